@@ -1,0 +1,55 @@
+"""How the work is divided: the degrees of every kind of parallelism, and the groups they imply."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev"]
+ZeroStage = Literal[0, 1, 2, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism. ``world_size = dp_replicate * dp_shard * tp * cp * pp``; ep borrows data-parallel ranks."""
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    zero_stage: ZeroStage = 3
+    """What dp_shard divides: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters."""
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    schedule: Schedule = "1f1b"
+    sequence_parallel: bool = False
+    """Norms and residuals divided over tp along the sequence (Megatron)."""
+    expert_tp: int = 1
+    """Tensor parallelism inside each routed expert (Megatron's etp)."""
+    stage_layers: tuple[int, ...] | None = None
+    """Layers of each pipeline stage when they are not as even as possible; sums to the model's layers."""
+    reshard_after_forward: bool = True
+    """FSDP2: free gathered parameters after forward and gather them again for backward."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole job."""
+        return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks that read different sequences."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def state_shard_size(self) -> int:
+        """Ranks that dense model states are divided over when the ZeRO stage divides them: dp_shard * cp.
+
+        Source: torchtitan ``distributed/parallel_dims.py`` (FSDP spans dp_shard and cp); Megatron's distributed
+        optimizer does the same (``get_data_parallel_group(with_context_parallel=True)``).
+        """
+        return self.dp_shard * self.cp
+
+    @property
+    def expert_state_shard_size(self) -> int:
+        """Ranks that one routed expert's states are divided over: what is left of tp * cp * dp_shard after ep and etp."""
+        return max(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp))

@@ -1,0 +1,40 @@
+"""The plan: model + cluster + recipe + layout + engine. The one thing that travels through the whole loop."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.cluster import Cluster
+from shardwise.layout import Layout
+from shardwise.model import ModelSpec
+from shardwise.recipe import Recipe
+
+EngineName = Literal["native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate"]
+PLAN_SCHEMA = "shardwise.plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A complete description of one training run."""
+
+    model: ModelSpec
+    cluster: Cluster
+    recipe: Recipe
+    layout: Layout
+    engine: EngineName = "native"
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per data-parallel rank and optimizer step."""
+        if self.recipe.global_batch_size is None:
+            return self.layout.pp
+        return self.recipe.global_batch_size // (self.recipe.micro_batch_size * self.layout.data_parallel_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step."""
+        return self.num_microbatches * self.recipe.micro_batch_size * self.layout.data_parallel_size
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per optimizer step."""
+        return self.global_batch_size * self.recipe.seq_len

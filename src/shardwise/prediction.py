@@ -1,0 +1,182 @@
+"""Records of a prediction. ``render/json_prediction.py`` writes them in the form of schema ``shardwise.prediction/1``."""
+
+from dataclasses import dataclass
+
+from shardwise.ledger import MemoryComponent, Phase, TimeComponent
+from shardwise.units import Bytes, Dollars, Flop, FlopPerSecond, Seconds
+
+__all__ = [
+    "CommunicationEntry",
+    "CostPrediction",
+    "MemoryEntry",
+    "MemoryPrediction",
+    "PhaseMemory",
+    "Prediction",
+    "StageMemory",
+    "Throughput",
+    "TimeEntry",
+    "TimePrediction",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEntry:
+    """One component's bytes at the moment they are reported for."""
+
+    component: MemoryComponent
+    num_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMemory:
+    """The high-water mark inside one phase of the step."""
+
+    phase: Phase
+    allocated_bytes: Bytes
+    moment: str
+    """The moment of the mark, such as ``backward of layers.31``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Memory of the worst rank of one pipeline stage."""
+
+    stage: int
+    layers: int
+    in_flight_micro_batches: float
+    peak_phase: Phase
+    peak_moment: str
+    peak_allocated_bytes: Bytes
+    peak_reserved_bytes: Bytes
+    device_used_bytes: Bytes
+    components: tuple[MemoryEntry, ...]
+    """All nine components at the peak of what the device holds; they sum to ``device_used_bytes``."""
+    phases: tuple[PhaseMemory, ...]
+    largest_tensors: tuple[tuple[str, Bytes], ...]
+    """The named tensors alive at the peak, largest first."""
+    host_bytes: Bytes
+    """Pinned or pageable host memory of one rank."""
+    nvme_bytes: Bytes
+
+    def component_bytes(self, component: MemoryComponent) -> Bytes:
+        """Bytes of one component at the peak."""
+        return next(entry.num_bytes for entry in self.components if entry.component == component)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPrediction:
+    """Memory of every stage; the worst one decides."""
+
+    capacity_bytes: Bytes
+    stages: tuple[StageMemory, ...]
+    host_capacity_bytes: Bytes
+    """Per node; 0 when unknown."""
+    host_bytes_per_node: Bytes
+    nvme_capacity_bytes: Bytes
+    nvme_bytes_per_node: Bytes
+    low_fraction: float
+    """Lower edge of the band on the peak, as a fraction of it."""
+    high_fraction: float
+
+    @property
+    def worst(self) -> StageMemory:
+        """The stage whose ranks need the most device memory."""
+        return max(self.stages, key=lambda stage: stage.device_used_bytes)
+
+    @property
+    def fits_device(self) -> bool:
+        """Whether the worst rank stays within the device."""
+        return self.worst.device_used_bytes <= self.capacity_bytes
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether the host and its drives hold what is offloaded to them; true when their size is unknown."""
+        ram = not self.host_capacity_bytes or self.host_bytes_per_node <= self.host_capacity_bytes
+        drives = not self.nvme_capacity_bytes or self.nvme_bytes_per_node <= self.nvme_capacity_bytes
+        return ram and drives
+
+    @property
+    def headroom_bytes(self) -> Bytes:
+        """What is left on the worst device; negative when it does not fit."""
+        return self.capacity_bytes - self.worst.device_used_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationEntry:
+    """One kind of collective over one axis, summed over the step."""
+
+    name: str
+    kind: str
+    axis: str
+    group_size: int
+    num_bytes: Bytes
+    """Payload of one call on one rank."""
+    count: int
+    total_s: Seconds
+    exposed_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeEntry:
+    """Seconds of one component of the step."""
+
+    component: TimeComponent
+    duration_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePrediction:
+    """Step time with its band and its parts; the parts sum to it."""
+
+    step_s: Seconds
+    step_low_s: Seconds
+    step_high_s: Seconds
+    components: tuple[TimeEntry, ...]
+    communication: tuple[CommunicationEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Rates that follow from the step time."""
+
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu_fraction: float
+    hfu_fraction: float
+    mfu_convention: str
+    model_flop_per_step: Flop
+    peak_flop_per_s: FlopPerSecond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPrediction:
+    """The whole run: only when the recipe names its tokens."""
+
+    tokens: float
+    gpu_hours: float
+    days: float
+    usd: Dollars | None
+    """``None`` when no price is known."""
+    usd_per_gpu_hour: Dollars | None
+    price_source: str
+    goodput_fraction: float
+    goodput_low_fraction: float
+    goodput_high_fraction: float
+    energy_mwh: float
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a plan will need and how fast it will run."""
+
+    memory: MemoryPrediction
+    time: TimePrediction
+    throughput: Throughput
+    cost: CostPrediction | None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the worst device and the hosts hold it."""
+        return self.memory.fits_device and self.memory.fits_host

@@ -1,0 +1,49 @@
+"""What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
+OptimizerName = Literal["adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon"]
+Recompute = Literal["none", "selective", "full"]
+Offload = Literal["none", "optimizer", "parameters", "nvme"]
+Attention = Literal["flash", "eager"]
+Adapter = Literal["none", "lora", "qlora"]
+LoraTargets = Literal["attention", "all-linear", "qv"]
+Convention = Literal["engine", "seed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One training step's worth of choices that do not depend on the cluster."""
+
+    seq_len: int
+    micro_batch_size: int = 1
+    """Sequences one data-parallel rank runs at once."""
+    global_batch_size: int | None = None
+    """Sequences per optimizer step; ``None`` means one micro-batch per data-parallel rank (times pp when pipelined)."""
+    precision: Precision = "bf16-mixed"
+    optimizer: OptimizerName = "adamw"
+    recompute: Recompute = "none"
+    recompute_layers: int | None = None
+    """Recompute only this many layers of each stage; ``None`` means all of them."""
+    offload: Offload = "none"
+    attention: Attention = "flash"
+    compile: bool = True
+    activation_offload: bool = False
+    tokens: float | None = None
+    """Tokens of the whole run, for cost."""
+    adapter: Adapter = "none"
+    lora_rank: int = 16
+    lora_targets: LoraTargets = "attention"
+    loss_chunks: int = 1
+    """Pieces the cross-entropy is computed in, so that only one piece of the logits is alive."""
+    fused_loss: bool | None = None
+    """Head and loss in one kernel that never stores logits in fp32; ``None`` means what the engine does."""
+    convention: Convention = "engine"
+    """``seed`` counts 2 + 2 + 8 bytes per parameter and the seeds' four tensors per layer, exactly."""
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens of one micro-batch before context or sequence parallelism divides them."""
+        return self.seq_len * self.micro_batch_size

@@ -1,0 +1,78 @@
+"""Records of the inventory: moments, tensors alive between them, operations and collectives."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.cluster import Dtype
+from shardwise.ledger import MemoryComponent, Phase
+from shardwise.units import Bytes, Flop
+
+OperationKind = Literal["matmul", "grouped_matmul", "attention", "memory", "optimizer"]
+OperationPhase = Literal["forward", "backward", "recompute", "optimizer"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast"]
+Axis = Literal["dp_replicate", "dp_shard", "tp", "cp", "pp", "ep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A point of the step at which memory is looked at."""
+
+    phase: Phase
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """Bytes of one component on one rank, alive from moment ``born`` through moment ``dies`` (both included)."""
+
+    name: str
+    component: MemoryComponent
+    num_bytes: Bytes
+    born: int
+    dies: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One kind of kernel on one rank, executed ``count`` times in a step."""
+
+    name: str
+    kind: OperationKind
+    phase: OperationPhase
+    count: int
+    flop: Flop
+    """Of one execution; multiply and add are two."""
+    num_bytes: Bytes
+    """Device-memory traffic of one execution."""
+    dtype: Dtype
+    m: int = 0
+    n: int = 0
+    k: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One kind of collective call on one rank, executed ``count`` times in a step."""
+
+    name: str
+    kind: CollectiveKind
+    axis: Axis
+    group_size: int
+    num_bytes: Bytes
+    """Payload S of one call: the full (unsharded) tensor for all-gather, reduce-scatter and all-reduce."""
+    count: int
+    phase: OperationPhase
+    is_overlappable: bool
+    """Whether the engine can hide it under computation of another unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInventory:
+    """Everything the worst rank of one pipeline stage holds."""
+
+    stage: int
+    moments: tuple[Moment, ...]
+    tensors: tuple[Tensor, ...]
+    host_bytes: Bytes
+    nvme_bytes: Bytes
+    in_flight_micro_batches: float

@@ -1,0 +1,130 @@
+"""Which blocks each pipeline stage holds, and how much of each weight one rank holds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from shardwise.layout import Layout
+from shardwise.model import LayerSpec, ModelSpec, Weight
+
+V_SHAPED_SCHEDULES = ("zbv", "dualpipev")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Consecutive blocks that one stage runs as a unit."""
+
+    index: int
+    """Position in the model: 0 holds the embedding, the last one the head."""
+    layer_runs: tuple[tuple[LayerSpec, int], ...]
+    """Consecutive identical blocks as ``(layer, how many)``."""
+    has_embedding: bool
+    has_head: bool
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks of the chunk."""
+        return sum(count for _, count in self.layer_runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What one pipeline rank holds: one chunk, or several when interleaved."""
+
+    index: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def has_embedding(self) -> bool:
+        """Whether the token table lives here."""
+        return any(chunk.has_embedding for chunk in self.chunks)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the final norm, head and loss live here."""
+        return any(chunk.has_head for chunk in self.chunks)
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks of all chunks."""
+        return sum(chunk.num_layers for chunk in self.chunks)
+
+
+def num_chunks(layout: Layout) -> int:
+    """Model chunks of the pipeline: ``pp * vpp``, and ``2 * pp`` for V-shaped schedules."""
+    return layout.pp * (2 if layout.schedule in V_SHAPED_SCHEDULES else layout.vpp)
+
+
+def spread_layers(*, num_layers: int, num_chunks: int) -> tuple[int, ...]:
+    """Blocks of each chunk, as even as possible, the chunks with embedding and head getting fewer first.
+
+    126 blocks on 8 stages become 15, 16, ..., 16, 15: the embedding and the head count as one block each, as Llama 3
+    405B was trained (arXiv:2407.21783, section 3.3.2).
+
+    >>> spread_layers(num_layers=30, num_chunks=4)
+    (7, 8, 8, 7)
+    """
+    base, extra = divmod(num_layers, num_chunks)
+    first_to_grow = sorted(range(num_chunks), key=lambda i: (i == num_chunks - 1, i == 0, i))
+    grown = set(first_to_grow[:extra])
+    return tuple(base + (index in grown) for index in range(num_chunks))
+
+
+def chunk_owner(*, chunk: int, layout: Layout) -> int:
+    """The stage that runs a chunk: round-robin when interleaved, there and back again when V-shaped."""
+    if layout.schedule in V_SHAPED_SCHEDULES and chunk >= layout.pp:
+        return 2 * layout.pp - 1 - chunk
+    return chunk % layout.pp
+
+
+def pipeline_stages(*, model: ModelSpec, layout: Layout) -> tuple[Stage, ...]:
+    """The stages of the pipeline in order, with the blocks each of them holds."""
+    chunks = num_chunks(layout)
+    counts = _chunk_layer_counts(model=model, layout=layout, chunks=chunks)
+    per_stage: list[list[Chunk]] = [[] for _ in range(layout.pp)]
+    start = 0
+    for index, count in enumerate(counts):
+        chunk = Chunk(
+            index=index,
+            layer_runs=_runs(model.layers[start : start + count]),
+            has_embedding=index == 0,
+            has_head=index == chunks - 1,
+        )
+        per_stage[chunk_owner(chunk=index, layout=layout)].append(chunk)
+        start += count
+    return tuple(Stage(index=index, chunks=tuple(held)) for index, held in enumerate(per_stage))
+
+
+def _chunk_layer_counts(*, model: ModelSpec, layout: Layout, chunks: int) -> tuple[int, ...]:
+    if layout.stage_layers is None:
+        return spread_layers(num_layers=model.num_hidden_layers, num_chunks=chunks)
+    counts = [0] * chunks
+    for stage, layers in enumerate(layout.stage_layers):
+        held = [chunk for chunk in range(chunks) if chunk_owner(chunk=chunk, layout=layout) == stage]
+        for chunk, share in zip(held, spread_layers(num_layers=layers, num_chunks=len(held)), strict=True):
+            counts[chunk] = share
+    return tuple(counts)
+
+
+def _runs(layers: Iterable[LayerSpec]) -> tuple[tuple[LayerSpec, int], ...]:
+    runs: list[tuple[LayerSpec, int]] = []
+    for layer in layers:
+        if runs and (runs[-1][0] is layer or runs[-1][0] == layer):
+            runs[-1] = (layer, runs[-1][1] + 1)
+        else:
+            runs.append((layer, 1))
+    return tuple(runs)
+
+
+def tensor_shards(weight: Weight, layout: Layout) -> int:
+    """Pieces tensor parallelism makes of a weight; 1 when it is replicated."""
+    degree = layout.expert_tp if weight.is_expert else layout.tp
+    if weight.split == "replicated":
+        return 1
+    return min(degree, weight.split_limit) if weight.split_limit else degree
+
+
+def local_num_params(weight: Weight, layout: Layout) -> int:
+    """Elements of a weight on one rank after tensor and expert parallelism, before data-parallel sharding."""
+    shards = tensor_shards(weight, layout) * (layout.ep if weight.is_expert else 1)
+    return ceil(weight.num_params / shards)

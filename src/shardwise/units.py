@@ -1,0 +1,73 @@
+"""Base units, the constants that convert into them, and the only functions that print them.
+
+Inside the package every quantity is in bytes, seconds, FLOP or dollars. Device memory is shown in GiB (2**30), traffic
+and files in GB (1e9).
+"""
+
+from typing import TypeAlias
+
+Bytes: TypeAlias = int
+Seconds: TypeAlias = float
+Flop: TypeAlias = float
+FlopPerSecond: TypeAlias = float
+BytesPerSecond: TypeAlias = float
+Dollars: TypeAlias = float
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+GB = 10**9
+MB = 10**6
+TERA = 1e12
+GBIT_PER_S: BytesPerSecond = 1e9 / 8
+GB_PER_S: BytesPerSecond = 1e9
+MICROSECOND: Seconds = 1e-6
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86400.0
+
+
+def format_gib(num_bytes: float) -> str:
+    """Device memory as text in GiB.
+
+    >>> format_gib(85_899_345_920)
+    '80.00 GiB'
+    """
+    return f"{num_bytes / GIB:.2f} GiB"
+
+
+def format_gb(num_bytes: float) -> str:
+    """Traffic or file size as text in GB (1e9 bytes).
+
+    >>> format_gb(1_500_000_000)
+    '1.50 GB'
+    """
+    return f"{num_bytes / GB:.2f} GB"
+
+
+def format_count(count: float) -> str:
+    """A large count in the field's short form.
+
+    >>> format_count(8_030_261_248)
+    '8.03B'
+    """
+    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(count) >= limit:
+            return f"{count / limit:.2f}{suffix}"
+    return f"{count:g}"
+
+
+def format_seconds(duration_s: float) -> str:
+    """A duration with a unit that keeps three significant digits.
+
+    >>> format_seconds(0.01234)
+    '12.3 ms'
+    """
+    if duration_s >= SECONDS_PER_DAY:
+        return f"{duration_s / SECONDS_PER_DAY:.1f} d"
+    if duration_s >= SECONDS_PER_HOUR:
+        return f"{duration_s / SECONDS_PER_HOUR:.1f} h"
+    if duration_s >= 1:
+        return f"{duration_s:.2f} s"
+    if duration_s >= 1e-3:
+        return f"{duration_s * 1e3:.1f} ms"
+    return f"{duration_s * 1e6:.1f} us"
