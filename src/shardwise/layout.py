@@ -9,7 +9,7 @@ ZeroStage = Literal[0, 1, 2, 3]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Degrees of parallelism. ``world_size = dp_replicate * dp_shard * tp * cp * pp``; ep borrows data-parallel ranks."""
+    """Degrees of parallelism. ``world_size = dp_replicate * dp_shard * tp * cp * pp``; ep borrows data ranks."""
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -51,5 +51,5 @@ class Layout:
 
     @property
     def expert_state_shard_size(self) -> int:
-        """Ranks that one routed expert's states are divided over: what is left of tp * cp * dp_shard after ep and etp."""
+        """Ranks that one routed expert's states are divided over: tp * cp * dp_shard over ep * etp."""
         return max(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp))

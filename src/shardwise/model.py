@@ -1,7 +1,7 @@
 """The model: every weight by name and shape, layer by layer, and the counts that follow from them.
 
-A :class:`ModelSpec` is built by ``shardwise.families`` from a Hugging Face ``config.json``. Field names are those of the
-configs. Nothing here estimates: a parameter count is the sum of the products of weight shapes.
+A :class:`ModelSpec` is built by ``shardwise.families`` from a Hugging Face ``config.json``. Field names are those of
+the configs. Nothing here estimates: a parameter count is the sum of the products of weight shapes.
 """
 
 from dataclasses import dataclass, field
