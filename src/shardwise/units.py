@@ -4,6 +4,7 @@ Inside the package every quantity is in bytes, seconds, FLOP or dollars. Device 
 and files in GB (1e9).
 """
 
+from math import isfinite
 from typing import TypeAlias
 
 Bytes: TypeAlias = int
@@ -71,3 +72,39 @@ def format_seconds(duration_s: float) -> str:
     if duration_s >= 1e-3:
         return f"{duration_s * 1e3:.1f} ms"
     return f"{duration_s * 1e6:.1f} us"
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction (0 to 1) as a percentage with one decimal.
+
+    >>> format_percent(0.4125)
+    '41.2%'
+    """
+    return f"{fraction:.1%}"
+
+
+def format_usd(amount_usd: Dollars) -> str:
+    """Dollars, with cents only below a thousand.
+
+    >>> format_usd(2.5), format_usd(1_234_567.8)
+    ('$2.50', '$1,234,568')
+    """
+    return f"${amount_usd:,.2f}" if abs(amount_usd) < 1000 else f"${amount_usd:,.0f}"
+
+
+COUNT_SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def parse_count(text: str) -> float | None:
+    """The number people mean by ``15T``, ``1.5e12`` or ``8_192``; ``None`` when it is not a finite number.
+
+    >>> parse_count("15T"), parse_count("15e12"), parse_count("70b"), parse_count("nan")
+    (15000000000000.0, 15000000000000.0, 70000000000.0, None)
+    """
+    scale = COUNT_SUFFIXES.get(text.strip()[-1:].upper(), 1.0)
+    digits = text.strip() if scale == 1.0 else text.strip()[:-1]
+    try:
+        count = float(digits) * scale
+    except ValueError:
+        return None
+    return count if isfinite(count) else None
