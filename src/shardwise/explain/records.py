@@ -1,0 +1,110 @@
+"""Records of an explanation: findings in plain words with their numbers, and changes verified by predicting again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
+
+__all__ = ["Explanation", "Finding", "Quantity", "QuantityUnit", "Topic", "VerifiedChange"]
+
+Topic = Literal[
+    "verdict",
+    "memory",
+    "time",
+    "headroom",
+    "change",
+    "world-size",
+    "strategy",
+    "communication",
+    "convention",
+    "allocation",
+    "out-of-memory",
+    "caution",
+]
+QuantityUnit = Literal["bytes", "traffic_bytes", "s", "fraction", "count", "usd", "ratio", "flop_per_s", "bytes_per_s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """One number of a finding, in a base unit."""
+
+    name: str
+    value: float
+    unit: QuantityUnit
+
+    @property
+    def text(self) -> str:
+        """The number as people write it: GiB for memory, GB for traffic, per cent for fractions."""
+        return _QUANTITY_TEXT[self.unit](self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is so, the numbers that show it, the reason, and what to do about it."""
+
+    topic: Topic
+    claim: str
+    """A sentence with the decisive numbers in it."""
+    numbers: tuple[Quantity, ...] = ()
+    because: str = ""
+    suggestion: str = ""
+    """Empty when there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedChange:
+    """An edit of a plan together with what the edited plan was predicted to need."""
+
+    edit: str
+    """What to change, as ``recompute=full`` or ``num_nodes=16``."""
+    cost: str
+    """What it costs, in words: more compute, more communication, slower steps, more money, other numerics."""
+    effort: int
+    """0 a flag, 1 a different layout, 2 a different way to train, 3 other or more hardware."""
+    plan: Plan
+    fits: bool
+    device_used_bytes: Bytes
+    saved_bytes: Bytes
+    """Against the plan it was made from; negative when it needs more."""
+    step_s: Seconds
+    step_ratio: float
+    """Step time over that of the plan it was made from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything ``shardwise explain`` has to say about one plan."""
+
+    plan: Plan
+    prediction: Prediction
+    findings: tuple[Finding, ...]
+    changes: tuple[VerifiedChange, ...]
+    """Smallest first; each of them was predicted again."""
+
+
+def _seconds_text(value: float) -> str:
+    return f"-{format_seconds(-value)}" if value < 0 else format_seconds(value)
+
+
+def _count_text(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) < 1e6 and float(value).is_integer() else format_count(value)
+
+
+def _usd_text(value: float) -> str:
+    return f"${value:,.2f}" if abs(value) < 1000 else f"${value:,.0f}"
+
+
+_QUANTITY_TEXT: dict[QuantityUnit, Callable[[float], str]] = {
+    "bytes": format_gib,
+    "traffic_bytes": format_gb,
+    "s": _seconds_text,
+    "fraction": lambda value: f"{value:.1%}",
+    "count": _count_text,
+    "usd": _usd_text,
+    "ratio": lambda value: f"{value:.2f}x",
+    "flop_per_s": lambda value: f"{value / 1e12:.1f} TFLOP/s",
+    "bytes_per_s": lambda value: f"{value / 1e9:.1f} GB/s",
+}

@@ -1,0 +1,82 @@
+"""What the user pins or bounds in a search, and how ``--tp 8`` and ``--pp 1..8`` are read."""
+
+import re
+from dataclasses import dataclass
+
+from shardwise.errors import LayoutError
+from shardwise.layout import Schedule, ZeroStage
+from shardwise.recipe import Offload, Recompute
+
+__all__ = ["IntRange", "SearchBounds", "parse_range"]
+
+MAX_DEGREE = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntRange:
+    """Allowed values of an axis: an interval, or a list of values."""
+
+    low: int
+    high: int
+    values: tuple[int, ...] = ()
+    """When given, only these; ``low`` and ``high`` are then their ends."""
+
+    def allows(self, value: int) -> bool:
+        """Whether the axis may have this value."""
+        return value in self.values if self.values else self.low <= value <= self.high
+
+    @property
+    def pinned(self) -> int | None:
+        """The value when only one is allowed."""
+        return self.low if self.low == self.high else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchBounds:
+    """Limits of the space; ``None`` leaves an axis free.
+
+    Offload is searched only when nothing fits without it, unless it is pinned here.
+    """
+
+    tp: IntRange | None = None
+    cp: IntRange | None = None
+    pp: IntRange | None = None
+    vpp: IntRange | None = None
+    ep: IntRange | None = None
+    dp_replicate: IntRange | None = None
+    dp_shard: IntRange | None = None
+    micro_batch_size: IntRange | None = None
+    zero_stage: tuple[ZeroStage, ...] | None = None
+    schedule: tuple[Schedule, ...] | None = None
+    recompute: tuple[Recompute, ...] | None = None
+    sequence_parallel: bool | None = None
+    offload: tuple[Offload, ...] | None = None
+    max_plans: int = 10
+    """Ranked plans in the answer."""
+    max_predictions: int = 96
+    """Layouts that are predicted in full; the rest are compared by closed forms."""
+
+
+def parse_range(text: str, *, axis: str) -> IntRange:
+    """The allowed values written as ``8``, ``1..8`` or ``1,2,4``.
+
+    >>> parse_range("1..8", axis="pp").allows(4)
+    True
+    >>> parse_range("1,2,4", axis="tp").allows(3)
+    False
+    """
+    compact = text.replace(" ", "")
+    interval = re.fullmatch(r"(\d{1,8})(?:\.\.|-)(\d{1,8})", compact)
+    if interval:
+        low, high = int(interval.group(1)), int(interval.group(2))
+        if 1 <= low <= high <= MAX_DEGREE:
+            return IntRange(low=low, high=high)
+    elif re.fullmatch(r"\d{1,8}(,\d{1,8})*", compact):
+        values = tuple(sorted({int(value) for value in compact.split(",")}))
+        if values[0] >= 1 and values[-1] <= MAX_DEGREE:
+            return IntRange(low=values[0], high=values[-1], values=values)
+    raise LayoutError(
+        f"{axis}={text[:40]!r} is not a degree, an interval or a list of degrees",
+        code="search-bounds",
+        fix=f"write {axis} as 8, as 1..8 or as 1,2,4",
+    )

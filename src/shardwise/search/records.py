@@ -1,0 +1,133 @@
+"""Records of a search. ``render`` writes them as ``shardwise.search/1``."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from shardwise.ledger import TimeComponent
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.search.bounds import SearchBounds
+from shardwise.units import Bytes, Seconds
+
+__all__ = [
+    "OBJECTIVES",
+    "ClosestPlan",
+    "Difference",
+    "Objective",
+    "RankedPlan",
+    "Rejection",
+    "Relief",
+    "SearchResult",
+    "SearchSpace",
+]
+
+Objective = Literal["step_time", "cost", "memory", "fewest_gpus"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """How many layouts were looked at, and where each of them went.
+
+    Every number counts candidates: one layout with one micro-batch size, one recompute mode and one offload mode.
+    ``layouts_considered = layouts_invalid + layouts_too_big + layouts_slower + layouts_predicted``.
+    """
+
+    layouts_considered: int
+    layouts_invalid: int
+    """Break a rule of validity; see ``SearchResult.rejected``."""
+    layouts_too_big: int
+    """Cannot fit: the bytes they certainly hold already exceed the device, or a layout that holds less was predicted
+    not to fit."""
+    layouts_slower: int
+    """Valid, but estimated to be slower than the layouts that were predicted; not predicted one by one."""
+    layouts_predicted: int
+    layouts_feasible: int
+    """Considered, valid and not known to be too big: ``layouts_slower`` plus those predicted to fit."""
+    wall_s: Seconds
+    """Clock time; the only figure that differs between two equal searches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One component of the step in which a plan differs from the winner."""
+
+    component: TimeComponent
+    slower_s: Seconds
+    """Positive where this plan spends more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedPlan:
+    """A plan that fits, its prediction, and how it compares with the best."""
+
+    rank: int
+    """1 is the recommended plan."""
+    plan: Plan
+    prediction: Prediction
+    objective_value: float
+    ratio_to_best: float
+    """Objective over the best objective found; 1.0 for the best, which ties may hide behind the recommended plan."""
+    is_tie: bool
+    """Whether the difference to the best is inside the error of the prediction."""
+    num_axes: int
+    """Axes of parallelism in use; fewer is simpler to run and to debug."""
+    differences: tuple[Difference, ...]
+    """Against the recommended plan, the largest loss first; empty for the recommended plan itself."""
+    why: str
+    """Why it is recommended, or why it lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A group of layouts that one rule excludes."""
+
+    rule: str
+    count: int
+    example: str
+    """One of them, with what is wrong with it."""
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relief:
+    """A change that makes a search find something, verified by searching again."""
+
+    change: str
+    """What to change, such as ``num_nodes=16`` or ``offload=optimizer``."""
+    plan: Plan
+    device_used_bytes: Bytes
+    step_s: Seconds
+    caution: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosestPlan:
+    """The plan that comes closest to fitting when none does."""
+
+    plan: Plan
+    prediction: Prediction
+    missing_bytes: Bytes
+    """What the worst device lacks."""
+    because: str
+    """What fills the device."""
+    reliefs: tuple[Relief, ...]
+    """Smallest change first; empty when none was found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The answer of a search: plans in order of preference, or what came closest."""
+
+    objective: Objective
+    bounds: SearchBounds
+    space: SearchSpace
+    plans: tuple[RankedPlan, ...]
+    pareto: tuple[RankedPlan, ...]
+    """Plans that no predicted plan beats in both step time and memory, fastest first."""
+    rejected: tuple[Rejection, ...]
+    closest: ClosestPlan | None
+    """Only when ``plans`` is empty."""
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about ties, the simplest choice and what was left out."""
