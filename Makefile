@@ -1,0 +1,51 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set themselves up in .venv.
+# Needed beforehand: Python 3.11 or newer, make, a package index.
+
+BIN := .venv/bin
+DEMO_MODEL := examples/llama-3.1-70b/config.json
+DEMO_CLUSTER := 64xh100-sxm
+PYTEST_ARGS ?= -n auto
+
+.PHONY: help demo test check lint types layers bench docs format clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+demo:  ## plan Llama-3.1-70B on 64 H100 from a real config.json: layouts, memory, step time, dollars, the runner-up
+	@scripts/venv.sh run
+	@$(BIN)/shardwise plan $(DEMO_MODEL) $(DEMO_CLUSTER) --seq-len 8192 --global-batch-size 512 --tokens 1T --why
+
+test:  ## the whole test suite
+	@scripts/venv.sh dev
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+check: lint types layers test  ## everything that has to be green before a commit
+
+lint:  ## style and formatting
+	@scripts/venv.sh dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types:  ## mypy, strict
+	@scripts/venv.sh dev
+	@$(BIN)/mypy
+
+layers:  ## the direction of imports
+	@scripts/venv.sh dev
+	@$(BIN)/lint-imports
+
+bench:  ## start-up and batch speed, written to benchmarks/results
+	@scripts/venv.sh dev
+	@$(BIN)/python benchmarks/startup.py
+
+docs:  ## write docs/cli.md from the program
+	@scripts/venv.sh dev
+	@$(BIN)/python scripts/write_cli_docs.py
+
+format:  ## let ruff lay out the code
+	@scripts/venv.sh dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and every cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build src/*.egg-info
