@@ -211,6 +211,29 @@ class ModelSpec:
         return next((layer.mixer for layer in self.layers if isinstance(layer.mixer, AttentionSpec)), None)
 
     @cached_property
+    def attention_shapes(self) -> tuple[AttentionSpec, ...]:
+        """Every distinct attention shape, cross-attention included."""
+        mixers = [mixer for layer, _ in self.layer_runs for mixer in (layer.mixer, layer.cross_attention)]
+        return tuple(dict.fromkeys(mixer for mixer in mixers if isinstance(mixer, AttentionSpec)))
+
+    @cached_property
+    def mamba_shapes(self) -> tuple[MambaSpec, ...]:
+        """Every distinct state space mixer."""
+        return tuple(dict.fromkeys(la.mixer for la, _ in self.layer_runs if isinstance(la.mixer, MambaSpec)))
+
+    @cached_property
+    def dense_shapes(self) -> tuple[DenseSpec, ...]:
+        """Every distinct dense feed-forward shape."""
+        blocks = [layer.feed_forward for layer, _ in self.layer_runs]
+        return tuple(dict.fromkeys(block for block in blocks if isinstance(block, DenseSpec)))
+
+    @cached_property
+    def moe_shapes(self) -> tuple[MoeSpec, ...]:
+        """Every distinct mixture-of-experts shape."""
+        blocks = [layer.feed_forward for layer, _ in self.layer_runs]
+        return tuple(dict.fromkeys(block for block in blocks if isinstance(block, MoeSpec)))
+
+    @cached_property
     def layer_runs(self) -> tuple[tuple[LayerSpec, int], ...]:
         """Consecutive identical blocks as ``(layer, how many)``, in order."""
         runs: list[tuple[LayerSpec, int]] = []

@@ -1,6 +1,6 @@
 """The plan: model + cluster + recipe + layout + engine. The one thing that travels through the whole loop."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shardwise.cluster import Cluster
@@ -21,6 +21,8 @@ class Plan:
     recipe: Recipe
     layout: Layout
     engine: EngineName = "native"
+    assumptions: tuple[str, ...] = field(default=(), compare=False)
+    """Sentences for the user: what the plan file left open and how it was filled. Not part of the plan's identity."""
 
     @property
     def num_microbatches(self) -> int:
