@@ -1,0 +1,107 @@
+"""What a command is: a module with two functions, found by name and imported only when it is asked for."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NoReturn, Protocol, cast
+
+from shardwise.errors import ShardwiseError
+
+EXIT_OK = 0
+EXIT_DOES_NOT_FIT = 3
+"""An answer, not a failure: the plan does not fit, or no plan does."""
+
+
+class UsageError(ShardwiseError):
+    """A command line that cannot be understood."""
+
+
+class Command(Protocol):
+    """The two functions every file in ``cli/`` named after a command has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options of the command."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it, print it, and return the exit code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandEntry:
+    """A row of ``shardwise --help``."""
+
+    name: str
+    summary: str
+
+    def load(self) -> Command:
+        """Import the module of the command."""
+        return cast("Command", import_module(f"shardwise.cli.{self.name}"))
+
+
+COMMANDS = (
+    CommandEntry(name="plan", summary="rank the layouts of a model on a cluster"),
+    CommandEntry(name="predict", summary="memory, step time and cost of a plan, or of a JSONL file of plans"),
+    CommandEntry(name="explain", summary="why a plan fits or not, what dominates, what to change; what an OOM was"),
+    CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
+    CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
+    CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are a :class:`UsageError`, never a printed usage and an exit."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise UsageError(message, code="cli-usage", fix=self._next_step(message))
+
+    def format_help(self) -> str:
+        """The help page, which is also the text of docs/cli.md."""
+        from shardwise.cli.help_page import help_page
+
+        return help_page(self)
+
+    def _next_step(self, message: str) -> str:
+        from difflib import get_close_matches
+
+        options = [option for action in self._actions for option in action.option_strings]
+        for word in message.split():
+            close = get_close_matches(word, options, n=1) if word.startswith("--") and word not in options else []
+            if close:
+                return f"write {close[0]} instead of {word}"
+        return f"run `{self.prog} --help`"
+
+
+def make_parser(entry: CommandEntry, command: Command) -> Parser:
+    """The parser of one command."""
+    parser = Parser(
+        prog=f"shardwise {entry.name}",
+        description=command.__doc__,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
+def find_command(name: str) -> CommandEntry:
+    """The command called ``name``."""
+    entry = next((entry for entry in COMMANDS if entry.name == name), None)
+    if entry is not None:
+        return entry
+    from difflib import get_close_matches
+
+    names = [entry.name for entry in COMMANDS]
+    close = get_close_matches(name, names, n=1)
+    raise UsageError(
+        f"there is no command '{name}'; the commands are {', '.join(names)}",
+        code="cli-usage",
+        fix=f"run `shardwise {close[0]}`" if close else "run `shardwise --help`",
+    )
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run ``arguments[0]`` with the rest and return its exit code."""
+    entry = find_command(arguments[0])
+    command = entry.load()
+    return command.run(make_parser(entry, command).parse_args(arguments[1:]))

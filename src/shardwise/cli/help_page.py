@@ -1,0 +1,56 @@
+"""The help page of one command: the same text on every Python version, because docs/cli.md is made of it."""
+
+import argparse
+from textwrap import wrap
+
+WIDTH = 100
+HELP_COLUMN = 34
+
+
+def help_page(parser: argparse.ArgumentParser) -> str:
+    """Usage, what the command does, and its options by group."""
+    parts = [f"Usage: {parser.prog} {_positionals(parser)}[OPTIONS]", (parser.description or "").strip()]
+    for group in parser._action_groups:
+        rows = [_row(action) for action in group._group_actions if action.help is not argparse.SUPPRESS]
+        if rows:
+            title = {"positional arguments": "Arguments"}.get(
+                group.title or "", (group.title or "Options").capitalize()
+            )
+            parts.append("\n".join([f"{title}:", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def option_names(parser: argparse.ArgumentParser) -> list[str]:
+    """Every option of a command as it is typed, sorted; positional arguments by their metavar."""
+    names: set[str] = set()
+    for action in parser._actions:
+        names.update(action.option_strings or [str(action.metavar or action.dest)])
+    return sorted(names)
+
+
+def _positionals(parser: argparse.ArgumentParser) -> str:
+    words = []
+    for action in parser._actions:
+        if not action.option_strings:
+            word = str(action.metavar or action.dest)
+            words.append(f"[{word}] " if action.nargs == "?" else f"{word} ")
+    return "".join(words)
+
+
+def _row(action: argparse.Action) -> str:
+    left = f"  {_left(action)}"
+    lines = wrap(action.help or "", WIDTH - HELP_COLUMN) or [""]
+    if len(left) + 2 > HELP_COLUMN:
+        return "\n".join([left, *(" " * HELP_COLUMN + line for line in lines)])
+    return "\n".join([f"{left:<{HELP_COLUMN}}{lines[0]}", *(" " * HELP_COLUMN + line for line in lines[1:])]).rstrip()
+
+
+def _left(action: argparse.Action) -> str:
+    names = ", ".join(action.option_strings)
+    if not action.option_strings:
+        return str(action.metavar or action.dest)
+    if action.nargs == 0:
+        return names
+    if action.metavar is None and action.choices is not None:
+        return f"{names} {'|'.join(str(choice) for choice in action.choices)}"
+    return f"{names} {action.metavar or action.dest.upper()}"

@@ -1,0 +1,76 @@
+"""Where the program starts: one command is imported, run, and its exit code returned.
+
+Exit codes: 0 done; 1 a failure of ours; 2 input that cannot be used; 3 it does not fit, or no plan does; 130 stopped
+with Ctrl-C; 141 the reader of our output went away.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; the only place that catches what went wrong."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        exit_code = _run(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return exit_code
+
+
+def _run(words: list[str]) -> int:
+    from shardwise.errors import ShardwiseError
+
+    try:
+        return _dispatch(words)
+    except ShardwiseError as error:
+        return _report(message=error.message, code=error.code, fix=error.fix, exit_code=error.exit_code, words=words)
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception as error:  # the one place where a failure of ours ends
+        if os.environ.get("SHARDWISE_DEBUG"):
+            raise
+        return _report(
+            message=f"shardwise failed: {type(error).__name__}: {error}",
+            code="internal-error",
+            fix="run the same command with SHARDWISE_DEBUG=1 and report the traceback",
+            exit_code=EXIT_FAILED,
+            words=words,
+        )
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        from shardwise.cli.overview import overview_text
+
+        sys.stdout.write(overview_text())
+        return 0
+    if words[0] == "--version":
+        from shardwise import __version__
+
+        sys.stdout.write(f"shardwise {__version__}\n")
+        return 0
+    from shardwise.cli.command import run_command
+
+    return run_command(words)
+
+
+def _report(*, message: str, code: str, fix: str, exit_code: int, words: list[str]) -> int:
+    """Say what went wrong: on stderr for people, as one object on stdout for ``--json``."""
+    from shardwise.render.errors import error_json, error_text
+
+    if "--json" in words:
+        sys.stdout.write(error_json(message=message, code=code, fix=fix) + "\n")
+    else:
+        sys.stderr.write(error_text(message=message, code=code, fix=fix))
+    return exit_code

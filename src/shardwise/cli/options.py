@@ -1,0 +1,137 @@
+"""The options that several commands share. Each one is named after the field of the record it sets.
+
+Nothing has a default here: an option that is not given leaves the record's own default, and a plan file's own value.
+"""
+
+import argparse
+from dataclasses import fields
+from typing import get_args
+
+from shardwise.layout import Layout, Schedule
+from shardwise.plan import EngineName
+from shardwise.recipe import (
+    Adapter,
+    Attention,
+    Convention,
+    LoraTargets,
+    Offload,
+    OptimizerName,
+    Precision,
+    Recipe,
+    Recompute,
+)
+from shardwise.units import parse_count
+
+MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
+CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
+DEFAULT_SEQ_LEN = 8192
+"""Used when MODEL and CLUSTER are given without --seq-len; shown by --help and in the output."""
+
+
+def count(text: str) -> float:
+    """An amount such as 15e12, 1T or 500B."""
+    number = parse_count(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an amount such as 15e12, 1T or 500B")
+    return number
+
+
+def whole_number(text: str) -> int:
+    """A whole number; which ones are possible is for the rules to say."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number") from None
+
+
+def number_list(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
+    return tuple(whole_number(part) for part in text.split(","))
+
+
+def add_plan_source(parser: argparse.ArgumentParser) -> None:
+    """PLAN, or MODEL and CLUSTER."""
+    parser.add_argument("source", metavar="PLAN|MODEL", help=f"plan file or '-' for standard input; or {MODEL_HELP}")
+    parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help=f"only after MODEL: {CLUSTER_HELP}")
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """``--json``."""
+    parser.add_argument("--json", action="store_true", dest="is_json", help="answer in JSON, errors included")
+
+
+def add_engine_option(parser: argparse.ArgumentParser) -> None:
+    """``--engine``."""
+    parser.add_argument("--engine", choices=get_args(EngineName), help="who implements the step (default: native)")
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """What a step consists of: every field of Recipe but the three that a search may vary."""
+    recipe = parser.add_argument_group("recipe")
+    recipe.add_argument("--seq-len", type=whole_number, metavar="N", help="tokens per sequence (default: 8192)")
+    recipe.add_argument("--global-batch-size", type=whole_number, metavar="N", help="sequences per optimizer step")
+    recipe.add_argument("--precision", choices=get_args(Precision), help="number formats (default: bf16-mixed)")
+    recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")
+    recipe.add_argument("--attention", choices=get_args(Attention), help="attention kernel (default: flash)")
+    recipe.add_argument(
+        "--recompute-layers", type=whole_number, metavar="N", help="recompute only N layers of each stage"
+    )
+    recipe.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, help="fuse elementwise kernels (default: on)"
+    )
+    recipe.add_argument(
+        "--activation-offload", action=argparse.BooleanOptionalAction, help="keep saved activations on the host"
+    )
+    recipe.add_argument("--tokens", type=count, metavar="N", help="tokens of the whole run, such as 15T: adds the cost")
+    recipe.add_argument("--adapter", choices=get_args(Adapter), help="train low-rank adapters (default: none)")
+    recipe.add_argument("--lora-rank", type=whole_number, metavar="N", help="rank of the adapters (default: 16)")
+    recipe.add_argument("--lora-targets", choices=get_args(LoraTargets), help="(default: attention)")
+    recipe.add_argument("--loss-chunks", type=whole_number, metavar="N", help="pieces of the loss (default: 1)")
+    recipe.add_argument(
+        "--fused-loss", action=argparse.BooleanOptionalAction, help="never store fp32 logits (default: the engine's)"
+    )
+    recipe.add_argument(
+        "--convention",
+        choices=get_args(Convention),
+        help="'seed' counts the textbook 2+2+8 bytes per parameter (default: engine)",
+    )
+
+
+def add_layout_options(parser: argparse.ArgumentParser) -> None:
+    """How the work is divided: every field of Layout, and the three of Recipe that a search would vary."""
+    layout = parser.add_argument_group("layout")
+    for axis in ("dp-replicate", "dp-shard", "tp", "cp", "pp", "vpp", "ep", "expert-tp"):
+        layout.add_argument(f"--{axis}", type=whole_number, metavar="N", help="(default: 1)")
+    layout.add_argument(
+        "--zero-stage", type=whole_number, choices=(0, 1, 2, 3), help="what dp_shard divides (default: 3)"
+    )
+    layout.add_argument("--schedule", choices=get_args(Schedule), help="pipeline schedule (default: 1f1b)")
+    layout.add_argument(
+        "--sequence-parallel", action=argparse.BooleanOptionalAction, help="divide norms over tp (default: off)"
+    )
+    layout.add_argument(
+        "--stage-layers", type=number_list, metavar="N,N,...", help="layers of each stage (default: even)"
+    )
+    layout.add_argument(
+        "--reshard-after-forward",
+        action=argparse.BooleanOptionalAction,
+        help="free gathered parameters after forward (default: on)",
+    )
+    layout.add_argument("--micro-batch-size", type=whole_number, metavar="N", help="sequences at once (default: 1)")
+    layout.add_argument("--recompute", choices=get_args(Recompute), help="activation checkpointing (default: none)")
+    layout.add_argument("--offload", choices=get_args(Offload), help="states kept on the host (default: none)")
+
+
+def given_recipe(arguments: argparse.Namespace) -> dict[str, object]:
+    """The recipe fields that were given, as a plan file spells them."""
+    return _given(arguments, [field.name for field in fields(Recipe)])
+
+
+def given_layout(arguments: argparse.Namespace) -> dict[str, object]:
+    """The layout fields that were given, as a plan file spells them."""
+    return _given(arguments, [field.name for field in fields(Layout)])
+
+
+def _given(arguments: argparse.Namespace, names: list[str]) -> dict[str, object]:
+    values = vars(arguments)
+    return {name: values[name] for name in names if values.get(name) is not None}

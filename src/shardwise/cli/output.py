@@ -1,0 +1,55 @@
+"""Where output goes: standard output with its width and colour, and files that are never overwritten unasked."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwise.errors import ShardwiseError
+
+if TYPE_CHECKING:
+    from shardwise.render.terminal import TextStyle
+
+MAX_TEXT_WIDTH = 120
+
+
+class OutputError(ShardwiseError):
+    """A file that cannot be written."""
+
+
+def write_line(text: str) -> None:
+    """``text`` on standard output with exactly one line end."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def stdout_style() -> "TextStyle":
+    """The medium of standard output: 80 columns without colour unless it is a terminal."""
+    from shardwise.render.terminal import PLAIN, TextStyle
+
+    if not sys.stdout.isatty():
+        return PLAIN
+    width = min(shutil.get_terminal_size().columns, MAX_TEXT_WIDTH)
+    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return TextStyle(width=max(width, PLAIN.width), has_colour=has_colour)
+
+
+def write_file(path: Path, text: str, *, is_forced: bool) -> None:
+    """Write a file and say so on stderr; an existing one only with ``--force``.
+
+    The text goes to a neighbour first, so that an interrupted run leaves the old file or the whole new one.
+    """
+    if path.is_dir():
+        raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path / 'plan.json'}")
+    if path.exists() and not is_forced:
+        raise OutputError(f"'{path}' exists already", code="output-exists", fix="add --force, or choose another name")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OutputError(
+            f"cannot write '{path}': {error.strerror}", code="output-path", fix="choose a folder you can write to"
+        ) from None
+    sys.stderr.write(f"wrote {path}\n")

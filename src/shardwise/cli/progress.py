@@ -1,0 +1,22 @@
+"""A progress bar on stderr when a person waits at a terminal, and nothing at all in a pipe."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def with_progress(items: Iterable[Item], *, label: str, total: int | None = None) -> Iterator[Item]:
+    """``items`` one by one, with a bar on stderr while they are worked on."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)

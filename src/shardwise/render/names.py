@@ -1,0 +1,68 @@
+"""Short names of records for a title line: what was planned, on what, divided how."""
+
+from dataclasses import fields
+
+from shardwise.cluster import Cluster
+from shardwise.layout import Layout
+from shardwise.model import ModelSpec
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.units import format_count
+
+_ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
+_RECIPE_IN_TITLE = ("seq_len", "micro_batch_size", "precision", "optimizer", "recompute")
+
+
+def model_text(model: ModelSpec) -> str:
+    """``llama-3.1-70b, 70.55B parameters``, with the active ones of a mixture of experts."""
+    counted = f"{model.name}, {format_count(model.num_params)} parameters"
+    return f"{counted}, {format_count(model.num_active_params)} active" if model.is_moe else counted
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """``64 x H100 SXM 80GB (8 nodes of 8)``."""
+    nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes of {cluster.node.gpus_per_node}"
+    return f"{cluster.num_gpus:,} x {cluster.gpu.name} ({nodes})"
+
+
+def layout_text(layout: Layout) -> str:
+    """The degrees that matter: the four every layout has, and the others where they are not the default."""
+    default = Layout()
+    shown: list[str] = []
+    for field in fields(Layout):
+        value = getattr(layout, field.name)
+        if field.name == "schedule" and layout.pp == 1:
+            continue
+        if field.name in _ALWAYS_SHOWN or value != getattr(default, field.name):
+            shown.append(f"{field.name}={value_text(value)}")
+    return " ".join(shown)
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The choices every reader asks for, and the others where they are not the default."""
+    default = Recipe(seq_len=recipe.seq_len)
+    shown: list[str] = []
+    for field in fields(Recipe):
+        value = getattr(recipe, field.name)
+        if field.name == "tokens" and value is not None:
+            shown.append(f"tokens={format_count(value)}")
+        elif field.name in _RECIPE_IN_TITLE or value != getattr(default, field.name):
+            shown.append(f"{field.name}={value_text(value)}")
+    return " ".join(shown)
+
+
+def batch_text(plan: Plan) -> str:
+    """Sequences and micro-batches of one optimizer step."""
+    return (
+        f"{plan.global_batch_size:,} sequences per step in {plan.num_microbatches:,} micro-batches per rank, "
+        f"{plan.tokens_per_step:,} tokens"
+    )
+
+
+def value_text(value: object) -> str:
+    """A field's value as the command line spells it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)

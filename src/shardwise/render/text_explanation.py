@@ -1,0 +1,66 @@
+"""An explanation as text: findings with their numbers and reasons, then the changes that were tried."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.explain.records import Explanation, Finding, VerifiedChange
+from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.render.text_memory import stage_picture
+from shardwise.render.text_prediction import plan_header, verdict_text
+from shardwise.units import format_gib, format_seconds
+
+INDENT = 2
+
+
+def explanation_text(explanation: Explanation, *, style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise explain`` prints."""
+    return page_text(explanation_parts(explanation), style=style)
+
+
+def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:
+    """The parts of the page, in reading order."""
+    yield plan_header(explanation.plan)
+    yield Text()
+    yield verdict_text(explanation.prediction)
+    yield stage_picture(explanation.prediction.memory)
+    yield from finding_parts(explanation.findings)
+    if explanation.changes:
+        yield Text()
+        yield changes_table(explanation.changes)
+
+
+def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Each finding as a paragraph: the claim, its numbers, the reason and what to do."""
+    for finding in findings:
+        yield Text()
+        yield Text.assemble((f"[{finding.topic}] ", "bold cyan"), (finding.claim, "bold"))
+        if finding.numbers:
+            numbers = ", ".join(f"{number.name} {number.text}" for number in finding.numbers)
+            yield Padding(Text(numbers), (0, 0, 0, INDENT))
+        if finding.because:
+            yield Padding(Text(f"because {finding.because}"), (0, 0, 0, INDENT))
+        if finding.suggestion:
+            yield Padding(Text(f"-> {finding.suggestion}", style="green"), (0, 0, 0, INDENT))
+
+
+def changes_table(changes: Sequence[VerifiedChange]) -> Table:
+    """The changes, smallest first, with the memory and step time each was predicted to have."""
+    table = plain_table(title="Changes, each predicted again")
+    table.add_column("change")
+    table.add_column("fits")
+    table.add_column("GiB/GPU", justify="right")
+    table.add_column("step", justify="right")
+    table.add_column("it costs")
+    for change in changes:
+        table.add_row(
+            change.edit,
+            "yes" if change.fits else "no",
+            format_gib(change.device_used_bytes).removesuffix(" GiB"),
+            format_seconds(change.step_s),
+            change.cost,
+        )
+    return table

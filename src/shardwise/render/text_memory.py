@@ -1,0 +1,99 @@
+"""Device memory as a table and as a picture: one stacked bar per pipeline stage against the capacity."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
+from shardwise.prediction import MemoryPrediction, StageMemory
+from shardwise.render.bars import stacked_bar
+from shardwise.render.terminal import plain_table
+from shardwise.units import format_gib
+
+BAR_WIDTH = 50
+MAX_STAGES = 16
+"""Stages drawn in a text; beyond that the fullest ones, and JSON has them all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentMark:
+    """How a component is drawn: a letter that survives a pipe, and a colour for terminals."""
+
+    letter: str
+    colour: str
+    meaning: str
+
+
+COMPONENT_MARKS: dict[MemoryComponent, ComponentMark] = {
+    "parameters": ComponentMark(letter="P", colour="blue", meaning="the rank's own weights"),
+    "gradients": ComponentMark(letter="G", colour="green", meaning="accumulated gradients"),
+    "optimizer": ComponentMark(letter="O", colour="magenta", meaning="optimizer states and master weights"),
+    "activations": ComponentMark(
+        letter="A", colour="yellow", meaning="saved for backward, in flight"
+    ),
+    "logits": ComponentMark(letter="L", colour="red", meaning="logits and cross-entropy"),
+    "gathered_parameters": ComponentMark(letter="W", colour="cyan", meaning="weights gathered from other ranks"),
+    "communication_buffers": ComponentMark(letter="C", colour="bright_blue", meaning="buckets and NCCL buffers"),
+    "temporaries": ComponentMark(letter="T", colour="bright_yellow", meaning="workspaces of running kernels"),
+    "framework": ComponentMark(letter="F", colour="white", meaning="context, libraries, fragmentation"),
+}
+
+
+def components_table(stage: StageMemory) -> Table:
+    """The nine components at the peak of one stage, with the sum they explain."""
+    table = plain_table()
+    table.add_column("")
+    table.add_column("component")
+    table.add_column("at the peak", justify="right")
+    table.add_column("what it is")
+    for component in MEMORY_COMPONENTS:
+        mark = COMPONENT_MARKS[component]
+        amount = format_gib(stage.component_bytes(component))
+        table.add_row(Text(mark.letter, style=mark.colour), component, amount, mark.meaning)
+    table.add_section()
+    table.add_row("", "device used", format_gib(stage.device_used_bytes), "the sum: what nvidia-smi shows")
+    return table
+
+
+def stage_picture(memory: MemoryPrediction) -> Text:
+    """One bar per stage on one scale; ``|`` is where the device ends."""
+    drawn = shown_stages(memory.stages)
+    longest = max(stage.device_used_bytes for stage in drawn)
+    picture = Text()
+    for stage in drawn:
+        picture.append(f"stage {stage.stage:<3}")
+        picture.append_text(_bar_text(stage, capacity=memory.capacity_bytes, longest=longest))
+        picture.append(f" {format_gib(stage.device_used_bytes):>12}\n")
+    hidden = len(memory.stages) - len(drawn)
+    if hidden:
+        picture.append(f"and {hidden} stages that hold less; --json has them all\n")
+    picture.rstrip()
+    return picture
+
+
+def shown_stages(stages: Sequence[StageMemory]) -> tuple[StageMemory, ...]:
+    """All stages, or the fullest of a long pipeline, in pipeline order."""
+    fullest = sorted(stages, key=lambda stage: -stage.device_used_bytes)[:MAX_STAGES]
+    return tuple(sorted(fullest, key=lambda stage: stage.stage))
+
+
+def _bar_text(stage: StageMemory, *, capacity: int, longest: int) -> Text:
+    parts = [stage.component_bytes(component) for component in MEMORY_COMPONENTS]
+    bar = stacked_bar(parts, capacity=capacity, longest=longest, width=BAR_WIDTH)
+    marks = [
+        COMPONENT_MARKS[component]
+        for component, cells in zip(MEMORY_COMPONENTS, bar.cells, strict=True)
+        for _ in range(cells)
+    ]
+    text = Text()
+    for cell in range(BAR_WIDTH):
+        if cell == bar.capacity_cell:
+            text.append("|", style="bold red")
+        if cell < len(marks):
+            text.append(marks[cell].letter, style=f"{marks[cell].colour} reverse")
+        else:
+            text.append("." if cell < bar.capacity_cell else " ", style="dim")
+    text.append("|" if bar.capacity_cell == BAR_WIDTH else ">" if bar.is_cut else " ", style="bold red")
+    return text

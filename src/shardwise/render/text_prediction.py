@@ -1,0 +1,161 @@
+"""A prediction as text: the verdict first, then memory, time, communication, throughput and cost."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.plan import Plan
+from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
+from shardwise.render.names import batch_text, cluster_text, layout_text, model_text, recipe_text
+from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.render.text_memory import components_table, stage_picture
+from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds, format_usd
+
+
+def prediction_text(*, plan: Plan, prediction: Prediction, style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise predict`` prints about one plan."""
+    return page_text(prediction_parts(plan=plan, prediction=prediction), style=style)
+
+
+def prediction_parts(*, plan: Plan, prediction: Prediction) -> Iterator[RenderableType]:
+    """The parts of the page, in reading order."""
+    yield plan_header(plan)
+    yield Text()
+    yield verdict_text(prediction)
+    yield Text()
+    yield from memory_parts(prediction.memory)
+    yield Text()
+    yield from time_parts(prediction.time)
+    yield Text()
+    yield throughput_text(prediction.throughput)
+    if prediction.cost is not None:
+        yield Text()
+        yield cost_text(prediction.cost)
+    yield from assumption_parts((*plan.model.assumptions, *plan.cluster.assumptions, *prediction.assumptions))
+
+
+def plan_header(plan: Plan) -> Table:
+    """What was asked, as name and value lines."""
+    header = Table.grid(padding=(0, 2))
+    header.add_column(style="bold")
+    header.add_column()
+    header.add_row("model", model_text(plan.model))
+    header.add_row("cluster", cluster_text(plan.cluster))
+    header.add_row("recipe", recipe_text(plan.recipe))
+    header.add_row("batch", batch_text(plan))
+    header.add_row("layout", layout_text(plan.layout))
+    header.add_row("engine", plan.engine)
+    return header
+
+
+def verdict_text(prediction: Prediction) -> Text:
+    """One sentence: whether it fits and by how much."""
+    memory = prediction.memory
+    used = f"{format_gib(memory.worst.device_used_bytes)} of {format_gib(memory.capacity_bytes)} on the fullest GPU"
+    if prediction.fits:
+        return Text(f"It fits: {used}, {format_gib(memory.headroom_bytes)} to spare.", style="bold green")
+    if memory.fits_device:
+        return Text(f"It does not fit: the GPUs do ({used}), the host does not.", style="bold red")
+    return Text(f"It does not fit: {used}, {format_gib(-memory.headroom_bytes)} too much.", style="bold red")
+
+
+def memory_parts(memory: MemoryPrediction) -> Iterator[RenderableType]:
+    """The components of the fullest stage, then every stage as a bar."""
+    worst = memory.worst
+    yield Text(f"Memory of the fullest GPU: stage {worst.stage}, at {worst.peak_moment}", style="bold")
+    yield components_table(worst)
+    yield Text(
+        f"allocated {format_gib(worst.peak_allocated_bytes)}, reserved {format_gib(worst.peak_reserved_bytes)}, "
+        f"device used {format_gib(worst.device_used_bytes)}; "
+        f"band {format_percent(memory.low_fraction)} to {format_percent(memory.high_fraction)} of the peak"
+    )
+    if memory.host_bytes_per_node or memory.nvme_bytes_per_node:
+        yield _host_text(memory)
+    yield Text()
+    yield stage_picture(memory)
+
+
+def _host_text(memory: MemoryPrediction) -> Text:
+    ram = f" of {format_gib(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
+    drives = f" of {format_gb(memory.nvme_capacity_bytes)}" if memory.nvme_capacity_bytes else ""
+    return Text(
+        f"host memory per node {format_gib(memory.host_bytes_per_node)}{ram}, "
+        f"drives {format_gb(memory.nvme_bytes_per_node)}{drives}"
+    )
+
+
+def time_parts(time: TimePrediction) -> Iterator[RenderableType]:
+    """The step and its parts, then the collectives."""
+    band = f"{format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}"
+    yield Text(f"Step time {format_seconds(time.step_s)} ({band})", style="bold")
+    parts = plain_table()
+    parts.add_column("part")
+    parts.add_column("time", justify="right")
+    for entry in time.components:
+        if entry.duration_s:
+            parts.add_row(entry.component, format_seconds(entry.duration_s))
+    yield parts
+    if time.communication:
+        yield Text()
+        yield _communication_table(time)
+
+
+def _communication_table(time: TimePrediction) -> Table:
+    table = plain_table(title="Communication of one step")
+    table.add_column("what")
+    table.add_column("collective")
+    table.add_column("over")
+    table.add_column("payload", justify="right")
+    table.add_column("calls", justify="right")
+    table.add_column("total", justify="right")
+    table.add_column("exposed", justify="right")
+    for entry in time.communication:
+        table.add_row(
+            entry.name,
+            entry.kind,
+            f"{entry.axis}={entry.group_size}",
+            format_gb(entry.num_bytes),
+            f"{entry.count:,}",
+            format_seconds(entry.total_s),
+            format_seconds(entry.exposed_s),
+        )
+    return table
+
+
+def throughput_text(throughput: Throughput) -> Text:
+    """Tokens per second and the share of the peak that does useful work."""
+    return Text.assemble(
+        ("Throughput ", "bold"),
+        f"{format_count(throughput.tokens_per_s)} tokens/s, "
+        f"{throughput.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
+        f"MFU {format_percent(throughput.mfu_fraction)}, HFU {format_percent(throughput.hfu_fraction)} "
+        f"({throughput.mfu_convention})",
+    )
+
+
+def cost_text(cost: CostPrediction) -> Text:
+    """The whole run in GPU-hours, days and dollars."""
+    goodput = f"{format_percent(cost.goodput_low_fraction)} to {format_percent(cost.goodput_high_fraction)}"
+    if cost.usd is None or cost.usd_per_gpu_hour is None:
+        money = "no price is known for this hardware; give one with --price"
+    else:
+        money = f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+    return Text.assemble(
+        (f"{format_count(cost.tokens)} tokens ", "bold"),
+        f"take {cost.gpu_hours:,.0f} GPU-hours, {cost.days:,.1f} days, {cost.energy_mwh:,.1f} MWh; {money}; "
+        f"goodput {format_percent(cost.goodput_fraction)} ({goodput})",
+    )
+
+
+def assumption_parts(assumptions: tuple[str, ...]) -> Iterator[RenderableType]:
+    """What was assumed, one line each, without repeats."""
+    if not assumptions:
+        return
+    yield Text()
+    yield Text("Assumed", style="bold")
+    for sentence in dict.fromkeys(assumptions):
+        line = Table.grid(padding=(0, 1))
+        line.add_row("-", sentence)
+        yield line
