@@ -1,0 +1,224 @@
+"""Engine profiles: how each framework really implements a step. Facts of code, not fitted numbers.
+
+A profile says which dtypes the model states have, which tensors a block saves for backward, how the loss is computed
+and which buffers the sharding keeps. Every field's origin is the named framework's source; see ``docs/memory.md``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.plan import EngineName
+from shardwise.recipe import Precision
+from shardwise.units import MIB
+
+SelectivePolicy = Literal["operations", "core_attention"]
+Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
+LossKind = Literal["torch", "huggingface", "vocab_parallel", "vocab_parallel_fused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes per parameter of every model state, before any sharding."""
+
+    weight_bytes: int
+    """The copy forward starts from (fp32 shards under FSDP, bf16 under Megatron)."""
+    gradient_bytes: int
+    """The accumulated gradient."""
+    master_bytes: int
+    """A separate fp32 copy held with the optimizer; 0 when the weights themselves are fp32."""
+    moment_bytes: int
+    """One element of one optimizer moment."""
+    compute_bytes: int
+    """Weights as the matrix products read them, after gathering or casting."""
+    reduce_bytes: int
+    """Gradients as they are communicated."""
+    step_gradient_bytes: int = 0
+    """A further copy of the local gradients made for the optimizer step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """What distinguishes one engine's memory from another's."""
+
+    name: EngineName
+    sharding: Sharding
+    has_fused_norm: bool
+    """RMSNorm and LayerNorm save their input once instead of fp32 intermediates, also without compile."""
+    has_fused_activation: bool
+    """A gated activation saves gate and up but not the activated gate, also without compile."""
+    saves_gathered_input: bool
+    """Under sequence parallelism the all-gathered input is kept for the weight gradient (DTensor); Megatron gathers
+    again."""
+    selective_policy: SelectivePolicy
+    loss: LossKind
+    has_foreach_optimizer: bool
+    """The optimizer step makes one temporary the size of the parameters it updates (torch ``foreach=True``)."""
+    has_persistent_gradients: bool
+    """Gradient buffers are allocated once (Megatron, DeepSpeed ZeRO-1) instead of anew in each backward."""
+    keeps_dummy_weight_gradients: bool
+    """Transformer Engine keeps one placeholder gradient per matrix shape when it accumulates into fp32 buffers."""
+    ddp_copies_gradients: bool
+    """DDP's buckets are a second copy of all gradients (``gradient_as_bucket_view=False``, torch's default)."""
+    bucket_bytes: int
+    """Size of one communication bucket of the data-parallel reduction."""
+
+
+TORCH_STATES: dict[Precision, StateBytes] = {
+    "fp32": StateBytes(
+        weight_bytes=4, gradient_bytes=4, master_bytes=0, moment_bytes=4, compute_bytes=4, reduce_bytes=4
+    ),
+    "bf16-mixed": StateBytes(
+        weight_bytes=4, gradient_bytes=4, master_bytes=0, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "fp16-mixed": StateBytes(
+        weight_bytes=4, gradient_bytes=4, master_bytes=0, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "fp8-mixed": StateBytes(
+        weight_bytes=4, gradient_bytes=4, master_bytes=0, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "bf16": StateBytes(
+        weight_bytes=2, gradient_bytes=2, master_bytes=0, moment_bytes=2, compute_bytes=2, reduce_bytes=2
+    ),
+}
+"""torch keeps fp32 parameters and casts; in pure bf16 the optimizer's states follow the parameters' dtype."""
+
+MEGATRON_STATES: dict[Precision, StateBytes] = {
+    "fp32": TORCH_STATES["fp32"],
+    "bf16-mixed": StateBytes(
+        weight_bytes=2, gradient_bytes=4, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "fp16-mixed": StateBytes(
+        weight_bytes=2,
+        gradient_bytes=2,
+        master_bytes=4,
+        moment_bytes=4,
+        compute_bytes=2,
+        reduce_bytes=2,
+        step_gradient_bytes=4,
+    ),
+    "fp8-mixed": StateBytes(
+        weight_bytes=2, gradient_bytes=4, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "bf16": StateBytes(
+        weight_bytes=2, gradient_bytes=4, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+}
+"""Megatron-LM ``docs/user-guide/features/dist_optimizer.md``: 18 bytes, or 6 + 12/d with the distributed optimizer
+(fp16: 20, or 4 + 16/d). It has no bf16 mode without fp32 master weights, so ``bf16`` means ``bf16-mixed`` there."""
+
+DEEPSPEED_STATES: dict[Precision, StateBytes] = {
+    "fp32": TORCH_STATES["fp32"],
+    **{
+        precision: StateBytes(
+            weight_bytes=2,
+            gradient_bytes=2,
+            master_bytes=4,
+            moment_bytes=4,
+            compute_bytes=2,
+            reduce_bytes=2,
+            step_gradient_bytes=4,
+        )
+        for precision in ("bf16-mixed", "fp16-mixed", "fp8-mixed", "bf16")
+    },
+}
+"""DeepSpeed ``runtime/zero/stage_1_and_2.py``: 2-byte weights and gradients, fp32 master and moments, and an fp32 copy
+of the local gradient partition while it steps."""
+
+_PROFILES = (
+    EngineProfile(
+        name="native",
+        sharding="fsdp2",
+        has_fused_norm=True,
+        has_fused_activation=False,
+        saves_gathered_input=True,
+        selective_policy="operations",
+        loss="torch",
+        has_foreach_optimizer=False,
+        has_persistent_gradients=False,
+        keeps_dummy_weight_gradients=False,
+        ddp_copies_gradients=False,
+        bucket_bytes=25 * MIB,
+    ),
+    EngineProfile(
+        name="torchtitan",
+        sharding="fsdp2",
+        has_fused_norm=False,
+        has_fused_activation=False,
+        saves_gathered_input=True,
+        selective_policy="operations",
+        loss="torch",
+        has_foreach_optimizer=True,
+        has_persistent_gradients=False,
+        keeps_dummy_weight_gradients=False,
+        ddp_copies_gradients=False,
+        bucket_bytes=25 * MIB,
+    ),
+    EngineProfile(
+        name="megatron",
+        sharding="megatron",
+        has_fused_norm=True,
+        has_fused_activation=True,
+        saves_gathered_input=False,
+        selective_policy="core_attention",
+        loss="vocab_parallel_fused",
+        has_foreach_optimizer=False,
+        has_persistent_gradients=True,
+        keeps_dummy_weight_gradients=True,
+        ddp_copies_gradients=False,
+        bucket_bytes=0,
+    ),
+    EngineProfile(
+        name="deepspeed",
+        sharding="deepspeed",
+        has_fused_norm=False,
+        has_fused_activation=False,
+        saves_gathered_input=False,
+        selective_policy="core_attention",
+        loss="huggingface",
+        has_foreach_optimizer=False,
+        has_persistent_gradients=True,
+        keeps_dummy_weight_gradients=False,
+        ddp_copies_gradients=False,
+        bucket_bytes=500_000_000 * 2,
+    ),
+    EngineProfile(
+        name="fsdp1",
+        sharding="fsdp1",
+        has_fused_norm=False,
+        has_fused_activation=False,
+        saves_gathered_input=False,
+        selective_policy="core_attention",
+        loss="huggingface",
+        has_foreach_optimizer=True,
+        has_persistent_gradients=False,
+        keeps_dummy_weight_gradients=False,
+        ddp_copies_gradients=True,
+        bucket_bytes=25 * MIB,
+    ),
+    EngineProfile(
+        name="accelerate",
+        sharding="fsdp2",
+        has_fused_norm=False,
+        has_fused_activation=False,
+        saves_gathered_input=True,
+        selective_policy="core_attention",
+        loss="huggingface",
+        has_foreach_optimizer=True,
+        has_persistent_gradients=False,
+        keeps_dummy_weight_gradients=False,
+        ddp_copies_gradients=True,
+        bucket_bytes=25 * MIB,
+    ),
+)
+_BY_NAME: dict[EngineName, EngineProfile] = {profile.name: profile for profile in _PROFILES}
+
+
+def engine_profile(name: EngineName) -> EngineProfile:
+    """The profile of a named engine."""
+    return _BY_NAME[name]
+
+
+def state_bytes(*, engine: EngineName, precision: Precision) -> StateBytes:
+    """Bytes per parameter of every model state of an engine at a precision, before sharding."""
+    tables = {"megatron": MEGATRON_STATES, "deepspeed": DEEPSPEED_STATES}
+    return tables.get(_BY_NAME[engine].sharding, TORCH_STATES)[precision]

@@ -1,0 +1,93 @@
+"""Memory of every pipeline stage: high-water marks of the inventory, and what the allocator and device add to them."""
+
+from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
+from shardwise.plan import Plan
+from shardwise.predict.device_overhead import fixed_bytes, reserved_bytes
+from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
+from shardwise.step.inventory import StageInventory, Tensor
+from shardwise.step.placement import Stage, pipeline_stages
+from shardwise.step.stage_inventory import stage_inventory
+from shardwise.units import Bytes
+
+LOW_FRACTION = 0.95
+HIGH_FRACTION = 1.10
+
+
+def predict_memory(plan: Plan) -> MemoryPrediction:
+    """Memory of the worst rank of every stage, in every phase of the step."""
+    stages = pipeline_stages(model=plan.model, layout=plan.layout)
+    predicted = tuple(_stage_memory(plan, stage) for stage in stages)
+    node = plan.cluster.node
+    ranks_per_node = min(node.gpus_per_node, plan.layout.world_size)
+    return MemoryPrediction(
+        capacity_bytes=plan.cluster.gpu.memory_bytes,
+        stages=predicted,
+        host_capacity_bytes=node.host_memory_bytes,
+        host_bytes_per_node=ranks_per_node * max(stage.host_bytes for stage in predicted),
+        nvme_capacity_bytes=node.nvme_bytes,
+        nvme_bytes_per_node=ranks_per_node * max(stage.nvme_bytes for stage in predicted),
+        low_fraction=LOW_FRACTION,
+        high_fraction=HIGH_FRACTION,
+    )
+
+
+def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
+    """Bytes alive at every moment of a stage."""
+    change = [0] * (len(inventory.moments) + 1)
+    for tensor in inventory.tensors:
+        change[tensor.born] += tensor.num_bytes
+        change[tensor.dies + 1] -= tensor.num_bytes
+    alive, total = [], 0
+    for difference in change[:-1]:
+        total += difference
+        alive.append(total)
+    return tuple(alive)
+
+
+def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
+    inventory = stage_inventory(plan, stage)
+    alive = allocated_at(inventory)
+    peak = max(range(len(alive)), key=alive.__getitem__)
+    fixed = fixed_bytes(plan, stage)
+    reserved = reserved_bytes(inventory, peak_bytes=alive[peak], capacity_bytes=plan.cluster.gpu.memory_bytes - fixed)
+    at_peak = [tensor for tensor in inventory.tensors if tensor.born <= peak <= tensor.dies]
+    return StageMemory(
+        stage=stage.index,
+        layers=stage.num_layers,
+        in_flight_micro_batches=inventory.in_flight_micro_batches,
+        peak_phase=inventory.moments[peak].phase,
+        peak_moment=inventory.moments[peak].name,
+        peak_allocated_bytes=alive[peak],
+        peak_reserved_bytes=reserved,
+        device_used_bytes=reserved + fixed,
+        components=_components(at_peak, framework_bytes=reserved + fixed - alive[peak]),
+        phases=_phases(inventory, alive),
+        largest_tensors=_largest(at_peak),
+        host_bytes=inventory.host_bytes,
+        nvme_bytes=inventory.nvme_bytes,
+    )
+
+
+def _components(tensors: list[Tensor], *, framework_bytes: Bytes) -> tuple[MemoryEntry, ...]:
+    totals: dict[MemoryComponent, Bytes] = dict.fromkeys(MEMORY_COMPONENTS, 0)
+    totals["framework"] = framework_bytes
+    for tensor in tensors:
+        totals[tensor.component] += tensor.num_bytes
+    return tuple(MemoryEntry(component=name, num_bytes=totals[name]) for name in MEMORY_COMPONENTS)
+
+
+def _phases(inventory: StageInventory, alive: tuple[Bytes, ...]) -> tuple[PhaseMemory, ...]:
+    marks: list[PhaseMemory] = []
+    for phase in PHASES:
+        inside = [index for index, moment in enumerate(inventory.moments) if moment.phase == phase]
+        if inside:
+            top = max(inside, key=alive.__getitem__)
+            marks.append(PhaseMemory(phase=phase, allocated_bytes=alive[top], moment=inventory.moments[top].name))
+    return tuple(marks)
+
+
+def _largest(tensors: list[Tensor]) -> tuple[tuple[str, Bytes], ...]:
+    by_name: dict[str, Bytes] = {}
+    for tensor in tensors:
+        by_name[tensor.name] = by_name.get(tensor.name, 0) + tensor.num_bytes
+    return tuple(sorted(by_name.items(), key=lambda item: (-item[1], item[0]))[:8])

@@ -1,0 +1,121 @@
+"""Activations, logits and backward temporaries of a stage as tensors of the inventory."""
+
+from collections.abc import Iterator
+
+from shardwise.step.activations import backward_temporaries
+from shardwise.step.inventory import Tensor
+from shardwise.step.loss import fused_linear_chunks, logits_bytes, loss_bytes
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Bytes
+
+RESIDENT_LAYERS_WITH_OFFLOAD = 2
+"""Blocks whose activations stay on the device while the others are on the host: the running one and the next."""
+
+
+def kept_per_run(context: StageContext) -> tuple[Bytes, ...]:
+    """Bytes every run of blocks keeps per micro-batch, all its blocks together."""
+    totals: list[Bytes] = []
+    for run, (_, count) in enumerate(context.layer_runs):
+        recomputed = context.recomputed_layers(count)
+        whole = sum(tensor.num_bytes for tensor in context.saved[run])
+        totals.append(recomputed * context.kept_bytes(run) + (count - recomputed) * whole)
+    return tuple(totals)
+
+
+def activation_tensors(context: StageContext) -> Iterator[Tensor]:
+    """What is kept for backward by this and the other micro-batches in flight, and what a running block adds."""
+    timeline = context.timeline
+    totals = kept_per_run(context)
+    others = round(max(0.0, context.in_flight - 1) * sum(totals))
+    yield Tensor(
+        name="activations of other micro-batches in flight",
+        component="activations",
+        num_bytes=resident(context, others),
+        born=timeline.forward,
+        dies=timeline.backward_end - 1,
+    )
+    for run, (layer, count) in enumerate(context.layer_runs):
+        moments = timeline.runs[run]
+        one = totals[run] // count
+        kept = resident(context, totals[run])
+        rest = max(0, kept - one)
+        name = f"kept by blocks[{run}]"
+        for num_bytes, dies in ((rest, moments.first_backward), (kept - rest, moments.last_backward)):
+            yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=timeline.forward, dies=dies)
+        live = live_bytes(context, run)
+        working = backward_temporaries(layer, context.block_context)
+        for moment in (moments.first_backward, moments.last_backward):
+            yield Tensor(
+                name=f"recomputed inside blocks[{run}]",
+                component="activations",
+                num_bytes=live,
+                born=moment,
+                dies=moment,
+            )
+            yield Tensor(
+                name=f"gradients of activations in blocks[{run}]",
+                component="temporaries",
+                num_bytes=working,
+                born=moment,
+                dies=moment,
+            )
+
+
+def live_bytes(context: StageContext, run: int) -> Bytes:
+    """What recomputing one block of a run brings back to life while it goes backward."""
+    if context.recomputed_layers(context.layer_runs[run][1]) == 0:
+        return 0
+    whole = sum(tensor.num_bytes for tensor in context.saved[run])
+    return whole - context.kept_bytes(run)
+
+
+def resident(context: StageContext, num_bytes: Bytes) -> Bytes:
+    """Bytes that stay on the device when activations are offloaded; all of them otherwise."""
+    if not context.plan.recipe.activation_offload:
+        return num_bytes
+    layers = max(1, context.stage.num_layers)
+    return num_bytes * min(RESIDENT_LAYERS_WITH_OFFLOAD, layers) // layers
+
+
+def offloaded_activation_bytes(context: StageContext) -> Bytes:
+    """Host bytes of one rank's offloaded activations, all micro-batches in flight."""
+    total = round(context.in_flight * sum(kept_per_run(context)))
+    return total - resident(context, total)
+
+
+def logit_tensors(context: StageContext) -> Iterator[Tensor]:
+    """Logits and cross-entropy of one micro-batch, and the head's input."""
+    plan, timeline = context.plan, context.timeline
+    if not (context.stage.has_head and plan.model.has_head):
+        return
+    size = context.block_context.element_bytes
+    kind = context.profile.loss
+    per_logit = loss_bytes(kind=kind, element_bytes=size)
+    chunks = plan.recipe.loss_chunks
+    if plan.recipe.fused_loss and kind in ("torch", "huggingface"):
+        chunks = max(chunks, fused_linear_chunks(vocab_size=plan.model.vocab_size, hidden_size=plan.model.hidden_size))
+    elif plan.recipe.fused_loss is False and kind == "vocab_parallel_fused":
+        per_logit = loss_bytes(kind="vocab_parallel", element_bytes=size)
+    spans = (
+        (per_logit.forward, timeline.loss_forward),
+        (per_logit.backward, timeline.loss_backward),
+    )
+    for bytes_per_logit, moment in spans:
+        num_bytes = logits_bytes(
+            tokens=context.tokens,
+            vocab_size=plan.model.vocab_size,
+            shards=plan.layout.tp,
+            chunks=chunks,
+            bytes_per_logit=bytes_per_logit,
+        )
+        yield Tensor(name="logits and loss", component="logits", num_bytes=num_bytes, born=moment, dies=moment)
+    hidden = context.tokens * plan.model.hidden_size * size
+    # The final norm's input, the head's input (whole on every tensor-parallel rank) and, chunked, its gradient.
+    copies = 2 + (chunks > 1)
+    yield Tensor(
+        name="final norm and head input",
+        component="activations",
+        num_bytes=copies * hidden,
+        born=timeline.loss_forward,
+        dies=timeline.loss_backward,
+    )

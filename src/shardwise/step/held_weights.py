@@ -1,0 +1,143 @@
+"""How many elements of each unit's weights one rank holds, before and after data-parallel sharding."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from shardwise.layout import Layout
+from shardwise.model import LayerSpec, Weight
+from shardwise.recipe import LoraTargets
+from shardwise.step.placement import local_num_params, tensor_shards
+
+LORA_TARGET_NAMES: dict[LoraTargets, tuple[str, ...]] = {
+    "qv": ("q_proj", "v_proj", "query_key_value", "c_attn", "qkv", "Wqkv"),
+    "attention": (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "query_key_value",
+        "c_attn",
+        "qkv",
+        "Wqkv",
+        "dense",
+        "out_proj",
+    ),
+    "all-linear": (),
+}
+"""Name fragments a target set selects; empty selects every matrix of a block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWeights:
+    """Elements of one unit (embedding, block or head) on the worst rank."""
+
+    dense: int
+    """Not routed: after tensor parallelism, whole over data parallel."""
+    expert: int
+    """Routed: after expert and expert-tensor parallelism."""
+    dense_shard: int
+    """The worst rank's data-parallel shard of ``dense``."""
+    expert_shard: int
+    matrices: int
+    """Elements of the distinct matrix shapes of ``dense`` and of one routed expert."""
+    largest_matrix: int
+    factored: int
+    """Row plus column sums of the matrices, and the vectors: what Adafactor keeps instead of a second moment."""
+
+    @property
+    def full(self) -> int:
+        """Everything the rank computes with."""
+        return self.dense + self.expert
+
+    @property
+    def shard(self) -> int:
+        """Everything the rank keeps when states are divided over data parallel."""
+        return self.dense_shard + self.expert_shard
+
+
+EMPTY = HeldWeights(dense=0, expert=0, dense_shard=0, expert_shard=0, matrices=0, largest_matrix=0, factored=0)
+
+
+@lru_cache(maxsize=8192)
+def hold(weights: tuple[Weight, ...], layout: Layout, *, is_sharded_by_tensor: bool) -> HeldWeights:
+    """What the worst rank holds of ``weights``.
+
+    Args:
+        weights: of one unit.
+        layout: the degrees.
+        is_sharded_by_tensor: FSDP2 cuts every tensor along its first dim in ``ceil`` chunks; otherwise tensors are
+            flattened together first.
+    """
+    dense = expert = dense_shard = expert_shard = matrices = largest = factored = 0
+    for weight in weights:
+        local = local_num_params(weight, layout)
+        factored += (
+            local * (weight.shape[-1] + weight.shape[-2]) // (weight.shape[-1] * weight.shape[-2])
+            if (len(weight.shape) >= 2)
+            else local
+        )
+        if weight.is_expert:
+            expert += local
+            expert_shard += ceil(local / layout.expert_state_shard_size)
+            one_expert = local // max(1, weight.shape[0] // layout.ep)
+            matrices += one_expert if len(weight.shape) == 3 else 0
+            continue
+        dense += local
+        if is_sharded_by_tensor:
+            dense_shard += _first_dim_shard(weight, layout, local)
+        if weight.is_matrix:
+            matrices += local
+            largest = max(largest, local)
+    if not is_sharded_by_tensor:
+        dense_shard = ceil(dense / layout.state_shard_size)
+    return HeldWeights(
+        dense=dense,
+        expert=expert,
+        dense_shard=dense_shard,
+        expert_shard=expert_shard,
+        matrices=matrices,
+        largest_matrix=largest,
+        factored=factored,
+    )
+
+
+def _first_dim_shard(weight: Weight, layout: Layout, local: int) -> int:
+    """Largest FSDP2 shard: rows are cut in ceil chunks, so the first rank holds the most.
+
+    Source: torch ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``_chunk_with_empty`` along dim 0).
+    """
+    cuts_rows = weight.split in ("column", "vocab")
+    rows = ceil(weight.shape[0] / tensor_shards(weight, layout)) if cuts_rows else weight.shape[0]
+    return ceil(rows / layout.state_shard_size) * ceil(local / rows)
+
+
+def adapter_weights(layer: LayerSpec, *, rank: int, targets: LoraTargets) -> tuple[Weight, ...]:
+    """The LoRA matrices added to one block: A ``(rank, in)`` and B ``(out, rank)`` for every target.
+
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+    """
+    fragments = LORA_TARGET_NAMES[targets]
+    added: list[Weight] = []
+    for weight in layer.weights:
+        if not weight.is_matrix or weight.role == "router" or weight.is_expert or len(weight.shape) != 2:
+            continue
+        if fragments and not any(part in fragments for part in weight.name.split(".")):
+            continue
+        out_features, in_features = weight.shape
+        added.append(
+            Weight(
+                name=f"{weight.name}.lora_A",
+                shape=(rank, in_features),
+                split="row" if weight.split == "row" else "replicated",
+            )
+        )
+        added.append(
+            Weight(
+                name=f"{weight.name}.lora_B",
+                shape=(out_features, rank),
+                split="column" if weight.split == "column" else "replicated",
+                split_limit=weight.split_limit,
+            )
+        )
+    return tuple(added)

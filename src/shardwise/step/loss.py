@@ -1,0 +1,53 @@
+"""Bytes the logits and the cross-entropy hold, per logit, in forward and in backward."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from shardwise.engine import LossKind
+from shardwise.units import Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBytes:
+    """Bytes per logit alive at once."""
+
+    forward: int
+    backward: int
+
+
+LOSS_BYTES: dict[LossKind, LossBytes] = {
+    # logits 2, their fp32 copy 4, log-softmax 4; then log-softmax 4 with its gradient 4 and the softmax gradient 4.
+    "torch": LossBytes(forward=10, backward=12),
+    # The model's output record keeps the 2-byte logits alive through backward.
+    "huggingface": LossBytes(forward=10, backward=14),
+    # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
+    "vocab_parallel": LossBytes(forward=6, backward=6),
+    # Transformer Engine's kernel writes the gradient over the logits; one transposed copy stands beside them.
+    "vocab_parallel_fused": LossBytes(forward=4, backward=4),
+}
+"""torch ``aten/src/ATen/native/LossNLL.cpp`` and ``SoftMax.cpp``; transformers ``loss/loss_utils.py``; Megatron-LM
+``core/tensor_parallel/cross_entropy.py``; TransformerEngine ``common/triton/cross_entropy.py``."""
+
+FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12)
+"""With fp32 activations the fp32 copy is the logits themselves."""
+
+
+def loss_bytes(*, kind: LossKind, element_bytes: int) -> LossBytes:
+    """Bytes per logit of a loss implementation for activations of ``element_bytes``."""
+    return LOSS_BYTES[kind] if element_bytes < 4 else FULL_PRECISION_LOSS_BYTES
+
+
+def fused_linear_chunks(*, vocab_size: int, hidden_size: int) -> int:
+    """Pieces a fused head-and-loss kernel works in, so that one piece's logits are no larger than the head's input.
+
+    Source: Hsu et al. 2024, arXiv:2410.10989 (Liger Kernel), section 3.2: ``ceil(V / h)`` rounded up to a power of 2.
+
+    >>> fused_linear_chunks(vocab_size=128256, hidden_size=4096)
+    32
+    """
+    return 1 << (ceil(vocab_size / hidden_size) - 1).bit_length()
+
+
+def logits_bytes(*, tokens: int, vocab_size: int, shards: int, chunks: int, bytes_per_logit: int) -> Bytes:
+    """Bytes of one piece of the logits on one rank: ``ceil(T / chunks) * ceil(V / shards)`` logits."""
+    return ceil(tokens / chunks) * ceil(vocab_size / shards) * bytes_per_logit

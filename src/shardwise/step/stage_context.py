@@ -1,0 +1,201 @@
+"""One pipeline stage of a plan, and the facts all of its tensors follow from."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+from shardwise.engine import EngineProfile, StateBytes, engine_profile, state_bytes
+from shardwise.model import LayerSpec, Weight
+from shardwise.plan import Plan
+from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
+from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
+from shardwise.step.in_flight import in_flight_micro_batches
+from shardwise.step.placement import Stage
+from shardwise.step.timeline import Timeline, stage_timeline
+from shardwise.units import Bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Equal consecutive pieces that are sharded and gathered one at a time: blocks, or the tables and head."""
+
+    name: str
+    count: int
+    base: HeldWeights
+    adapter: HeldWeights
+    is_block: bool
+    run: int = -1
+    """Index into the stage's runs of blocks; -1 for tables and head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """One stage of a plan, with everything its tensors follow from."""
+
+    plan: Plan
+    stage: Stage
+
+    @cached_property
+    def profile(self) -> EngineProfile:
+        """How the engine implements the step."""
+        return engine_profile(self.plan.engine)
+
+    @cached_property
+    def states(self) -> StateBytes:
+        """Bytes per parameter of each state."""
+        return state_bytes(engine=self.plan.engine, precision=self.plan.recipe.precision)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The moments of the step."""
+        return stage_timeline(self.stage)
+
+    @cached_property
+    def zero_stage(self) -> int:
+        """ZeRO stage in effect: nothing is divided by a group of one."""
+        return self.plan.layout.zero_stage
+
+    @cached_property
+    def gathers_parameters(self) -> bool:
+        """Whether parameters are divided and gathered unit by unit (FSDP, ZeRO-3)."""
+        return self.zero_stage == 3
+
+    @cached_property
+    def has_adapter(self) -> bool:
+        """Whether only LoRA matrices are trained."""
+        return self.plan.recipe.adapter != "none"
+
+    @cached_property
+    def is_autocast(self) -> bool:
+        """fp32 modules under torch autocast: fp32 residual stream and cached low-precision weight copies."""
+        torch_engine = self.profile.sharding in ("fsdp2", "fsdp1")
+        mixed = self.states.compute_bytes < self.states.weight_bytes
+        return torch_engine and mixed and not self.gathers_parameters
+
+    @cached_property
+    def in_flight(self) -> float:
+        """Activation sets of the whole stage alive at the worst moment."""
+        layout = self.plan.layout
+        return in_flight_micro_batches(
+            schedule=layout.schedule,
+            stage=self.stage.index,
+            pp=layout.pp,
+            vpp=layout.vpp,
+            num_microbatches=self.plan.num_microbatches,
+        )
+
+    @cached_property
+    def tokens(self) -> int:
+        """T: tokens of one micro-batch on one rank."""
+        return ceil(self.plan.recipe.tokens_per_micro_batch / self.plan.layout.cp)
+
+    @cached_property
+    def block_context(self) -> BlockContext:
+        """What decides the size of a block's saved tensors."""
+        recipe, layout, model = self.plan.recipe, self.plan.layout, self.plan.model
+        element = 4 if recipe.precision == "fp32" else 2
+        return BlockContext(
+            hidden_size=model.hidden_size,
+            tokens=self.tokens,
+            seq_len=recipe.seq_len,
+            tp=layout.tp,
+            expert_tp=layout.expert_tp,
+            is_sequence_parallel=layout.sequence_parallel,
+            element_bytes=element,
+            residual_bytes=4 if self.is_autocast else element,
+            is_eager_attention=recipe.attention == "eager",
+            has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
+            has_fused_norm=self.profile.has_fused_norm or recipe.compile,
+            has_fused_activation=self.profile.has_fused_activation or recipe.compile,
+            saves_gathered_input=self.profile.saves_gathered_input and layout.sequence_parallel,
+            expands_key_values=False,
+            attention_dropout=model.attention_dropout_fraction > 0,
+            hidden_dropout=model.hidden_dropout_fraction > 0,
+            has_trainable_base=not self.has_adapter,
+        )
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Blocks in runs, then the tables and the head this stage holds."""
+        found = [
+            self._unit(f"blocks[{number}]", layer.weights, count, layer, number)
+            for number, (layer, count) in enumerate(self.layer_runs)
+        ]
+        tables = self._table_weights()
+        if tables:
+            found.append(self._unit("embedding and head", tables, 1, None, -1))
+        return tuple(found)
+
+    @cached_property
+    def layer_runs(self) -> tuple[tuple[LayerSpec, int], ...]:
+        """Runs of identical blocks over all chunks, in model order."""
+        return tuple(run for chunk in self.stage.chunks for run in chunk.layer_runs)
+
+    def _table_weights(self) -> tuple[Weight, ...]:
+        model, stage = self.plan.model, self.stage
+        weights: tuple[Weight, ...] = ()
+        if stage.has_embedding:
+            weights += model.embedding_weights + model.side_weights
+        if stage.has_head:
+            weights += model.final_weights + model.head_weights
+            if model.tie_word_embeddings and not stage.has_embedding:
+                weights += tuple(w for w in model.embedding_weights if w.split == "vocab")
+        return weights
+
+    @cached_property
+    def head_elements(self) -> int:
+        """Elements of the output projection on this rank, tied or not; 0 without."""
+        model = self.plan.model
+        if not (self.stage.has_head and model.has_head):
+            return 0
+        tied = tuple(w for w in model.embedding_weights if w.split == "vocab") if model.tie_word_embeddings else ()
+        return hold(model.head_weights + tied, self.plan.layout, is_sharded_by_tensor=False).full
+
+    @cached_property
+    def embedding_elements(self) -> int:
+        """Elements of the token table on this rank; 0 on other stages."""
+        if not self.stage.has_embedding:
+            return 0
+        return hold(self.plan.model.embedding_weights, self.plan.layout, is_sharded_by_tensor=False).full
+
+    def _unit(self, name: str, weights: tuple[Weight, ...], count: int, layer: LayerSpec | None, run: int) -> Unit:
+        by_tensor = self.profile.sharding == "fsdp2"
+        adapter = EMPTY
+        if self.has_adapter and layer is not None:
+            recipe = self.plan.recipe
+            added = adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
+            adapter = hold(added, self.plan.layout, is_sharded_by_tensor=by_tensor)
+        base = hold(weights, self.plan.layout, is_sharded_by_tensor=by_tensor)
+        return Unit(name=name, count=count, base=base, adapter=adapter, is_block=layer is not None, run=run)
+
+    @cached_property
+    def saved(self) -> tuple[tuple[SavedTensor, ...], ...]:
+        """Saved tensors of one block of every run, without recomputation."""
+        return tuple(saved_tensors(layer, self.block_context) for layer, _ in self.layer_runs)
+
+    def kept_bytes(self, run: int) -> Bytes:
+        """Bytes one block of a run keeps from forward to backward when it is recomputed as the recipe says."""
+        tensors, recompute = self.saved[run], self.plan.recipe.recompute
+        if recompute == "none":
+            return sum(tensor.num_bytes for tensor in tensors)
+        if recompute == "full":
+            return tensors[0].num_bytes
+        if self.profile.selective_policy == "core_attention":
+            return sum(tensor.num_bytes for tensor in tensors if not tensor.is_core_attention)
+        return tensors[0].num_bytes + self._operation_outputs(run)
+
+    def _operation_outputs(self, run: int) -> Bytes:
+        """What torchtitan's policy keeps: attention and every second matrix product, and the block's last product."""
+        kept = sum(tensor.num_bytes for tensor in self.saved[run] if tensor.kept_by_operation_policy)
+        context = self.block_context
+        last_product = context.tokens * context.hidden_size * context.element_bytes
+        return kept + last_product
+
+    def recomputed_layers(self, count: int) -> int:
+        """How many of ``count`` blocks are recomputed."""
+        recipe = self.plan.recipe
+        if recipe.recompute == "none":
+            return 0
+        if recipe.recompute_layers is None:
+            return count
+        return min(count, ceil(recipe.recompute_layers * count / max(1, self.stage.num_layers)))

@@ -1,0 +1,119 @@
+"""Parameters, gradients and optimizer states of a stage as tensors of the inventory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwise.ledger import MemoryComponent
+from shardwise.step.inventory import Tensor
+from shardwise.step.stage_context import StageContext, Unit
+from shardwise.step.states import UnitStates, frozen_bytes, unit_states
+from shardwise.units import Bytes
+
+GRADIENT_BUFFER_FACTOR = 1.5
+"""Pinned staging beside offloaded optimizer states (DeepSpeed ``additional_buffer_factor`` of its own estimators)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldStates:
+    """All states of a stage's rank and where they live."""
+
+    tensors: tuple[Tensor, ...]
+    host_bytes: Bytes
+    nvme_bytes: Bytes
+
+
+def held_states(context: StageContext) -> HeldStates:
+    """States on the device as tensors, and what offload puts on the host or its drives instead."""
+    tensors: list[Tensor] = []
+    host = nvme = 0
+    offload = context.plan.recipe.offload
+    for unit in context.units:
+        states = trained_states(context, unit)
+        optimizer = (states.master + states.moments) * unit.count
+        gradients = states.gradients * unit.count
+        parameters = states.parameters * unit.count
+        if offload == "none":
+            tensors += _always(context, f"{unit.name} optimizer states", "optimizer", optimizer)
+        elif offload == "nvme":
+            nvme += optimizer
+            host += round(GRADIENT_BUFFER_FACTOR * gradients)
+        else:
+            host += round(GRADIENT_BUFFER_FACTOR * optimizer)
+        on_device = offload in ("none", "optimizer")
+        if not on_device:
+            host += parameters + gradients
+            parameters = gradients = 0
+        elif offload == "optimizer":
+            host += gradients
+        tensors += _always(context, f"{unit.name} parameters", "parameters", parameters)
+        tensors += _always(context, f"{unit.name} frozen parameters", "parameters", _frozen(context, unit))
+        tensors += _gradients(context, unit, gradients)
+        if on_device:
+            step_gradients = states.step_gradients * unit.count
+            tensors += _during_step(context, f"{unit.name} gradients in fp32", "temporaries", step_gradients)
+            tensors += _foreach(context, unit, states)
+    return HeldStates(tensors=tuple(tensors), host_bytes=host, nvme_bytes=nvme)
+
+
+def trained_states(context: StageContext, unit: Unit) -> UnitStates:
+    """States of the part of a unit that is trained: all of it, or its adapter."""
+    held = unit.adapter if context.has_adapter else unit.base
+    return unit_states(
+        held,
+        states=context.states,
+        recipe=context.plan.recipe,
+        zero_stage=context.zero_stage,
+        is_hidden_block=unit.is_block,
+        matrices=held.matrices,
+    )
+
+
+def _frozen(context: StageContext, unit: Unit) -> Bytes:
+    if not context.has_adapter:
+        return 0
+    quantised = context.plan.recipe.adapter == "qlora" and unit.is_block
+    zero_stage = context.zero_stage
+    return unit.count * frozen_bytes(
+        unit.base, recipe=context.plan.recipe, zero_stage=zero_stage, is_quantised=quantised
+    )
+
+
+def _always(context: StageContext, name: str, component: MemoryComponent, num_bytes: Bytes) -> Iterator[Tensor]:
+    yield Tensor(name=name, component=component, num_bytes=num_bytes, born=0, dies=context.timeline.last)
+
+
+def _during_step(context: StageContext, name: str, component: MemoryComponent, num_bytes: Bytes) -> Iterator[Tensor]:
+    moment = context.timeline.optimizer
+    yield Tensor(name=name, component=component, num_bytes=num_bytes, born=moment, dies=moment)
+
+
+def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
+    """torch's multi-tensor optimizers make one temporary as large as the parameters they update.
+
+    Source: torch ``optim/adamw.py`` (``_multi_tensor_adamw``: the denominators of all parameters at once).
+    """
+    if context.profile.has_foreach_optimizer and context.plan.recipe.optimizer in ("adamw", "lion", "adafactor"):
+        num_bytes = states.trainable_shard * unit.count * context.states.weight_bytes
+        yield from _during_step(context, f"{unit.name} optimizer temporaries", "temporaries", num_bytes)
+
+
+def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[Tensor]:
+    """Gradients live for the whole step when they are buffers or accumulate; otherwise each is born in its backward."""
+    timeline = context.timeline
+    name = f"{unit.name} gradients"
+    if context.profile.has_persistent_gradients:
+        yield Tensor(name=name, component="gradients", num_bytes=num_bytes, born=0, dies=timeline.last)
+        return
+    if context.plan.num_microbatches > 1:
+        yield Tensor(
+            name=name, component="gradients", num_bytes=num_bytes, born=timeline.forward, dies=timeline.optimizer
+        )
+        return
+    if not unit.is_block:
+        born = timeline.backward_end
+        yield Tensor(name=name, component="gradients", num_bytes=num_bytes, born=born, dies=timeline.optimizer)
+        return
+    moments = timeline.runs[unit.run]
+    one = num_bytes // unit.count
+    for part, born in ((one, moments.first_backward), (num_bytes - one, moments.last_backward)):
+        yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)

@@ -1,0 +1,106 @@
+"""Model states: parameters, gradients and optimizer states of one rank, in bytes, unit by unit."""
+
+from dataclasses import dataclass
+
+from shardwise.engine import StateBytes
+from shardwise.recipe import OptimizerName, Recipe
+from shardwise.step.held_weights import HeldWeights
+from shardwise.units import Bytes
+
+BLOCK_SCALE_BYTES = 4 / 256
+"""8-bit moments keep one fp32 scale per block of 256 (bitsandbytes ``optim``; Dettmers et al., arXiv:2110.02861)."""
+
+QUANTISED_BYTES = 0.5 + (1 + 4 / 256) / 64
+"""NF4 with double quantisation: half a byte, plus an 8-bit scale per 64 and an fp32 scale per 256 of those.
+Source: Dettmers et al. 2023, arXiv:2305.14314, section 3 (0.127 bits per parameter for scales)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerMoments:
+    """How many full-size moments an optimizer keeps, and their size relative to a torch moment."""
+
+    moments: int
+    is_8bit: bool = False
+    is_factored: bool = False
+    """Row and column statistics of matrices instead of a full second moment."""
+    keeps_one_moment_for_matrices: bool = False
+    """Muon: one momentum for hidden matrices, two AdamW moments for everything else."""
+
+
+OPTIMIZERS: dict[OptimizerName, OptimizerMoments] = {
+    "adamw": OptimizerMoments(moments=2),
+    "adamw-8bit": OptimizerMoments(moments=2, is_8bit=True),
+    "sgd": OptimizerMoments(moments=0),
+    "sgd-momentum": OptimizerMoments(moments=1),
+    "lion": OptimizerMoments(moments=1),
+    "adafactor": OptimizerMoments(moments=0, is_factored=True),
+    "muon": OptimizerMoments(moments=2, keeps_one_moment_for_matrices=True),
+}
+"""Kingma & Ba arXiv:1412.6980; Dettmers arXiv:2110.02861; Chen arXiv:2302.06675 (Lion); Shazeer & Stern
+arXiv:1804.04235 (Adafactor); Jordan 2024 (Muon)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitStates:
+    """Bytes of one unit's states on one rank."""
+
+    parameters: Bytes
+    gradients: Bytes
+    """The accumulated gradient, divided over data parallel where the ZeRO stage says so."""
+    master: Bytes
+    moments: Bytes
+    step_gradients: Bytes
+    trainable_shard: int
+    """Elements the optimizer of this rank updates."""
+
+
+def unit_states(
+    held: HeldWeights, *, states: StateBytes, recipe: Recipe, zero_stage: int, is_hidden_block: bool, matrices: int
+) -> UnitStates:
+    """States of one trainable unit.
+
+    Args:
+        held: the unit's elements on this rank.
+        states: bytes per parameter of the engine.
+        recipe: names the optimizer.
+        zero_stage: 1 divides optimizer states, 2 gradients too, 3 parameters too.
+        is_hidden_block: Muon treats matrices of blocks and tables differently.
+        matrices: elements of ``held.shard`` that are in matrices.
+    """
+    kept = held.shard if zero_stage >= 3 else held.full
+    accumulated = held.shard if zero_stage >= 2 else held.full
+    updated = held.shard if zero_stage >= 1 else held.full
+    return UnitStates(
+        parameters=kept * states.weight_bytes,
+        gradients=accumulated * states.gradient_bytes,
+        master=updated * states.master_bytes,
+        moments=_moment_bytes(
+            updated,
+            states=states,
+            optimizer=OPTIMIZERS[recipe.optimizer],
+            matrices=matrices if is_hidden_block else 0,
+            factored=held.factored,
+        ),
+        step_gradients=updated * states.step_gradient_bytes,
+        trainable_shard=updated,
+    )
+
+
+def _moment_bytes(
+    updated: int, *, states: StateBytes, optimizer: OptimizerMoments, matrices: int, factored: int
+) -> Bytes:
+    if optimizer.is_8bit:
+        return round(updated * optimizer.moments * (1 + BLOCK_SCALE_BYTES))
+    if optimizer.is_factored:
+        return factored * 4
+    if optimizer.keeps_one_moment_for_matrices:
+        return (2 * updated - min(matrices, updated)) * states.moment_bytes
+    return updated * optimizer.moments * states.moment_bytes
+
+
+def frozen_bytes(held: HeldWeights, *, recipe: Recipe, zero_stage: int, is_quantised: bool) -> Bytes:
+    """Parameters of a unit that is not trained: 2 bytes each (4 in fp32), or 4-bit with its scales."""
+    elements = held.shard if zero_stage >= 3 else held.full
+    if is_quantised:
+        return round(elements * QUANTISED_BYTES)
+    return elements * (4 if recipe.precision == "fp32" else 2)

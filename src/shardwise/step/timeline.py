@@ -1,0 +1,72 @@
+"""The moments of one step at which a stage's memory is looked at.
+
+Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice.
+"""
+
+from dataclasses import dataclass
+
+from shardwise.step.inventory import Moment
+from shardwise.step.placement import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMoments:
+    """The backward of one run of identical blocks: memory just inside its first and its last executed block."""
+
+    first_backward: int
+    last_backward: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Moment indices in the order of the step."""
+
+    moments: tuple[Moment, ...]
+    forward: int
+    loss_forward: int
+    loss_backward: int
+    """Equal to ``loss_forward`` index plus one; both lie on the last forward moment when the stage has no head."""
+    runs: tuple[RunMoments, ...]
+    """One per run of blocks, in model order."""
+    backward_end: int
+    optimizer: int
+    checkpoint: int
+
+    @property
+    def last(self) -> int:
+        """Index of the last moment."""
+        return len(self.moments) - 1
+
+
+def stage_timeline(stage: Stage) -> Timeline:
+    """Lay out load, forward, loss, backward of every run in reverse, optimizer step and checkpoint."""
+    moments = [Moment(phase="load", name="load"), Moment(phase="forward", name="forward of the last block")]
+    loss_forward = loss_backward = 1
+    if stage.has_head:
+        moments += [Moment(phase="loss", name="loss"), Moment(phase="backward", name="backward of head and loss")]
+        loss_forward, loss_backward = 2, 3
+    runs = [(chunk, layer, count) for chunk in stage.chunks for layer, count in chunk.layer_runs]
+    spans: list[RunMoments] = []
+    number = stage.num_layers
+    for _, _, count in reversed(runs):
+        first = len(moments)
+        moments.append(Moment(phase="backward", name=f"backward of block {number} of {stage.num_layers}"))
+        number -= count
+        moments.append(Moment(phase="backward", name=f"backward of block {number + 1} of {stage.num_layers}"))
+        spans.append(RunMoments(first_backward=first, last_backward=first + 1))
+    backward_end = len(moments)
+    moments += [
+        Moment(phase="backward", name="end of backward"),
+        Moment(phase="optimizer", name="optimizer step"),
+        Moment(phase="checkpoint", name="checkpoint"),
+    ]
+    return Timeline(
+        moments=tuple(moments),
+        forward=1,
+        loss_forward=loss_forward,
+        loss_backward=loss_backward,
+        runs=tuple(reversed(spans)),
+        backward_end=backward_end,
+        optimizer=backward_end + 1,
+        checkpoint=backward_end + 2,
+    )
