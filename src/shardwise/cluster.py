@@ -1,12 +1,15 @@
 """The machines: GPU, node, network and cluster, in bytes, seconds and FLOP, one direction, dense peaks."""
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Literal
 
 from shardwise.units import Bytes, BytesPerSecond, Dollars, FlopPerSecond, Seconds
 
 Confidence = Literal["high", "medium", "low", "user"]
 Dtype = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
+LinkKind = Literal["none", "scale_up", "host", "network"]
+"""What a group of ranks talks over: nothing (one rank), the fast domain, PCIe inside the node, the fabric between nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,9 @@ class Gpu:
     memory_bandwidth_bytes_per_s: BytesPerSecond
     peaks: tuple[Peak, ...]
     sm_count: int
+    """Streaming multiprocessors, compute units or cores; 0 when unknown."""
     tdp_w: float
+    """0 when unknown."""
     scale_up: str
     """Type of the fast domain: NVLink, Infinity Fabric, none, ..."""
     scale_up_bandwidth_bytes_per_s: BytesPerSecond
@@ -40,10 +45,17 @@ class Gpu:
     peer_bandwidth_bytes_per_s: BytesPerSecond
     """To one peer, one direction; below the sum on meshes without a switch."""
     pcie_bandwidth_bytes_per_s: BytesPerSecond
+    """To the host, one direction; NVLink-C2C where that is the host link."""
     source: str
     date: str
     confidence: Confidence
     notes: str = ""
+    nominal_memory_bytes: Bytes = 0
+    """The marketing figure in decimal bytes ("80 GB" is 80e9); what textbook arithmetic compares with. 0: unknown."""
+    memory_note: str = ""
+    """How ``memory_bytes`` was found, when that needs saying."""
+    form_factor: str = ""
+    memory_type: str = ""
 
     def peak_flop_per_s(self, dtype: Dtype) -> FlopPerSecond:
         """Dense peak for ``dtype``; 0 when the part has no matrix unit for it."""
@@ -58,8 +70,17 @@ class Network:
     bandwidth_bytes_per_s: BytesPerSecond
     """Per GPU, one direction: the node's NICs divided by its GPUs."""
     latency_s: Seconds
+    """One small message, end to end."""
     source: str
     date: str
+    kind: str = ""
+    """InfiniBand, RoCE, EFA, Ethernet, ..."""
+    achieved_fraction: float = 0.0
+    """Share of the line rate that was measured on this fabric; 0 when there is no reading."""
+    is_assumed: bool = False
+    """True when the catalogue does not know the node's fabric and a modest one stands in."""
+    confidence: Confidence = "high"
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +90,15 @@ class Price:
     usd_per_gpu_hour: Dollars
     provider: str
     kind: str
-    """on_demand, spot, reserved_block, market_median, assumed, ..."""
+    """on_demand, spot, reserved_block, specialist_median, market_median, assumed, user, ..."""
     date: str
     source: str
+    gpu_id: str = ""
+    sku: str = ""
+    """The provider's name for what is sold, such as an instance type."""
+    region: str = ""
+    confidence: Confidence = "high"
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +119,29 @@ class Node:
     nvme_bytes: Bytes
     """0 when unknown."""
     prices: tuple[Price, ...]
+    """The first is the sensible default; spot comes last."""
     source: str
     date: str
+    provider: str = ""
+    scale_up: str = ""
+    """Link of the fast domain: NVLink, NVLink bridge, xGMI, PCIe, ..."""
+    num_nics: int = 0
+    """0 when unknown."""
+    confidence: Confidence = "high"
+    notes: str = ""
+
+    def scale_up_bandwidth_of(self, group_size: int) -> BytesPerSecond:
+        """What one of ``group_size`` GPUs of the fast domain can send at once, one direction.
+
+        Behind a switch it is the whole port. On a mesh without one (AMD, Gaudi, the V100 cube) each peer has its own
+        link, so a pair gets one link and only the full node gets them all.
+        """
+        peer_bandwidth = self.gpu.peer_bandwidth_bytes_per_s
+        if group_size <= 1:
+            return 0.0
+        if not 0 < peer_bandwidth < self.scale_up_bandwidth_bytes_per_s:
+            return self.scale_up_bandwidth_bytes_per_s
+        return min(self.scale_up_bandwidth_bytes_per_s, peer_bandwidth * (group_size - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,3 +168,49 @@ class Cluster:
     def price(self) -> Price | None:
         """The price used unless the user gives one; ``None`` when no row is known."""
         return self.node.prices[0] if self.node.prices else None
+
+    def node_of(self, rank: int) -> int:
+        """Index of the node that holds ``rank``."""
+        return rank // self.node.gpus_per_node
+
+    def nodes_spanned(self, group_size: int, stride: int = 1) -> int:
+        """Nodes touched by the worst placed of the groups of ranks ``b, b + stride, ..., b + (group_size - 1) * stride``."""
+        return blocks_spanned(group_size=group_size, stride=stride, block_size=self.node.gpus_per_node)
+
+    def link_of(self, group_size: int, stride: int = 1) -> LinkKind:
+        """The slowest kind of link that the worst placed of these groups needs."""
+        if group_size <= 1:
+            return "none"
+        domain_gpus = self.node.scale_up_domain_gpus
+        if blocks_spanned(group_size=group_size, stride=stride, block_size=domain_gpus) == 1:
+            return "scale_up"
+        return "host" if self.nodes_spanned(group_size, stride) == 1 else "network"
+
+    def group_bandwidth_bytes_per_s(self, group_size: int, stride: int = 1) -> BytesPerSecond:
+        """Line rate of the slowest link of the group, per GPU, one direction; 0 for a group of one."""
+        link = self.link_of(group_size, stride)
+        if link == "none":
+            return 0.0
+        if link == "scale_up":
+            return self.node.scale_up_bandwidth_of(group_size)
+        return self.gpu.pcie_bandwidth_bytes_per_s if link == "host" else self.node.network.bandwidth_bytes_per_s
+
+
+def blocks_spanned(*, group_size: int, stride: int, block_size: int) -> int:
+    """Blocks of ``block_size`` consecutive ranks touched by the worst placed group of one mesh axis.
+
+    The groups of an axis tile the ranks: group ``(b, r)`` holds ``b * group_size * stride + r + i * stride`` for
+    ``i < group_size`` and every ``0 <= r < stride``.
+
+    >>> blocks_spanned(group_size=8, stride=1, block_size=8), blocks_spanned(group_size=8, stride=8, block_size=8)
+    (1, 8)
+    >>> blocks_spanned(group_size=3, stride=1, block_size=4)  # ranks 3, 4, 5 straddle two nodes
+    2
+    """
+    if stride >= block_size:
+        return group_size
+    reach = (group_size - 1) * stride
+    tile = group_size * stride
+    num_tiles = block_size // gcd(tile, block_size)
+    starts = {(tile_index * tile + r) % block_size for tile_index in range(num_tiles) for r in range(stride)}
+    return max((start + reach) // block_size for start in starts) + 1

@@ -3,6 +3,7 @@
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict.device_overhead import fixed_bytes, reserved_bytes
+from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
 from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage, pipeline_stages
@@ -15,6 +16,8 @@ HIGH_FRACTION = 1.10
 
 def predict_memory(plan: Plan) -> MemoryPrediction:
     """Memory of the worst rank of every stage, in every phase of the step."""
+    if plan.recipe.convention == "seed":
+        return predict_seed_memory(plan)
     stages = pipeline_stages(model=plan.model, layout=plan.layout)
     predicted = tuple(_stage_memory(plan, stage) for stage in stages)
     node = plan.cluster.node

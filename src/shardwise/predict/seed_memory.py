@@ -1,0 +1,80 @@
+"""Memory under ``convention=seed``: the textbook arithmetic of the seeds, exactly, with its omissions."""
+
+import json
+from typing import Literal
+
+from shardwise.formulas.seed import SeedOptimizer, activation_bytes_per_layer, per_gpu_memory
+from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
+from shardwise.model import ModelSpec
+from shardwise.plan import Plan
+from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
+from shardwise.recipe import OptimizerName
+from shardwise.units import Bytes
+
+SEED_OPTIMIZERS: dict[OptimizerName, SeedOptimizer] = {"adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
+
+
+def nominal_num_params(model: ModelSpec) -> float:
+    """The round number a size text names ("7B" is 7e9); the exact count for a model with a shape."""
+    described = json.loads(model.spec_json) if model.spec_json else None
+    if isinstance(described, dict) and isinstance(described.get("num_parameters"), int | float):
+        return float(described["num_parameters"])
+    return float(model.num_params)
+
+
+def predict_seed_memory(plan: Plan) -> MemoryPrediction:
+    """One stage whose components are the seeds': weights, gradients, Adam's two moments, activations.
+
+    Nothing is counted for master weights, logits, buffers, the CUDA context or fragmentation, and the card has its
+    decimal marketing capacity. Model states are divided over the GPUs that the ZeRO stage divides them over; the
+    seeds' fallback activations (half of the weights, for a model known only by size) never are.
+    """
+    layout, recipe, model = plan.layout, plan.recipe, plan.model
+    precision_bytes = 4 if recipe.precision == "fp32" else 2
+    num_params = nominal_num_params(model)
+    is_sized = num_params != model.num_params
+    per_layer = activation_bytes_per_layer(
+        seq_len=recipe.seq_len, micro_batch_size=recipe.micro_batch_size, hidden_size=model.hidden_size
+    )
+    zero_stage: Literal[0, 1, 2, 3] = layout.zero_stage
+    shape_activations = per_layer * model.num_hidden_layers / (layout.tp * layout.pp * layout.cp)
+    memory = per_gpu_memory(
+        num_params=num_params / (layout.tp * layout.pp),
+        num_gpus=layout.dp_shard,
+        zero_stage=zero_stage,
+        activation_bytes=None if is_sized else shape_activations,
+        precision_bytes=precision_bytes,
+        optimizer=SEED_OPTIMIZERS.get(recipe.optimizer, "none"),
+    )
+    totals: dict[MemoryComponent, Bytes] = dict.fromkeys(MEMORY_COMPONENTS, 0)
+    totals["parameters"] = round(memory.weight_bytes)
+    totals["gradients"] = round(memory.gradient_bytes)
+    totals["optimizer"] = round(memory.optimizer_bytes)
+    totals["activations"] = round(memory.activation_bytes)
+    total = sum(totals.values())
+    stage = StageMemory(
+        stage=0,
+        layers=model.num_hidden_layers,
+        in_flight_micro_batches=1.0,
+        peak_phase="backward",
+        peak_moment="the seeds look at one moment only",
+        peak_allocated_bytes=total,
+        peak_reserved_bytes=total,
+        device_used_bytes=total,
+        components=tuple(MemoryEntry(component=name, num_bytes=totals[name]) for name in MEMORY_COMPONENTS),
+        phases=(PhaseMemory(phase="backward", allocated_bytes=total, moment="all states and activations at once"),),
+        largest_tensors=tuple(sorted(totals.items(), key=lambda item: -item[1])[:4]),
+        host_bytes=0,
+        nvme_bytes=0,
+    )
+    gpu = plan.cluster.gpu
+    return MemoryPrediction(
+        capacity_bytes=gpu.nominal_memory_bytes or gpu.memory_bytes,
+        stages=(stage,),
+        host_capacity_bytes=0,
+        host_bytes_per_node=0,
+        nvme_capacity_bytes=0,
+        nvme_bytes_per_node=0,
+        low_fraction=1.0,
+        high_fraction=1.0,
+    )
