@@ -9,7 +9,7 @@ from shardwise.units import Bytes, BytesPerSecond, Dollars, FlopPerSecond, Secon
 Confidence = Literal["high", "medium", "low", "user"]
 Dtype = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 LinkKind = Literal["none", "scale_up", "host", "network"]
-"""What a group of ranks talks over: nothing (one rank), the fast domain, PCIe inside the node, the fabric between nodes."""
+"""What a group of ranks talks over: nothing (one rank), the fast domain, PCIe inside the node, the fabric between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,15 +174,18 @@ class Cluster:
         return rank // self.node.gpus_per_node
 
     def nodes_spanned(self, group_size: int, stride: int = 1) -> int:
-        """Nodes touched by the worst placed of the groups of ranks ``b, b + stride, ..., b + (group_size - 1) * stride``."""
-        return blocks_spanned(group_size=group_size, stride=stride, block_size=self.node.gpus_per_node)
+        """Nodes touched by the worst placed group of ``group_size`` ranks that lie ``stride`` apart."""
+        return self._blocks_spanned(group_size, stride, self.node.gpus_per_node)
+
+    def _blocks_spanned(self, group_size: int, stride: int, block_size: int) -> int:
+        """Blocks of consecutive ranks touched by the worst placed of these groups."""
+        return blocks_spanned(group_size=group_size, stride=stride, block_size=block_size, num_ranks=self.num_gpus)
 
     def link_of(self, group_size: int, stride: int = 1) -> LinkKind:
         """The slowest kind of link that the worst placed of these groups needs."""
         if group_size <= 1:
             return "none"
-        domain_gpus = self.node.scale_up_domain_gpus
-        if blocks_spanned(group_size=group_size, stride=stride, block_size=domain_gpus) == 1:
+        if self._blocks_spanned(group_size, stride, self.node.scale_up_domain_gpus) == 1:
             return "scale_up"
         return "host" if self.nodes_spanned(group_size, stride) == 1 else "network"
 
@@ -196,21 +199,22 @@ class Cluster:
         return self.gpu.pcie_bandwidth_bytes_per_s if link == "host" else self.node.network.bandwidth_bytes_per_s
 
 
-def blocks_spanned(*, group_size: int, stride: int, block_size: int) -> int:
+def blocks_spanned(*, group_size: int, stride: int, block_size: int, num_ranks: int) -> int:
     """Blocks of ``block_size`` consecutive ranks touched by the worst placed group of one mesh axis.
 
-    The groups of an axis tile the ranks: group ``(b, r)`` holds ``b * group_size * stride + r + i * stride`` for
-    ``i < group_size`` and every ``0 <= r < stride``.
+    The groups of an axis tile the ranks: group ``(t, r)`` holds ``t * group_size * stride + r + i * stride`` for
+    ``0 <= i < group_size`` and every ``0 <= r < stride``.
 
-    >>> blocks_spanned(group_size=8, stride=1, block_size=8), blocks_spanned(group_size=8, stride=8, block_size=8)
-    (1, 8)
-    >>> blocks_spanned(group_size=3, stride=1, block_size=4)  # ranks 3, 4, 5 straddle two nodes
+    >>> blocks_spanned(group_size=8, stride=1, block_size=8, num_ranks=64)
+    1
+    >>> blocks_spanned(group_size=8, stride=8, block_size=8, num_ranks=64)
+    8
+    >>> blocks_spanned(group_size=3, stride=1, block_size=4, num_ranks=12)  # ranks 3, 4, 5 straddle two nodes
     2
     """
     if stride >= block_size:
         return group_size
-    reach = (group_size - 1) * stride
     tile = group_size * stride
-    num_tiles = block_size // gcd(tile, block_size)
-    starts = {(tile_index * tile + r) % block_size for tile_index in range(num_tiles) for r in range(stride)}
-    return max((start + reach) // block_size for start in starts) + 1
+    num_tiles = min(block_size // gcd(tile, block_size), max(1, num_ranks // tile))
+    last_start = max(min(t * tile % block_size + stride - 1, block_size - 1) for t in range(num_tiles))
+    return (last_start + tile - stride) // block_size + 1
