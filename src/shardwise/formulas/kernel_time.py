@@ -1,0 +1,45 @@
+"""Time of one kernel: the roofline, and the two reasons matrix products miss it."""
+
+from math import ceil
+
+from shardwise.units import BytesPerSecond, Flop, FlopPerSecond, Seconds
+
+
+def roofline_s(
+    *, flop: Flop, num_bytes: float, flop_per_s: FlopPerSecond, bandwidth_bytes_per_s: BytesPerSecond
+) -> Seconds:
+    """Time of a kernel: the longer of computing and moving.
+
+    Source: Williams, Waterman and Patterson 2009, CACM 52(4).
+    Assumes: achieved rates, and perfect overlap of the two.
+
+    >>> roofline_s(flop=2e12, num_bytes=1e9, flop_per_s=500e12, bandwidth_bytes_per_s=2e12)
+    0.004
+    """
+    return max(flop / flop_per_s, num_bytes / bandwidth_bytes_per_s)
+
+
+def wave_efficiency(*, m: int, n: int, tile_m: int, tile_n: int, num_sms: int) -> float:
+    """Useful share of a tiled matrix product's waves: ``M N / (Tm Tn SM ceil(tiles / SM))``.
+
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and wave quantisation.
+    Assumes: one tile per multiprocessor at a time, every tile as long as a full one.
+
+    >>> round(wave_efficiency(m=8192, n=8192, tile_m=128, tile_n=256, num_sms=132), 3)
+    0.97
+    """
+    tiles = ceil(m / tile_m) * ceil(n / tile_n)
+    return m * n / (tile_m * tile_n * num_sms * ceil(tiles / num_sms))
+
+
+def saturation(*, x: float, half: float) -> float:
+    """Achieved share of a rate that grows with size: ``x / (x + x_half)``.
+
+    Source: fitted to published sweeps: GEMM by K on H800 (TileLang: half at K = 258, worst error 1.4 %), attention by
+        sequence length (FlashAttention-2 and 3, cuDNN: worst error 8 %, mean below 3 %).
+    Assumes: a fixed start-up cost next to work proportional to x.
+
+    >>> round(saturation(x=8192, half=258), 3)
+    0.969
+    """
+    return x / (x + half)
