@@ -1,0 +1,1 @@
+"""Predictions against published measurements: which rows can be repeated, and how far off we are on them."""

@@ -1,0 +1,252 @@
+"""How far predictions are from measurements: per row, per family, and as an answer to "does it fit?"."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from shardwise.errors import ShardwiseError
+from shardwise.plan import Plan
+from shardwise.prediction import MemoryPrediction
+from shardwise.units import Bytes
+from shardwise.validate.measured_runs import measured_runs
+from shardwise.validate.records import MeasuredRun, Outcome, Scope, UnusedRow
+
+Predictor = Callable[[Plan], MemoryPrediction]
+
+FITTED_FAMILIES: tuple[str, ...] = ()
+"""Families whose readings were used to choose a constant of the memory model; never counted as evidence."""
+
+SCOPES: tuple[Scope, ...] = ("allocated", "reserved", "device", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAccuracy:
+    """One measured run beside its prediction."""
+
+    run: MeasuredRun
+    predicted_bytes: Bytes | None
+    """The predicted figure of the run's own scope; ``None`` when the run published no figure."""
+    predicted_fits: bool | None
+    """Whether the prediction says it fits; ``None`` when this reading does not decide the outcome."""
+    signed_error_fraction: float | None
+    """Predicted over measured minus one; zero inside the measured interval."""
+    refusal: str = ""
+    """Why the plan could not be predicted; empty when it could."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the run's family was used to choose a constant."""
+        return self.run.family in FITTED_FAMILIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSummary:
+    """Signed and absolute errors over one group of readings."""
+
+    name: str
+    scope: Scope | Literal["all"]
+    num_readings: int
+    median_signed_fraction: float
+    median_absolute_fraction: float
+    p90_absolute_fraction: float
+    max_absolute_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSummary:
+    """Right and wrong answers to "does it fit?"."""
+
+    name: str
+    fits_predicted_fits: int
+    fits_predicted_oom: int
+    oom_predicted_fits: int
+    oom_predicted_oom: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows whose outcome is known."""
+        return self.fits_predicted_fits + self.fits_predicted_oom + self.oom_predicted_fits + self.oom_predicted_oom
+
+    @property
+    def correct_fraction(self) -> float:
+        """Share of rows answered right; 1 for no rows."""
+        right = self.fits_predicted_fits + self.oom_predicted_oom
+        return right / self.num_rows if self.num_rows else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyReport:
+    """Everything ``shardwise validate`` prints about memory."""
+
+    rows: tuple[RowAccuracy, ...]
+    families: tuple[ErrorSummary, ...]
+    """Per family and scope."""
+    reported: tuple[ErrorSummary, ...]
+    """Per scope, over the families no constant was fitted on."""
+    fitted: tuple[ErrorSummary, ...]
+    """Per scope, over the families a constant was fitted on."""
+    fits: FitSummary
+    fits_by_family: tuple[FitSummary, ...]
+    unused: tuple[UnusedRow, ...]
+
+
+def memory_accuracy(predictor: Predictor | None = None, runs: Sequence[MeasuredRun] | None = None) -> AccuracyReport:
+    """Predict every measured run and compare.
+
+    Args:
+        predictor: what predicts a plan's memory; the package's own by default.
+        runs: the runs to predict; all shipped ones by default.
+    """
+    shipped = measured_runs()
+    chosen = shipped.runs if runs is None else tuple(runs)
+    predict = predictor if predictor is not None else _own_predictor()
+    rows = tuple(compare(run, predict) for run in chosen)
+    return AccuracyReport(
+        rows=rows,
+        families=summarise_by_family(rows),
+        reported=summarise_by_scope("reported families", (row for row in rows if not row.is_fitted)),
+        fitted=summarise_by_scope("fitted families", (row for row in rows if row.is_fitted)),
+        fits=fit_summary("all families", rows),
+        fits_by_family=tuple(
+            fit_summary(family, [row for row in rows if row.run.family == family]) for family in _families(rows)
+        ),
+        unused=shipped.unused,
+    )
+
+
+def _own_predictor() -> Predictor:
+    from shardwise.predict.memory import predict_memory  # noqa: PLC0415  the model is heavy and tests pass their own
+
+    return predict_memory
+
+
+def compare(run: MeasuredRun, predict: Predictor) -> RowAccuracy:
+    """One run beside its prediction; a plan that the rules refuse is kept with the refusal."""
+    try:
+        prediction = predict(run.plan)
+    except ShardwiseError as refusal:
+        return RowAccuracy(
+            run=run,
+            predicted_bytes=None,
+            predicted_fits=None,
+            signed_error_fraction=None,
+            refusal=f"{refusal.code}: {refusal.message}",
+        )
+    predicted_bytes = _predicted_figure(run, prediction)
+    return RowAccuracy(
+        run=run,
+        predicted_bytes=predicted_bytes,
+        predicted_fits=prediction.fits_device if run.decides_outcome else None,
+        signed_error_fraction=_signed_error(run, predicted_bytes),
+    )
+
+
+def _predicted_figure(run: MeasuredRun, prediction: MemoryPrediction) -> Bytes | None:
+    if run.measured_low_bytes is None:
+        return None
+    if run.scope == "device":
+        return max(stage.device_used_bytes for stage in prediction.stages)
+    if run.scope == "reserved":
+        return max(stage.peak_reserved_bytes for stage in prediction.stages)
+    return max(stage.peak_allocated_bytes for stage in prediction.stages)
+
+
+def _signed_error(run: MeasuredRun, predicted_bytes: Bytes | None) -> float | None:
+    if predicted_bytes is None or run.measured_low_bytes is None or run.measured_high_bytes is None:
+        return None
+    return interval_error_fraction(predicted=predicted_bytes, low=run.measured_low_bytes, high=run.measured_high_bytes)
+
+
+def interval_error_fraction(*, predicted: float, low: float, high: float) -> float:
+    """Signed distance from a measured interval to the prediction, as a fraction of the nearest edge.
+
+    >>> interval_error_fraction(predicted=31, low=30, high=32)
+    0.0
+    >>> interval_error_fraction(predicted=27, low=30, high=32)
+    -0.1
+    """
+    if predicted < low:
+        return predicted / low - 1
+    if predicted > high:
+        return predicted / high - 1
+    return 0.0
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """Linear interpolation between order statistics, as numpy's default does.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0, 5.0], 0.9)
+    4.6
+    """
+    ordered = sorted(values)
+    position = fraction * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def summarise(name: str, scope: Scope | Literal["all"], errors: Sequence[float]) -> ErrorSummary:
+    """Medians and the 90th percentile of signed errors."""
+    absolute = [abs(error) for error in errors]
+    return ErrorSummary(
+        name=name,
+        scope=scope,
+        num_readings=len(errors),
+        median_signed_fraction=median(errors),
+        median_absolute_fraction=median(absolute),
+        p90_absolute_fraction=percentile(absolute, 0.9),
+        max_absolute_fraction=max(absolute),
+    )
+
+
+def summarise_by_scope(name: str, rows: Iterable[RowAccuracy]) -> tuple[ErrorSummary, ...]:
+    """One summary per scope that has readings, and one over all of them."""
+    kept = [row for row in rows if row.signed_error_fraction is not None]
+    summaries = [
+        summarise(name, scope, errors)
+        for scope in SCOPES
+        if (errors := [_error(row) for row in kept if row.run.scope == scope])
+    ]
+    if kept:
+        summaries.append(summarise(name, "all", [_error(row) for row in kept]))
+    return tuple(summaries)
+
+
+def summarise_by_family(rows: Sequence[RowAccuracy]) -> tuple[ErrorSummary, ...]:
+    """One summary per family and scope, in the order of the tables."""
+    summaries: list[ErrorSummary] = []
+    for family in _families(rows):
+        for scope in SCOPES:
+            errors = [
+                _error(row)
+                for row in rows
+                if row.run.family == family and row.run.scope == scope and row.signed_error_fraction is not None
+            ]
+            if errors:
+                summaries.append(summarise(family, scope, errors))
+    return tuple(summaries)
+
+
+def fit_summary(name: str, rows: Iterable[RowAccuracy]) -> FitSummary:
+    """The confusion table of predicted against real outcomes."""
+    counts: dict[tuple[Outcome, bool], int] = {}
+    for row in rows:
+        if row.predicted_fits is not None:
+            key = (row.run.outcome, row.predicted_fits)
+            counts[key] = counts.get(key, 0) + 1
+    return FitSummary(
+        name=name,
+        fits_predicted_fits=counts.get(("fits", True), 0),
+        fits_predicted_oom=counts.get(("fits", False), 0),
+        oom_predicted_fits=counts.get(("oom", True), 0),
+        oom_predicted_oom=counts.get(("oom", False), 0),
+    )
+
+
+def _families(rows: Iterable[RowAccuracy]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.run.family for row in rows))
+
+
+def _error(row: RowAccuracy) -> float:
+    return row.signed_error_fraction if row.signed_error_fraction is not None else 0.0

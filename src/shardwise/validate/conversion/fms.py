@@ -1,0 +1,103 @@
+"""Rows of fms-acceleration's tables: Hugging Face Trainer on one to four A100, plain or with fused kernels."""
+
+import re
+
+from shardwise.layout import Layout
+from shardwise.plan import EngineName, Plan
+from shardwise.recipe import Adapter, Precision, Recipe
+from shardwise.validate.conversion.models import named_model
+from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
+from shardwise.validate.rows import MeasurementRow
+
+ASSUMPTIONS = (
+    "weights in torch_dtype; under FSDP with Trainer bf16 or fp16 the trainable ones are upcast to fp32",
+    "LoRA rank 16 on q, k, v, o; adapters in fp32 as PEFT casts them; full recomputation; FlashAttention-2",
+    "AdamW with foreach temporaries; 4-bit bases are NF4 with double quantisation, or GPTQ of the same size",
+    "samples are packed to the context length",
+)
+
+MODELS = {
+    "gpt_bigcode-santacoder": "santacoder",
+    "Mistral-7B-v0.1": "Mistral-7B-v0.1",
+    "Mistral-7B-v0.1-GPTQ": "Mistral-7B-v0.1",
+    "Mixtral-8x7B-Instruct-v0.1": "Mixtral-8x7B",
+    "Mixtral-8x7B-Instruct-v0.1-GPTQ": "Mixtral-8x7B",
+    "Llama-2-70b-hf": "Llama-2-70b",
+    "Llama-2-70B-GPTQ": "Llama-2-70b",
+    "Meta-Llama-3-8B": "Llama-3-8B",
+    "Meta-Llama-3-8B-GPTQ": "Llama-3-8B",
+}
+
+
+def convert_run(row: MeasurementRow) -> Conversion:
+    """A RUNFMS row: full, LoRA or 4-bit LoRA fine-tuning on one GPU, or FSDP full-shard on two or four."""
+    num_gpus, micro_batch, seq_len = (row.integer(name) for name in ("n_gpus", "micro_batch", "seq"))
+    if not (num_gpus and micro_batch and seq_len):
+        return unused(row, "batch or sequence length not stated")
+    framework = row.text("extra").partition(";")[0]
+    if framework == "baseline-peft-bnb" and num_gpus == 1:
+        return unused(row, "prepare_model_for_kbit_training casts embeddings and norms to fp32; a recipe cannot")
+    is_oom = row.text("outcome") == "OOM"
+    model = named_model(MODELS[row.text("model")])
+    has_chunked_head = framework.endswith("liger") and "Llama-3" in row.text("model")
+    plan = Plan(
+        model=model,
+        cluster=cluster_for(gpu_label=row.text("gpu"), num_gpus=num_gpus),
+        recipe=Recipe(
+            seq_len=seq_len,
+            micro_batch_size=micro_batch,
+            global_batch_size=micro_batch * num_gpus,
+            precision=_precision(row, num_gpus=num_gpus),
+            recompute="full",
+            attention="flash",
+            compile=False,
+            adapter=_adapter(row),
+            lora_rank=16,
+            lora_targets="attention",
+            fused_loss=True if has_chunked_head else None,
+            loss_chunks=liger_loss_chunks(
+                num_tokens=seq_len * micro_batch, vocab_size=model.vocab_size, hidden_size=model.hidden_size
+            )
+            if has_chunked_head
+            else 1,
+        ),
+        layout=Layout(dp_shard=num_gpus, zero_stage=3 if num_gpus > 1 else 0),
+        engine=_engine(num_gpus),
+    )
+    if is_oom:
+        return measured(row, plan, None, outcome="oom", assumptions=ASSUMPTIONS)
+    reading = Reading(figure=row.text("peak_mem"), unit=row.text("peak_unit"), scope="allocated")
+    return measured(row, plan, reading, assumptions=ASSUMPTIONS)
+
+
+def liger_loss_chunks(*, num_tokens: int, vocab_size: int, hidden_size: int) -> int:
+    """Pieces Liger's fused linear cross-entropy computes the logits in.
+
+    A piece has as many tokens as keeps its logits about as large as the hidden states, rounded up to a power of two.
+
+    Source: linkedin/Liger-Kernel src/liger_kernel/ops/fused_linear_cross_entropy.py.
+
+    >>> liger_loss_chunks(num_tokens=32768, vocab_size=128256, hidden_size=4096)
+    16
+    """
+    ratio = -(-vocab_size // hidden_size)
+    chunk_tokens = 1 << (-(-num_tokens // ratio) - 1).bit_length()
+    return -(-num_tokens // chunk_tokens)
+
+
+def _engine(num_gpus: int) -> EngineName:
+    return "accelerate" if num_gpus == 1 else "fsdp1"
+
+
+def _adapter(row: MeasurementRow) -> Adapter:
+    if "LoRA" not in row.text("strategy"):
+        return "none"
+    return "qlora" if "4-bit" in row.text("precision") else "lora"
+
+
+def _precision(row: MeasurementRow, *, num_gpus: int) -> Precision:
+    text = row.text("precision")
+    if "torch_dtype float16" in text:
+        return "fp16-mixed"
+    trainer_bf16 = re.search(r"Trainer bf16=True", text) is not None
+    return "bf16-mixed" if trainer_bf16 and num_gpus > 1 else "bf16"
