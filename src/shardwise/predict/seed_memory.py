@@ -14,12 +14,12 @@ from shardwise.units import Bytes
 SEED_OPTIMIZERS: dict[OptimizerName, SeedOptimizer] = {"adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 
 
-def nominal_num_params(model: ModelSpec) -> float:
-    """The round number a size text names ("7B" is 7e9); the exact count for a model with a shape."""
+def sized_num_params(model: ModelSpec) -> float | None:
+    """The round number of a model known only by its size ("7B" is 7e9); ``None`` for a model with a shape."""
     described = json.loads(model.spec_json) if model.spec_json else None
     if isinstance(described, dict) and isinstance(described.get("num_parameters"), int | float):
         return float(described["num_parameters"])
-    return float(model.num_params)
+    return None
 
 
 def predict_seed_memory(plan: Plan) -> MemoryPrediction:
@@ -31,8 +31,8 @@ def predict_seed_memory(plan: Plan) -> MemoryPrediction:
     """
     layout, recipe, model = plan.layout, plan.recipe, plan.model
     precision_bytes = 4 if recipe.precision == "fp32" else 2
-    num_params = nominal_num_params(model)
-    is_sized = num_params != model.num_params
+    sized = sized_num_params(model)
+    num_params = float(model.num_params) if sized is None else sized
     per_layer = activation_bytes_per_layer(
         seq_len=recipe.seq_len, micro_batch_size=recipe.micro_batch_size, hidden_size=model.hidden_size
     )
@@ -42,7 +42,7 @@ def predict_seed_memory(plan: Plan) -> MemoryPrediction:
         num_params=num_params / (layout.tp * layout.pp),
         num_gpus=layout.dp_shard,
         zero_stage=zero_stage,
-        activation_bytes=None if is_sized else shape_activations,
+        activation_bytes=shape_activations if sized is None else None,
         precision_bytes=precision_bytes,
         optimizer=SEED_OPTIMIZERS.get(recipe.optimizer, "none"),
     )

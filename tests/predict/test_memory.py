@@ -1,0 +1,176 @@
+"""Memory of whole plans: properties that must hold, and figures derived by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shapes import llama_3_8b, llama_3_70b, plan
+
+from shardwise.layout import Layout
+from shardwise.ledger import MEMORY_COMPONENTS
+from shardwise.predict.memory import predict_memory
+from shardwise.units import GIB
+
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate")
+
+
+@st.composite
+def small_plans(draw):
+    engine = draw(st.sampled_from(ENGINES))
+    layout = Layout(
+        dp_shard=draw(st.sampled_from([1, 2, 8])),
+        dp_replicate=draw(st.sampled_from([1, 2])),
+        tp=draw(st.sampled_from([1, 2, 4])),
+        cp=draw(st.sampled_from([1, 2])),
+        pp=draw(st.sampled_from([1, 2, 4])),
+        zero_stage=draw(st.sampled_from([0, 1, 2, 3])),
+        sequence_parallel=draw(st.booleans()),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "zbv"])),
+    )
+    micro_batch = draw(st.sampled_from([1, 2]))
+    return plan(
+        llama_3_8b(num_layers=8),
+        engine=engine,
+        layout=layout,
+        micro_batch_size=micro_batch,
+        global_batch_size=micro_batch * layout.data_parallel_size * draw(st.sampled_from([4, 8])),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        precision=draw(st.sampled_from(["fp32", "bf16-mixed", "bf16", "fp16-mixed", "fp8-mixed"])),
+        optimizer=draw(st.sampled_from(["adamw", "adamw-8bit", "sgd", "adafactor", "muon", "lion"])),
+        attention=draw(st.sampled_from(["flash", "eager"])),
+        compile=draw(st.booleans()),
+        activation_offload=draw(st.booleans()),
+        offload=draw(st.sampled_from(["none", "optimizer", "parameters", "nvme"])),
+        adapter=draw(st.sampled_from(["none", "lora", "qlora"])),
+    )
+
+
+@given(small_plans())
+@settings(max_examples=150, deadline=None)
+def test_components_sum_to_what_the_device_holds(chosen):
+    for stage in predict_memory(chosen).stages:
+        assert [entry.component for entry in stage.components] == list(MEMORY_COMPONENTS)
+        assert all(entry.num_bytes >= 0 for entry in stage.components)
+        assert sum(entry.num_bytes for entry in stage.components) == stage.device_used_bytes
+        framework = stage.component_bytes("framework")
+        assert stage.device_used_bytes - framework == stage.peak_allocated_bytes
+
+
+@given(small_plans())
+@settings(max_examples=100, deadline=None)
+def test_allocated_never_exceeds_reserved_nor_reserved_the_device(chosen):
+    for stage in predict_memory(chosen).stages:
+        assert 0 < stage.peak_allocated_bytes <= stage.peak_reserved_bytes <= stage.device_used_bytes
+        assert stage.peak_allocated_bytes == max(phase.allocated_bytes for phase in stage.phases)
+
+
+@given(small_plans())
+@settings(max_examples=100, deadline=None)
+def test_a_larger_micro_batch_never_needs_less(chosen):
+    recipe = chosen.recipe
+    larger = replace(
+        chosen,
+        recipe=replace(
+            recipe, micro_batch_size=2 * recipe.micro_batch_size, global_batch_size=2 * recipe.global_batch_size
+        ),
+    )
+    assert (
+        predict_memory(larger).worst.peak_allocated_bytes >= predict_memory(chosen).worst.peak_allocated_bytes
+    )
+
+
+@given(small_plans())
+@settings(max_examples=100, deadline=None)
+def test_recomputing_everything_keeps_fewer_activations_between_forward_and_backward(chosen):
+    def forward_bytes(recompute):
+        changed = replace(chosen, recipe=replace(chosen.recipe, recompute=recompute))
+        return [
+            phase.allocated_bytes
+            for stage in predict_memory(changed).stages
+            for phase in stage.phases
+            if phase.phase == "forward"
+        ]
+
+    for full, selective, none in zip(
+        forward_bytes("full"), forward_bytes("selective"), forward_bytes("none"), strict=True
+    ):
+        assert full <= selective <= none
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "expected_bytes_per_param"), [(0, 18.0), (1, 6 + 12 / 8), (2, 2 + 16 / 8), (3, 18 / 8)]
+)
+def test_megatron_states_are_18_bytes_or_6_plus_12_over_d(zero_stage, expected_bytes_per_param):
+    """Megatron-LM docs/user-guide/features/dist_optimizer.md, bf16 with fp32 main gradients."""
+    spec = llama_3_8b()
+    chosen = plan(spec, engine="megatron", layout=Layout(dp_shard=8, zero_stage=zero_stage), micro_batch_size=1)
+    stage = predict_memory(chosen).worst
+    states = sum(stage.component_bytes(name) for name in ("parameters", "gradients", "optimizer"))
+    assert states / spec.num_params == pytest.approx(expected_bytes_per_param, rel=1e-6)
+
+
+def test_fsdp2_states_are_sixteen_bytes_over_the_shard_group_only():
+    """HSDP divides by the shard degree: 70.55e9 parameters, 16 bytes, 64 GPUs as 8 x 8, 2 x 32 and 1 x 64."""
+    gigabytes = []
+    for replicate, shard in ((8, 8), (2, 32), (1, 64)):
+        chosen = plan(
+            llama_3_70b(), layout=Layout(dp_replicate=replicate, dp_shard=shard), recompute="full", global_batch_size=256
+        )
+        stage = predict_memory(chosen).worst
+        states = sum(stage.component_bytes(name) for name in ("parameters", "gradients", "optimizer"))
+        gigabytes.append(states / 1e9)
+    assert gigabytes == pytest.approx([141.1, 35.3, 17.6], rel=0.005)
+
+
+def test_checkpointed_layer_inputs_of_qwen3_8b_at_131072_tokens():
+    """36 layers x 131,072 tokens x 4,096 x 2 bytes = 38.65 GB (accelerate pull request 4175 says about 39)."""
+    spec = llama_3_8b(num_layers=36)
+    chosen = plan(spec, seq_len=131_072, recompute="full", layout=Layout(dp_shard=8))
+    forward = next(phase for phase in predict_memory(chosen).worst.phases if phase.phase == "forward")
+    shallow = plan(llama_3_8b(num_layers=35), seq_len=131_072, recompute="full", layout=Layout(dp_shard=8))
+    less = next(phase for phase in predict_memory(shallow).worst.phases if phase.phase == "forward")
+    one_layer_states = 218_112_000 * 12 / 8
+    one_layer = forward.allocated_bytes - less.allocated_bytes - one_layer_states
+    assert 36 * one_layer / 1e9 == pytest.approx(38.65, rel=0.001)
+
+
+def test_full_logits_of_a_vocabulary_parallel_head_are_an_eighth():
+    """4 x 4,096 tokens x 128,000 x 2 bytes: 4.19 GB gathered, 0.52 GB per rank with tp=8 (AReaL issue 664)."""
+    spec = replace(llama_3_8b(), vocab_size=128_000)
+    chosen = plan(spec, engine="megatron", layout=Layout(tp=8, zero_stage=1), micro_batch_size=4)
+    logits = dict(predict_memory(chosen).worst.largest_tensors)["logits and loss"]
+    assert logits == 2 * 4 * 4096 * 128_000 * 2 // 8
+
+
+def test_every_phase_of_the_step_is_reported_for_the_stage_with_the_head():
+    stages = predict_memory(plan(llama_3_8b(), layout=Layout(pp=4), global_batch_size=8)).stages
+    assert [phase.phase for phase in stages[-1].phases] == [
+        "load",
+        "forward",
+        "loss",
+        "backward",
+        "optimizer",
+        "checkpoint",
+    ]
+    assert [phase.phase for phase in stages[0].phases] == ["load", "forward", "backward", "optimizer", "checkpoint"]
+
+
+def test_one_forward_one_backward_does_not_shrink_the_first_stage():
+    """p in flight times L / p blocks is L blocks: pipelining keeps stage 0's activations whole."""
+
+    def kept_gib(pp):
+        layout = Layout(pp=pp, zero_stage=1)
+        stage = predict_memory(plan(llama_3_8b(), engine="megatron", layout=layout, global_batch_size=32)).stages[0]
+        return stage.component_bytes("activations") / GIB
+
+    assert kept_gib(8) == pytest.approx(kept_gib(1), rel=0.1)
+
+
+def test_offloading_the_optimizer_moves_its_bytes_to_the_host():
+    base = plan(llama_3_8b(), layout=Layout(dp_shard=8), recompute="full")
+    moved = replace(base, recipe=replace(base.recipe, offload="optimizer"))
+    device, host = predict_memory(base), predict_memory(moved)
+    assert host.worst.component_bytes("optimizer") == 0
+    assert host.host_bytes_per_node >= 8 * 8_030_261_248
+    assert host.worst.peak_allocated_bytes < device.worst.peak_allocated_bytes

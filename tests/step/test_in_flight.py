@@ -1,0 +1,45 @@
+"""Micro-batches in flight of every schedule."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.step.in_flight import in_flight_micro_batches
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "expected"),
+    [
+        ("gpipe", 4, 1, [16, 16, 16, 16]),
+        ("1f1b", 4, 1, [4, 3, 2, 1]),
+        ("interleaved", 4, 2, [5.5, 4.5, 3.5, 2.5]),
+        ("interleaved", 4, 4, [4.75, 4.25, 3.75, 3.25]),
+        ("interleaved", 8, 2, [11.5, 10.5, 9.5, 8.5, 7.5, 6.5, 5.5, 4.5]),
+        ("zb-h1", 4, 1, [4, 4, 4, 4]),
+        ("zb-h2", 4, 1, [7, 7, 7, 7]),
+        ("zbv", 4, 1, [4, 4, 4, 4]),
+        ("dualpipev", 4, 1, [4.5, 4.5, 4.5, 4.5]),
+    ],
+)
+def test_worst_moments_of_each_stage_with_sixteen_micro_batches(schedule, pp, vpp, expected):
+    """arXiv:2104.04473 section 2.2, arXiv:2401.10241 section 2.3 and an event simulation of each schedule."""
+    found = [
+        in_flight_micro_batches(schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=16)
+        for stage in range(pp)
+    ]
+    assert found == expected
+
+
+@given(
+    schedule=st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev"]),
+    pp=st.integers(1, 16),
+    num_microbatches=st.integers(1, 64),
+    data=st.data(),
+)
+def test_never_more_than_there_are_and_never_less_than_part_of_one(schedule, pp, num_microbatches, data):
+    stage = data.draw(st.integers(0, pp - 1))
+    vpp = 2 if schedule == "interleaved" else 1
+    alive = in_flight_micro_batches(
+        schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches
+    )
+    assert 1 / vpp <= alive <= num_microbatches or pp == 1
