@@ -92,6 +92,24 @@ def format_usd(amount_usd: Dollars) -> str:
     return f"${amount_usd:,.2f}" if abs(amount_usd) < 1000 else f"${amount_usd:,.0f}"
 
 
+def format_flop_per_s(rate_flop_per_s: FlopPerSecond) -> str:
+    """A compute rate in TFLOP/s.
+
+    >>> format_flop_per_s(989.5e12)
+    '989.5 TFLOP/s'
+    """
+    return f"{rate_flop_per_s / TERA:.1f} TFLOP/s"
+
+
+def format_bytes_per_s(rate_bytes_per_s: BytesPerSecond) -> str:
+    """A bandwidth in GB/s.
+
+    >>> format_bytes_per_s(50e9)
+    '50.0 GB/s'
+    """
+    return f"{rate_bytes_per_s / GB_PER_S:.1f} GB/s"
+
+
 COUNT_SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
