@@ -26,7 +26,8 @@ def context(**changes):
         expands_key_values=False,
         attention_dropout=False,
         hidden_dropout=False,
-        has_trainable_base=True,
+        saves_attention_input=True,
+        saves_mlp_input=True,
     )
     return replace(base, **changes)
 
@@ -82,7 +83,8 @@ def test_a_llama_3_8b_block_keeps_41_or_53_or_34_bytes(fused_norm, fused_activat
 
 def test_a_frozen_base_needs_no_inputs_for_weight_gradients():
     layer = dense_layer(hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8)
-    saved = {tensor.name for tensor in saved_tensors(layer, context(has_trainable_base=False))}
+    frozen = context(saves_attention_input=False, saves_mlp_input=False)
+    saved = {tensor.name for tensor in saved_tensors(layer, frozen)}
     assert "norm_outputs" not in saved
     assert "mlp.down_input" not in saved
 

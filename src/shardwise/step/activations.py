@@ -36,8 +36,9 @@ class BlockContext:
     """Grouped keys and values are repeated to all heads before attention."""
     attention_dropout: bool
     hidden_dropout: bool
-    has_trainable_base: bool
-    """False under LoRA: a frozen matrix needs no input for a weight gradient."""
+    saves_attention_input: bool
+    """A matrix that is trained, or adapted, keeps its input for the weight gradient; a frozen one does not."""
+    saves_mlp_input: bool
     has_fp8_matmul: bool = False
 
     @property
@@ -94,12 +95,13 @@ def _residual(name: str, hidden: int, context: BlockContext) -> SavedTensor:
 
 def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[SavedTensor]:
     """Norm outputs (the inputs of the matrix products) and what the norm itself keeps beyond its input."""
-    branches = 1 if layer.is_parallel else (layer.mixer is not None) + (layer.feed_forward is not None)
-    branches += layer.cross_attention is not None
+    attention = (layer.mixer is not None) + (layer.cross_attention is not None)
+    shares_norm = layer.is_parallel and context.saves_attention_input
+    mlp = layer.feed_forward is not None and not shares_norm
+    branches = attention * context.saves_attention_input + mlp * context.saves_mlp_input
     per_norm = context.tokens * hidden // context.sequence_shards
-    if context.has_trainable_base:
-        gathered = context.tokens * hidden if context.saves_gathered_input else per_norm
-        yield SavedTensor(name="norm_outputs", num_bytes=branches * gathered * context.element_bytes)
+    gathered = context.tokens * hidden if context.saves_gathered_input else per_norm
+    yield SavedTensor(name="norm_outputs", num_bytes=branches * gathered * context.element_bytes)
     if not context.has_fused_norm and layer.norm == "rmsnorm":
         # x in fp32 and the normalised x: the input itself is then not kept by the norm but by the residual add.
         yield SavedTensor(name="norm_intermediates", num_bytes=layer.num_norms * per_norm * 6)
@@ -164,7 +166,7 @@ def _dense(name: str, width: int, is_gated: bool, context: BlockContext) -> Iter
         yield SavedTensor(name=f"{name}.up", num_bytes=column)
         if not context.has_fused_activation:
             yield SavedTensor(name=f"{name}.activated_gate", num_bytes=column)
-    if context.has_trainable_base:
+    if context.saves_mlp_input:
         yield SavedTensor(name=f"{name}.down_input", num_bytes=column)
 
 

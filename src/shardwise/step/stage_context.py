@@ -111,7 +111,8 @@ class StageContext:
             expands_key_values=False,
             attention_dropout=model.attention_dropout_fraction > 0,
             hidden_dropout=model.hidden_dropout_fraction > 0,
-            has_trainable_base=not self.has_adapter,
+            saves_attention_input=True,
+            saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
         )
 
     @cached_property
