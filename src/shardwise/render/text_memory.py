@@ -30,9 +30,7 @@ COMPONENT_MARKS: dict[MemoryComponent, ComponentMark] = {
     "parameters": ComponentMark(letter="P", colour="blue", meaning="the rank's own weights"),
     "gradients": ComponentMark(letter="G", colour="green", meaning="accumulated gradients"),
     "optimizer": ComponentMark(letter="O", colour="magenta", meaning="optimizer states and master weights"),
-    "activations": ComponentMark(
-        letter="A", colour="yellow", meaning="saved for backward, in flight"
-    ),
+    "activations": ComponentMark(letter="A", colour="yellow", meaning="saved for backward, in flight"),
     "logits": ComponentMark(letter="L", colour="red", meaning="logits and cross-entropy"),
     "gathered_parameters": ComponentMark(letter="W", colour="cyan", meaning="weights gathered from other ranks"),
     "communication_buffers": ComponentMark(letter="C", colour="bright_blue", meaning="buckets and NCCL buffers"),
