@@ -13,13 +13,16 @@ LIBRARY_WORKSPACE_BYTES = 64 * MIB
 
 DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
 DEEPSPEED_LIVE_ELEMENTS = 1_000_000_000
+DEEPSPEED_PREFETCH_ELEMENTS = 50_000_000
 """DeepSpeed ``runtime/zero/config.py`` defaults: bucket sizes and live parameters."""
 
 
 def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
     """All transients that belong to the engine's way of sharding and communicating."""
     yield _tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
-    if context.gathers_parameters:
+    if context.gathers_parameters and context.profile.sharding == "deepspeed":
+        yield from _zero_3(context)
+    elif context.gathers_parameters:
         yield from _fully_sharded(context)
     else:
         yield from _replicated(context)
@@ -105,6 +108,21 @@ def _root_unit(context: StageContext, compute: int, reduce: int) -> Iterator[Ten
                 timeline.backward_end,
                 timeline.backward_end,
             )
+
+
+def _zero_3(context: StageContext) -> Iterator[Tensor]:
+    """DeepSpeed ZeRO-3: up to a fixed number of gathered elements stay alive, and flat buckets for gradients.
+
+    Source: DeepSpeed ``runtime/zero/config.py`` and ``partitioned_param_coordinator.py``.
+    """
+    timeline, states = context.timeline, context.states
+    whole = sum(unit.base.full * unit.count for unit in context.units)
+    trained = sum(_trainable_elements(context, unit) * unit.count for unit in context.units)
+    live = min(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
+    buckets = 2 * min(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
+    end = timeline.backward_end
+    yield _tensor("gathered live parameters", "gathered_parameters", live, timeline.forward, end)
+    yield _tensor("reduce buckets", "communication_buffers", buckets, timeline.loss_backward, end)
 
 
 def _replicated(context: StageContext) -> Iterator[Tensor]:

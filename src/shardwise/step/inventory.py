@@ -64,6 +64,10 @@ class Collective:
     phase: OperationPhase
     is_overlappable: bool
     """Whether the engine can hide it under computation of another unit."""
+    stride: int = 1
+    """Ranks from one member of the group to the next."""
+    rounds: int = 1
+    """Micro-batches of the step in which it is issued; ``count`` is over all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
