@@ -1,0 +1,1 @@
+"""Parts, servers, links, prices and measurements: CSV files under ``data/`` and their loaders."""
