@@ -60,11 +60,10 @@ def _with_whole_nodes(request: ClusterRequest) -> ClusterRequest:
     if not rest:
         return replace(request, num_gpus=None, num_nodes=num_nodes, gpus_per_node=gpus_per_node)
     below, above = num_nodes * gpus_per_node, (num_nodes + 1) * gpus_per_node
-    part = request.gpu_id or "GPUs"
     raise ClusterError(
         f"{num_gpus} GPUs do not fill servers of {gpus_per_node}; the neighbours are {below or 'none'} and {above}",
         code="cluster-partial-node",
-        fix=f"use {below or above}x{part}" if request.gpu_id else f"use num_gpus={below or above}",
+        fix=f"use {below or above}x{request.gpu_id}" if request.gpu_id else f"use num_gpus={below or above}",
     )
 
 
@@ -80,6 +79,9 @@ def _with_network(draft: Draft, request: ClusterRequest) -> Draft:
         node = replace(node, num_nics=node.gpus_per_node if has_rails else 0)
         if has_rails and per_node is None and per_gpu is None and request.num_nodes > 1:
             draft = draft.assuming(f"{request.network_id}: one NIC per GPU is assumed")
+    elif not request.node_id and per_node is None and per_gpu is None and request.num_nodes > 1:
+        rate_gb_per_s = network.bandwidth_bytes_per_s / GB_PER_S
+        draft = draft.assuming(f"{network.id} between servers is assumed, {rate_gb_per_s:g} GB/s per GPU")
     if per_node is not None:
         network = _at_rate(network, per_node * GBIT_PER_S / node.gpus_per_node)
     if per_gpu is not None:
@@ -155,9 +157,8 @@ def _known_weaknesses(node: Node, request: ClusterRequest) -> tuple[str, ...]:
     if gpu.memory_is_derived:
         texts.append(f"{gpu.id}: usable memory {format_gib(gpu.memory_bytes)} is derived: {gpu.memory_note}")
     if request.gpu_id and gpu_entry(request.gpu_id).devices_per_part > 1:
-        texts.append(
-            f"{gpu.id}: one rank drives one of the part's {gpu_entry(request.gpu_id).devices_per_part} devices"
-        )
+        devices = gpu_entry(request.gpu_id).devices_per_part
+        texts.append(f"{gpu.id}: a rank drives one of the {devices} devices of a part")
     if node.network.is_assumed and request.num_nodes > 1:
         texts.append(f"{node.id}: its fabric is not known; one 100 Gb/s Ethernet port per server is assumed")
     if gpu.confidence == "low":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
-from shardwise.catalog.hardware.gpus import GpuEntry, gpu_entries, gpu_entry
+from shardwise.catalog.hardware.gpus import GpuEntry, gpu_entries
 from shardwise.catalog.hardware.nodes import load_node, node_names
 from shardwise.cluster import Gpu
 from shardwise.errors import ClusterError
@@ -179,9 +179,15 @@ def gpu_id_of(name: str) -> str:
         ClusterError: ``cluster-unknown`` or ``cluster-ambiguous-gpu``.
     """
     found = find_part(name)
-    if found is None or not found.gpu_id:
+    if found is None:
         raise unknown_name(name)
-    return gpu_entry(found.gpu_id).gpu.id
+    if found.node_id:
+        raise ClusterError(
+            f"{_shown(name)} is a server, not a GPU",
+            code="cluster-unknown",
+            fix=f'use "node": "{found.node_id}" instead of "gpu"',
+        )
+    return found.gpu_id
 
 
 def node_id_of(name: str) -> Found:
