@@ -103,9 +103,10 @@ def _plain_server_of(entry: GpuEntry, gpus_per_node: int) -> Draft:
             scale_up_domain_gpus=domain,
             scale_up_bandwidth_bytes_per_s=gpu.scale_up_bandwidth_bytes_per_s,
         )
+    links = f" over {node.scale_up}" if gpus_per_node > 1 else ""
     return Draft(node=node).assuming(
-        f"{gpu.id}: no reference server is in the catalogue; {_gpus(gpus_per_node)} per server over {node.scale_up} "
-        "and unknown host memory are assumed"
+        f"{gpu.id}: no reference server is in the catalogue; {_gpus(gpus_per_node)} per server{links} and unknown "
+        "host memory are assumed"
     )
 
 

@@ -29,6 +29,13 @@ class TableRow:
         cell = self.text(column)
         return int(cell) if cell else default
 
+    def number_or_none(self, column: str) -> float | None:
+        """The cell as a number; ``None`` for a formula, a list or an empty cell."""
+        try:
+            return float(self.text(column))
+        except ValueError:
+            return None
+
     def claim(self, column: str) -> bool:
         """The cell as yes (1) or no (0 or empty)."""
         return self.text(column) == "1"
