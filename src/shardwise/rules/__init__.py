@@ -1,0 +1,38 @@
+"""Rules of validity: every one has a name, the offending numbers, and a neighbour that keeps it."""
+
+from shardwise.rules.book import RANGE_RULES, RULES
+from shardwise.rules.changes import apply_changes, describe_changes
+from shardwise.rules.check import find_errors, find_refusals, is_valid, require_valid
+from shardwise.rules.degrees import (
+    head_tp_degrees,
+    valid_cp_degrees,
+    valid_ep_degrees,
+    valid_expert_tp_degrees,
+    valid_pp_degrees,
+    valid_tp_degrees,
+)
+from shardwise.rules.engines import OFFERS, EngineOffer
+from shardwise.rules.refusal import Changes, Refusal
+from shardwise.rules.rule import Rule
+
+__all__ = [
+    "OFFERS",
+    "RANGE_RULES",
+    "RULES",
+    "Changes",
+    "EngineOffer",
+    "Refusal",
+    "Rule",
+    "apply_changes",
+    "describe_changes",
+    "find_errors",
+    "find_refusals",
+    "head_tp_degrees",
+    "is_valid",
+    "require_valid",
+    "valid_cp_degrees",
+    "valid_ep_degrees",
+    "valid_expert_tp_degrees",
+    "valid_pp_degrees",
+    "valid_tp_degrees",
+]

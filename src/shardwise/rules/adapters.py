@@ -1,0 +1,100 @@
+"""Rules about frozen and quantised weights, and about optimizers that need whole matrices."""
+
+from collections.abc import Iterable
+
+from shardwise.plan import Plan
+from shardwise.rules.engines import OFFERS
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+
+def _breaks_adapter(plan: Plan) -> bool:
+    return plan.recipe.adapter not in OFFERS[plan.engine].adapters
+
+
+def _adapter_message(plan: Plan) -> str:
+    return f"adapter {plan.recipe.adapter} is not offered by {plan.engine}, which has no 4-bit base weights"
+
+
+def _adapter_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("adapter", "lora"),)
+
+
+def _breaks_mixed_grad(plan: Plan) -> bool:
+    return plan.recipe.adapter != "none" and plan.layout.zero_stage > 0
+
+
+def _mixed_grad_message(plan: Plan) -> str:
+    return (
+        f"adapter {plan.recipe.adapter} on fsdp1 flattens frozen and trainable weights together: with "
+        f"use_orig_params=False torch raises 'Must flatten tensors with uniform requires_grad'"
+    )
+
+
+def _breaks_integer_storage(plan: Plan) -> bool:
+    return plan.recipe.adapter == "qlora" and plan.layout.zero_stage > 0
+
+
+def _integer_storage_message(plan: Plan) -> str:
+    storage = "float32" if plan.recipe.precision == "fp32" else plan.recipe.precision.split("-")[0]
+    return (
+        f"adapter qlora on fsdp1: 4-bit weights stored as uint8 raise 'Cannot flatten integer dtype tensors'; their "
+        f"storage must be the compute dtype ({storage})"
+    )
+
+
+def _other_engine(_plan: Plan) -> Iterable[Changes]:
+    yield (("engine", "native"),)
+
+
+def _breaks_flat_shards(plan: Plan) -> bool:
+    return plan.recipe.optimizer in ("muon", "adafactor") and plan.layout.zero_stage > 0
+
+
+def _flat_shards_message(plan: Plan) -> str:
+    return f"optimizer {plan.recipe.optimizer} works on whole matrices, but fsdp1 leaves it one-dimensional shards"
+
+
+RULES = (
+    Rule(
+        name="engine-adapter",
+        engines=("torchtitan", "megatron"),
+        why="torchtitan and Megatron-Bridge train LoRA on unquantised base weights.",
+        source="torchtitan components/lora.py; NVIDIA-NeMo/Megatron-Bridge peft",
+        breaks=_breaks_adapter,
+        message=_adapter_message,
+        candidates=_adapter_candidates,
+    ),
+    Rule(
+        name="engine-fsdp1-mixed-requires-grad",
+        engines=("fsdp1",),
+        severity="warning",
+        why="FSDP1 flattens the weights of a unit into one; without use_orig_params all of them must train or none.",
+        source="huggingface/peft issue 1702; torch 2.13 FlatParamHandle, run",
+        breaks=_breaks_mixed_grad,
+        message=_mixed_grad_message,
+        candidates=_other_engine,
+        advice="or keep fsdp1 with use_orig_params=True, or wrap the trainable leaf modules separately",
+    ),
+    Rule(
+        name="engine-fsdp1-integer-storage",
+        engines=("fsdp1",),
+        severity="warning",
+        why="A flattened unit has one floating dtype; quantised weights take part only when they are stored in it.",
+        source="axolotl-ai-cloud/axolotl issue 2250; torch 2.13 FlatParamHandle, run",
+        breaks=_breaks_integer_storage,
+        message=_integer_storage_message,
+        candidates=_other_engine,
+        advice="or keep fsdp1 with bnb_4bit_quant_storage equal to the compute dtype; int8 is not supported",
+    ),
+    Rule(
+        name="engine-fsdp1-flat-shards",
+        engines=("fsdp1",),
+        severity="warning",
+        why="Muon orthogonalises and Adafactor factors whole matrices; a slice of a flattened unit is neither.",
+        source="torch distributed/fsdp/_flat_param.py; Shazeer and Stern 2018, arXiv:1804.04235",
+        breaks=_breaks_flat_shards,
+        message=_flat_shards_message,
+        candidates=_other_engine,
+    ),
+)

@@ -1,0 +1,229 @@
+"""Rules about what an engine offers: kinds of parallelism, schedules, optimizers, precisions, recomputation."""
+
+from collections.abc import Iterable
+from typing import get_args
+
+from shardwise.plan import Plan
+from shardwise.rules.engines import OFFERS, Axis
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+
+
+def _native(_plan: Plan) -> Iterable[Changes]:
+    yield (("engine", "native"),)
+
+
+def _breaks_pipeline(plan: Plan) -> bool:
+    return plan.layout.pp > 1
+
+
+def _pipeline_message(plan: Plan) -> str:
+    return f"pp={plan.layout.pp}, but {plan.engine} has no pipeline parallelism for training"
+
+
+def _pipeline_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("pp", 1), ("vpp", 1))
+    yield (("engine", "native"),)
+
+
+def _missing_axis(plan: Plan) -> Axis | None:
+    la, offered = plan.layout, OFFERS[plan.engine].axes
+    degrees: dict[Axis, int] = {"tp": la.tp, "cp": la.cp, "ep": la.ep}
+    return next((axis for axis, degree in degrees.items() if degree > 1 and axis not in offered), None)
+
+
+def _breaks_axes(plan: Plan) -> bool:
+    return _missing_axis(plan) is not None
+
+
+def _axes_message(plan: Plan) -> str:
+    axis = _missing_axis(plan)
+    degree = {"tp": plan.layout.tp, "cp": plan.layout.cp, "ep": plan.layout.ep}[axis or "tp"]
+    offered = sorted(OFFERS[plan.engine].axes)
+    others = f"only {' and '.join(offered)}" if offered else "data parallelism only"
+    return f"{axis}={degree}, but {plan.engine} has {others}"
+
+
+def _axes_candidates(plan: Plan) -> Iterable[Changes]:
+    offered = OFFERS[plan.engine].axes
+    yield (("engine", "native"),)
+    yield tuple((axis, 1) for axis in AXES if axis not in offered)
+
+
+def _breaks_schedule(plan: Plan) -> bool:
+    if plan.layout.pp == 1:
+        return False
+    offer = OFFERS[plan.engine]
+    return (
+        "pp" in offer.axes
+        and plan.layout.schedule not in offer.schedules
+        and plan.layout.schedule not in offer.forked_schedules
+    )
+
+
+def _schedule_message(plan: Plan) -> str:
+    offered = ", ".join(sorted(OFFERS[plan.engine].schedules))
+    return f"schedule {plan.layout.schedule} is not offered by {plan.engine}, which has {offered}"
+
+
+def _schedule_candidates(plan: Plan) -> Iterable[Changes]:
+    if plan.layout.vpp > 1 and "interleaved" in OFFERS[plan.engine].schedules:
+        yield (("schedule", "interleaved"),)
+    yield (("schedule", "1f1b"),)
+    yield (("schedule", "1f1b"), ("vpp", 1))
+
+
+def _breaks_forked_schedule(plan: Plan) -> bool:
+    return plan.layout.pp > 1 and plan.layout.schedule in OFFERS[plan.engine].forked_schedules
+
+
+def _forked_schedule_message(plan: Plan) -> str:
+    return (
+        f"schedule {plan.layout.schedule} is not in {plan.engine}'s main branch but in the fork "
+        f"sail-sg/zero-bubble-pipeline-parallelism"
+    )
+
+
+def _breaks_optimizer(plan: Plan) -> bool:
+    return plan.recipe.optimizer not in OFFERS[plan.engine].optimizers
+
+
+def _optimizer_message(plan: Plan) -> str:
+    offered = ", ".join(sorted(OFFERS[plan.engine].optimizers))
+    return f"optimizer {plan.recipe.optimizer} is not offered by {plan.engine}, which has {offered}"
+
+
+def _optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("optimizer", "adamw"),)
+
+
+def _breaks_precision(plan: Plan) -> bool:
+    return plan.recipe.precision not in OFFERS[plan.engine].precisions
+
+
+def _precision_message(plan: Plan) -> str:
+    offered = ", ".join(sorted(OFFERS[plan.engine].precisions))
+    return f"precision {plan.recipe.precision} is not offered by {plan.engine}, which has {offered}"
+
+
+def _precision_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("precision", "bf16-mixed"),)
+    yield (("engine", "native"),)
+    yield (("precision", "fp32"),)
+
+
+def _breaks_compiled_zero_bubble(plan: Plan) -> bool:
+    la = plan.layout
+    return la.pp > 1 and plan.recipe.compile and la.schedule in ("zb-h1", "zbv", "dualpipev")
+
+
+def _compiled_zero_bubble_message(plan: Plan) -> str:
+    return f"schedule {plan.layout.schedule} splits backward in two, which torch refuses for modules wrapped by compile"
+
+
+def _without_compile(_plan: Plan) -> Iterable[Changes]:
+    yield (("compile", False),)
+
+
+def _breaks_recompute_layers(plan: Plan) -> bool:
+    layers = plan.recipe.recompute_layers
+    return layers is not None and layers > plan.model.num_hidden_layers
+
+
+def _recompute_layers_message(plan: Plan) -> str:
+    return (
+        f"recompute_layers={plan.recipe.recompute_layers} exceeds the {plan.model.num_hidden_layers} layers of "
+        f"{plan.model.name}"
+    )
+
+
+def _recompute_layers_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("recompute_layers", None),)
+
+
+RULES = (
+    Rule(
+        name="engine-accelerate-no-pipeline",
+        engines=("accelerate",),
+        why="Accelerate pipelines inference only; its parallelism config has no pipeline axis.",
+        source=OFFERS["accelerate"].source,
+        breaks=_breaks_pipeline,
+        message=_pipeline_message,
+        candidates=_pipeline_candidates,
+    ),
+    Rule(
+        name="engine-fsdp1-no-pipeline",
+        engines=("fsdp1",),
+        why="FSDP1 wraps a whole model; pipeline stages need FSDP2 or another engine.",
+        source=OFFERS["fsdp1"].source,
+        breaks=_breaks_pipeline,
+        message=_pipeline_message,
+        candidates=_pipeline_candidates,
+    ),
+    Rule(
+        name="engine-axes",
+        engines=("fsdp1", "accelerate"),
+        why="Each engine implements some kinds of parallelism; the rest of a plan would be ignored.",
+        source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
+        breaks=_breaks_axes,
+        message=_axes_message,
+        candidates=_axes_candidates,
+    ),
+    Rule(
+        name="engine-schedule",
+        why="Each engine implements some pipeline schedules.",
+        source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
+        breaks=_breaks_schedule,
+        message=_schedule_message,
+        candidates=_schedule_candidates,
+    ),
+    Rule(
+        name="engine-forked-schedule",
+        engines=("megatron",),
+        severity="warning",
+        why="Zero-bubble schedules for Megatron live in a fork by their authors.",
+        source="sail-sg/zero-bubble-pipeline-parallelism README",
+        breaks=_breaks_forked_schedule,
+        message=_forked_schedule_message,
+        candidates=_schedule_candidates,
+    ),
+    Rule(
+        name="engine-optimizer",
+        engines=("torchtitan", "megatron"),
+        why="torchtitan and Megatron build their optimizers from a fixed list.",
+        source="torchtitan components/optimizer/optimizer.py; Megatron-LM training/arguments.py (--optimizer)",
+        breaks=_breaks_optimizer,
+        message=_optimizer_message,
+        candidates=_optimizer_candidates,
+    ),
+    Rule(
+        name="engine-precision",
+        engines=("torchtitan",),
+        why="torchtitan has no loss scaler, so no fp16.",
+        source="torchtitan config/configs.py (dtype, mixed_precision_param)",
+        breaks=_breaks_precision,
+        message=_precision_message,
+        candidates=_precision_candidates,
+    ),
+    Rule(
+        name="engine-torch-zero-bubble-compile",
+        engines=("native", "torchtitan"),
+        severity="warning",
+        why="torch's zero-bubble schedules compute input and weight gradients apart, which a module wrapped by "
+        "torch.compile cannot do; modules compiled in place pass the check.",
+        source="torch 2.13 distributed/pipelining/schedules.py (_check_torch_compile_compatibility)",
+        breaks=_breaks_compiled_zero_bubble,
+        message=_compiled_zero_bubble_message,
+        candidates=_without_compile,
+    ),
+    Rule(
+        name="recipe-recompute-layers",
+        why="recompute_layers counts layers of one stage, so it cannot exceed the model's.",
+        source="definition of recompute_layers",
+        breaks=_breaks_recompute_layers,
+        message=_recompute_layers_message,
+        candidates=_recompute_layers_candidates,
+    ),
+)

@@ -1,0 +1,108 @@
+"""What each engine offers, as data, with the file each limit was read in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from shardwise.layout import Schedule, ZeroStage
+from shardwise.plan import EngineName
+from shardwise.recipe import Adapter, Offload, OptimizerName, Precision
+
+Axis = Literal["tp", "cp", "pp", "ep"]
+ALL_OPTIMIZERS: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))
+ALL_PRECISIONS: frozenset[Precision] = frozenset(get_args(Precision))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOffer:
+    """The choices one engine can run."""
+
+    axes: frozenset[Axis]
+    """Kinds of model parallelism."""
+    zero_stages: frozenset[ZeroStage]
+    schedules: frozenset[Schedule]
+    forked_schedules: frozenset[Schedule] = frozenset()
+    """Schedules that exist in a fork of the engine, not in its main branch."""
+    offloads: frozenset[Offload]
+    optimizers: frozenset[OptimizerName] = ALL_OPTIMIZERS
+    precisions: frozenset[Precision] = ALL_PRECISIONS
+    adapters: frozenset[Adapter] = frozenset(("none", "lora", "qlora"))
+    replicates_kv_heads: bool = False
+    """Whether tp may exceed the key-value heads, each then held by several ranks."""
+    default_zero_stage: ZeroStage
+    """What a plan file gets when it shards data-parallel ranks and names no stage."""
+    has_sequence_parallel: bool
+    """Whether tensor parallelism divides norms and residuals along the sequence by default."""
+    source: str
+
+
+TORCH_SCHEDULES: frozenset[Schedule] = frozenset(("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"))
+
+_OFFERS: dict[EngineName, EngineOffer] = {
+    "native": EngineOffer(
+        axes=frozenset(("tp", "cp", "pp", "ep")),
+        zero_stages=frozenset((0, 1, 2, 3)),
+        schedules=TORCH_SCHEDULES,
+        offloads=frozenset(("none", "optimizer", "parameters")),
+        default_zero_stage=3,
+        has_sequence_parallel=True,
+        source="torch 2.13 distributed/pipelining/schedules.py, distributed/fsdp/_fully_shard",
+    ),
+    "torchtitan": EngineOffer(
+        axes=frozenset(("tp", "cp", "pp", "ep")),
+        zero_stages=frozenset((0, 2, 3)),
+        schedules=TORCH_SCHEDULES,
+        # One switch, training.enable_cpu_offload, moves parameters, gradients and optimizer states together.
+        offloads=frozenset(("none", "parameters")),
+        optimizers=frozenset(("adamw", "muon")),
+        precisions=frozenset(("fp32", "bf16-mixed", "bf16", "fp8-mixed")),
+        adapters=frozenset(("none", "lora")),
+        default_zero_stage=3,
+        has_sequence_parallel=True,
+        source="pytorch/torchtitan@b5bcd76 config/configs.py, components/optimizer/optimizer.py, components/lora.py",
+    ),
+    "megatron": EngineOffer(
+        axes=frozenset(("tp", "cp", "pp", "ep")),
+        zero_stages=frozenset((0, 1, 2, 3)),
+        schedules=frozenset(("1f1b", "interleaved")),
+        forked_schedules=frozenset(("zb-h1", "zb-h2", "zbv")),
+        offloads=frozenset(("none", "optimizer")),
+        optimizers=frozenset(("adamw", "sgd", "sgd-momentum", "lion", "muon")),
+        adapters=frozenset(("none", "lora")),
+        replicates_kv_heads=True,
+        default_zero_stage=1,
+        has_sequence_parallel=True,
+        source="NVIDIA/Megatron-LM@d98e8a6 training/arguments.py, core/pipeline_parallel/schedules.py",
+    ),
+    "deepspeed": EngineOffer(
+        axes=frozenset(("tp", "cp", "pp", "ep")),
+        zero_stages=frozenset((0, 1, 2, 3)),
+        schedules=frozenset(("1f1b",)),
+        offloads=frozenset(("none", "optimizer", "parameters", "nvme")),
+        replicates_kv_heads=True,
+        default_zero_stage=2,
+        has_sequence_parallel=False,
+        source="deepspeedai/DeepSpeed@edaa722 runtime/pipe/engine.py, runtime/zero/config.py",
+    ),
+    "fsdp1": EngineOffer(
+        axes=frozenset(),
+        zero_stages=frozenset((0, 2, 3)),
+        schedules=frozenset(),
+        offloads=frozenset(("none", "parameters")),
+        default_zero_stage=3,
+        has_sequence_parallel=False,
+        source="torch 2.13 distributed/fsdp/fully_sharded_data_parallel.py (ShardingStrategy, CPUOffload)",
+    ),
+    "accelerate": EngineOffer(
+        axes=frozenset(("tp", "cp")),
+        zero_stages=frozenset((0, 2, 3)),
+        schedules=frozenset(),
+        offloads=frozenset(("none", "parameters")),
+        default_zero_stage=3,
+        has_sequence_parallel=False,
+        source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",
+    ),
+}
+
+OFFERS: Mapping[EngineName, EngineOffer] = MappingProxyType(_OFFERS)

@@ -1,0 +1,174 @@
+"""Rules about micro-batches: batch arithmetic, and how many of them a schedule needs."""
+
+from collections.abc import Iterable
+
+from shardwise.plan import Plan
+from shardwise.rules.batch_arithmetic import nearest_batch_settings
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+
+def _breaks_batch(plan: Plan) -> bool:
+    wanted = plan.recipe.global_batch_size
+    return wanted is not None and wanted % (plan.recipe.micro_batch_size * plan.layout.data_parallel_size) != 0
+
+
+def _batch_message(plan: Plan) -> str:
+    wanted, micro = plan.recipe.global_batch_size or 0, plan.recipe.micro_batch_size
+    ranks = plan.layout.data_parallel_size
+    step = micro * ranks
+    return (
+        f"global_batch_size={wanted} is not a multiple of micro_batch_size={micro} times {ranks} data-parallel ranks "
+        f"({wanted} % {step} = {wanted % step})"
+    )
+
+
+def _batch_candidates(plan: Plan) -> Iterable[Changes]:
+    wanted, micro = plan.recipe.global_batch_size or 0, plan.recipe.micro_batch_size
+    ranks = plan.layout.data_parallel_size
+    if wanted % ranks == 0:
+        for smaller in range(micro - 1, 0, -1):
+            if wanted % (smaller * ranks) == 0:
+                yield (("micro_batch_size", smaller),)
+                break
+    for setting in nearest_batch_settings(global_batch_size=wanted, micro_batch_size=micro, data_parallel_size=ranks):
+        if setting.data_parallel_size == ranks:
+            yield (("global_batch_size", setting.global_batch_size),)
+
+
+def whole_microbatches(plan: Plan) -> int | None:
+    """Micro-batches per step; ``None`` when the batch arithmetic does not come out even."""
+    return None if _breaks_batch(plan) else plan.num_microbatches
+
+
+def _more_microbatches(plan: Plan, *, multiple: int) -> Iterable[Changes]:
+    """Batches that give a multiple of ``multiple`` micro-batches; then smaller micro-batches; then no pipeline."""
+    current = whole_microbatches(plan) or 1
+    step = plan.recipe.micro_batch_size * plan.layout.data_parallel_size
+    total = plan.global_batch_size // plan.layout.data_parallel_size
+    for micro in range(plan.recipe.micro_batch_size - 1, 0, -1):
+        if total % micro == 0 and (total // micro) % multiple == 0:
+            changes: Changes = (("micro_batch_size", micro),)
+            if plan.recipe.global_batch_size is None:
+                changes += (("global_batch_size", plan.global_batch_size),)
+            yield changes
+            break
+    below, above = current // multiple * multiple, -(-current // multiple) * multiple
+    for count in dict.fromkeys((above, below)):
+        if count:
+            yield (("global_batch_size", count * step),)
+
+
+def _breaks_torch_microbatches(plan: Plan) -> bool:
+    la = plan.layout
+    if la.pp == 1 or la.schedule not in ("1f1b", "dualpipev"):
+        return False
+    count = whole_microbatches(plan)
+    return count is not None and count < (2 * la.pp if la.schedule == "dualpipev" else la.pp)
+
+
+def _torch_microbatches_message(plan: Plan) -> str:
+    la = plan.layout
+    needed = 2 * la.pp if la.schedule == "dualpipev" else la.pp
+    return (
+        f"{plan.num_microbatches} micro-batches are fewer than the {needed} stages of schedule {la.schedule} with "
+        f"pp={la.pp}, which torch refuses"
+    )
+
+
+def _torch_microbatches_candidates(plan: Plan) -> Iterable[Changes]:
+    la = plan.layout
+    yield from _more_microbatches(plan, multiple=2 * la.pp if la.schedule == "dualpipev" else la.pp)
+    yield (("schedule", "gpipe"),)
+
+
+def interleaving_multiple(plan: Plan) -> int:
+    """What the number of micro-batches must be a multiple of: the stages for Megatron, torch's rounds for torch."""
+    if plan.engine == "megatron":
+        return plan.layout.pp
+    return max(1, plan.num_microbatches // plan.layout.pp)
+
+
+def _breaks_interleaving_multiple(plan: Plan) -> bool:
+    la = plan.layout
+    if la.pp == 1:
+        return False
+    rounds = ("interleaved",) if plan.engine == "megatron" else ("interleaved", "zb-h1")
+    if la.schedule not in rounds:
+        return False
+    count = whole_microbatches(plan)
+    return count is not None and count % interleaving_multiple(plan) != 0
+
+
+def _interleaving_multiple_message(plan: Plan) -> str:
+    la, count, multiple = plan.layout, plan.num_microbatches, interleaving_multiple(plan)
+    unit = f"pp={la.pp}" if plan.engine == "megatron" else f"the {multiple} rounds of pp={la.pp}"
+    rest = count % multiple
+    return f"schedule {la.schedule} needs a multiple of {unit} micro-batches, but {count} % {multiple} = {rest}"
+
+
+def _interleaving_multiple_candidates(plan: Plan) -> Iterable[Changes]:
+    yield from _more_microbatches(plan, multiple=plan.layout.pp)
+    yield (("vpp", 1), ("schedule", "1f1b"))
+
+
+def _breaks_few(plan: Plan) -> bool:
+    la = plan.layout
+    if la.pp == 1:
+        return False
+    count = whole_microbatches(plan)
+    return count is not None and count < la.pp
+
+
+def _few_message(plan: Plan) -> str:
+    pp, count = plan.layout.pp, plan.num_microbatches
+    idle = 100 * (pp - 1) / (count + pp - 1)
+    return (
+        f"{count} micro-batch(es) cannot fill pp={pp} stages: with one chunk a stage {idle:.1f} % of the step would be "
+        f"idle"
+    )
+
+
+def _few_candidates(plan: Plan) -> Iterable[Changes]:
+    yield from _more_microbatches(plan, multiple=plan.layout.pp)
+
+
+RULES = (
+    Rule(
+        name="recipe-batch-arithmetic",
+        why="global_batch_size = micro_batch_size * micro-batches * dp_replicate * dp_shard, all whole numbers. "
+        "Changing tp at a fixed micro-batch count changes the global batch, so it is fixed and the count follows.",
+        source="definition; OpenRLHF issue 346",
+        breaks=_breaks_batch,
+        message=_batch_message,
+        candidates=_batch_candidates,
+    ),
+    Rule(
+        name="engine-torch-microbatches",
+        engines=("native", "torchtitan"),
+        why="torch's 1F1B refuses fewer micro-batches than stages, and DualPipeV fewer than its two stages a rank.",
+        source="torch 2.13 distributed/pipelining/schedules.py (Schedule1F1B, ScheduleDualPipeV), run",
+        breaks=_breaks_torch_microbatches,
+        message=_torch_microbatches_message,
+        candidates=_torch_microbatches_candidates,
+    ),
+    Rule(
+        name="layout-interleaving-multiple",
+        engines=("native", "torchtitan", "megatron"),
+        why="Interleaving runs micro-batches in rounds: Megatron in rounds of pp, torch in micro-batches // pp rounds "
+        "of equal length.",
+        source="Megatron-LM core/pipeline_parallel/schedules.py; torch 2.13 ScheduleInterleaved1F1B, run",
+        breaks=_breaks_interleaving_multiple,
+        message=_interleaving_multiple_message,
+        candidates=_interleaving_multiple_candidates,
+    ),
+    Rule(
+        name="layout-microbatches-below-stages",
+        severity="warning",
+        why="With fewer micro-batches than stages some stage is idle at every moment: (p-1)/(m+p-1) of the step.",
+        source="Huang et al. 2018, arXiv:1811.06965; pytorch/torchtitan issue 775",
+        breaks=_breaks_few,
+        message=_few_message,
+        candidates=_few_candidates,
+    ),
+)

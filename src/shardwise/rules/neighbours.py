@@ -1,0 +1,96 @@
+"""Find the nearest plan that keeps a rule: candidates are tried, completed and verified before one is shown."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.rules.book import RANGE_RULES, error_rules
+from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, apply_changes, complete, merge
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+MOST_CANDIDATES = 48
+"""Neighbours tried per broken rule; the nearest good one is nearly always among the first three."""
+MOST_FOLLOWING_FIXES = 4
+"""Further rules a fix may mend on the way before it stops being a neighbour."""
+
+
+def nearest_neighbour(plan: Plan, rule: Rule) -> Changes:
+    """The nearest changes after which ``rule`` holds and no rule breaks that held before.
+
+    First every candidate alone and with the changes that plainly go along with it; then candidates that need further
+    rules mended on the way; at last the first that keeps this rule, whatever else it breaks. Rules about ranges come
+    first: no other rule can be evaluated while one of them is broken.
+    """
+    if rule in RANGE_RULES:
+        return _effective(plan, next(iter(rule.candidates(plan))))
+    already_broken = frozenset(other.name for other in error_rules(plan.engine) if other.breaks(plan))
+    tried = tuple(islice(_completed_candidates(plan, rule), 2 * MOST_CANDIDATES))
+    keeping = [changes for changes in tried if not _still_breaks(apply_changes(plan, changes), rule)]
+    for changes in keeping:
+        if _first_new_error(apply_changes(plan, changes), already_broken) is None:
+            return changes
+    for changes in keeping:
+        mended = _mend(plan, changes, rule, already_broken, MOST_FOLLOWING_FIXES)
+        if mended is not None:
+            return mended
+    return keeping[0] if keeping else ()
+
+
+def _first_new_error(plan: Plan, already_broken: frozenset[str]) -> Rule | None:
+    return next(
+        (other for other in error_rules(plan.engine) if other.name not in already_broken and other.breaks(plan)), None
+    )
+
+
+def _mend(plan: Plan, changes: Changes, rule: Rule, already_broken: frozenset[str], fixes_left: int) -> Changes | None:
+    """``changes`` with the fixes of every rule they break, none of which may undo an earlier change."""
+    neighbour = apply_changes(plan, changes)
+    if _still_breaks(neighbour, rule):
+        return None
+    following = _first_new_error(neighbour, already_broken)
+    if following is None:
+        return changes
+    if fixes_left == 0:
+        return None
+    changed = {name for name, _ in changes}
+    for candidate in islice(_completed_candidates(neighbour, following), 8):
+        if changed.isdisjoint(name for name, _ in candidate):
+            mended = _mend(plan, merge(changes, candidate), rule, already_broken, fixes_left - 1)
+            if mended is not None:
+                return mended
+    return None
+
+
+def _still_breaks(plan: Plan, rule: Rule) -> bool:
+    return (rule.engines is None or plan.engine in rule.engines) and rule.breaks(plan)
+
+
+def _completed_candidates(plan: Plan, rule: Rule) -> Iterator[Changes]:
+    """Every candidate that changes something, as it stands and with what must go along with it."""
+    for candidate in rule.candidates(plan):
+        changes = _effective(plan, candidate)
+        if not changes:
+            continue
+        yield changes
+        completed = _effective(plan, complete(plan, changes))
+        if completed != changes:
+            yield completed
+
+
+def _effective(plan: Plan, changes: Changes) -> Changes:
+    """The changes that change something."""
+    return tuple((name, value) for name, value in merge((), changes) if current_value(plan, name) != value)
+
+
+def current_value(plan: Plan, name: str) -> object:
+    """The plan's value of a layout, recipe or plan field."""
+    record: Plan | Layout | Recipe = plan
+    if name in LAYOUT_FIELDS:
+        record = plan.layout
+    elif name in RECIPE_FIELDS:
+        record = plan.recipe
+    value: object = getattr(record, name)
+    return value

@@ -1,0 +1,94 @@
+"""Rules about what is moved to host memory or drives."""
+
+from collections.abc import Iterable
+
+from shardwise.plan import Plan
+from shardwise.rules.engines import OFFERS
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+
+def _breaks_offload(plan: Plan) -> bool:
+    return plan.recipe.offload not in OFFERS[plan.engine].offloads and not _breaks_planned_offload(plan)
+
+
+def _offload_message(plan: Plan) -> str:
+    offered = ", ".join(sorted(OFFERS[plan.engine].offloads - {"none"}))
+    return f"offload {plan.recipe.offload} is not offered by {plan.engine}, which has {offered}"
+
+
+def _offload_candidates(plan: Plan) -> Iterable[Changes]:
+    for offload in ("parameters", "optimizer", "none"):
+        if offload in OFFERS[plan.engine].offloads:
+            yield (("offload", offload),)
+
+
+def _breaks_planned_offload(plan: Plan) -> bool:
+    return plan.engine == "native" and plan.recipe.offload == "nvme"
+
+
+def _planned_offload_message(_plan: Plan) -> str:
+    return "offload nvme is planned here and exported to DeepSpeed, but not run by the native engine"
+
+
+def _planned_offload_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("engine", "deepspeed"),)
+    yield (("offload", "parameters"),)
+
+
+def needed_zero_stage(plan: Plan) -> int:
+    """The lowest ZeRO stage under which the plan's offload takes effect."""
+    if plan.recipe.offload == "none" or plan.engine not in ("deepspeed", "native"):
+        return 0 if plan.recipe.offload == "none" else 3
+    return 1 if plan.recipe.offload == "optimizer" else 3
+
+
+def _breaks_offload_stage(plan: Plan) -> bool:
+    if plan.recipe.offload == "none" or plan.engine == "megatron":
+        return False
+    return plan.layout.zero_stage < needed_zero_stage(plan)
+
+
+def _offload_stage_message(plan: Plan) -> str:
+    return (
+        f"offload {plan.recipe.offload} needs zero_stage={needed_zero_stage(plan)} or more on {plan.engine}, but "
+        f"zero_stage={plan.layout.zero_stage} would ignore it"
+    )
+
+
+def _offload_stage_candidates(plan: Plan) -> Iterable[Changes]:
+    yield (("zero_stage", needed_zero_stage(plan)),)
+    if plan.layout.zero_stage >= 1 and "optimizer" in OFFERS[plan.engine].offloads:
+        yield (("offload", "optimizer"),)
+    yield (("offload", "none"),)
+
+
+RULES = (
+    Rule(
+        name="engine-offload",
+        why="Each engine moves certain tensors to the host: FSDP parameters, gradients and optimizer states together, "
+        "Megatron optimizer states, DeepSpeed each of them, also to drives.",
+        source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
+        breaks=_breaks_offload,
+        message=_offload_message,
+        candidates=_offload_candidates,
+    ),
+    Rule(
+        name="engine-native-nvme",
+        engines=("native",),
+        severity="warning",
+        why="The native engine offloads to host memory; drives are planned and exported.",
+        source="definition of the native engine",
+        breaks=_breaks_planned_offload,
+        message=_planned_offload_message,
+        candidates=_planned_offload_candidates,
+    ),
+    Rule(
+        name="engine-offload-zero-stage",
+        why="Offloading applies to what ZeRO divides: optimizer states from stage 1, parameters at stage 3 only.",
+        source="DeepSpeed runtime/zero/config.py (offload_param, offload_optimizer); torch CPUOffloadPolicy",
+        breaks=_breaks_offload_stage,
+        message=_offload_stage_message,
+        candidates=_offload_stage_candidates,
+    ),
+)

@@ -1,0 +1,70 @@
+"""How layers can be spread over pipeline stages, as small pure functions."""
+
+from shardwise.layout import Layout
+from shardwise.model import ModelSpec
+from shardwise.rules.changes import DOUBLED_SCHEDULES
+from shardwise.step.placement import chunk_owner, num_chunks, spread_layers
+
+
+def chunks_per_stage(layout: Layout) -> int:
+    """Model chunks every stage holds: ``vpp``, and two for V-shaped schedules.
+
+    >>> chunks_per_stage(Layout(pp=4, schedule="zbv"))
+    2
+    """
+    return 2 if layout.schedule in DOUBLED_SCHEDULES else layout.vpp
+
+
+def placed_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
+    """Layers of each stage: those the layout names, or as even as possible with the first and last stage short."""
+    if layout.stage_layers is not None:
+        return layout.stage_layers
+    counts = [0] * layout.pp
+    spread = spread_layers(num_layers=model.num_hidden_layers, num_chunks=num_chunks(layout))
+    for chunk, layers in enumerate(spread):
+        counts[chunk_owner(chunk=chunk, layout=layout)] += layers
+    return tuple(counts)
+
+
+def stage_layers_for_vpp(*, num_layers: int, pp: int, vpp: int) -> tuple[int, ...] | None:
+    """Layers of each stage, every count a multiple of ``vpp``, the first stage short; ``None`` when there is no such.
+
+    Megatron divides the layers of a stage evenly over its ``vpp`` chunks, so 60 layers on 8 stages with ``vpp=4``
+    cannot be 7 or 8 a stage.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge pull 5884.
+
+    >>> stage_layers_for_vpp(num_layers=60, pp=8, vpp=4)
+    (4, 8, 8, 8, 8, 8, 8, 8)
+    """
+    groups, remainder = divmod(num_layers, vpp)
+    if remainder or groups < pp:
+        return None
+    base, extra = divmod(groups, pp)
+    return tuple(vpp * (base + (stage >= pp - extra)) for stage in range(pp))
+
+
+def fits_megatron_split(*, num_layers: int, num_chunks: int) -> bool:
+    """Whether Megatron splits the layers without a written layout: evenly, or counting embedding and loss as layers.
+
+    Source: Megatron-LM ``training/arguments.py``, ``--account-for-embedding-in-pipeline-split`` and
+    ``--account-for-loss-in-pipeline-split``.
+
+    >>> fits_megatron_split(num_layers=126, num_chunks=8)
+    True
+    >>> fits_megatron_split(num_layers=61, num_chunks=16)
+    False
+    """
+    return any((num_layers + counted) % num_chunks == 0 for counted in (0, 1, 2))
+
+
+def truncated_layers(*, num_layers: int, pp: int) -> int:
+    """Layers that remain when every stage takes ``num_layers // pp`` and nobody counts the rest.
+
+    What Megatron core did silently in 2024 (NVIDIA/Megatron-LM issue 1304); shown in the message so that a user who
+    saw a smaller model recognises it.
+
+    >>> truncated_layers(num_layers=30, pp=4)
+    28
+    """
+    return num_layers // pp * pp

@@ -1,0 +1,124 @@
+"""Rules about the machines: how many ranks there are and where the nodes end."""
+
+from collections.abc import Iterable
+
+from shardwise.cluster import Cluster
+from shardwise.plan import Plan
+from shardwise.rules.degrees import divisors, nearest_first
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+MODEL_AXES = ("cp", "pp", "tp", "dp_replicate")
+
+
+def _breaks_world_size(plan: Plan) -> bool:
+    return plan.layout.world_size != plan.cluster.num_gpus
+
+
+def _world_size_message(plan: Plan) -> str:
+    la = plan.layout
+    degrees = (
+        ("dp_replicate", la.dp_replicate),
+        ("dp_shard", la.dp_shard),
+        ("tp", la.tp),
+        ("cp", la.cp),
+        ("pp", la.pp),
+    )
+    named = " with ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "one rank"
+    gpus = f"{la.world_size} GPU" + ("s" if la.world_size != 1 else "")
+    return f"{named} places {gpus}, but the cluster has {plan.cluster.num_gpus}"
+
+
+def _world_size_candidates(plan: Plan) -> Iterable[Changes]:
+    la, num_gpus = plan.layout, plan.cluster.num_gpus
+    others = la.world_size // la.dp_shard
+    if num_gpus % others == 0:
+        if la.zero_stage == 0 and la.dp_shard == 1:
+            yield (("dp_replicate", num_gpus * la.dp_replicate // others),)
+        yield (("dp_shard", num_gpus // others),)
+    degrees = {"cp": la.cp, "pp": la.pp, "tp": la.tp, "dp_replicate": la.dp_replicate}
+    for axis in MODEL_AXES:
+        rest = others // degrees[axis]
+        fitting = [
+            degree for degree in divisors(num_gpus) if degree < degrees[axis] and num_gpus % (rest * degree) == 0
+        ]
+        for degree in nearest_first(fitting, degrees[axis]):
+            yield ((axis, degree), ("dp_shard", num_gpus // (rest * degree)))
+    yield (("tp", 1), ("cp", 1), ("pp", 1), ("dp_replicate", 1), ("dp_shard", num_gpus))
+
+
+def fast_domain_gpus(cluster: Cluster) -> int:
+    """GPUs that reach each other without the network between nodes: a node, or a rack whose links span nodes."""
+    return max(cluster.node.scale_up_domain_gpus, cluster.node.gpus_per_node)
+
+
+def _breaks_node_boundary(plan: Plan) -> bool:
+    tp = plan.layout.tp
+    if tp == 1 or plan.cluster.node.gpus_per_node % tp == 0:
+        return False
+    return plan.cluster.link_of(tp) == "network"
+
+
+def _node_boundary_message(plan: Plan) -> str:
+    tp, domain = plan.layout.tp, fast_domain_gpus(plan.cluster)
+    place = "node" if domain == plan.cluster.node.gpus_per_node else "scale-up domain"
+    if tp > domain:
+        return f"tp={tp} exceeds the {domain} GPUs of a {place}: every layer would wait for the network four times"
+    return f"tp={tp} does not divide the {domain} GPUs of a {place}, so some groups straddle two of them"
+
+
+def _node_boundary_candidates(plan: Plan) -> Iterable[Changes]:
+    for tp in nearest_first(divisors(fast_domain_gpus(plan.cluster)), plan.layout.tp):
+        if tp < plan.layout.tp:
+            yield (("tp", tp),)
+    yield (("tp", 1),)
+
+
+def _breaks_fast_links(plan: Plan) -> bool:
+    tp, node = plan.layout.tp, plan.cluster.node
+    if tp == 1:
+        return False
+    link = plan.cluster.link_of(tp)
+    no_fast_link = node.scale_up_bandwidth_bytes_per_s <= node.gpu.pcie_bandwidth_bytes_per_s
+    return link == "host" or (link == "scale_up" and no_fast_link)
+
+
+def _fast_links_message(plan: Plan) -> str:
+    tp, node = plan.layout.tp, plan.cluster.node
+    gigabytes = node.gpu.pcie_bandwidth_bytes_per_s / 1e9
+    return f"tp={tp} all-reduces every layer over PCIe at {gigabytes:g} GB/s: {node.id} has no faster link for them"
+
+
+def _without_tp(_plan: Plan) -> Iterable[Changes]:
+    yield (("tp", 1),)
+
+
+RULES = (
+    Rule(
+        name="layout-world-size",
+        why="world size = dp_replicate * dp_shard * tp * cp * pp, and every GPU runs exactly one rank; "
+        "ep borrows data-parallel ranks and does not multiply.",
+        source="torchtitan distributed/parallel_dims.py; Megatron-LM core/parallel_state.py",
+        breaks=_breaks_world_size,
+        message=_world_size_message,
+        candidates=_world_size_candidates,
+    ),
+    Rule(
+        name="layout-tp-crosses-nodes",
+        why="Tensor parallelism communicates several times in every layer with nothing to hide behind, so its group "
+        "stays inside the fast domain: a node, or the rack where links span nodes (NVL72).",
+        source="Narayanan et al. 2021, arXiv:2104.04473, section 3 (takeaway 1)",
+        breaks=_breaks_node_boundary,
+        message=_node_boundary_message,
+        candidates=_node_boundary_candidates,
+    ),
+    Rule(
+        name="layout-tp-over-pcie",
+        severity="warning",
+        why="Without NVLink or a similar link the all-reduces of tensor parallelism run over PCIe and dominate.",
+        source="catalogue of nodes: link bandwidth not above PCIe",
+        breaks=_breaks_fast_links,
+        message=_fast_links_message,
+        candidates=_without_tp,
+    ),
+)

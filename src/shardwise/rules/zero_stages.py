@@ -1,0 +1,144 @@
+"""Rules about ZeRO stages and how each engine combines them with pipelines, replicas and tied weights."""
+
+from collections.abc import Iterable
+
+from shardwise.plan import Plan
+from shardwise.rules.degrees import nearest_first
+from shardwise.rules.engines import OFFERS
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+
+def _breaks_zero_stage(plan: Plan) -> bool:
+    la = plan.layout
+    if la.dp_shard * la.cp == 1:
+        return False
+    if plan.engine == "torchtitan" and la.zero_stage == 0:
+        return True
+    return la.zero_stage not in OFFERS[plan.engine].zero_stages
+
+
+def _zero_stage_message(plan: Plan) -> str:
+    la = plan.layout
+    stages = sorted(OFFERS[plan.engine].zero_stages - ({0} if plan.engine == "torchtitan" else set()))
+    named = ", ".join(map(str, stages))
+    return f"zero_stage={la.zero_stage} over dp_shard={la.dp_shard} is not offered by {plan.engine}, which has {named}"
+
+
+def _zero_stage_candidates(plan: Plan) -> Iterable[Changes]:
+    la = plan.layout
+    for stage in nearest_first([stage for stage in OFFERS[plan.engine].zero_stages if stage], max(1, la.zero_stage)):
+        yield (("zero_stage", stage),)
+
+
+def _breaks_deepspeed_pipeline(plan: Plan) -> bool:
+    return plan.layout.pp > 1 and plan.layout.zero_stage >= 2
+
+
+def _deepspeed_pipeline_message(plan: Plan) -> str:
+    la = plan.layout
+    return (
+        f"zero_stage={la.zero_stage} with pp={la.pp}: DeepSpeed's pipeline accumulates whole gradients over many "
+        f"backward passes, and dividing them would mean reducing after every micro-batch"
+    )
+
+
+def _deepspeed_pipeline_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("zero_stage", 1),)
+    yield (("zero_stage", 1), ("offload", "optimizer"))
+    yield (("pp", 1), ("vpp", 1))
+
+
+def _breaks_megatron_tied(plan: Plan) -> bool:
+    return plan.layout.zero_stage == 3 and plan.model.tie_word_embeddings and plan.model.has_head
+
+
+def _megatron_tied_message(plan: Plan) -> str:
+    return (
+        f"zero_stage=3 with tied embeddings: Megatron's FSDP2 path asserts untied ones, and untying {plan.model.name} "
+        f"would add {plan.model.num_embedding_params} parameters"
+    )
+
+
+def _megatron_zero_one(_plan: Plan) -> Iterable[Changes]:
+    yield (("zero_stage", 1),)
+
+
+def _breaks_megatron_fsdp_pipeline(plan: Plan) -> bool:
+    return plan.layout.pp > 1 and plan.layout.zero_stage >= 2
+
+
+def _megatron_fsdp_pipeline_message(plan: Plan) -> str:
+    la = plan.layout
+    return f"zero_stage={la.zero_stage} with pp={la.pp}: Megatron's FSDP2 path refuses it, only Megatron-FSDP takes it"
+
+
+def _breaks_accelerate_replicas(plan: Plan) -> bool:
+    la = plan.layout
+    return la.tp * la.cp > 1 and la.dp_replicate > 1 and la.dp_shard == 1
+
+
+def _accelerate_replicas_message(plan: Plan) -> str:
+    la = plan.layout
+    return (
+        f"tp={la.tp} and cp={la.cp} with dp_replicate={la.dp_replicate} and dp_shard=1: accelerate combines them with "
+        f"sharded data parallelism only"
+    )
+
+
+def _accelerate_replicas_candidates(plan: Plan) -> Iterable[Changes]:
+    yield (("dp_replicate", 1), ("dp_shard", plan.layout.dp_replicate))
+
+
+RULES = (
+    Rule(
+        name="engine-zero-stage",
+        engines=("torchtitan", "fsdp1", "accelerate"),
+        why="FSDP divides parameters (ZeRO-3) or keeps them gathered between forward and backward (ZeRO-2); it has no "
+        "ZeRO-1. torchtitan names unsharded data parallelism dp_replicate.",
+        source="torchtitan config/configs.py (fsdp_reshard_after_forward); torch ShardingStrategy",
+        breaks=_breaks_zero_stage,
+        message=_zero_stage_message,
+        candidates=_zero_stage_candidates,
+    ),
+    Rule(
+        name="engine-deepspeed-zero-with-pipeline",
+        engines=("deepspeed",),
+        why="DeepSpeed's PipelineModule asserts ZeRO-0 or 1. It is a rule of the engine, not a law: torch runs FSDP2 "
+        "inside pipeline stages.",
+        source="DeepSpeed runtime/pipe/engine.py; DeepSpeed issues 823, 1629, 3589",
+        breaks=_breaks_deepspeed_pipeline,
+        message=_deepspeed_pipeline_message,
+        candidates=_deepspeed_pipeline_candidates,
+        advice="or engine=native, which runs FSDP2 inside pipeline stages",
+    ),
+    Rule(
+        name="engine-megatron-fsdp-tied-embeddings",
+        engines=("megatron",),
+        why="Megatron with torch's FSDP2 requires untied embedding and output weights; untying changes the model.",
+        source="Megatron-LM training/arguments.py (--use-torch-fsdp2); NVIDIA/Megatron-LM issue 1447",
+        breaks=_breaks_megatron_tied,
+        message=_megatron_tied_message,
+        candidates=_megatron_zero_one,
+        advice="or untie the embeddings (tie_word_embeddings=false in the model config), which makes another model",
+    ),
+    Rule(
+        name="engine-megatron-fsdp-with-pipeline",
+        engines=("megatron",),
+        severity="warning",
+        why="Megatron offers two FSDP paths, and only its own combines with pipelines.",
+        source="Megatron-LM training/arguments.py (--use-torch-fsdp2, --use-megatron-fsdp)",
+        breaks=_breaks_megatron_fsdp_pipeline,
+        message=_megatron_fsdp_pipeline_message,
+        candidates=_megatron_zero_one,
+    ),
+    Rule(
+        name="engine-accelerate-replicas",
+        engines=("accelerate",),
+        why="Accelerate combines tp and cp with FSDP or HSDP, not with pure replication.",
+        source=OFFERS["accelerate"].source,
+        breaks=_breaks_accelerate_replicas,
+        message=_accelerate_replicas_message,
+        candidates=_accelerate_replicas_candidates,
+    ),
+)

@@ -1,0 +1,131 @@
+"""Hypothesis strategies for whole plans and their parts, good and bad, for every test that needs many of them."""
+
+from dataclasses import replace
+from typing import get_args
+
+from hypothesis import strategies as st
+
+from shapes import cluster as sample_cluster
+from shapes import dense_layer, moe_layer
+from shapes import model as sample_model
+from shardwise.cluster import Cluster, Peak
+from shardwise.layout import Layout, Schedule
+from shardwise.model import ModelSpec
+from shardwise.plan import EngineName, Plan
+from shardwise.recipe import Adapter, Offload, OptimizerName, Precision, Recipe
+
+DEGREES = st.sampled_from((1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16))
+"""Degrees as people write them: mostly powers of two, sometimes not."""
+
+ENGINES = st.sampled_from(get_args(EngineName))
+NEWER_PEAKS = (Peak(dtype="bf16", flop_per_s=989.5e12), Peak(dtype="fp16", flop_per_s=989.5e12))
+PEAKS = st.sampled_from(
+    (
+        (),
+        NEWER_PEAKS,
+        (*NEWER_PEAKS, Peak(dtype="fp8", flop_per_s=1979e12)),
+        (Peak(dtype="fp16", flop_per_s=125e12),),
+        (Peak(dtype="bf16", flop_per_s=275e12),),
+    )
+)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelSpec:
+    """Small dense and mixture-of-experts models with odd and even head counts, tied or not."""
+    heads = draw(st.sampled_from((8, 9, 12, 16, 28, 32)))
+    kv_heads = draw(st.sampled_from([count for count in (1, 2, 3, 4, 8, heads) if heads % count == 0]))
+    hidden_size = heads * draw(st.sampled_from((64, 128)))
+    if draw(st.booleans()):
+        experts = draw(st.sampled_from((6, 8, 60)))
+        expert_size = draw(st.sampled_from((512, 768, 1407)))
+        layer = moe_layer(
+            hidden_size=hidden_size,
+            expert_size=expert_size,
+            heads=heads,
+            kv_heads=kv_heads,
+            experts=experts,
+            per_token=2,
+        )
+    else:
+        width = draw(st.sampled_from((2 * hidden_size, 4 * hidden_size, 11008)))
+        layer = dense_layer(hidden_size=hidden_size, intermediate_size=width, heads=heads, kv_heads=kv_heads)
+    spec = sample_model(
+        layer,
+        num_layers=draw(st.integers(1, 40)),
+        hidden_size=hidden_size,
+        vocab_size=draw(st.sampled_from((32000, 50257))),
+        tied=draw(st.booleans()),
+    )
+    return replace(spec, model_type=draw(st.sampled_from(("llama", "gemma2", "t5"))), spec_json='"test"')
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """One node or several, with fast links, PCIe only, or a domain that spans nodes."""
+    per_node = draw(st.sampled_from((1, 2, 4, 6, 8)))
+    drawn = sample_cluster(per_node)
+    gpu = replace(drawn.node.gpu, peaks=draw(PEAKS))
+    node = replace(
+        drawn.node,
+        gpu=gpu,
+        scale_up_domain_gpus=draw(st.sampled_from((1, per_node, 72))),
+        scale_up_bandwidth_bytes_per_s=draw(st.sampled_from((gpu.pcie_bandwidth_bytes_per_s, 450e9))),
+    )
+    return replace(drawn, node=node, num_nodes=draw(st.sampled_from((1, 2, 3, 8, 16))), spec_json='"test"')
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    """Recipes over the whole vocabulary of the plan file."""
+    return Recipe(
+        seq_len=draw(st.sampled_from((1, 100, 1023, 2048, 4096, 12288, 131072))),
+        micro_batch_size=draw(st.integers(1, 6)),
+        global_batch_size=draw(st.none() | st.integers(1, 600)),
+        precision=draw(st.sampled_from(get_args(Precision))),
+        optimizer=draw(st.sampled_from(get_args(OptimizerName))),
+        recompute=draw(st.sampled_from(("none", "selective", "full"))),
+        recompute_layers=draw(st.none() | st.integers(0, 50)),
+        offload=draw(st.sampled_from(get_args(Offload))),
+        attention=draw(st.sampled_from(("flash", "eager"))),
+        compile=draw(st.booleans()),
+        activation_offload=draw(st.booleans()),
+        tokens=draw(st.none() | st.floats(1e6, 1e14)),
+        adapter=draw(st.sampled_from(get_args(Adapter))),
+        lora_rank=draw(st.integers(1, 64)),
+        lora_targets=draw(st.sampled_from(("attention", "all-linear", "qv"))),
+        loss_chunks=draw(st.integers(1, 16)),
+        fused_loss=draw(st.sampled_from((None, True, False))),
+        convention=draw(st.sampled_from(("engine", "seed"))),
+    )
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Layouts whose degrees are drawn independently, so that most of them break some rule."""
+    pp = draw(DEGREES)
+    return Layout(
+        dp_replicate=draw(DEGREES),
+        dp_shard=draw(DEGREES),
+        zero_stage=draw(st.sampled_from((0, 1, 2, 3))),
+        tp=draw(DEGREES),
+        cp=draw(st.sampled_from((1, 1, 1, 2, 3, 8))),
+        pp=pp,
+        vpp=draw(st.sampled_from((1, 1, 1, 2, 3, 4))),
+        ep=draw(st.sampled_from((1, 1, 2, 3, 4, 8))),
+        schedule=draw(st.sampled_from(get_args(Schedule))),
+        sequence_parallel=draw(st.booleans()),
+        expert_tp=draw(st.sampled_from((1, 1, 1, 2, 5))),
+        stage_layers=draw(st.none() | st.lists(st.integers(0, 12), min_size=pp, max_size=pp).map(tuple)),
+        reshard_after_forward=draw(st.booleans()),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Whole plans; half of them at least place as many ranks as the cluster has GPUs."""
+    cluster, layout = draw(clusters()), draw(layouts())
+    others = layout.world_size // layout.dp_shard
+    if draw(st.booleans()) and cluster.num_gpus % others == 0:
+        layout = replace(layout, dp_shard=cluster.num_gpus // others)
+    return Plan(model=draw(models()), cluster=cluster, recipe=draw(recipes()), layout=layout, engine=draw(ENGINES))
