@@ -156,8 +156,8 @@ def _known_weaknesses(node: Node, request: ClusterRequest) -> tuple[str, ...]:
     texts = []
     if gpu.memory_is_derived:
         texts.append(f"{gpu.id}: usable memory {format_gib(gpu.memory_bytes)} is derived: {gpu.memory_note}")
-    if request.gpu_id and gpu_entry(request.gpu_id).devices_per_part > 1:
-        devices = gpu_entry(request.gpu_id).devices_per_part
+    if request.gpu_id and gpu_entry(request.gpu_id).num_devices > 1:
+        devices = gpu_entry(request.gpu_id).num_devices
         texts.append(f"{gpu.id}: a rank drives one of the {devices} devices of a part")
     if node.network.is_assumed and request.num_nodes > 1:
         texts.append(f"{node.id}: its fabric is not known; one 100 Gb/s Ethernet port per server is assumed")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from shardwise.catalog.hardware.gpus import confidence_of
-from shardwise.catalog.hardware.tables import read_table
+from shardwise.catalog.hardware.tables import number_or_none, read_table
 from shardwise.cluster import Confidence
 
 
@@ -16,12 +16,18 @@ class ReliabilityFact:
     system: str
     num_gpus: int
     metric: str
-    value: float | None
+    text: str
+    """A number or a formula, as written."""
     unit: str
     source: str
     date: str
     confidence: Confidence
     notes: str
+
+    @property
+    def value(self) -> float | None:
+        """The text as a number, in ``unit``; ``None`` for formulas."""
+        return number_or_none(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,7 @@ def load_reliability() -> tuple[ReliabilityFact, ...]:
             system=row.text("system"),
             num_gpus=row.count("num_gpus"),
             metric=row.text("metric"),
-            value=row.number_or_none("value"),
+            text=row.text("value"),
             unit=row.text("unit"),
             source=row.sources(),
             date=row.text("date"),

@@ -45,9 +45,9 @@ class KernelFit:
     is_causal: bool
     direction: str
     limit_flop_per_s: FlopPerSecond
-    half_at: float
-    smallest_x: int
-    largest_x: int
+    num_x_at_half_rate: float
+    min_x: int
+    max_x: int
     mean_relative_error_fraction: float
     max_relative_error_fraction: float
     source: str
@@ -55,8 +55,8 @@ class KernelFit:
     confidence: Confidence
 
     def flop_per_s_at(self, x: float) -> FlopPerSecond:
-        """The fitted rate at ``x``; outside ``smallest_x`` to ``largest_x`` it is an extrapolation."""
-        return self.limit_flop_per_s * x / (x + self.half_at)
+        """The fitted rate at ``x``; outside ``min_x`` to ``max_x`` it is an extrapolation."""
+        return self.limit_flop_per_s * x / (x + self.num_x_at_half_rate)
 
 
 @cache
@@ -99,9 +99,9 @@ def load_kernel_fits() -> tuple[KernelFit, ...]:
             is_causal=row.claim("causal"),
             direction=row.text("pass"),
             limit_flop_per_s=row.number("limit_tflop_per_s") * TERA,
-            half_at=row.number("x_half"),
-            smallest_x=row.count("x_min"),
-            largest_x=row.count("x_max"),
+            num_x_at_half_rate=row.number("x_half"),
+            min_x=row.count("x_min"),
+            max_x=row.count("x_max"),
             mean_relative_error_fraction=row.number("mean_abs_rel_err"),
             max_relative_error_fraction=row.number("max_abs_rel_err"),
             source=row.sources(),

@@ -21,12 +21,12 @@ class GpuEntry:
     marketing_gb: str
     family: str
     aliases: tuple[str, ...]
-    devices_per_part: int
+    num_devices: int
     """Devices the framework sees per physical part: 2 for MI250X."""
     usual_node_id: str
     """The reference server of the part; empty when the three fields below describe one instead."""
-    usual_gpus_per_node: int
-    usual_domain_gpus: int
+    num_usual_gpus: int
+    num_usual_domain_gpus: int
     usual_network_id: str
 
 
@@ -81,10 +81,10 @@ def _entry(row: TableRow) -> GpuEntry:
         marketing_gb=row.text("memory_marketing_gb"),
         family=row.text("family"),
         aliases=row.names("aliases"),
-        devices_per_part=row.count("devices_per_part"),
+        num_devices=row.count("devices_per_part"),
         usual_node_id=row.text("usual_node_id"),
-        usual_gpus_per_node=row.count("usual_gpus_per_node"),
-        usual_domain_gpus=row.count("usual_domain_gpus"),
+        num_usual_gpus=row.count("usual_gpus_per_node"),
+        num_usual_domain_gpus=row.count("usual_domain_gpus"),
         usual_network_id=row.text("usual_network_id"),
     )
 

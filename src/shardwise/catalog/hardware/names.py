@@ -21,11 +21,11 @@ _MAX_LISTED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One accelerator or one server; ``nodes_per_unit`` is above 1 for a rack."""
+    """One accelerator or one server; ``num_nodes`` is above 1 for a rack."""
 
     gpu_id: str = ""
     node_id: str = ""
-    nodes_per_unit: int = 1
+    num_nodes: int = 1
 
 
 def find_exactly(name: str) -> Found | None:
@@ -99,7 +99,7 @@ def _exact_names() -> dict[str, Found]:
         if node.id.endswith(_TRAY_SUFFIX):
             rack = load_node(node.id)
             trays = rack.scale_up_domain_gpus // rack.gpus_per_node
-            names[_squash(node.id.removesuffix(_TRAY_SUFFIX))] = Found(node_id=node.id, nodes_per_unit=trays)
+            names[_squash(node.id.removesuffix(_TRAY_SUFFIX))] = Found(node_id=node.id, num_nodes=trays)
     for entry in gpu_entries():
         for name in (entry.gpu.id, entry.gpu.name, *entry.aliases):
             names[_squash(name)] = Found(gpu_id=entry.gpu.id)

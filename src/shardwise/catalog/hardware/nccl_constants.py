@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from shardwise.catalog.hardware.tables import read_table
+from shardwise.catalog.hardware.tables import number_or_none, read_table
 from shardwise.units import Bytes
 
 
@@ -21,12 +21,16 @@ class NcclConstant:
     message_bytes: Bytes
     """0 where the value does not depend on the message."""
     text: str
-    value: float | None
-    """The text as a number; ``None`` for formulas and lists."""
+    """A number, a formula or a list, as written."""
     unit: str
     path: str
     commit: str
     notes: str
+
+    @property
+    def value(self) -> float | None:
+        """The text as a number, in ``unit``; ``None`` for formulas and lists."""
+        return number_or_none(self.text)
 
 
 @cache
@@ -42,7 +46,6 @@ def load_nccl_constants() -> tuple[NcclConstant, ...]:
             nodes_class=row.text("nodes_class"),
             message_bytes=row.count("message_bytes"),
             text=row.text("value"),
-            value=row.number_or_none("value"),
             unit=row.text("unit"),
             path=row.text("path"),
             commit=row.text("commit"),

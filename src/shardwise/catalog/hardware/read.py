@@ -64,7 +64,7 @@ def _request_of(parsed: ParsedText) -> ClusterRequest:
             )
     if found.node_id:
         return ClusterRequest(
-            node_id=found.node_id, num_nodes=parsed.count * found.nodes_per_unit, gpus_per_node=parsed.gpus_per_node
+            node_id=found.node_id, num_nodes=parsed.count * found.num_nodes, gpus_per_node=parsed.gpus_per_node
         )
     if parsed.gpus_per_node is not None:
         return read_request({"gpu": name, "num_nodes": parsed.count, "gpus_per_node": parsed.gpus_per_node})

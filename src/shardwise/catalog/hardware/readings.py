@@ -50,7 +50,7 @@ class GemmReading:
     n: int
     k: int
     achieved_flop_per_s: FlopPerSecond
-    fraction_of_peak: float
+    peak_fraction: float
     source: str
     date: str
     confidence: Confidence
@@ -70,7 +70,7 @@ class AttentionReading:
     direction: str
     """fwd, bwd or fwd+bwd."""
     achieved_flop_per_s: FlopPerSecond
-    fraction_of_peak: float
+    peak_fraction: float
     source: str
     date: str
     confidence: Confidence
@@ -86,7 +86,7 @@ class CopyReading:
     """p2p or memory_bandwidth."""
     operation: str
     bandwidth_bytes_per_s: BytesPerSecond
-    fraction_of_peak: float
+    peak_fraction: float
     source: str
     date: str
     confidence: Confidence
@@ -111,7 +111,7 @@ def load_gemm_readings() -> tuple[GemmReading, ...]:
             n=row.count("n"),
             k=row.count("k"),
             achieved_flop_per_s=row.number("value") * TERA,
-            fraction_of_peak=row.number("fraction_of_peak"),
+            peak_fraction=row.number("fraction_of_peak"),
             source=row.sources(),
             date=row.text("date"),
             confidence=confidence_of(row.text("confidence")),
@@ -134,7 +134,7 @@ def load_attention_readings() -> tuple[AttentionReading, ...]:
             is_causal=row.claim("causal"),
             direction=row.text("pass"),
             achieved_flop_per_s=row.number("value") * TERA,
-            fraction_of_peak=row.number("fraction_of_peak"),
+            peak_fraction=row.number("fraction_of_peak"),
             source=row.sources(),
             date=row.text("date"),
             confidence=confidence_of(row.text("confidence")),
@@ -153,7 +153,7 @@ def load_copy_readings() -> tuple[CopyReading, ...]:
             kind=row.text("kind"),
             operation=row.text("operation"),
             bandwidth_bytes_per_s=_bytes_per_s(row),
-            fraction_of_peak=row.number("fraction_of_peak"),
+            peak_fraction=row.number("fraction_of_peak"),
             source=row.sources(),
             date=row.text("date"),
             confidence=confidence_of(row.text("confidence")),

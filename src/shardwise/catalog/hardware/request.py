@@ -23,13 +23,8 @@ class Field:
     is_count: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One numeric key the user gave."""
-
-    key: str
-    value: float
-
+Settings = tuple[tuple[str, float], ...]
+"""The numeric keys that a user gave, each with its number; the unit is in the key."""
 
 COUNT_FIELDS = (
     Field(key="num_gpus", low=1, high=MAX_GPUS, meaning="all GPUs together, instead of num_nodes", is_count=True),
@@ -79,7 +74,7 @@ class GpuRequest:
     vendor: str = ""
     arch: str = ""
     scale_up: str = ""
-    settings: tuple[Setting, ...] = ()
+    settings: Settings = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +91,12 @@ class ClusterRequest:
     name: str = ""
     price_source: str = ""
     price_date: str = ""
-    overrides: tuple[Setting, ...] = ()
+    overrides: Settings = ()
 
 
-def value_of(settings: tuple[Setting, ...], key: str) -> float | None:
+def value_of(settings: Settings, key: str) -> float | None:
     """The number given under ``key``; ``None`` when it was not given."""
-    return next((setting.value for setting in settings if setting.key == key), None)
+    return next((value for given_key, value in settings if given_key == key), None)
 
 
 def read_request(fields: Mapping[str, object]) -> ClusterRequest:
@@ -136,7 +131,7 @@ def read_request(fields: Mapping[str, object]) -> ClusterRequest:
         gpu_id=gpu_id_of(_text(fields, "gpu")) if isinstance(gpu, str) else "",
         own_gpu=_own_gpu(gpu) if gpu is not None and not isinstance(gpu, str) else None,
         num_gpus=num_gpus,
-        num_nodes=(num_nodes or 1) * (found.nodes_per_unit if found else 1),
+        num_nodes=(num_nodes or 1) * (found.num_nodes if found else 1),
         gpus_per_node=_count(fields, "gpus_per_node"),
         network_id=_text(fields, "network"),
         name=_text(fields, "name"),
@@ -148,11 +143,11 @@ def read_request(fields: Mapping[str, object]) -> ClusterRequest:
 
 def request_json(request: ClusterRequest) -> str:
     """Canonical JSON from which :func:`read_request` gives an equal request."""
-    fields: dict[str, object] = {setting.key: _plain(setting.value) for setting in request.overrides}
+    fields: dict[str, object] = dict(request.overrides)
     if request.own_gpu:
         own = request.own_gpu
         texts = {key: text for key in _GPU_TEXT_KEYS if (text := _gpu_text(own, key))}
-        fields["gpu"] = texts | {setting.key: _plain(setting.value) for setting in own.settings}
+        fields["gpu"] = texts | dict(own.settings)
     texts = {
         "node": request.node_id,
         "gpu": request.gpu_id,
@@ -209,7 +204,7 @@ def _check_keys(fields: Mapping[str, object], *, known: tuple[str, ...], where: 
         )
 
 
-def _check_one_network_rate(overrides: tuple[Setting, ...]) -> None:
+def _check_one_network_rate(overrides: Settings) -> None:
     per_node = value_of(overrides, "network_gbit_per_s_per_node")
     per_gpu = value_of(overrides, "network_gb_per_s_per_gpu")
     if per_node is not None and per_gpu is not None:
@@ -233,9 +228,9 @@ def _text(fields: Mapping[str, object], key: str) -> str:
     )
 
 
-def _settings(fields: Mapping[str, object], known: tuple[Field, ...]) -> tuple[Setting, ...]:
+def _settings(fields: Mapping[str, object], known: tuple[Field, ...]) -> Settings:
     given = (field for field in known if fields.get(field.key) is not None)
-    return tuple(Setting(key=field.key, value=_number(fields[field.key], field)) for field in given)
+    return tuple((field.key, _number(fields[field.key], field)) for field in given)
 
 
 def _count(fields: Mapping[str, object], key: str) -> int | None:
@@ -269,7 +264,3 @@ def _shown(value: object) -> str:
 
 def _shown_limit(limit: float) -> str:
     return f"{int(limit):,}" if limit == int(limit) else f"{limit:g}"
-
-
-def _plain(value: float) -> float:
-    return int(value) if value == int(value) else value

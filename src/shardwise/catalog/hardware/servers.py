@@ -60,7 +60,7 @@ def usual_gpus_per_node(request: ClusterRequest) -> int:
     if not gpu_id:
         raise _no_usual_server()
     entry = gpu_entry(gpu_id)
-    return load_node(entry.usual_node_id).gpus_per_node if entry.usual_node_id else entry.usual_gpus_per_node
+    return load_node(entry.usual_node_id).gpus_per_node if entry.usual_node_id else entry.num_usual_gpus
 
 
 def _no_usual_server() -> ClusterError:
@@ -78,7 +78,7 @@ def _gpus(count: int) -> str:
 def _usual_server(entry: GpuEntry, gpus_per_node: int | None) -> Draft:
     """The usual server of a catalogue part, or a plain one when the catalogue has none."""
     if not entry.usual_node_id:
-        return _plain_server_of(entry, gpus_per_node or entry.usual_gpus_per_node)
+        return _plain_server_of(entry, gpus_per_node or entry.num_usual_gpus)
     node = load_node(entry.usual_node_id)
     draft = Draft(node=node).assuming(
         f"{entry.gpu.id}: its usual server {node.id} is assumed, {_gpus(node.gpus_per_node)} over {node.scale_up}"
@@ -117,9 +117,9 @@ def _plain_domain(entry: GpuEntry, gpus_per_node: int) -> int:
     """
     if entry.gpu.scale_up == "none":
         return 0
-    if entry.usual_domain_gpus != entry.usual_gpus_per_node:
-        is_pod = entry.usual_domain_gpus > entry.usual_gpus_per_node
-        return entry.usual_domain_gpus if is_pod else min(entry.usual_domain_gpus, gpus_per_node)
+    if entry.num_usual_domain_gpus != entry.num_usual_gpus:
+        is_pod = entry.num_usual_domain_gpus > entry.num_usual_gpus
+        return entry.num_usual_domain_gpus if is_pod else min(entry.num_usual_domain_gpus, gpus_per_node)
     return 0 if entry.gpu.scale_up == "NVLink bridge" else gpus_per_node
 
 

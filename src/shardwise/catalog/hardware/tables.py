@@ -29,13 +29,6 @@ class TableRow:
         cell = self.text(column)
         return int(cell) if cell else default
 
-    def number_or_none(self, column: str) -> float | None:
-        """The cell as a number; ``None`` for a formula, a list or an empty cell."""
-        try:
-            return float(self.text(column))
-        except ValueError:
-            return None
-
     def claim(self, column: str) -> bool:
         """The cell as yes (1) or no (0 or empty)."""
         return self.text(column) == "1"
@@ -60,3 +53,15 @@ def read_table(name: str) -> tuple[TableRow, ...]:
         lines = csv.reader(file)
         columns = tuple(next(lines))
         return tuple(TableRow(columns, tuple(cells)) for cells in lines)
+
+
+def number_or_none(text: str) -> float | None:
+    """The text as a number; ``None`` for a formula, a list or nothing.
+
+    >>> number_or_none("20.6"), number_or_none("2(n-1)/n")
+    (20.6, None)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return None
