@@ -6,9 +6,9 @@ from shardwise.catalog.hardware.gpus import gpu_entry
 from shardwise.catalog.hardware.networks import load_link, network_between_nodes
 from shardwise.catalog.hardware.request import MAX_GPUS, ClusterRequest, request_json, value_of
 from shardwise.catalog.hardware.servers import Draft, draft_server, usual_gpus_per_node
-from shardwise.cluster import Cluster, Network, Node, Price
+from shardwise.cluster import Cluster, Gpu, Network, Node, Price
 from shardwise.errors import ClusterError
-from shardwise.units import GB, GB_PER_S, GBIT_PER_S, GIB, MICROSECOND, format_gib
+from shardwise.units import GB, GB_PER_S, GBIT_PER_S, GIB, MICROSECOND, Bytes, format_gib
 
 
 def build_cluster(request: ClusterRequest) -> Cluster:
@@ -103,8 +103,7 @@ def _with_overrides(draft: Draft, request: ClusterRequest) -> Draft:
     nvme_tb, domain = value_of(given, "nvme_tb"), value_of(given, "scale_up_domain_gpus")
     scale_up_gb_per_s = value_of(given, "scale_up_gb_per_s")
     if memory_gib is not None:
-        gpu = replace(node.gpu, memory_bytes=round(memory_gib * GIB), memory_is_derived=False, memory_note="user")
-        node = replace(node, gpu=gpu)
+        node = replace(node, gpu=_with_memory(node.gpu, round(memory_gib * GIB)))
     if scale_up_gb_per_s is not None:
         node = _with_scale_up(node, scale_up_gb_per_s * GB_PER_S)
     node = replace(
@@ -116,6 +115,10 @@ def _with_overrides(draft: Draft, request: ClusterRequest) -> Draft:
         prices=(*_own_price(request, node.gpu.id), *node.prices),
     )
     return replace(draft, node=node)
+
+
+def _with_memory(gpu: Gpu, memory_bytes: Bytes) -> Gpu:
+    return replace(gpu, memory_bytes=memory_bytes, memory_is_derived=False, nominal_memory_bytes=0, memory_note="user")
 
 
 def _with_scale_up(node: Node, bandwidth_bytes_per_s: float) -> Node:

@@ -7,7 +7,7 @@ from typing import get_args
 from shardwise.catalog.hardware.tables import TableRow, read_table
 from shardwise.cluster import Confidence, Dtype, Gpu, Peak
 from shardwise.errors import ClusterError
-from shardwise.units import GB_PER_S, GIB, TERA
+from shardwise.units import GB, GB_PER_S, GIB, TERA
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 _CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
@@ -112,6 +112,7 @@ def _gpu(row: TableRow) -> Gpu:
         date=row.text("date"),
         confidence=confidence_of(row.text("confidence")),
         notes=row.text("notes"),
+        nominal_memory_bytes=round(row.number("memory_marketing_gb") / devices * GB),
         memory_note=row.text("torch_total_note"),
         form_factor=row.text("form_factor"),
         memory_type=row.text("memory_type"),

@@ -37,6 +37,8 @@ def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
         arch=own.arch or base.arch,
         memory_bytes=base.memory_bytes if memory_gib is None else round(memory_gib * GIB),
         memory_is_derived=base.memory_is_derived and memory_gib is None,
+        nominal_memory_bytes=base.nominal_memory_bytes if memory_gib is None else 0,
+        memory_note=base.memory_note if memory_gib is None else "user",
         memory_bandwidth_bytes_per_s=given("memory_bandwidth_gb_per_s", GB_PER_S, base.memory_bandwidth_bytes_per_s),
         peaks=tuple(Peak(dtype=dtype, flop_per_s=rate) for dtype, rate in peaks if rate),
         sm_count=round(given("sm_count", 1, base.sm_count)),
