@@ -1,6 +1,7 @@
 """What a command is: a module with two functions, found by name and imported only when it is asked for."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -78,8 +79,10 @@ def make_parser(entry: CommandEntry, command: Command) -> Parser:
     parser = Parser(
         prog=f"shardwise {entry.name}",
         description=command.__doc__,
+        add_help=False,
         allow_abbrev=False,
     )
+    parser.add_argument("-h", "--help", action="store_true", help="print this page")
     command.add_arguments(parser)
     return parser
 
@@ -104,4 +107,9 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run ``arguments[0]`` with the rest and return its exit code."""
     entry = find_command(arguments[0])
     command = entry.load()
-    return command.run(make_parser(entry, command).parse_args(arguments[1:]))
+    parser = make_parser(entry, command)
+    words = list(arguments[1:])
+    if "-h" in words or "--help" in words:
+        sys.stdout.write(parser.format_help())
+        return EXIT_OK
+    return command.run(parser.parse_args(words))

@@ -46,9 +46,11 @@ def _row(action: argparse.Action) -> str:
 
 
 def _left(action: argparse.Action) -> str:
-    names = ", ".join(action.option_strings)
     if not action.option_strings:
         return str(action.metavar or action.dest)
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return f"--[no-]{action.option_strings[0].removeprefix('--')}"
+    names = ", ".join(action.option_strings)
     if action.nargs == 0:
         return names
     if action.metavar is None and action.choices is not None:

@@ -7,6 +7,7 @@ with Ctrl-C; 141 the reader of our output went away.
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -16,6 +17,7 @@ EXIT_BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the only place that catches what went wrong."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    _show_what_the_terminal_cannot()
     try:
         exit_code = _run(words)
         sys.stdout.flush()
@@ -28,6 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code
 
 
+def _show_what_the_terminal_cannot() -> None:
+    """Print a question mark for a character the output's encoding lacks, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _run(words: list[str]) -> int:
     from shardwise.errors import ShardwiseError
 
@@ -35,7 +44,7 @@ def _run(words: list[str]) -> int:
         return _dispatch(words)
     except ShardwiseError as error:
         return _report(message=error.message, code=error.code, fix=error.fix, exit_code=error.exit_code, words=words)
-    except (KeyboardInterrupt, BrokenPipeError):
+    except BrokenPipeError:
         raise
     except Exception as error:  # the one place where a failure of ours ends
         if os.environ.get("SHARDWISE_DEBUG"):

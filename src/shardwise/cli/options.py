@@ -24,6 +24,16 @@ from shardwise.units import parse_count
 
 MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
+AXIS_HELP = {
+    "dp-replicate": "copies of the model that only average gradients",
+    "dp-shard": "data-parallel ranks that divide model states (see --zero-stage)",
+    "tp": "tensor parallelism: each matrix divided",
+    "cp": "context parallelism: each sequence divided",
+    "pp": "pipeline stages: the layers divided",
+    "vpp": "model chunks per stage of an interleaved pipeline",
+    "ep": "expert parallelism: routed experts divided",
+    "expert-tp": "tensor parallelism inside each expert",
+}
 DEFAULT_SEQ_LEN = 8192
 """Used when MODEL and CLUSTER are given without --seq-len; shown by --help and in the output."""
 
@@ -100,8 +110,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 def add_layout_options(parser: argparse.ArgumentParser) -> None:
     """How the work is divided: every field of Layout, and the three of Recipe that a search would vary."""
     layout = parser.add_argument_group("layout")
-    for axis in ("dp-replicate", "dp-shard", "tp", "cp", "pp", "vpp", "ep", "expert-tp"):
-        layout.add_argument(f"--{axis}", type=whole_number, metavar="N", help="(default: 1)")
+    for axis, meaning in AXIS_HELP.items():
+        layout.add_argument(f"--{axis}", type=whole_number, metavar="N", help=meaning)
     layout.add_argument(
         "--zero-stage", type=whole_number, choices=(0, 1, 2, 3), help="what dp_shard divides (default: 3)"
     )

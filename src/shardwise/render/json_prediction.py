@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardwise.ledger import MEMORY_COMPONENTS
+from shardwise.ledger import MEMORY_COMPONENTS, TIME_COMPONENTS
 from shardwise.model import ModelSpec
 from shardwise.prediction import (
     CommunicationEntry,
@@ -92,12 +92,13 @@ def stage_object(stage: StageMemory) -> dict[str, object]:
 
 
 def time_object(time: TimePrediction) -> dict[str, object]:
-    """Step time with its band and its parts."""
+    """Step time with its band and its eight parts, a missing one as zero."""
+    known = {entry.component: entry.duration_s for entry in time.components}
     return {
         "step_s": time.step_s,
         "step_low_s": time.step_low_s,
         "step_high_s": time.step_high_s,
-        "components_s": {entry.component: entry.duration_s for entry in time.components},
+        "components_s": {name: known.get(name, 0.0) for name in TIME_COMPONENTS},
         "communication": [communication_object(entry) for entry in time.communication],
     }
 

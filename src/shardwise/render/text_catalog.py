@@ -39,7 +39,7 @@ def gpus_text(gpus: Sequence[Gpu], *, style: TextStyle = PLAIN) -> str:
 
 def nodes_text(nodes: Sequence[Node], *, style: TextStyle = PLAIN) -> str:
     """Servers and instances, one a line."""
-    table = _table("id", "GPUs", "in node GB/s>", "between GB/s>", "host GiB>", "per GPU-hour>")
+    table = _table("id", "GPUs", "in node>", "between>", "$/GPU-h>")
     for node in nodes:
         price = node.prices[0] if node.prices else None
         table.add_row(
@@ -47,35 +47,32 @@ def nodes_text(nodes: Sequence[Node], *, style: TextStyle = PLAIN) -> str:
             f"{node.gpus_per_node} x {node.gpu.id}",
             _rate(node.scale_up_bandwidth_bytes_per_s),
             f"{_rate(node.network.bandwidth_bytes_per_s)}{'?' if node.network.is_assumed else ''}",
-            _number(format_gib(node.host_memory_bytes)) if node.host_memory_bytes else UNKNOWN,
             format_usd(price.usd_per_gpu_hour) if price else UNKNOWN,
         )
-    return _page(table, "Links one way per GPU; '?' marks a fabric that is assumed because no source states it.", style)
+    note = "Links in GB/s, one way, per GPU; '?' marks a fabric that no source states and a modest one stands in for."
+    return _page(table, note, style)
 
 
 def networks_text(links: Sequence[Link], *, style: TextStyle = PLAIN) -> str:
     """Link types, one a line."""
-    table = _table("id", "kind", "for", "GB/s>", "latency>", "reached>", "source")
+    table = _table("id", "kind", "per", "GB/s>", "latency>", "reached>")
     for link in links:
         table.add_row(
             link.id,
-            f"{link.kind} {link.generation}".strip(),
+            link.kind,
             link.scope,
             _rate(link.bandwidth_bytes_per_s),
             format_seconds(link.latency_s) if link.latency_s else UNKNOWN,
             format_percent(link.achieved_fraction) if link.achieved_fraction else UNKNOWN,
-            link.source,
         )
     return _page(table, "GB/s one way; 'reached' is the measured share of the line rate.", style)
 
 
 def prices_text(prices: Sequence[Price], *, style: TextStyle = PLAIN) -> str:
     """The price book, one row a line."""
-    table = _table("GPU", "per GPU-hour>", "kind", "provider", "as", "date")
+    table = _table("GPU", "$/GPU-h>", "kind", "provider", "date")
     for price in prices:
-        table.add_row(
-            price.gpu_id, format_usd(price.usd_per_gpu_hour), price.kind, price.provider, price.sku, price.date
-        )
+        table.add_row(price.gpu_id, format_usd(price.usd_per_gpu_hour), price.kind, price.provider, price.date)
     return _page(table, "A price of your own wins: --price, or the price in the cluster file.", style)
 
 
@@ -112,7 +109,7 @@ def _table(*headings: str) -> Table:
         table.add_column(
             heading.removesuffix(">"),
             justify="right" if heading.endswith(">") else "left",
-            no_wrap=index == 0,
+            no_wrap=index <= 1 or heading.endswith(">"),
             overflow="fold",
         )
     return table
