@@ -22,8 +22,6 @@ CONVERTERS: dict[str, Converter] = {
     "RUNFMS": fms.convert_run,
     "RUNQLORA": finetuning.convert_fsdp_qlora,
     "RUNLITGPT": finetuning.convert_litgpt,
-    "MBSKILL": pretraining.convert_bridge_skill,
-    "EVOMEM": pretraining.convert_internevo,
     "BLOOMT": bigscience.convert_bloom_row,
     "TR8": bigscience.convert_tr8_row,
     "TUNE": finetuning.convert_torchtune,
@@ -41,6 +39,8 @@ NOT_CONVERTED: dict[str, str] = {
     "PEFT": "batch and sequence length not printed",
     "LLAMAFAC": "samples of variable length, GPU variant not stated",
     "MBMOE": "figures rounded with a tilde; batch and layout not stated",
+    "MBSKILL": "bf16 gradients or moments, fp8 weights or CUDA graphs, which a recipe cannot say; or batch not printed",
+    "EVOMEM": "InternEvo's optimizer is none of the engines a plan names; the tool behind the figure is not stated",
     "RUNBRIDGE": "recomputation not printed, and no memory figure",
 }
 """Families none of whose rows can be repeated, with the reason."""

@@ -60,7 +60,7 @@ def convert_bloom_row(row: MeasurementRow) -> Conversion:
         ),
         layout=Layout(
             dp_shard=dp,
-            zero_stage=1,
+            zero_stage=0 if row.text("shard").startswith("zero0") else 1,
             tp=tp,
             pp=pp,
             stage_layers=_stage_layers(row.id, layers=layers, pp=pp),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Adapter, LoraTargets, Offload, Recipe
 from shardwise.validate.conversion.models import named_model
 from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
@@ -102,6 +102,10 @@ def convert_litgpt(row: MeasurementRow) -> Conversion:
     """A RUNLITGPT row of the config hub table or of the older resource tables."""
     if "Adapter" in row.text("strategy"):
         return unused(row, "LLaMA-Adapter prompts are not an adapter a recipe knows")
+    if "FSDP" in row.text("strategy"):
+        return unused(
+            row, "peak set while loading: the checkpoint is read into fully gathered parameters on every rank"
+        )
     if row.text("seq") == "512":
         return _litgpt_hub(row)
     return _litgpt_table(row)
@@ -115,28 +119,23 @@ def _litgpt_hub(row: MeasurementRow) -> Conversion:
         return unused(row, "full fine-tuning on four GPUs: the README says single-GPU, the label says data parallel")
     run = _LitgptRun(
         model=config.model,
-        num_gpus=1,
         micro_batch=row.integer("micro_batch") or 1,
         seq_len=512,
         adapter=adapter,
         rank=config.rank,
         targets=config.targets,
-        is_sharded=False,
     )
     return _litgpt(row, run)
 
 
 def _litgpt_table(row: MeasurementRow) -> Conversion:
-    is_sharded = "FSDP" in row.text("strategy")
     run = _LitgptRun(
         model=LITGPT_TABLE[row.text("model")],
-        num_gpus=row.integer("n_gpus") or 1,
         micro_batch=row.integer("micro_batch") or 1,
         seq_len=row.integer("seq") or 0,
         adapter="qlora" if "nf4" in row.text("precision") else "lora",
         rank=8,
         targets="qv",
-        is_sharded=is_sharded,
     )
     return _litgpt(row, run)
 
@@ -144,26 +143,23 @@ def _litgpt_table(row: MeasurementRow) -> Conversion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LitgptRun:
     model: str
-    num_gpus: int
     micro_batch: int
     seq_len: int
     adapter: Adapter
     rank: int
     targets: LoraTargets
-    is_sharded: bool
 
 
 def _litgpt(row: MeasurementRow, run: _LitgptRun) -> Conversion:
-    engine: EngineName = "fsdp1" if run.is_sharded else "native"
     plan = Plan(
         model=named_model(run.model),
-        cluster=cluster_for(gpu_label=row.text("gpu"), num_gpus=run.num_gpus),
+        cluster=cluster_for(gpu_label=row.text("gpu"), num_gpus=1),
         recipe=Recipe(
             seq_len=run.seq_len,
             micro_batch_size=run.micro_batch,
-            global_batch_size=run.micro_batch * run.num_gpus,
+            global_batch_size=run.micro_batch,
             precision="bf16",
-            recompute="full" if run.is_sharded else "none",
+            recompute="none",
             attention="flash",
             compile=False,
             adapter=run.adapter,
@@ -171,8 +167,8 @@ def _litgpt(row: MeasurementRow, run: _LitgptRun) -> Conversion:
             lora_targets=run.targets,
             loss_chunks=-(-run.seq_len // 128),
         ),
-        layout=_data_parallel(run.num_gpus, is_sharded=run.is_sharded) if run.num_gpus > 1 else Layout(zero_stage=0),
-        engine=engine,
+        layout=Layout(zero_stage=0),
+        engine="native",
     )
     if row.text("outcome") == "OOM":
         return measured(row, plan, None, outcome="oom", assumptions=LITGPT_ASSUMPTIONS)
@@ -262,7 +258,7 @@ def _torchtune_plan(recipe: Recipe) -> Plan:
 
 
 QWEN_ASSUMPTIONS = (
-    "LoRA rank 64 on every linear layer, gradient checkpointing, FlashAttention-2, batch 1",
+    "LoRA rank 64 on every linear layer with fp32 adapters as PEFT makes them, full recomputation, batch 1",
     "the printed G is GB or GiB of peak allocated memory; the tool is not stated",
 )
 
@@ -286,7 +282,7 @@ def convert_qwen(row: MeasurementRow) -> Conversion:
             seq_len=seq_len,
             micro_batch_size=1,
             global_batch_size=8,
-            precision="bf16" if task == "LoRA" else "fp16-mixed",
+            precision="bf16-mixed" if task == "LoRA" else "fp16-mixed",
             recompute="full",
             attention="flash",
             compile=False,

@@ -1,7 +1,5 @@
 """Rows of fms-acceleration's tables: Hugging Face Trainer on one to four A100, plain or with fused kernels."""
 
-import re
-
 from shardwise.layout import Layout
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Adapter, Precision, Recipe
@@ -13,6 +11,8 @@ ASSUMPTIONS = (
     "weights in torch_dtype; under FSDP with Trainer bf16 or fp16 the trainable ones are upcast to fp32",
     "LoRA rank 16 on q, k, v, o; adapters in fp32 as PEFT casts them; full recomputation; FlashAttention-2",
     "AdamW with foreach temporaries; 4-bit bases are NF4 with double quantisation, or GPTQ of the same size",
+    "foak's loss kernel is Hugging Face's loss with fewer copies of the logits, which a recipe cannot say; liger on "
+    "Llama 3 is a fused head and loss",
     "samples are packed to the context length",
 )
 
@@ -55,11 +55,6 @@ def convert_run(row: MeasurementRow) -> Conversion:
             lora_rank=16,
             lora_targets="attention",
             fused_loss=True if has_chunked_head else None,
-            loss_chunks=liger_loss_chunks(
-                num_tokens=seq_len * micro_batch, vocab_size=model.vocab_size, hidden_size=model.hidden_size
-            )
-            if has_chunked_head
-            else 1,
         ),
         layout=Layout(dp_shard=num_gpus, zero_stage=3 if num_gpus > 1 else 0),
         engine=_engine(num_gpus),
@@ -68,21 +63,6 @@ def convert_run(row: MeasurementRow) -> Conversion:
         return measured(row, plan, None, outcome="oom", assumptions=ASSUMPTIONS)
     reading = Reading(figure=row.text("peak_mem"), unit=row.text("peak_unit"), scope="allocated")
     return measured(row, plan, reading, assumptions=ASSUMPTIONS)
-
-
-def liger_loss_chunks(*, num_tokens: int, vocab_size: int, hidden_size: int) -> int:
-    """Pieces Liger's fused linear cross-entropy computes the logits in.
-
-    A piece has as many tokens as keeps its logits about as large as the hidden states, rounded up to a power of two.
-
-    Source: linkedin/Liger-Kernel src/liger_kernel/ops/fused_linear_cross_entropy.py.
-
-    >>> liger_loss_chunks(num_tokens=32768, vocab_size=128256, hidden_size=4096)
-    16
-    """
-    ratio = -(-vocab_size // hidden_size)
-    chunk_tokens = 1 << (-(-num_tokens // ratio) - 1).bit_length()
-    return -(-num_tokens // chunk_tokens)
 
 
 def _engine(num_gpus: int) -> EngineName:
@@ -96,8 +76,9 @@ def _adapter(row: MeasurementRow) -> Adapter:
 
 
 def _precision(row: MeasurementRow, *, num_gpus: int) -> Precision:
+    """Mixed where some weights are fp32: upcast by FSDP, or PEFT's adapters; frozen weights keep torch_dtype."""
     text = row.text("precision")
     if "torch_dtype float16" in text:
         return "fp16-mixed"
-    trainer_bf16 = re.search(r"Trainer bf16=True", text) is not None
-    return "bf16-mixed" if trainer_bf16 and num_gpus > 1 else "bf16"
+    is_upcast = num_gpus > 1 and "Trainer bf16=True" in text
+    return "bf16-mixed" if is_upcast or _adapter(row) != "none" else "bf16"

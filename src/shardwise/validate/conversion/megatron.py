@@ -99,7 +99,7 @@ def convert_simumax_run(row: MeasurementRow) -> Conversion:
 
 ZERO_BUBBLE_SCHEDULES: dict[str, Schedule] = {
     "1F1B": "1f1b",
-    "interleaved 1F1B": "interleaved",
+    "interleaved 1F1B (max chunks: 1 layer per chunk)": "interleaved",
     "ZB-1p": "zb-h1",
     "ZB-2p": "zb-h2",
 }

@@ -1,0 +1,15 @@
+"""The facts behind the conversions."""
+
+from shardwise.validate.measured_runs import CONVERTERS
+from shardwise.validate.setups import setup_facts
+
+
+def test_every_converted_family_has_cited_facts():
+    assert set(CONVERTERS) <= {fact.family for fact in setup_facts()}
+
+
+def test_every_fact_has_a_source_and_a_date():
+    for fact in setup_facts():
+        assert fact.fact
+        assert ":" in fact.source or fact.source.startswith("arXiv")
+        assert len(fact.date) == 7
