@@ -1,0 +1,150 @@
+"""From the fields of a config to a :class:`ModelSpec`: which family reads it, what it assumes, what hangs beside it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from shardwise.errors import ModelError
+from shardwise.families.config import ModelConfig, with_our_spelling
+from shardwise.families.defaults import family_defaults
+from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
+from shardwise.families.table import FAMILIES, SAME_AS
+from shardwise.families.wrappers import TEXT_FIELDS, WRAPPERS, Wrapper, attach, uncounted_sentence, wrapped_text
+from shardwise.model import ModelSpec
+
+SIZE_FIELDS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "num_experts",
+    "moe_intermediate_size",
+)
+"""Fields that decide a model's size: when the family fills one in, the user is told."""
+
+Fields = Mapping[str, object]
+
+
+def build_model(fields: Fields) -> ModelSpec:
+    """The model a config describes."""
+    model_type = model_type_of(fields)
+    text = wrapped_text(fields)
+    if model_type in WRAPPERS:
+        return _wrapped(fields, model_type, WRAPPERS[model_type], text)
+    if model_type not in FAMILIES and text is not None:
+        return _unknown_wrapper(fields, model_type, text)
+    return _single(config_of(fields, model_type))
+
+
+def config_of(fields: Fields, model_type: str, path: str = "") -> ModelConfig:
+    """The config with the family's defaults under it."""
+    family = SAME_AS.get(model_type, model_type)
+    return ModelConfig(model_type, with_our_spelling(fields), family_defaults(family), path)
+
+
+def model_type_of(fields: Fields) -> str:
+    """The config's ``model_type``, or the one its architecture names, or ``generic`` when the sizes are all there."""
+    given = fields.get("model_type")
+    if isinstance(given, str) and given:
+        return given
+    if given is not None:
+        raise ModelError(
+            f"model_type is {given!r:.40}, but it must be a word",
+            code="model-field-type",
+            fix='write model_type as a word such as "llama"',
+        )
+    named = _type_of_architecture(fields.get("architectures"))
+    if named:
+        return named
+    spelled = with_our_spelling(fields)
+    missing = [name for name in REQUIRED_FIELDS if spelled.get(name) is None]
+    if not missing or wrapped_text(fields) is not None:
+        return "generic"
+    raise ModelError(
+        f"the config has no model_type, and a generic description lacks {', '.join(missing)}",
+        code="model-field-missing",
+        fix=f'add "model_type", or describe the model with {", ".join(REQUIRED_FIELDS)}',
+    )
+
+
+def _type_of_architecture(architectures: object) -> str:
+    """``LlamaForCausalLM`` names ``llama``; empty when no family matches."""
+    if not isinstance(architectures, list | tuple) or not architectures or not isinstance(architectures[0], str):
+        return ""
+    stem = architectures[0].split("For")[0].removesuffix("LMHeadModel").removesuffix("Model").casefold()
+    known = {_plain(name): name for name in (*SAME_AS, *WRAPPERS, *FAMILIES)}
+    return known.get(stem, "")
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def _single(config: ModelConfig) -> ModelSpec:
+    """A language model on its own."""
+    family = FAMILIES.get(SAME_AS.get(config.model_type, config.model_type))
+    if family is None:
+        raise unknown_family(config.model_type)
+    spec = family(config)
+    return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config)))
+
+
+def unknown_family(model_type: str) -> ModelError:
+    """The error for a family nobody here knows, with the nearest ones and the way to describe it anyway."""
+    known = sorted({*FAMILIES, *SAME_AS, *WRAPPERS} - {"generic"})
+    near = get_close_matches(model_type, known, n=3, cutoff=0.5)
+    hint = f"; the closest known families are {', '.join(near)}" if near else f"; {len(known)} families are known"
+    return ModelError(
+        f'the model family "{model_type:.60}" is not known{hint}',
+        code="model-unknown-family",
+        fix=(
+            f'set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '
+            f"(optionally {', '.join(OPTIONAL_FIELDS)})"
+        ),
+    )
+
+
+def _filled_in(config: ModelConfig) -> tuple[str, ...]:
+    """One sentence when the family's defaults decide a size."""
+    missing = [name for name in SIZE_FIELDS if name not in config.given and config.defaults.get(name) is not None]
+    if not missing:
+        return ()
+    values = ", ".join(f"{name} {config.defaults[name]}" for name in missing)
+    return (f"the config does not say it, so the defaults of {config.model_type} were taken: {values}",)
+
+
+def _wrapped(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fields | None) -> ModelSpec:
+    outer = config_of(fields, model_type)
+    text = _text_config(fields, model_type, wrapper, nested)
+    is_tied = outer.flag("tie_word_embeddings")
+    if wrapper.text_decides_tying:
+        is_tied = is_tied or text.flag("tie_word_embeddings")
+    spec = _single(text.with_values(tie_word_embeddings=is_tied))
+    vision = outer.nested("vision_config")
+    if vision is None:
+        return replace(spec, model_type=model_type, assumptions=(*spec.assumptions, uncounted_sentence("")))
+    vision_type = vision.get("model_type")
+    if not isinstance(vision_type, str) or vision_type == model_type:
+        vision_type = wrapper.vision_type
+    return attach(spec, outer, wrapper, config_of(vision, vision_type, "vision_config."))
+
+
+def _text_config(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fields | None) -> ModelConfig:
+    """The language model's config: nested, or spread over the top level as in the first Qwen2-VL files."""
+    if nested is None:
+        flat = {name: value for name, value in fields.items() if name not in ("architectures", "vision_config")}
+        return config_of(flat, wrapper.text_type)
+    text_type = nested.get("model_type")
+    if not isinstance(text_type, str) or text_type == model_type:
+        text_type = wrapper.text_type
+    return config_of(nested, text_type, "text_config.")
+
+
+def _unknown_wrapper(fields: Fields, model_type: str, nested: Fields) -> ModelSpec:
+    """A wrapper nobody here knows around a language model that is known: only the latter is counted."""
+    path = next(f"{name}." for name in TEXT_FIELDS if isinstance(fields.get(name), Mapping))
+    inner = build_model(nested) if wrapped_text(nested) else _single(config_of(nested, model_type_of(nested), path))
+    sentence = uncounted_sentence(f"vision or audio part of {model_type}")
+    return replace(inner, model_type=model_type, assumptions=(*inner.assumptions, sentence))

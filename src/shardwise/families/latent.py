@@ -1,0 +1,33 @@
+"""Decoders with multi-head latent attention (MLA): DeepSeek V2 and V3, Kimi, MiniCPM 3, GLM 4.7 Flash."""
+
+from dataclasses import replace
+
+from shardwise.families.blocks import Weights, norm, projection
+from shardwise.families.config import ModelConfig
+from shardwise.families.decoder import LLAMA, DenseDecoder, SparseDecoder
+from shardwise.families.experts import after_first_dense, sparse
+from shardwise.families.moe_styles import DEEPSEEK_EXPERTS
+from shardwise.model import AttentionSpec
+
+MLA_STYLE = replace(LLAMA, attention_kind="mla")
+
+
+def _indexer(config: ModelConfig, attention: AttentionSpec) -> Weights:
+    """The lightning indexer that picks the tokens of DeepSeek's sparse attention (V3.2)."""
+    hidden_size, heads, head_dim = (
+        config.count("hidden_size"),
+        config.count("index_n_heads"),
+        config.count("index_head_dim"),
+    )
+    source = attention.q_lora_rank or hidden_size
+    return (
+        projection("self_attn.indexer.wq_b", (heads * head_dim, source), "replicated")
+        + projection("self_attn.indexer.wk", (head_dim, hidden_size), "replicated")
+        + norm("self_attn.indexer.k_norm", head_dim, bias=True)
+        + projection("self_attn.indexer.weights_proj", (heads, hidden_size), "replicated")
+    )
+
+
+DEEPSEEK = SparseDecoder(MLA_STYLE, sparse(DEEPSEEK_EXPERTS, after_first_dense))
+DEEPSEEK_V32 = SparseDecoder(replace(MLA_STYLE, extras=_indexer), sparse(DEEPSEEK_EXPERTS, after_first_dense))
+MINICPM3 = DenseDecoder(MLA_STYLE)

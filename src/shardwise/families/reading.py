@@ -1,0 +1,228 @@
+"""Where a model comes from: a catalogue name, a size, a ``config.json``, a folder with one, or the fields."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import TypeGuard
+
+from shardwise.errors import ModelError
+from shardwise.families.build import build_model
+from shardwise.families.catalogue import catalogue_config, catalogue_name, names_by_spelling
+from shardwise.families.sizes import assumption_for, shape_for, size_of_text
+from shardwise.model import ModelSpec
+from shardwise.units import MIB, format_count
+
+LARGEST_CONFIG_BYTES = 8 * MIB
+"""Real configs are a few kilobytes; the largest published ones, with label tables, stay below a megabyte."""
+
+Source = str | Path | Mapping[str, object]
+
+
+def read_model(source: Source) -> ModelSpec:
+    """The model a name, size, path or config describes.
+
+    Args:
+        source: a catalogue name or alias, a size such as ``70B``, the path of a ``config.json`` or of a folder holding
+            one, or the fields of a config; ``{"num_parameters": 70e9}`` asks for a typical shape.
+
+    Raises:
+        ModelError: the source cannot be found, read or understood.
+
+    >>> read_model("llama-3.1-8b").num_params
+    8030261248
+    """
+    if isinstance(source, Mapping):
+        return _model(canonical_json(source))
+    if isinstance(source, Path):
+        return _model(canonical_json(_read_config(source)))
+    if isinstance(source, str):
+        return _model(_canonical_text(source))
+    raise ModelError(
+        f"a model cannot be read from a {type(source).__name__}",
+        code="model-source-type",
+        fix='give a name such as "llama-3.1-8b", a size such as "70B", a path or a config',
+    )
+
+
+def _canonical_text(text: str) -> str:
+    """The canonical JSON of what a text names."""
+    name = catalogue_name(text)
+    if name is not None:
+        return json.dumps(name)
+    num_params = size_of_text(text)
+    if num_params is not None:
+        return canonical_json({"num_parameters": num_params})
+    path = _existing_path(text)
+    if path is None:
+        raise _unknown_name(text)
+    return canonical_json(_read_config(path))
+
+
+@lru_cache(maxsize=512)
+def _model(spec_json: str) -> ModelSpec:
+    """The model of a canonical JSON text; the same text gives the same object."""
+    spec = json.loads(spec_json)
+    if isinstance(spec, str):
+        model = build_model(catalogue_config(spec))
+        return replace(model, name=spec, spec_json=spec_json)
+    if "num_parameters" in spec and "hidden_size" not in spec and "model_type" not in spec:
+        return _sized(spec, spec_json)
+    model = build_model(spec)
+    return replace(model, name=_name_of(spec, model), spec_json=spec_json)
+
+
+def _sized(spec: Mapping[str, object], spec_json: str) -> ModelSpec:
+    """A typical shape for a bare parameter count."""
+    unknown = sorted(set(spec) - {"num_parameters", "name"})
+    if unknown:
+        raise ModelError(
+            f"num_parameters stands alone, but the description also has {', '.join(unknown):.80}",
+            code="model-field-type",
+            fix='give only "num_parameters", or describe the model with hidden_size and the other sizes',
+        )
+    shape = shape_for(_num_parameters(spec["num_parameters"]))
+    model = build_model({**asdict(shape), "model_type": "llama", "max_position_embeddings": 131_072})
+    name = spec.get("name")
+    return replace(
+        model,
+        name=name if isinstance(name, str) and name else f"llama-like-{format_count(model.num_params)}",
+        spec_json=spec_json,
+        assumptions=(assumption_for(shape),),
+    )
+
+
+def _num_parameters(value: object) -> float:
+    if isinstance(value, str):
+        value = size_of_text(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelError(
+            "num_parameters must be a number or a size such as 70B",
+            code="model-field-type",
+            fix='write "num_parameters": 70e9',
+        )
+    return float(value) if abs(value) < 1e300 else float("inf")
+
+
+def _name_of(spec: Mapping[str, object], model: ModelSpec) -> str:
+    """The name the config gives itself, or its family and size."""
+    for field in ("name", "_name_or_path"):
+        given = spec.get(field)
+        if isinstance(given, str) and given.strip("/. "):
+            return re.split(r"[/\\]", given.rstrip("/\\ "))[-1][:80]
+    return f"{model.model_type}-{format_count(model.num_params)}"
+
+
+def canonical_json(fields: Mapping[str, object]) -> str:
+    """One text for one config: keys sorted, no spaces, non-finite numbers as words."""
+    try:
+        text = json.dumps(_finite(fields), sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelError(
+            "the model description holds something JSON cannot hold",
+            code="model-json-broken",
+            fix="use only text keys, numbers, texts, lists and objects",
+        ) from error
+    if len(text) > LARGEST_CONFIG_BYTES:
+        raise _too_large(len(text))
+    return text
+
+
+def _finite(value: object) -> object:
+    """The value with infinities and NaN as words, which JSON has no numbers for."""
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if _is_list(value) else value
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, list | tuple)
+
+
+def _existing_path(text: str) -> Path | None:
+    """The file or folder a text names, ``None`` when there is none."""
+    if not text.strip():
+        return None
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def _read_config(path: Path) -> Mapping[str, object]:
+    """The fields of a ``config.json``, or of the one in a folder."""
+    try:
+        file = path / "config.json" if path.is_dir() else path
+        if not file.is_file():
+            raise _no_file(path, file)
+        if file.stat().st_size > LARGEST_CONFIG_BYTES:
+            raise _too_large(file.stat().st_size)
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError, ValueError) as error:
+        raise ModelError(
+            f"{path} cannot be read as text: {error.__class__.__name__}",
+            code="model-file-unreadable",
+            fix="give the path of a readable config.json",
+        ) from error
+    return _parsed(text, file)
+
+
+def _parsed(text: str, file: Path) -> Mapping[str, object]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{file} is not valid JSON: {error!s:.80}",
+            code="model-json-broken",
+            fix="check the file with python -m json.tool",
+        ) from error
+    if not isinstance(fields, dict):
+        raise ModelError(
+            f"{file} holds a JSON {type(fields).__name__}, but a config is an object",
+            code="model-json-broken",
+            fix='put the fields in an object: {"model_type": ...}',
+        )
+    return fields
+
+
+def _no_file(path: Path, file: Path) -> ModelError:
+    if file != path:
+        return ModelError(
+            f"the folder {path} holds no config.json",
+            code="model-file-missing",
+            fix="give a folder with a config.json, or the file itself",
+        )
+    return ModelError(
+        f"there is no file {path}",
+        code="model-file-missing",
+        fix="give the path of a config.json, a catalogue name or a size such as 70B",
+    )
+
+
+def _too_large(num_bytes: int) -> ModelError:
+    return ModelError(
+        f"the config has {num_bytes:,} bytes, more than the {LARGEST_CONFIG_BYTES:,} a config can have",
+        code="model-file-too-large",
+        fix="give the model's config.json, not its weights",
+    )
+
+
+def _unknown_name(text: str) -> ModelError:
+    if text.endswith(".json"):
+        return _no_file(Path(text), Path(text))
+    near = get_close_matches(text.strip().casefold(), sorted(names_by_spelling()), n=4, cutoff=0.5)
+    close = sorted({names_by_spelling()[spelling] for spelling in near})
+    hint = f"; close names are {', '.join(close)}" if close else ""
+    fix = f"try {close[0]}" if close else "list the names with: shardwise catalog models"
+    return ModelError(
+        f'no model, size or path is called "{text:.80}"{hint}',
+        code="model-unknown-name",
+        fix=f"{fix}, or give the path of its config.json",
+    )
