@@ -1,0 +1,68 @@
+"""The attention core: scores, softmax and weighted values, without the projections around it."""
+
+from collections.abc import Iterator
+from math import ceil
+
+from shardwise.model import AttentionSpec
+from shardwise.step.inventory import Operation, OperationPhase
+from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO, OperationContext
+from shardwise.units import Flop
+
+EAGER_FORWARD_BYTES_PER_SCORE = 14
+EAGER_BACKWARD_BYTES_PER_SCORE = 28
+"""Memory traffic of unfused 16-bit attention per score: 42 bytes forward and backward together reproduce the 35.1
+TFLOP/s limit of unfused PyTorch on A100 (flash-attention benchmark, head dim 128, causal) at 80 % of its bandwidth;
+split 1 to 2 like the work."""
+
+
+def attended_pairs(*, seq_len: int, is_causal: bool, sliding_window: int | None) -> float:
+    """Query-key pairs one head computes for one sequence.
+
+    Causal attention sees half of the square on average; a window of w sees ``w s - w^2 / 2``.
+
+    >>> attended_pairs(seq_len=8, is_causal=True, sliding_window=None)
+    32.0
+    >>> attended_pairs(seq_len=8, is_causal=True, sliding_window=2)
+    14.0
+    """
+    if sliding_window is not None and sliding_window < seq_len:
+        return sliding_window * seq_len - sliding_window**2 / 2
+    return seq_len**2 / 2 if is_causal else float(seq_len**2)
+
+
+def attention_forward_flop(spec: AttentionSpec, context: OperationContext) -> Flop:
+    """FLOP of one forward on one rank, each pair counted once: ``2 (d_qk + d_v)`` per pair and head."""
+    pairs = attended_pairs(seq_len=context.seq_len, is_causal=spec.is_causal, sliding_window=spec.sliding_window)
+    heads = spec.num_attention_heads / context.layout.tp
+    return 2.0 * context.sequences * pairs / context.layout.cp * heads * (spec.head_dim + spec.v_head_dim)
+
+
+def attention_operations(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:
+    """Forward and backward of the attention core, flash or eager."""
+    forward = attention_forward_flop(spec, context)
+    heads = ceil(spec.num_attention_heads / context.layout.tp)
+    kv_heads = ceil(spec.num_key_value_heads / context.layout.tp)
+    tokens, element = context.tokens, context.element_bytes
+    streamed = tokens * element * (heads + kv_heads) * (spec.head_dim + spec.v_head_dim)
+    scores = context.sequences * heads * context.seq_len**2 / context.layout.cp * element / 2
+
+    def core(phase: OperationPhase, flop: Flop, num_bytes: float) -> Operation:
+        return Operation(
+            name=f"{name}.core" if phase == "forward" else f"{name}.core.backward",
+            kind="attention",
+            phase=phase,
+            count=1,
+            flop=flop,
+            num_bytes=round(num_bytes),
+            dtype=context.core_dtype,
+            m=context.seq_len // context.layout.cp,
+            n=min(context.seq_len, spec.sliding_window or context.seq_len),
+            k=spec.head_dim,
+        )
+
+    if context.is_eager_attention:
+        yield core("forward", forward, scores * EAGER_FORWARD_BYTES_PER_SCORE)
+        yield core("backward", 2 * forward, scores * EAGER_BACKWARD_BYTES_PER_SCORE)
+    else:
+        yield core("forward", forward, streamed)
+        yield core("backward", ATTENTION_BACKWARD_RATIO * forward, 2.5 * streamed)

@@ -1,0 +1,184 @@
+"""What one block computes for one micro-batch, forward, backward and again when it is recomputed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwise.engine import SelectivePolicy
+from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec, Weight
+from shardwise.recipe import Recipe
+from shardwise.step.attention_operations import attention_operations
+from shardwise.step.held_weights import adapter_weights
+from shardwise.step.inventory import Operation
+from shardwise.step.matmul_operations import local_experts, local_matrix, matrix_operations
+from shardwise.step.operation_context import OperationContext
+
+FUSED_NORM_BYTES = (4, 8)
+"""Per element in 16 bits, forward and backward: read and write once; read twice, write twice."""
+DECOMPOSED_NORM_BYTES = (36, 64)
+"""RMSNorm as separate casts, squares, means and products in fp32: bytes counted kernel by kernel."""
+RESIDUAL_BYTES = (6, 6)
+"""Read two, write one."""
+ROTARY_BYTES = 4
+DECOMPOSED_ROTARY_BYTES = 16
+"""Rotate-half as negation, concatenation, two products and a sum."""
+GATED_BYTES = (6, 10)
+DECOMPOSED_GATED_BYTES = (10, 16)
+ACTIVATION_BYTES = (4, 6)
+"""Per element of the feed-forward width in 16 bits."""
+PERMUTE_BYTES = 8
+"""Token copies gathered into expert order and back, per direction of the step."""
+FP8_CAST_BYTES = 3
+"""Read 16 bits, write 8."""
+QUANTISED_READ_BYTES = 2.5
+"""Read 4 bits with scales, write 16."""
+SCAN_BYTES = (20, 40)
+"""Selective scan and its convolution per element of the inner width in 16 bits: about ten tensors read or written
+forward, twice that backward (Gu and Dao 2023, arXiv:2312.00752, section 3.3.2: the scan is bound by memory)."""
+SCAN_FLOP_PER_STATE = 9
+"""Per token, channel and state, forward (Gu and Dao 2023; the convention of their FLOP counts)."""
+
+
+def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> tuple[Operation, ...]:
+    """Forward and backward operations of one block for one micro-batch, in forward order."""
+    operations = [*_norms(layer, context)]
+    operations += _matrices(layer, context)
+    if recipe.adapter != "none":
+        operations += _adapters(layer, context, recipe)
+    operations += _mixers(layer, context)
+    operations += _feed_forward(layer, context)
+    operations += _casts(operations, context)
+    return tuple(operations)
+
+
+def recomputed_operations(
+    operations: tuple[Operation, ...], *, recipe: Recipe, policy: SelectivePolicy
+) -> tuple[Operation, ...]:
+    """The forward operations of a block that run a second time in backward.
+
+    ``full`` repeats everything. Selectively, ``core_attention`` repeats the attention core (Korthikanti et al. 2022,
+    section 5) and ``operations`` repeats everything but attention and every odd matrix product (torchtitan
+    ``distributed/activation_checkpoint.py``).
+    """
+    forward = [operation for operation in operations if operation.phase == "forward"]
+    if recipe.recompute == "none":
+        chosen = []
+    elif recipe.recompute == "full":
+        chosen = forward
+    elif policy == "core_attention":
+        chosen = [operation for operation in forward if operation.kind == "attention"]
+    else:
+        products = [operation for operation in forward if operation.kind in ("matmul", "grouped_matmul")]
+        chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
+    return tuple(replace(operation, phase="recompute") for operation in chosen)
+
+
+def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    is_trained = not context.is_base_frozen
+    for weight in layer.weights:
+        if not weight.is_matrix:
+            continue
+        if weight.is_expert and isinstance(layer.feed_forward, MoeSpec):
+            matrix = local_experts(weight, layer.feed_forward, context)
+        else:
+            matrix = local_matrix(weight, context)
+        yield from matrix_operations(matrix, context, is_trained=is_trained)
+    biases = sum(_bias_elements(weight, context) for weight in layer.weights if weight.role == "bias")
+    if biases and is_trained:
+        yield context.memory_operation("bias gradients", "backward", biases * context.element_bytes)
+
+
+def _bias_elements(weight: Weight, context: OperationContext) -> int:
+    shards = 1 if weight.split == "replicated" else context.layout.tp
+    return context.tokens * weight.shape[-1] // shards
+
+
+def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
+    """LoRA's thin products, and for QLoRA the base weights expanded to 16 bits in forward and in backward."""
+    for weight in adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets):
+        yield from matrix_operations(local_matrix(weight, context), context, is_trained=True)
+    if context.is_quantised:
+        elements = sum(weight.num_params for weight in layer.weights if weight.is_matrix) / context.layout.tp
+        yield context.memory_operation("dequantise", "forward", elements * QUANTISED_READ_BYTES)
+        yield context.memory_operation("dequantise.backward", "backward", elements * QUANTISED_READ_BYTES)
+
+
+def _both(
+    name: str, elements: float, bytes_per_element: tuple[float, float], context: OperationContext
+) -> tuple[Operation, Operation]:
+    """A memory-bound operation and its backward; bytes are for 16-bit elements and scale with the element."""
+    scale = context.element_bytes / 2
+    forward, backward = bytes_per_element
+    return (
+        context.memory_operation(name, "forward", elements * forward * scale),
+        context.memory_operation(f"{name}.backward", "backward", elements * backward * scale),
+    )
+
+
+def _norms(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    is_fused = context.has_fused_norm or layer.norm == "layernorm"
+    per_element = FUSED_NORM_BYTES if is_fused else DECOMPOSED_NORM_BYTES
+    if layer.num_norms:
+        yield from _both("norms", layer.num_norms * context.residual_elements, per_element, context)
+    branches = (layer.mixer is not None) + (layer.feed_forward is not None) + (layer.cross_attention is not None)
+    yield from _both("residuals", branches * context.residual_elements, RESIDUAL_BYTES, context)
+
+
+def _mixers(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    if isinstance(layer.mixer, AttentionSpec):
+        yield from _attention("attention", layer.mixer, context)
+    elif isinstance(layer.mixer, MambaSpec):
+        inner = context.tokens * layer.mixer.intermediate_size / context.layout.tp
+        flop = SCAN_FLOP_PER_STATE * inner * layer.mixer.state_size
+        scale = context.element_bytes / 2
+        forward, backward = SCAN_BYTES
+        yield context.memory_operation("scan", "forward", inner * forward * scale, flop=flop)
+        yield context.memory_operation("scan.backward", "backward", inner * backward * scale, flop=2 * flop)
+    if layer.cross_attention is not None:
+        yield from _attention("cross_attention", layer.cross_attention, context)
+
+
+def _attention(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:
+    heads = (spec.num_attention_heads + spec.num_key_value_heads) / context.layout.tp
+    elements = context.tokens * heads * spec.head_dim
+    if spec.has_qk_norm:
+        per_element = FUSED_NORM_BYTES if context.has_fused_norm else DECOMPOSED_NORM_BYTES
+        yield from _both(f"{name}.qk_norm", elements, per_element, context)
+    if spec.has_rotary:
+        per_element_bytes = ROTARY_BYTES if context.has_fused_rotary else DECOMPOSED_ROTARY_BYTES
+        yield from _both(f"{name}.rotary", elements, (per_element_bytes, per_element_bytes), context)
+    yield from attention_operations(name, spec, context)
+
+
+def _feed_forward(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    block = layer.feed_forward
+    if isinstance(block, DenseSpec):
+        width = context.tokens * block.intermediate_size / context.layout.tp
+        yield from _both("mlp.activation", width, _activation_bytes(block.is_gated, context), context)
+    elif isinstance(block, MoeSpec):
+        copies = context.tokens * block.num_experts_per_tok / context.layout.tp
+        per_element = _activation_bytes(block.is_gated, context)
+        yield from _both("experts.activation", copies * block.moe_intermediate_size, per_element, context)
+        yield from _both("experts.permute", copies * context.hidden_size, (PERMUTE_BYTES, PERMUTE_BYTES), context)
+        scores = context.replicated_tokens() * block.num_experts
+        yield from _both("router.scores", scores, (10, 10), context)
+        if block.shared_intermediate_size:
+            width = context.tokens * block.shared_intermediate_size / context.layout.tp
+            yield from _both("shared_experts.activation", width, per_element, context)
+
+
+def _activation_bytes(is_gated: bool, context: OperationContext) -> tuple[float, float]:
+    if not is_gated:
+        return ACTIVATION_BYTES
+    return GATED_BYTES if context.has_fused_activation else DECOMPOSED_GATED_BYTES
+
+
+def _casts(operations: list[Operation], context: OperationContext) -> Iterator[Operation]:
+    """Casts of inputs, weights and output gradients to 8 bits before every low-precision product."""
+    if context.matmul_dtype != "fp8":
+        return
+    scaled = [operation for operation in operations if operation.dtype == "fp8" and operation.k]
+    # A product's input has flop / 2n elements and its weight flop / 2m, whatever the number of experts.
+    forward = sum(op.flop / 2 * (1 / op.n + 1 / op.m) for op in scaled if op.phase == "forward")
+    backward = sum(op.flop / 2 / op.n for op in scaled if op.name.endswith(".dgrad"))
+    yield context.memory_operation("fp8 casts", "forward", forward * FP8_CAST_BYTES)
+    yield context.memory_operation("fp8 casts.backward", "backward", backward * FP8_CAST_BYTES)

@@ -1,0 +1,230 @@
+"""Everything one rank of one pipeline stage communicates in a step: kind, payload, group, count, phase."""
+
+from collections.abc import Iterator
+from math import ceil
+
+from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
+from shardwise.step.collective_calls import Call, Group, Groups
+from shardwise.step.data_parallel_collectives import data_parallel_collectives
+from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
+from shardwise.step.placement import chunk_owner, num_chunks
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Bytes
+
+LOSS_REDUCTIONS = 3
+"""Vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit (Megatron-LM ``cross_entropy.py``)."""
+RING_BACKWARD_RATIO = 2
+"""The backward of ring attention passes keys, values and their gradients."""
+SCALAR_BYTES = 4
+
+
+def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
+    """Collectives of one rank of a stage, each with how often it is called in one optimizer step."""
+    return (
+        *data_parallel_collectives(context),
+        *_blocks(context),
+        *_tables(context),
+        *_pipeline(context),
+        *_once_per_step(context),
+    )
+
+
+def _blocks(context: StageContext) -> Iterator[Collective]:
+    """Tensor, context and expert parallelism inside blocks, per micro-batch; full recomputation repeats the forward."""
+    layout = context.plan.layout
+    if layout.tp == layout.cp == layout.ep == 1:
+        return
+    counts: dict[int, int] = {}
+    layers: dict[int, LayerSpec] = {}
+    for layer, count in context.layer_runs:
+        counts[id(layer)] = counts.get(id(layer), 0) + count
+        layers[id(layer)] = layer
+    for key, layer in layers.items():
+        calls = (*_tensor(layer, context), *_context(layer, context), *_experts(layer, context))
+        yield from _per_block(calls, counts[key], context)
+
+
+def _per_block(calls: tuple[tuple[Call, int, bool], ...], blocks: int, context: StageContext) -> Iterator[Collective]:
+    rounds = context.plan.num_microbatches
+    recomputed = context.recomputed_layers(blocks) if context.plan.recipe.recompute == "full" else 0
+    for call, times, is_hidden in calls:
+        issue = call.hidden if is_hidden else call.exposed
+        yield from issue(units=times * blocks, rounds=rounds)
+        if call.phase == "forward" and recomputed:
+            again = Call(name=call.name, kind=call.kind, group=call.group, num_bytes=call.num_bytes, phase="recompute")
+            yield from (again.hidden if is_hidden else again.exposed)(units=times * recomputed, rounds=rounds)
+
+
+def _hidden_bytes(context: StageContext) -> Bytes:
+    """The whole residual stream of one micro-batch."""
+    block = context.block_context
+    return block.tokens * block.hidden_size * block.element_bytes
+
+
+def _column_row_pairs(layer: LayerSpec, context: StageContext) -> int:
+    """Column-parallel products followed by row-parallel ones: each pair communicates once in each direction."""
+    mixers = (layer.mixer is not None) + (layer.cross_attention is not None)
+    block = layer.feed_forward
+    has_dense = isinstance(block, DenseSpec)
+    has_shared = isinstance(block, MoeSpec) and block.shared_intermediate_size > 0
+    has_split_experts = isinstance(block, MoeSpec) and context.plan.layout.expert_tp > 1
+    if layer.is_parallel and has_dense:
+        return 1
+    return mixers + (has_dense or has_shared or has_split_experts)
+
+
+def _tensor(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int, bool]]:
+    """Two all-reduces per pair; with sequence parallelism an all-gather and a reduce-scatter in their place.
+
+    Megatron gathers the divided input once more for the weight gradient; DTensor keeps the gathered one.
+    """
+    layout = context.plan.layout
+    pairs = _column_row_pairs(layer, context)
+    group = Groups(layout=layout).tensor
+    for phase in ("forward", "backward"):
+        if not layout.sequence_parallel:
+            yield _call("tensor parallel", "all_reduce", group, context, phase), pairs, False
+            continue
+        gathers_again = phase == "backward" and not context.profile.saves_gathered_input and not context.has_adapter
+        gathers = pairs * (2 if gathers_again else 1)
+        yield _call("sequence parallel", "all_gather", group, context, phase), gathers, False
+        yield _call("sequence parallel", "reduce_scatter", group, context, phase), pairs, False
+
+
+def _call(name: str, kind: CollectiveKind, group: Group, context: StageContext, phase: OperationPhase) -> Call:
+    return Call(name=f"{name} {kind}", kind=kind, group=group, num_bytes=_hidden_bytes(context), phase=phase)
+
+
+def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int, bool]]:
+    """Keys and values of the other ranks' part of the sequence.
+
+    Megatron passes them round a ring under the attention of the previous piece; DeepSpeed exchanges heads for tokens
+    (Ulysses); torch gathers all of them (``experimental/_attention.py``, all-gather rotation).
+    """
+    spec, layout = layer.mixer, context.plan.layout
+    if not isinstance(spec, AttentionSpec) or layout.cp == 1:
+        return
+    group = Groups(layout=layout).context
+    block = context.block_context
+    heads = ceil(spec.num_attention_heads / layout.tp)
+    kv_heads = ceil(spec.num_key_value_heads / layout.tp)
+    row = block.tokens * block.element_bytes
+    keys_and_values = row * kv_heads * (spec.head_dim + spec.v_head_dim)
+
+    def call(kind: CollectiveKind, num_bytes: Bytes, phase: OperationPhase) -> Call:
+        return Call(name=f"context parallel {kind}", kind=kind, group=group, num_bytes=num_bytes, phase=phase)
+
+    if context.profile.sharding == "megatron":
+        hops = layout.cp - 1
+        yield call("send_recv", keys_and_values, "forward"), hops, True
+        yield call("send_recv", RING_BACKWARD_RATIO * keys_and_values, "backward"), hops, True
+    elif context.profile.sharding == "deepspeed":
+        inputs = row * (heads * spec.head_dim) + keys_and_values
+        outputs = row * heads * spec.v_head_dim
+        for phase in ("forward", "backward"):
+            yield call("all_to_all", inputs, phase), 1, False
+            yield call("all_to_all", outputs, phase), 1, False
+    else:
+        whole = keys_and_values * layout.cp
+        yield call("all_gather", whole, "forward"), 1, False
+        yield call("all_gather", whole, "backward"), 1, False
+        yield call("reduce_scatter", whole, "backward"), 1, False
+
+
+def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int, bool]]:
+    """Token copies to their experts and back, in forward and in backward."""
+    if not isinstance(layer.feed_forward, MoeSpec) or context.plan.layout.ep == 1:
+        return
+    block = context.block_context
+    copies = block.tokens * layer.feed_forward.num_experts_per_tok // context.plan.layout.tp
+    payload = copies * block.hidden_size * block.element_bytes
+    group = Groups(layout=context.plan.layout).experts
+    for phase in ("forward", "backward"):
+        for name in ("expert dispatch", "expert combine"):
+            yield Call(name=name, kind="all_to_all", group=group, num_bytes=payload, phase=phase), 1, False
+
+
+def _tables(context: StageContext) -> Iterator[Collective]:
+    """The vocabulary-parallel embedding and head, and the loss over divided logits."""
+    layout, stage, rounds = context.plan.layout, context.stage, context.plan.num_microbatches
+    group = Groups(layout=layout).tensor
+    is_divided = layout.sequence_parallel
+    if stage.has_embedding:
+        kind: CollectiveKind = "reduce_scatter" if is_divided else "all_reduce"
+        yield from _call("embedding", kind, group, context, "forward").exposed(units=1, rounds=rounds)
+        if is_divided:
+            yield from _call("embedding", "all_gather", group, context, "backward").exposed(units=1, rounds=rounds)
+    if stage.has_head and context.plan.model.has_head:
+        kind = "reduce_scatter" if is_divided else "all_reduce"
+        if is_divided:
+            yield from _call("head", "all_gather", group, context, "forward").exposed(units=1, rounds=rounds)
+        yield from _call("head", kind, group, context, "backward").exposed(units=1, rounds=rounds)
+        loss = Call(
+            name="vocabulary-parallel loss",
+            kind="all_reduce",
+            group=group,
+            num_bytes=context.tokens * SCALAR_BYTES,
+            phase="forward",
+        )
+        yield from loss.exposed(units=LOSS_REDUCTIONS, rounds=rounds)
+
+
+def _pipeline(context: StageContext) -> Iterator[Collective]:
+    """Activations to the next chunk and gradients to the previous one, where they live on another rank.
+
+    Megatron hides them when chunks are interleaved (``overlap_p2p_comm``); otherwise a stage waits for them.
+    """
+    layout = context.plan.layout
+    if layout.pp == 1:
+        return
+    group = Groups(layout=layout).pipeline
+    last = num_chunks(layout) - 1
+    payload = _hidden_bytes(context) // (layout.tp if layout.sequence_parallel else 1)
+    is_hidden = layout.schedule not in ("1f1b", "gpipe")
+    forward = backward = 0
+    for chunk in context.stage.chunks:
+        owner = context.stage.index
+        forward += chunk.index < last and chunk_owner(chunk=chunk.index + 1, layout=layout) != owner
+        backward += chunk.index > 0 and chunk_owner(chunk=chunk.index - 1, layout=layout) != owner
+    directions: tuple[tuple[OperationPhase, int], ...] = (("forward", forward), ("backward", backward))
+    for phase, sends in directions:
+        call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
+        issue = call.hidden if is_hidden else call.exposed
+        yield from issue(units=sends, rounds=context.plan.num_microbatches)
+
+
+def _once_per_step(context: StageContext) -> Iterator[Collective]:
+    """The gradient norm over every axis, norms' gradients under sequence parallelism, a tied table on two stages."""
+    layout, model = context.plan.layout, context.plan.model
+    groups = Groups(layout=layout)
+    for group in (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups)):
+        norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
+        yield from norm.exposed(units=1, rounds=1)
+    if layout.sequence_parallel and not context.has_adapter:
+        replicated = sum(
+            weight.num_params * count
+            for layer, count in context.layer_runs
+            for weight in layer.weights
+            if weight.split == "replicated"
+        )
+        divided = Call(
+            name="gradients of replicated weights",
+            kind="all_reduce",
+            group=groups.tensor,
+            num_bytes=replicated * context.states.gradient_bytes,
+            phase="optimizer",
+        )
+        yield from divided.exposed(units=1, rounds=1)
+    if layout.pp > 1 and model.tie_word_embeddings and context.stage.has_embedding != context.stage.has_head:
+        table = Call(
+            name="tied embedding gradient",
+            kind="all_reduce",
+            group=groups.pipeline,
+            num_bytes=ceil(model.num_embedding_params / layout.tp) * context.states.gradient_bytes,
+            phase="optimizer",
+        )
+        yield from table.exposed(units=1, rounds=1)
+
+
+def _whole_pipeline(groups: Groups) -> Group:
+    return Group(axis="pp", size=groups.layout.pp, stride=groups.pipeline.stride)

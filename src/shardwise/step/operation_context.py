@@ -1,0 +1,106 @@
+"""Facts outside a block that decide the size of its operations."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from shardwise.cluster import Dtype, Gpu
+from shardwise.layout import Layout
+from shardwise.recipe import Precision
+from shardwise.step.inventory import Operation, OperationKind, OperationPhase
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Flop
+
+ATTENTION_BACKWARD_RATIO = 2.5
+"""Flash backward over forward FLOP: the scores are recomputed, five products against two (arXiv:2307.08691, section
+3.1)."""
+
+MATMUL_DTYPES: dict[Precision, Dtype] = {
+    "fp32": "fp32",
+    "bf16-mixed": "bf16",
+    "fp16-mixed": "fp16",
+    "bf16": "bf16",
+    "fp8-mixed": "fp8",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationContext:
+    """What every operation of one stage has in common."""
+
+    layout: Layout
+    hidden_size: int
+    tokens: int
+    """T: tokens of one micro-batch on this rank."""
+    sequences: int
+    """Sequences of one micro-batch."""
+    seq_len: int
+    sequence_shards: int
+    """Ranks the residual stream is divided over."""
+    element_bytes: int
+    residual_bytes: int
+    matmul_dtype: Dtype
+    """Linear layers of blocks; attention, routers and the head stay in ``core_dtype``."""
+    core_dtype: Dtype
+    weight_gradient_bytes: int
+    """Traffic per element of a weight gradient: written once, or read and written in fp32 when accumulated in place."""
+    is_eager_attention: bool
+    has_fused_norm: bool
+    has_fused_activation: bool
+    has_fused_rotary: bool
+    is_base_frozen: bool
+    is_quantised: bool
+
+    @property
+    def residual_elements(self) -> int:
+        """Elements of the residual stream on this rank."""
+        return self.tokens * self.hidden_size // self.sequence_shards
+
+    def replicated_tokens(self) -> int:
+        """Tokens a matrix sees that tensor parallelism leaves whole: its rank's part of a divided sequence."""
+        return ceil(self.tokens / self.sequence_shards)
+
+    def memory_operation(self, name: str, phase: OperationPhase, num_bytes: float, *, flop: Flop = 0.0) -> Operation:
+        """An operation bound by memory traffic."""
+        return _operation(name, "memory", phase, flop=flop, num_bytes=num_bytes, dtype=self.core_dtype)
+
+
+def _operation(
+    name: str, kind: OperationKind, phase: OperationPhase, *, flop: Flop, num_bytes: float, dtype: Dtype
+) -> Operation:
+    return Operation(name=name, kind=kind, phase=phase, count=1, flop=flop, num_bytes=round(num_bytes), dtype=dtype)
+
+
+def usable_dtype(dtype: Dtype, gpu: Gpu) -> Dtype:
+    """The dtype whose units the device really uses: fp8 falls back to bf16, bf16 to fp32, where there are none."""
+    fallbacks: dict[Dtype, Dtype] = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp32", "fp16": "fp32", "tf32": "fp32"}
+    while not gpu.peak_flop_per_s(dtype) and dtype in fallbacks:
+        dtype = fallbacks[dtype]
+    return dtype
+
+
+def operation_context(context: StageContext) -> OperationContext:
+    """The facts of one stage that its operations follow from."""
+    plan, profile, block = context.plan, context.profile, context.block_context
+    gpu = plan.cluster.gpu
+    matmul = MATMUL_DTYPES[plan.recipe.precision]
+    core: Dtype = "bf16" if matmul == "fp8" else matmul
+    accumulates_in_place = profile.sharding == "megatron"
+    return OperationContext(
+        layout=plan.layout,
+        hidden_size=plan.model.hidden_size,
+        tokens=context.tokens,
+        sequences=plan.recipe.micro_batch_size,
+        seq_len=plan.recipe.seq_len,
+        sequence_shards=block.sequence_shards,
+        element_bytes=block.element_bytes,
+        residual_bytes=block.residual_bytes,
+        matmul_dtype=usable_dtype(matmul, gpu),
+        core_dtype=usable_dtype(core, gpu),
+        weight_gradient_bytes=2 * context.states.gradient_bytes if accumulates_in_place else block.element_bytes,
+        is_eager_attention=block.is_eager_attention,
+        has_fused_norm=block.has_fused_norm,
+        has_fused_activation=block.has_fused_activation,
+        has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile,
+        is_base_frozen=context.has_adapter,
+        is_quantised=plan.recipe.adapter == "qlora",
+    )

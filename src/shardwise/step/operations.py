@@ -1,0 +1,88 @@
+"""Everything one rank of one pipeline stage computes in a step, with counts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.engine import engine_profile
+from shardwise.model import LayerSpec
+from shardwise.plan import Plan
+from shardwise.step.block_operations import block_operations, recomputed_operations
+from shardwise.step.inventory import Operation
+from shardwise.step.operation_context import OperationContext, operation_context
+from shardwise.step.stage_context import StageContext
+from shardwise.step.step_operations import optimizer_operations, sharding_operations
+from shardwise.step.table_operations import embedding_operations, head_operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationGroup:
+    """Operations that run one after the other, ``count`` times in a step."""
+
+    operations: tuple[Operation, ...]
+    count: int
+
+
+class BlockBook:
+    """The operations of every distinct block of a plan, made once however many stages hold it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._recipe = plan.recipe
+        self._policy = engine_profile(plan.engine).selective_policy
+        self._once: dict[int, tuple[Operation, ...]] = {}
+        self._again: dict[int, tuple[Operation, ...]] = {}
+
+    def forward_and_backward(self, layer: LayerSpec, context: OperationContext) -> tuple[Operation, ...]:
+        """Operations of one block for one micro-batch, without recomputation."""
+        found = self._once.get(id(layer))
+        if found is None:
+            found = self._once[id(layer)] = block_operations(layer, context, self._recipe)
+        return found
+
+    def recomputed(self, layer: LayerSpec, context: OperationContext) -> tuple[Operation, ...]:
+        """What is run again when the block is recomputed."""
+        found = self._again.get(id(layer))
+        if found is None:
+            once = self.forward_and_backward(layer, context)
+            found = recomputed_operations(once, recipe=self._recipe, policy=self._policy)
+            self._again[id(layer)] = found
+        return found
+
+    def owns(self, operations: tuple[Operation, ...]) -> bool:
+        """Whether these operations belong to the book, and stay the same for every stage."""
+        return any(operations is own for own in (*self._once.values(), *self._again.values()))
+
+
+def operation_groups(context: StageContext, book: BlockBook) -> tuple[OperationGroup, ...]:
+    """Operations of one rank in groups: blocks, what is recomputed, tables, sharding copies, optimizer."""
+    operation = operation_context(context)
+    num_microbatches = context.plan.num_microbatches
+    groups: list[OperationGroup] = []
+    for layer, count in _distinct_layers(context):
+        once = book.forward_and_backward(layer, operation)
+        groups.append(OperationGroup(operations=once, count=count * num_microbatches))
+        recomputed = context.recomputed_layers(count)
+        if recomputed:
+            again = book.recomputed(layer, operation)
+            groups.append(OperationGroup(operations=again, count=recomputed * num_microbatches))
+    tables = (*embedding_operations(context, operation), *head_operations(context, operation))
+    tables += tuple(sharding_operations(context, operation))
+    groups.append(OperationGroup(operations=tables, count=num_microbatches))
+    groups.append(OperationGroup(operations=tuple(optimizer_operations(context, operation)), count=1))
+    return tuple(group for group in groups if group.operations)
+
+
+def stage_operations(context: StageContext) -> tuple[Operation, ...]:
+    """Operations of one rank, each with how often it runs in one optimizer step."""
+    groups = operation_groups(context, BlockBook(context.plan))
+    return tuple(replace(operation, count=group.count) for group in groups for operation in group.operations)
+
+
+def _distinct_layers(context: StageContext) -> Iterator[tuple[LayerSpec, int]]:
+    """Different blocks of the stage with how many there are, alternating patterns merged."""
+    counts: dict[int, int] = {}
+    layers: dict[int, LayerSpec] = {}
+    for layer, count in context.layer_runs:
+        counts[id(layer)] = counts.get(id(layer), 0) + count
+        layers[id(layer)] = layer
+    for key, layer in layers.items():
+        yield layer, counts[key]

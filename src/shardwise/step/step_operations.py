@@ -1,0 +1,109 @@
+"""Operations that run once per step or belong to data parallelism: copies, accumulation, clipping, optimizer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.recipe import OptimizerName
+from shardwise.step.inventory import Operation
+from shardwise.step.operation_context import OperationContext
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Flop
+
+GRADIENT_NORM_BYTES = 12
+"""fp32 gradients read for the norm, then read and written by the scaling that always runs (torch ``clip_grad``)."""
+
+STATE_TRAFFIC: dict[OptimizerName, int] = {
+    "adamw": 16,
+    "adamw-8bit": 4,
+    "sgd": 0,
+    "sgd-momentum": 8,
+    "adafactor": 4,
+    "lion": 8,
+    "muon": 8,
+}
+"""Bytes per parameter read and written for optimizer states with fp32 moments (8-bit: one byte each; Adafactor: one
+pass over the squared gradient)."""
+
+NEWTON_SCHULZ_STEPS = 5
+"""Jordan 2024, "Muon": five iterations of ``X X^T``, its square and one product with X."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedElements:
+    """Elements of one stage on one rank that are trained."""
+
+    whole: int
+    """After tensor, pipeline and expert parallelism."""
+    shard: int
+    """What this rank's optimizer updates."""
+
+
+def trained_elements(context: StageContext) -> TrainedElements:
+    """Elements whose gradients this rank computes, and those it updates."""
+    held = [(unit.adapter if context.has_adapter else unit.base, unit.count) for unit in context.units]
+    whole = sum(weights.full * count for weights, count in held)
+    shard = sum(weights.shard * count for weights, count in held)
+    return TrainedElements(whole=whole, shard=shard if context.zero_stage >= 1 else whole)
+
+
+def sharding_operations(context: StageContext, operation: OperationContext) -> Iterator[Operation]:
+    """Copies per micro-batch that sharding or autocast adds around the blocks.
+
+    FSDP copies every gathered unit out of the flat buffer, and its gradients into another one (torch
+    ``_fsdp_collectives.py``); autocast casts fp32 weights once per micro-batch; replicated gradients are accumulated.
+    """
+    states = context.states
+    whole = trained_elements(context).whole
+    held = sum(unit.base.full * unit.count for unit in context.units)
+    if context.gathers_parameters and context.plan.layout.state_shard_size > 1:
+        copied = 2 * states.compute_bytes * held
+        yield operation.memory_operation("gather copies", "forward", copied)
+        again = 0 if keeps_gathered(context) else copied
+        reduced = (states.compute_bytes + states.reduce_bytes) * whole
+        yield operation.memory_operation("reduce copies", "backward", again + reduced)
+    elif context.is_autocast:
+        casts = (states.weight_bytes + states.compute_bytes) * held
+        yield operation.memory_operation("autocast copies", "forward", casts)
+        added = (states.compute_bytes + 2 * states.gradient_bytes) * whole
+        yield operation.memory_operation("gradient accumulation", "backward", added)
+
+
+def keeps_gathered(context: StageContext) -> bool:
+    """Whether gathered blocks stay from forward to backward, as pipelines do."""
+    return not context.plan.layout.reshard_after_forward or context.plan.layout.pp > 1
+
+
+def optimizer_operations(context: StageContext, operation: OperationContext) -> Iterator[Operation]:
+    """Gradient norm, clipping and the update of this rank's shard; on the host when it is offloaded."""
+    states, recipe = context.states, context.plan.recipe
+    shard = trained_elements(context).shard
+    gradient = max(states.gradient_bytes, states.step_gradient_bytes)
+    yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
+    if recipe.offload != "none":
+        return
+    weights = 2 * (states.master_bytes or states.weight_bytes)
+    copy = states.weight_bytes if states.master_bytes else 0
+    moments = STATE_TRAFFIC[recipe.optimizer] * states.moment_bytes / 4
+    update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))
+    yield replace(update, kind="optimizer")
+    if recipe.optimizer == "muon":
+        yield replace(
+            operation.memory_operation("newton_schulz", "optimizer", 0, flop=_newton_schulz_flop(context)),
+            kind="matmul",
+            m=operation.hidden_size,
+            n=operation.hidden_size,
+            k=operation.hidden_size,
+        )
+
+
+def _newton_schulz_flop(context: StageContext) -> Flop:
+    """FLOP to orthogonalise this rank's share of hidden matrices: ``2 r (2 r c + r^2)`` a step, r the short side."""
+    layout = context.plan.layout
+    total = 0.0
+    for layer, count in context.layer_runs:
+        for weight in layer.weights:
+            if weight.is_matrix and weight.role == "matrix":
+                short, long = sorted(weight.shape[-2:])
+                copies = weight.shape[0] if len(weight.shape) == 3 else 1
+                total += count * copies * 2 * short * (2 * short * long + short**2)
+    return NEWTON_SCHULZ_STEPS * total / (layout.tp * layout.state_shard_size)
