@@ -13,7 +13,15 @@ from shardwise.units import MIB
 
 SelectivePolicy = Literal["operations", "core_attention"]
 Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
-LossKind = Literal["torch", "huggingface", "vocab_parallel", "vocab_parallel_fused"]
+LossKind = Literal[
+    "torch",
+    "huggingface",
+    "huggingface_fsdp1",
+    "vocab_parallel",
+    "vocab_parallel_fused",
+    "fused",
+    "fused_upcast",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +132,11 @@ DEEPSPEED_STATES: dict[Precision, StateBytes] = {
 """DeepSpeed ``runtime/zero/stage_1_and_2.py``: 2-byte weights and gradients, fp32 master and moments, and an fp32 copy
 of the local gradient partition while it steps."""
 
+DEEPSPEED_BF16_ACCUMULATED_STATES = StateBytes(
+    weight_bytes=2, gradient_bytes=6, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+)
+"""DeepSpeed ``runtime/bf16_optimizer.py`` (bf16 below ZeRO 2): 2-byte gradients and whole fp32 accumulators beside."""
+
 _PROFILES = (
     EngineProfile(
         name="native",
@@ -188,7 +201,7 @@ _PROFILES = (
         has_fused_activation=False,
         saves_gathered_input=False,
         selective_policy="core_attention",
-        loss="huggingface",
+        loss="huggingface_fsdp1",
         has_foreach_optimizer=True,
         has_persistent_gradients=False,
         keeps_dummy_weight_gradients=False,
@@ -218,7 +231,9 @@ def engine_profile(name: EngineName) -> EngineProfile:
     return _BY_NAME[name]
 
 
-def state_bytes(*, engine: EngineName, precision: Precision) -> StateBytes:
+def state_bytes(*, engine: EngineName, precision: Precision, zero_stage: int = 3) -> StateBytes:
     """Bytes per parameter of every model state of an engine at a precision, before sharding."""
+    if engine == "deepspeed" and zero_stage <= 1 and precision in ("bf16-mixed", "bf16"):
+        return DEEPSPEED_BF16_ACCUMULATED_STATES
     tables = {"megatron": MEGATRON_STATES, "deepspeed": DEEPSPEED_STATES}
     return tables.get(_BY_NAME[engine].sharding, TORCH_STATES)[precision]

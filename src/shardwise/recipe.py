@@ -39,7 +39,9 @@ class Recipe:
     loss_chunks: int = 1
     """Pieces the cross-entropy is computed in, so that only one piece of the logits is alive."""
     fused_loss: bool | None = None
-    """Head and loss in one kernel that never stores logits in fp32; ``None`` means what the engine does."""
+    """Cross-entropy in one kernel that makes no fp32 copies of the logits; ``None`` means what the engine does."""
+    lora_dropout_fraction: float = 0.0
+    """Dropout before every adapter; above 0 each adapted product keeps its dropped-out input and a mask."""
     convention: Convention = "engine"
     """``seed`` counts 2 + 2 + 8 bytes per parameter and the seeds' four tensors per layer, exactly."""
 

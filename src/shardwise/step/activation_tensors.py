@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.inventory import Tensor
-from shardwise.step.loss import fused_linear_chunks, logits_bytes, loss_bytes
+from shardwise.step.loss import logits_bytes, loss_bytes, loss_kind
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -89,13 +89,9 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     if not (context.stage.has_head and plan.model.has_head):
         return
     size = context.block_context.element_bytes
-    kind = context.profile.loss
+    kind = loss_kind(engine_kind=context.profile.loss, fused_loss=plan.recipe.fused_loss)
     per_logit = loss_bytes(kind=kind, element_bytes=size)
     chunks = plan.recipe.loss_chunks
-    if plan.recipe.fused_loss and kind in ("torch", "huggingface"):
-        chunks = max(chunks, fused_linear_chunks(vocab_size=plan.model.vocab_size, hidden_size=plan.model.hidden_size))
-    elif plan.recipe.fused_loss is False and kind == "vocab_parallel_fused":
-        per_logit = loss_bytes(kind="vocab_parallel", element_bytes=size)
     spans = (
         (per_logit.forward, timeline.loss_forward),
         (per_logit.backward, timeline.loss_backward),

@@ -42,9 +42,11 @@ def _fully_sharded(context: StageContext) -> Iterator[Tensor]:
     """Units gathered for computing and gradients waiting for their reduce-scatter.
 
     FSDP2 holds, in forward, a unit's parameters and two flat all-gather outputs; in backward its parameters, the
-    prefetched flat gather of the next unit, whole gradients and up to two reduce-scatter inputs.
+    prefetched flat gather of the next unit, whole gradients and up to two reduce-scatter inputs. In a pipeline every
+    stage keeps its blocks gathered and accumulates whole gradients in the reduce dtype until the last micro-batch.
 
-    Source: torch ``distributed/fsdp/_fully_shard/_fsdp_param_group.py`` and ``_fsdp_collectives.py`` (2.11).
+    Source: torch 2.11 ``distributed/pipelining/stage.py`` (``backward_maybe_with_nosync``) and
+        ``distributed/fsdp/_fully_shard/`` (``_fsdp_param_group.py``, ``_fsdp_collectives.py``).
     """
     timeline, states = context.timeline, context.states
     compute, reduce = states.compute_bytes, states.reduce_bytes
@@ -55,6 +57,10 @@ def _fully_sharded(context: StageContext) -> Iterator[Tensor]:
     if keeps_gathered:
         total = compute * sum(unit.base.full * unit.count for unit in blocks)
         yield _tensor("gathered blocks", "gathered_parameters", total, timeline.forward, timeline.backward_end)
+        if context.plan.layout.pp > 1:
+            trained = sum(_trainable_elements(context, unit) * unit.count for unit in context.units)
+            accumulated = reduce * trained
+            yield _tensor("whole gradients", "gradients", accumulated, timeline.forward, timeline.backward_end)
     else:
         copies = 3 if is_fsdp2 else 2
         yield _tensor(

@@ -18,15 +18,37 @@ class LossBytes:
 LOSS_BYTES: dict[LossKind, LossBytes] = {
     # logits 2, their fp32 copy 4, log-softmax 4; then log-softmax 4 with its gradient 4 and the softmax gradient 4.
     "torch": LossBytes(forward=10, backward=12),
-    # The model's output record keeps the 2-byte logits alive through backward.
-    "huggingface": LossBytes(forward=10, backward=14),
+    # The trainer drops the logits before backward; autocast casts the softmax gradient to 2 bytes as it is made.
+    "huggingface": LossBytes(forward=10, backward=10),
+    # Outputs of an FSDP1-wrapped model are cast to fp32 and held: 4 more in forward and in backward.
+    "huggingface_fsdp1": LossBytes(forward=14, backward=16),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
     "vocab_parallel": LossBytes(forward=6, backward=6),
     # Transformer Engine's kernel writes the gradient over the logits; one transposed copy stands beside them.
     "vocab_parallel_fused": LossBytes(forward=4, backward=4),
+    # One kernel from low-precision logits to their gradient.
+    "fused": LossBytes(forward=4, backward=4),
+    # The same after the model has cast its logits to fp32: logits 2, fp32 logits turned gradient 4, cast gradient 2.
+    "fused_upcast": LossBytes(forward=6, backward=8),
 }
 """torch ``aten/src/ATen/native/LossNLL.cpp`` and ``SoftMax.cpp``; transformers ``loss/loss_utils.py``; Megatron-LM
 ``core/tensor_parallel/cross_entropy.py``; TransformerEngine ``common/triton/cross_entropy.py``."""
+
+FUSED_KIND: dict[LossKind, LossKind] = {
+    "torch": "fused",
+    "huggingface": "fused_upcast",
+    "huggingface_fsdp1": "fused_upcast",
+    "vocab_parallel": "vocab_parallel_fused",
+}
+UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel"}
+
+
+def loss_kind(*, engine_kind: LossKind, fused_loss: bool | None) -> LossKind:
+    """The loss a recipe asks for: the engine's own, or its fused or unfused counterpart."""
+    if fused_loss is None:
+        return engine_kind
+    return (FUSED_KIND if fused_loss else UNFUSED_KIND).get(engine_kind, engine_kind)
+
 
 FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12)
 """With fp32 activations the fp32 copy is the logits themselves."""
@@ -35,17 +57,6 @@ FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12)
 def loss_bytes(*, kind: LossKind, element_bytes: int) -> LossBytes:
     """Bytes per logit of a loss implementation for activations of ``element_bytes``."""
     return LOSS_BYTES[kind] if element_bytes < 4 else FULL_PRECISION_LOSS_BYTES
-
-
-def fused_linear_chunks(*, vocab_size: int, hidden_size: int) -> int:
-    """Pieces a fused head-and-loss kernel works in, so that one piece's logits are no larger than the head's input.
-
-    Source: Hsu et al. 2024, arXiv:2410.10989 (Liger Kernel), section 3.2: ``ceil(V / h)`` rounded up to a power of 2.
-
-    >>> fused_linear_chunks(vocab_size=128256, hidden_size=4096)
-    32
-    """
-    return 1 << (ceil(vocab_size / hidden_size) - 1).bit_length()
 
 
 def logits_bytes(*, tokens: int, vocab_size: int, shards: int, chunks: int, bytes_per_logit: int) -> Bytes:

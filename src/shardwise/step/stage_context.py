@@ -43,7 +43,7 @@ class StageContext:
     @cached_property
     def states(self) -> StateBytes:
         """Bytes per parameter of each state."""
-        return state_bytes(engine=self.plan.engine, precision=self.plan.recipe.precision)
+        return state_bytes(engine=self.plan.engine, precision=self.plan.recipe.precision, zero_stage=self.zero_stage)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -70,7 +70,7 @@ class StageContext:
         """fp32 modules under torch autocast: fp32 residual stream and cached low-precision weight copies."""
         torch_engine = self.profile.sharding in ("fsdp2", "fsdp1")
         mixed = self.states.compute_bytes < self.states.weight_bytes
-        return torch_engine and mixed and not self.gathers_parameters
+        return torch_engine and mixed and not self.gathers_parameters and not self.has_adapter
 
     @cached_property
     def in_flight(self) -> float:
@@ -172,7 +172,21 @@ class StageContext:
     @cached_property
     def saved(self) -> tuple[tuple[SavedTensor, ...], ...]:
         """Saved tensors of one block of every run, without recomputation."""
-        return tuple(saved_tensors(layer, self.block_context) for layer, _ in self.layer_runs)
+        return tuple(
+            saved_tensors(layer, self.block_context) + self._adapter_tensors(layer) for layer, _ in self.layer_runs
+        )
+
+    def _adapter_tensors(self, layer: LayerSpec) -> tuple[SavedTensor, ...]:
+        """What LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
+        if not self.has_adapter:
+            return ()
+        element, recipe = self.block_context.element_bytes, self.plan.recipe
+        added = adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
+        first = [weight for weight in added if weight.name.endswith("lora_A")]
+        inputs = sum(weight.shape[1] // (self.plan.layout.tp if weight.split == "row" else 1) for weight in first)
+        dropped = inputs * (element + 1) if recipe.lora_dropout_fraction > 0 else 0
+        num_bytes = self.tokens * (len(first) * recipe.lora_rank * element + dropped)
+        return (SavedTensor(name="adapters", num_bytes=num_bytes),)
 
     def kept_bytes(self, run: int) -> Bytes:
         """Bytes one block of a run keeps from forward to backward when it is recomputed as the recipe says."""

@@ -6,6 +6,7 @@ from math import ceil
 from shardwise.engine import LossKind
 from shardwise.model import Weight
 from shardwise.step.inventory import Operation
+from shardwise.step.loss import loss_kind
 from shardwise.step.matmul_operations import LocalMatrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.stage_context import StageContext
@@ -13,8 +14,11 @@ from shardwise.step.stage_context import StageContext
 LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
     "torch": (18, 18),
     "huggingface": (26, 18),
+    "huggingface_fsdp1": (26, 18),
     "vocab_parallel": (34, 14),
     "vocab_parallel_fused": (6, 4),
+    "fused": (6, 4),
+    "fused_upcast": (12, 10),
 }
 """Memory traffic per logit in 16 bits, forward and backward, counted kernel by kernel: torch casts to fp32 (6), reads
 twice and writes log-softmax (12), and its backward reads two and writes one in fp32, then casts (18); the Hugging Face

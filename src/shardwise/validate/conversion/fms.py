@@ -29,6 +29,10 @@ MODELS = {
 }
 
 
+LIGER_CHUNKS = 32
+"""Pieces Liger computes a 128,256-word head and loss in at width 4,096: ceil(V / h) to a power of two."""
+
+
 def convert_run(row: MeasurementRow) -> Conversion:
     """A RUNFMS row: full, LoRA or 4-bit LoRA fine-tuning on one GPU, or FSDP full-shard on two or four."""
     num_gpus, micro_batch, seq_len = (row.integer(name) for name in ("n_gpus", "micro_batch", "seq"))
@@ -54,7 +58,8 @@ def convert_run(row: MeasurementRow) -> Conversion:
             adapter=_adapter(row),
             lora_rank=16,
             lora_targets="attention",
-            fused_loss=True if has_chunked_head else None,
+            fused_loss=True if "foak" in framework and not has_chunked_head else None,
+            loss_chunks=LIGER_CHUNKS if has_chunked_head else 1,
         ),
         layout=Layout(dp_shard=num_gpus, zero_stage=3 if num_gpus > 1 else 0),
         engine=_engine(num_gpus),
