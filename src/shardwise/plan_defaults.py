@@ -1,0 +1,99 @@
+"""What a plan file may leave open, and how each gap is filled."""
+
+from dataclasses import replace
+
+from shardwise.cluster import Cluster
+from shardwise.layout import Layout, Schedule, ZeroStage
+from shardwise.model import ModelSpec
+from shardwise.plan import EngineName
+from shardwise.plan_fields import Value
+from shardwise.recipe import Recipe
+from shardwise.rules.engines import OFFERS
+
+REST = -1
+"""``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
+TORCH_ENGINES = ("native", "torchtitan")
+
+
+def fill_layout(
+    given: dict[str, Value], *, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName
+) -> tuple[Layout, tuple[str, ...]]:
+    """The whole layout, and a sentence for every choice that the plan file left open.
+
+    ``dp_shard`` takes what is left of the world. ``zero_stage`` is what the engine is mostly used with: 3 for FSDP, 1
+    for Megatron's distributed optimizer, 2 for DeepSpeed (1 under a pipeline, 3 to offload parameters), 0 without
+    ranks to divide over. ``sequence_parallel`` and ``expert_tp`` follow ``tp``. Parameters stay gathered between
+    forward and backward under a pipeline, as in torchtitan.
+    """
+    stated = {name: value for name, value in given.items() if not (name == "dp_shard" and value == REST)}
+    layout = Layout(**stated)  # type: ignore[arg-type]
+    notes: list[str] = []
+    layout = _fill_data_parallel(layout, stated, cluster, notes)
+    layout = _fill_zero_stage(layout, stated, recipe, engine, notes)
+    layout = _fill_tensor_parallel(layout, stated, model, recipe, engine, notes)
+    layout = _fill_pipeline(layout, stated, engine, notes)
+    return layout, tuple(notes)
+
+
+def _fill_data_parallel(layout: Layout, stated: dict[str, Value], cluster: Cluster, notes: list[str]) -> Layout:
+    if "dp_shard" in stated:
+        return layout
+    others = layout.world_size // layout.dp_shard
+    rest = max(1, cluster.num_gpus // others)
+    axis = "dp_replicate" if stated.get("zero_stage") == 0 and "dp_replicate" not in stated else "dp_shard"
+    if rest > 1:
+        notes.append(f"{axis}={rest}: what is left of {cluster.num_gpus} GPUs")
+    return replace(layout, dp_replicate=rest) if axis == "dp_replicate" else replace(layout, dp_shard=rest)
+
+
+def default_zero_stage(*, layout: Layout, recipe: Recipe, engine: EngineName) -> ZeroStage:
+    """The ZeRO stage of a plan that names none."""
+    if engine == "deepspeed":
+        if recipe.offload in ("parameters", "nvme"):
+            return 3
+        if layout.pp > 1:
+            return 1
+    elif layout.state_shard_size == 1 and recipe.offload == "none":
+        return 0
+    if layout.state_shard_size == 1 and recipe.offload == "none":
+        return 0
+    return OFFERS[engine].default_zero_stage
+
+
+def _fill_zero_stage(
+    layout: Layout, stated: dict[str, Value], recipe: Recipe, engine: EngineName, notes: list[str]
+) -> Layout:
+    if "zero_stage" in stated:
+        return layout
+    stage = default_zero_stage(layout=layout, recipe=recipe, engine=engine)
+    if layout.state_shard_size > 1:
+        notes.append(f"zero_stage={stage}: what {engine} is mostly used with")
+    return replace(layout, zero_stage=stage)
+
+
+def _fill_tensor_parallel(
+    layout: Layout, stated: dict[str, Value], model: ModelSpec, recipe: Recipe, engine: EngineName, notes: list[str]
+) -> Layout:
+    if layout.tp == 1:
+        return layout
+    divides = recipe.seq_len % (layout.cp * layout.tp) == 0
+    if "sequence_parallel" not in stated and OFFERS[engine].has_sequence_parallel and divides:
+        layout = replace(layout, sequence_parallel=True)
+        notes.append(f"sequence_parallel=true: {engine} divides norms and residuals over tp={layout.tp}")
+    if "expert_tp" not in stated and model.is_moe and layout.ep == 1:
+        layout = replace(layout, expert_tp=layout.tp)
+        notes.append(f"expert_tp={layout.tp}: without ep, experts are divided over tp")
+    return layout
+
+
+def _fill_pipeline(layout: Layout, stated: dict[str, Value], engine: EngineName, notes: list[str]) -> Layout:
+    if layout.pp == 1:
+        return layout
+    if "schedule" not in stated and layout.vpp > 1:
+        schedule: Schedule = "interleaved"
+        layout = replace(layout, schedule=schedule)
+        notes.append(f"schedule=interleaved: {layout.vpp} chunks a stage")
+    if "reshard_after_forward" not in stated and engine in TORCH_ENGINES and layout.zero_stage == 3:
+        layout = replace(layout, reshard_after_forward=False)
+        notes.append("reshard_after_forward=false: under a pipeline gathering again for every micro-batch costs more")
+    return layout

@@ -1,0 +1,266 @@
+"""Read and write plan files (``shardwise.plan/1``): the one document that travels through the whole loop.
+
+Everything is optional but ``model``, ``cluster`` and ``recipe.seq_len``. What is left open is filled by
+``plan_defaults`` and said in ``Plan.assumptions``.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, NoReturn, get_args
+
+from shardwise.cluster import Cluster
+from shardwise.errors import PlanError, ShardwiseError
+from shardwise.layout import Layout
+from shardwise.model import ModelSpec
+from shardwise.plan import PLAN_SCHEMA, EngineName, Plan
+from shardwise.plan_defaults import fill_layout
+from shardwise.plan_fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
+from shardwise.plan_text import (
+    MAX_PLAN_BYTES,
+    YAML_SUFFIXES,
+    decode_plan,
+    parse_plan_text,
+    read_plan_bytes,
+    require_plain,
+)
+from shardwise.recipe import Recipe
+
+PlanSource = str | Path | Mapping[str, object]
+PARTS = (
+    Field(name="schema", kind="choice", choices=(PLAN_SCHEMA,)),
+    Field(name="model", kind="choice", synonyms=("model_name", "config")),
+    Field(name="cluster", kind="choice", synonyms=("hardware", "gpus", "gpu", "node")),
+    Field(name="recipe", kind="choice", synonyms=("training", "train")),
+    Field(name="layout", kind="choice", synonyms=("parallelism", "parallel", "strategy")),
+    Field(name="engine", kind="choice", choices=get_args(EngineName), synonyms=("framework", "backend")),
+)
+
+
+def read_plan(source: PlanSource, *, overrides: Mapping[str, object] | None = None) -> Plan:
+    """The plan in a JSON or YAML file, in JSON or YAML text, or in a mapping.
+
+    Args:
+        source: a path; or text that starts with ``{`` or has several lines; or the parsed document.
+        overrides: a partial plan whose values win over the source's, before anything left open is filled.
+
+    Raises:
+        PlanError, RecipeError, LayoutError, ModelError, ClusterError: one sentence, a code and a fix. Rules of validity
+            are not checked here; see :func:`shardwise.rules.require_valid`.
+    """
+    tree, folder = _read_tree(source)
+    return _build_plan(_with_overrides(tree, overrides or {}), folder, _read_model, _read_cluster)
+
+
+def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
+    """The plans of a JSONL file, in order; a line that is no plan is answered by its error. Blank lines are skipped.
+
+    Raises:
+        PlanError: the file itself cannot be read.
+    """
+    path = Path(path)
+    try:
+        stream = path.open("rb")
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            f"the file of plans {str(path)[:120]!r} cannot be read: {getattr(error, 'strerror', None) or error}",
+            code="plan-not-found" if isinstance(error, FileNotFoundError) else "plan-unreadable",
+            fix="give the path of a .jsonl file with one plan a line",
+        ) from None
+    with stream:
+        yield from read_plan_lines(_bounded_lines(stream), folder=path.parent)
+
+
+def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, each cut where it becomes longer than a plan can be."""
+    while line := stream.readline(MAX_PLAN_BYTES + 1):
+        yield line
+        while len(line) > MAX_PLAN_BYTES and not line.endswith(b"\n"):
+            line = stream.readline(MAX_PLAN_BYTES + 1)
+
+
+def read_plan_lines(lines: Iterable[bytes | str], *, folder: Path | None = None) -> Iterator[Plan | ShardwiseError]:
+    """The plans of JSON lines, in order; a line that is no plan is answered by its error. Blank lines are skipped.
+
+    Equal models and clusters are read once and shared.
+    """
+    read_model, read_cluster = lru_cache(maxsize=64)(_read_model), lru_cache(maxsize=64)(_read_cluster)
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _read_line(line, f"line {number}", folder, read_model, read_cluster)
+
+
+def _read_line(
+    line: bytes | str, name: str, folder: Path | None, read_model: "ReadModel", read_cluster: "ReadCluster"
+) -> Plan | ShardwiseError:
+    try:
+        if len(line) > MAX_PLAN_BYTES:
+            raise PlanError(
+                f"{name} is longer than {MAX_PLAN_BYTES} bytes, the most a plan has",
+                code="plan-too-large",
+                fix="name the model instead of writing it out",
+            )
+        text = decode_plan(line, name=name) if isinstance(line, bytes) else line
+        return _build_plan(parse_plan_text(text, name=name, is_yaml=False), folder, read_model, read_cluster)
+    except ShardwiseError as error:
+        return error
+
+
+def plan_to_json(plan: Plan) -> dict[str, object]:
+    """The plan as the document that :func:`read_plan` turns into an equal plan; fields left open are left out.
+
+    Raises:
+        PlanError: the model or the cluster was built by hand and has no written form.
+    """
+    return {
+        "schema": PLAN_SCHEMA,
+        "model": _written_form(plan.model.spec_json, "model", plan.model.name),
+        "cluster": _written_form(plan.cluster.spec_json, "cluster", plan.cluster.node.id),
+        "recipe": _written_fields(plan.recipe),
+        "layout": _written_fields(plan.layout),
+        "engine": plan.engine,
+    }
+
+
+def _written_form(spec_json: str, part: str, name: str) -> object:
+    if not spec_json:
+        raise PlanError(
+            f"the {part} {name} was built by hand and does not say what it was read from",
+            code="plan-hand-made",
+            fix=f"read the {part} from a name, a file or a mapping",
+        )
+    found: object = json.loads(spec_json)
+    return found
+
+
+def _written_fields(record: Recipe | Layout) -> dict[str, object]:
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
+    }
+
+
+def _read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
+    """The document and the folder it lies in, if it is a file."""
+    if isinstance(source, Mapping):
+        require_plain(source, name="the plan")
+        return source, None
+    if isinstance(source, str) and (source.lstrip().startswith("{") or "\n" in source.strip()):
+        is_yaml = not source.lstrip().startswith("{")
+        return parse_plan_text(source, name="the plan text", is_yaml=is_yaml), None
+    if not isinstance(source, str | Path):
+        raise PlanError(
+            f"a plan is a path, a text or a mapping, not {shown(source)}", code="plan-wrong-type", fix="give a path"
+        )
+    path = Path(source)
+    name = path.name or str(path)
+    text = decode_plan(read_plan_bytes(path), name=name)
+    is_yaml = path.suffix.lower() in YAML_SUFFIXES or not (
+        path.suffix.lower() == ".json" or text.lstrip().startswith(("{", "["))
+    )
+    return parse_plan_text(text, name=name, is_yaml=is_yaml), path.parent
+
+
+def _with_overrides(tree: Mapping[str, object], overrides: Mapping[str, object]) -> Mapping[str, object]:
+    merged = dict(tree)
+    for part, value in overrides.items():
+        existing = merged.get(part)
+        both_groups = isinstance(value, Mapping) and isinstance(existing, Mapping) and part in ("recipe", "layout")
+        merged[part] = {**existing, **value} if both_groups else value  # type: ignore[dict-item]
+    return merged
+
+
+ReadModel = Callable[[str], ModelSpec]
+ReadCluster = Callable[[str], Cluster]
+"""From canonical JSON, so that equal sources can be shared."""
+
+
+def _read_model(source_json: str) -> ModelSpec:
+    from shardwise.families import read_model  # noqa: PLC0415 - writing a plan needs no model reader
+
+    return read_model(json.loads(source_json))
+
+
+def _read_cluster(source_json: str) -> Cluster:
+    from shardwise.catalog import read_cluster  # noqa: PLC0415 - writing a plan needs no catalogue
+
+    return read_cluster(json.loads(source_json))
+
+
+def _build_plan(
+    tree: Mapping[str, object], folder: Path | None, read_model: ReadModel, read_cluster: ReadCluster
+) -> Plan:
+    _check_parts(tree)
+    recipe_values = check_fields("recipe", tree.get("recipe"), RECIPE_FIELDS)
+    if "seq_len" not in recipe_values:
+        _refuse_missing("recipe.seq_len", 'write recipe: {"seq_len": 4096}')
+    layout_values = check_fields("layout", tree.get("layout"), LAYOUT_FIELDS)
+    engine = _engine(tree.get("engine"))
+    recipe = Recipe(**recipe_values)  # type: ignore[arg-type]
+    model = read_model(_source_json("model", tree["model"], folder))
+    cluster = read_cluster(_source_json("cluster", tree["cluster"], folder))
+    layout, assumptions = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)
+    return Plan(model=model, cluster=cluster, recipe=recipe, layout=layout, engine=engine, assumptions=assumptions)
+
+
+def _check_parts(tree: Mapping[str, object]) -> None:
+    """Return when the document has the parts of a plan and no others."""
+    for key in tree:
+        if key not in {part.name for part in PARTS}:
+            refuse_unknown_key("", key, PARTS)
+    schema = tree.get("schema", PLAN_SCHEMA)
+    if schema != PLAN_SCHEMA:
+        raise PlanError(
+            f"the schema is {shown(schema)}, but this program reads {PLAN_SCHEMA}",
+            code="plan-schema",
+            fix=f'write schema: "{PLAN_SCHEMA}", or leave it out',
+        )
+    if tree.get("model") is None:
+        _refuse_missing("model", 'write model: "llama-3.1-8b", the path of a config.json, or a size such as "70B"')
+    if tree.get("cluster") is None:
+        _refuse_missing("cluster", 'write cluster: "8xh100-sxm", or {"node": "dgx-h100", "num_nodes": 2}')
+    if tree.get("recipe") is None:
+        _refuse_missing("recipe.seq_len", 'write recipe: {"seq_len": 4096}')
+
+
+def _refuse_missing(path: str, fix: str) -> NoReturn:
+    raise PlanError(f"the plan has no {path}", code="plan-missing-key", fix=fix)
+
+
+def _engine(value: object) -> EngineName:
+    if value is None:
+        return "native"
+    row = next(part for part in PARTS if part.name == "engine")
+    return check_fields("", {"engine": value}, (row,))["engine"]  # type: ignore[return-value]
+
+
+def _source_json(part: str, value: object, folder: Path | None) -> str:
+    """What names the model or the cluster, as canonical JSON; a path beside the plan file is found from there."""
+    if isinstance(value, Path):
+        value = str(value)
+    if not isinstance(value, str | Mapping):
+        is_size = part == "model" and isinstance(value, int | float) and not isinstance(value, bool)
+        names = "models" if part == "model" else "nodes"
+        raise PlanError(
+            f"{part} is {shown(value)}, neither a name nor a mapping",
+            code="plan-wrong-type",
+            fix=f'write model: {{"num_parameters": {shown(value)}}}'
+            if is_size
+            else f"write a name of shardwise catalog {names}, or the fields as a mapping",
+        )
+    if isinstance(value, str) and folder is not None and _looks_like_path(value):
+        beside = folder / value
+        value = str(beside) if beside.exists() else value
+    try:
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        raise PlanError(
+            f"{part} holds values that no plan file can hold", code="plan-wrong-type", fix="use text, numbers and lists"
+        ) from None
+
+
+def _looks_like_path(text: str) -> bool:
+    has_separator = "/" in text or text.lower().endswith((".json", ".toml"))
+    return has_separator and len(text) < 1024 and "\0" not in text and not Path(text).is_absolute()

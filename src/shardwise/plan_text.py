@@ -1,0 +1,198 @@
+"""From the bytes of a plan file to a tree of plain values, refusing whatever is not a small, well-formed document."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import NoReturn
+
+from shardwise.errors import PlanError
+
+MAX_PLAN_BYTES = 2**20
+"""A plan with a whole model config inside is a few kilobytes."""
+MAX_YAML_BYTES = 2**18
+"""YAML is parsed by slower code."""
+MAX_DEPTH = 24
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def read_plan_bytes(path: Path) -> bytes:
+    """The file's bytes, never more than a plan can have.
+
+    Raises:
+        PlanError: it is missing, is not a file, cannot be read, or is too large.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_PLAN_BYTES + 1)
+    except FileNotFoundError:
+        raise PlanError(f"there is no plan file {_shown(path)}", code="plan-not-found", fix=_near_file(path)) from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise PlanError(
+            f"the plan file {_shown(path)} cannot be read: {reason}",
+            code="plan-unreadable",
+            fix="give the path of a JSON or YAML file that you may read",
+        ) from None
+    if len(data) > MAX_PLAN_BYTES:
+        raise PlanError(
+            f"{_shown(path)} is larger than {MAX_PLAN_BYTES} bytes, the most a plan file has",
+            code="plan-too-large",
+            fix="name the model instead of writing it out, and give many plans as JSON lines (plans.jsonl)",
+        )
+    return data
+
+
+def _shown(path: Path | str) -> str:
+    text = str(path)
+    return repr(text if len(text) <= 120 else f"{text[:117]}...")
+
+
+def _near_file(path: Path) -> str:
+    """The most similar plan file beside the missing one, as a fix."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a missing file pays for it
+
+    try:
+        beside = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".json", *YAML_SUFFIXES)]
+    except (OSError, ValueError):
+        beside = []
+    near = get_close_matches(path.name, beside, n=1)
+    return f"use {path.parent / near[0]}" if near else "check the path; a plan starts as the output of shardwise plan"
+
+
+def decode_plan(data: bytes, *, name: str) -> str:
+    """The text of the file.
+
+    Raises:
+        PlanError: it is empty or is not UTF-8 text.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PlanError(
+            f"{name} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x})",
+            code="plan-not-text",
+            fix="save it as UTF-8",
+        ) from None
+    if "\0" in text:
+        raise PlanError(f"{name} holds zero bytes, so it is not text", code="plan-not-text", fix="save it as UTF-8")
+    if not text.strip():
+        raise PlanError(
+            f"{name} is empty",
+            code="plan-empty",
+            fix='write at least {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096}}',
+        )
+    return text
+
+
+def parse_plan_text(text: str, *, name: str, is_yaml: bool) -> Mapping[str, object]:
+    """The document as a mapping with text keys, without duplicates, aliases, NaN or absurd nesting.
+
+    Raises:
+        PlanError: with the line where the text stops being a plan.
+    """
+    try:
+        tree = _parse_yaml(text, name=name) if is_yaml else _parse_json(text, name=name)
+    except RecursionError:
+        _refuse_depth(name)
+    if not isinstance(tree, Mapping):
+        what = "a list" if isinstance(tree, list) else f"a single value ({type(tree).__name__})"
+        raise PlanError(
+            f"{name} holds {what}, not the named parts of a plan",
+            code="plan-not-a-mapping",
+            fix="write model, cluster and recipe as keys; many plans go one a line into a .jsonl file",
+        )
+    require_plain(tree, name=name)
+    return tree
+
+
+def _refuse_depth(name: str) -> NoReturn:
+    raise PlanError(
+        f"{name} is nested deeper than {MAX_DEPTH} levels",
+        code="plan-too-deep",
+        fix="flatten it: a plan has three levels",
+    )
+
+
+def require_plain(tree: object, *, name: str) -> None:
+    """Return when the tree is shallow and every number in it is finite.
+
+    Raises:
+        PlanError: otherwise, with the path of the offending value.
+    """
+    level: list[tuple[str, object]] = [("", tree)]
+    for _ in range(MAX_DEPTH):
+        below: list[tuple[str, object]] = []
+        for path, value in level:
+            if isinstance(value, float) and not isfinite(value):
+                raise PlanError(
+                    f"{path.removeprefix('.') or name} is {value}, which is not a finite number",
+                    code="plan-not-finite",
+                    fix=f"write a number, or leave {path.removeprefix('.') or 'it'} out",
+                )
+            if isinstance(value, Mapping):
+                below.extend((f"{path}.{key}", item) for key, item in value.items())
+            elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+                below.extend((f"{path}[{index}]", item) for index, item in enumerate(value))
+        if not below:
+            return
+        level = below
+    _refuse_depth(name)
+
+
+def _parse_json(text: str, *, name: str) -> object:
+    def refuse_constant(constant: str) -> NoReturn:
+        raise PlanError(
+            f"{name} holds {constant}, which is not a number of JSON",
+            code="plan-not-finite",
+            fix="write a finite number, or leave the key out",
+        )
+
+    def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    refuse_duplicate(key, name=name)
+                seen.add(key)
+        return found
+
+    try:
+        tree: object = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=without_duplicates)
+    except json.JSONDecodeError as error:
+        raise PlanError(
+            f"{name} is not JSON: {_lower_first(error.msg)} at line {error.lineno}, column {error.colno}",
+            code="plan-syntax",
+            fix="mend that line, or save the plan as .yaml if it is YAML",
+        ) from None
+    except ValueError:
+        raise PlanError(
+            f"{name} holds a whole number of thousands of digits",
+            code="plan-out-of-range",
+            fix="write a smaller number",
+        ) from None
+    return tree
+
+
+def refuse_duplicate(key: str, *, name: str) -> NoReturn:
+    """Raise for a key that was given twice, of which a plain reader would silently drop one."""
+    raise PlanError(
+        f"{name} gives the key {key!r} twice in one place", code="plan-duplicate-key", fix=f"keep one {key!r}"
+    )
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _parse_yaml(text: str, *, name: str) -> object:
+    if len(text) > MAX_YAML_BYTES:
+        raise PlanError(
+            f"{name} is larger than {MAX_YAML_BYTES} bytes, the most a YAML plan has",
+            code="plan-too-large",
+            fix="name the model instead of writing it out, or save the plan as JSON",
+        )
+    from shardwise.plan_yaml import load_yaml  # noqa: PLC0415 - yaml is slow to import and most plans are JSON
+
+    return load_yaml(text, name=name)
