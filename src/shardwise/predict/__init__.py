@@ -1,6 +1,8 @@
 """The prediction of a plan: views of its inventory as memory, time and cost."""
 
 from shardwise.plan import Plan
+from shardwise.predict.assumptions import plan_assumptions
+from shardwise.predict.cost import predict_cost
 from shardwise.predict.memory import predict_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import Prediction
@@ -9,13 +11,16 @@ __all__ = ["predict"]
 
 
 def predict(plan: Plan) -> Prediction:
-    """What a plan will need and how fast it will run; the plan is valid by ``shardwise.rules``."""
+    """What a plan will need, how fast it will run and, when it names tokens, what that costs.
+
+    The plan is valid by ``shardwise.rules``; nothing is checked again here.
+    """
     memory = predict_memory(plan)
     time, throughput = predict_time(plan)
     return Prediction(
         memory=memory,
         time=time,
         throughput=throughput,
-        cost=None,
-        assumptions=plan.model.assumptions + plan.cluster.assumptions,
+        cost=predict_cost(plan=plan, throughput=throughput),
+        assumptions=plan_assumptions(plan),
     )

@@ -1,0 +1,163 @@
+"""GPU-hours, days, dollars and energy of a whole run: from a predicted plan, or from a model and an assumed MFU."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from shardwise.cluster import Dtype, Gpu, Price
+from shardwise.errors import RecipeError
+from shardwise.formulas import run_cost
+from shardwise.formulas.flop_counts import six_n_flop_per_token
+from shardwise.model import ModelSpec
+from shardwise.plan import Plan
+from shardwise.predict.goodput import GOOD, POOR, TYPICAL, predict_goodput
+from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
+from shardwise.prediction import CostPrediction, Throughput
+from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
+
+TYPICAL_MFU_FRACTION = 0.40
+"""A well-tuned dense run in bf16: Llama 3 405B reports 0.38 to 0.43 (arXiv:2407.21783, table 4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRequest:
+    """A run to be priced without a layout: FLOP, hardware and the share of its peak that is reached."""
+
+    model: ModelSpec
+    tokens: float
+    gpu: Gpu
+    num_gpus: int
+    mfu_fraction: float = TYPICAL_MFU_FRACTION
+    seq_len: int | None = None
+    """Counts causal attention too when given; ``None`` counts ``6 N``."""
+    usd_per_gpu_hour: Dollars | None = None
+    """The user's price; it goes before ``price``."""
+    price: Price | None = None
+    goodput_fraction: float | None = None
+    """The user's goodput; ``None`` predicts a band from published failure rates."""
+
+
+def estimate_cost(request: CostRequest) -> CostPrediction:
+    """Cost of a run from its FLOP and an assumed MFU.
+
+    Raises:
+        RecipeError: a figure that cannot be: tokens, MFU, goodput, price or number of GPUs out of range.
+    """
+    _check(request)
+    if request.seq_len is None:
+        per_token = six_n_flop_per_token(num_params=request.model.num_active_params)
+        convention = "6N with every active parameter"
+    else:
+        per_token = model_flop_per_token(request.model, seq_len=request.seq_len)
+        convention = MFU_CONVENTION
+    dtype, peak = _training_peak(request.gpu)
+    ideal_hours = run_cost.gpu_hours(
+        total_flop=per_token * request.tokens, peak_flop_per_s=peak, mfu_fraction=request.mfu_fraction
+    )
+    sentence = (
+        f"MFU {request.mfu_fraction:.1%} of the dense {dtype} peak ({peak / 1e12:.0f} TFLOP/s) is assumed; "
+        f"FLOP are counted as {convention}"
+    )
+    return _priced(request, ideal_hours, (sentence,))
+
+
+def predict_cost(
+    *, plan: Plan, throughput: Throughput, usd_per_gpu_hour: Dollars | None = None
+) -> CostPrediction | None:
+    """Cost of the tokens a plan names at its predicted rate; ``None`` when it names none."""
+    tokens = plan.recipe.tokens
+    if tokens is None:
+        return None
+    request = CostRequest(
+        model=plan.model,
+        tokens=tokens,
+        gpu=plan.cluster.gpu,
+        num_gpus=plan.layout.world_size,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        price=plan.cluster.price,
+    )
+    _check(request)
+    ideal_hours = tokens / throughput.tokens_per_s_per_gpu / SECONDS_PER_HOUR
+    return _priced(request, ideal_hours, ("the predicted step time holds for the whole run",))
+
+
+def _training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
+    candidates: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32")
+    for dtype in candidates:
+        if peak := gpu.peak_flop_per_s(dtype):
+            return dtype, peak
+    raise RecipeError(
+        f"no peak rate is known for {gpu.id}, so GPU-hours cannot follow from an MFU",
+        code="cost-no-peak",
+        fix="name a GPU of the catalogue (shardwise catalog gpus)",
+    )
+
+
+def _check(request: CostRequest) -> None:
+    problem = _problem(request)
+    if problem is not None:
+        code, message, fix = problem
+        raise RecipeError(message, code=code, fix=fix)
+
+
+def _problem(request: CostRequest) -> tuple[str, str, str] | None:
+    """The first figure that cannot be, as code, message and fix."""
+    if not (isfinite(request.tokens) and 0 < request.tokens <= 1e18):
+        return "cost-tokens", f"tokens={request.tokens:g} is not a positive count below 1e18", "set tokens=1e12"
+    if not 0 < request.mfu_fraction <= 1:
+        return "cost-mfu", f"mfu={request.mfu_fraction:g} is not a share above 0 and up to 1", "set mfu=0.4"
+    if request.num_gpus < 1:
+        return "cost-gpus", f"{request.num_gpus} GPUs cannot train", "name at least 1 GPU"
+    if request.goodput_fraction is not None and not 0 < request.goodput_fraction <= 1:
+        return (
+            "cost-goodput",
+            f"goodput={request.goodput_fraction:g} is not a share above 0 and up to 1",
+            "set goodput=0.9 or leave it out",
+        )
+    price = request.usd_per_gpu_hour
+    if price is not None and not (isfinite(price) and 0 <= price <= 1e6):
+        return "cost-price", f"{price:g} USD per GPU-hour is not a price", "set a price such as 2.5"
+    return None
+
+
+def _priced(request: CostRequest, ideal_hours: float, assumptions: tuple[str, ...]) -> CostPrediction:
+    """Divide by goodput, multiply by price and power."""
+    typical, low, high, goodput_sentence = _goodput(request)
+    hours = ideal_hours / typical
+    usd_per_hour, price_source = _price(request)
+    power_w = request.gpu.tdp_w
+    energy_sentence = (
+        f"energy counts {power_w:.0f} W per GPU all the time, without hosts, network and cooling"
+        if power_w
+        else f"the power of {request.gpu.id} is unknown, so energy is not counted"
+    )
+    return CostPrediction(
+        tokens=request.tokens,
+        gpu_hours=hours,
+        days=run_cost.run_days(gpu_hours=hours, num_gpus=request.num_gpus),
+        usd=None if usd_per_hour is None else run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=usd_per_hour),
+        usd_per_gpu_hour=usd_per_hour,
+        price_source=price_source,
+        goodput_fraction=typical,
+        goodput_low_fraction=low,
+        goodput_high_fraction=high,
+        energy_mwh=run_cost.energy_mwh(gpu_hours=hours, gpu_power_w=power_w),
+        assumptions=(*assumptions, goodput_sentence, energy_sentence),
+    )
+
+
+def _goodput(request: CostRequest) -> tuple[float, float, float, str]:
+    given = request.goodput_fraction
+    if given is not None:
+        return given, given, given, f"goodput {given:.1%} was given"
+    goodput = predict_goodput(num_gpus=request.num_gpus)
+    sentence = f"goodput: {TYPICAL.description}; best case {GOOD.description}; worst case {POOR.description}"
+    return goodput.fraction, goodput.low_fraction, goodput.high_fraction, sentence
+
+
+def _price(request: CostRequest) -> tuple[Dollars | None, str]:
+    if request.usd_per_gpu_hour is not None:
+        return request.usd_per_gpu_hour, "given"
+    price = request.price
+    if price is None:
+        return None, "no price is known"
+    return price.usd_per_gpu_hour, f"{price.provider}, {price.kind}, {price.date} ({price.source})"

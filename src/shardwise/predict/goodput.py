@@ -1,0 +1,92 @@
+"""Share of wall time that moves training forward, as a band: how often machines fail is known only to a factor."""
+
+from dataclasses import dataclass
+
+from shardwise.formulas.goodput import daly_interval_s, exponential_goodput, job_mtbf_s
+from shardwise.units import Seconds
+
+GPUS_PER_FAILURE_NODE = 8
+"""Published failure rates are per node of eight GPUs."""
+MIN_FRACTION = 1e-3
+"""Below this failures outrun restarts and the job does not finish; the floor keeps the figures finite."""
+MAX_EXPONENT = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """How often an eight-GPU node stops the job, and what a failure and a checkpoint cost."""
+
+    failures_per_node_day: float
+    restart_s: Seconds
+    """From a failure until training runs again."""
+    blocking_s: Seconds
+    """What one checkpoint holds training up; not the time until the file is safe."""
+    description: str
+
+
+TYPICAL = Reliability(
+    failures_per_node_day=5e-3,
+    restart_s=600.0,
+    blocking_s=6.3,
+    description="5 failures per 1,000 node-days (Meta RSC's model; Llama 3 405B saw 3.8), 10 minutes to restart, "
+    "6.3 s blocked by an asynchronous checkpoint (PyTorch DCP, 7B)",
+)
+GOOD = Reliability(
+    failures_per_node_day=2.34e-3,
+    restart_s=300.0,
+    blocking_s=0.59,
+    description="2.34 per 1,000 node-days (Meta RSC-2), 5 minutes, 0.59 s (ByteCheckpoint, 405B)",
+)
+POOR = Reliability(
+    failures_per_node_day=6.5e-3,
+    restart_s=1200.0,
+    blocking_s=14.0,
+    description="6.5 per 1,000 node-days (Meta RSC-1), 20 minutes, 14 s (PyTorch DCP, slowest)",
+)
+"""All figures are rows of ``catalog/hardware/data/reliability.csv``. The OPT-175B logbook's 15.6 per 1,000 node-days
+lies outside the band."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Useful share of the wall time of a job, with the band that published failure rates leave."""
+
+    fraction: float
+    low_fraction: float
+    high_fraction: float
+    mtbf_s: Seconds
+    """Mean time between failures at the typical rate."""
+    checkpoint_interval_s: Seconds
+    """The interval that wastes least at the typical rate."""
+
+
+def predict_goodput(*, num_gpus: int) -> Goodput:
+    """Goodput of a job that checkpoints at the best interval (Daly) on ``num_gpus`` GPUs."""
+    mtbf_s = _mtbf_s(TYPICAL, num_gpus)
+    return Goodput(
+        fraction=goodput_fraction(TYPICAL, num_gpus=num_gpus),
+        low_fraction=goodput_fraction(POOR, num_gpus=num_gpus),
+        high_fraction=goodput_fraction(GOOD, num_gpus=num_gpus),
+        mtbf_s=mtbf_s,
+        checkpoint_interval_s=daly_interval_s(blocking_s=TYPICAL.blocking_s, mtbf_s=mtbf_s),
+    )
+
+
+def goodput_fraction(reliability: Reliability, *, num_gpus: int) -> float:
+    """Goodput at one failure rate, with the checkpoint interval that suits it."""
+    mtbf_s = _mtbf_s(reliability, num_gpus)
+    interval_s = daly_interval_s(blocking_s=reliability.blocking_s, mtbf_s=mtbf_s)
+    if interval_s + reliability.blocking_s > MAX_EXPONENT * mtbf_s:
+        return MIN_FRACTION
+    fraction = exponential_goodput(
+        interval_s=interval_s,
+        blocking_s=reliability.blocking_s,
+        restart_s=reliability.restart_s,
+        mtbf_s=mtbf_s,
+    )
+    return max(MIN_FRACTION, fraction)
+
+
+def _mtbf_s(reliability: Reliability, num_gpus: int) -> Seconds:
+    nodes = max(1, -(-num_gpus // GPUS_PER_FAILURE_NODE))
+    return job_mtbf_s(num_nodes=nodes, failures_per_node_day=reliability.failures_per_node_day)
