@@ -12,9 +12,9 @@ from shardwise.cluster import Gpu
 from shardwise.errors import ClusterError
 from shardwise.units import GB_PER_S, format_gib
 
-_MAKERS = frozenset(
-    {"nvidia", "amd", "intel", "google", "tesla", "geforce", "instinct", "gpu", "gpus", "tensor", "core"}
-)
+_MAKERS = ("nvidia", "amd", "intel", "google", "tesla", "geforce", "instinct")
+_IDLE_WORDS = frozenset({*_MAKERS, "gpu", "gpus", "tensor", "core"})
+_WORDS_OF_MANY_SERVERS = frozenset({"sxm", "pcie", "bm", "vm"})
 _TRAY_SUFFIX = "-tray"
 _MAX_LISTED = 8
 
@@ -52,7 +52,7 @@ def find_part(name: str, *, prefix: str = "") -> Found | None:
         raise _ambiguous_gpu(name, gpus, prefix)
     if gpus:
         return Found(gpu_id=gpus[0].gpu.id)
-    nodes = tuple(node_id for node_id, node_words in _node_words() if words and words <= node_words)
+    nodes = _nodes_with(words)
     if len(nodes) > 1:
         raise _ambiguous_node(name, nodes, prefix)
     return Found(node_id=nodes[0]) if nodes else None
@@ -73,13 +73,17 @@ def unknown_name(name: str, *, prefix: str = "") -> ClusterError:
 
 
 def _squash(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    """The spelling that is compared: letters and digits, without a leading maker's name."""
+    lowered = text.lower()
+    for maker in _MAKERS:
+        lowered = re.sub(rf"^\W*{maker}\b", "", lowered)
+    return re.sub(r"[^a-z0-9]", "", lowered)
 
 
 def _words(text: str) -> frozenset[str]:
     words = re.split(r"[^a-z0-9]+", text.lower())
     memory_as_number = (re.sub(r"^(\d+)(?:gb|gib|g)$", r"\1", word) for word in words)
-    return frozenset(word for word in memory_as_number if word and word not in _MAKERS)
+    return frozenset(word for word in memory_as_number if word and word not in _IDLE_WORDS)
 
 
 def _shown(name: str) -> str:
@@ -108,7 +112,14 @@ def _exact_names() -> dict[str, Found]:
 
 @lru_cache(maxsize=1)
 def _node_words() -> tuple[tuple[str, frozenset[str]], ...]:
-    return tuple((node.id, _words(" ".join(node.names[:2]))) for node in node_names())
+    return tuple((node.id, _words(node.id)) for node in node_names())
+
+
+def _nodes_with(words: frozenset[str]) -> tuple[str, ...]:
+    """Ids that have all the words; at least one of the words must be a name, such as dgx or p5."""
+    names_a_server = any(re.match(r"[a-z]", word) and word not in _WORDS_OF_MANY_SERVERS for word in words)
+    fitting = tuple(node_id for node_id, node_words in _node_words() if words <= node_words)
+    return fitting if names_a_server else ()
 
 
 def _gpu_words(entry: GpuEntry) -> frozenset[str]:
