@@ -16,7 +16,6 @@ Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
 LossKind = Literal[
     "torch",
     "huggingface",
-    "huggingface_fsdp1",
     "vocab_parallel",
     "vocab_parallel_fused",
     "fused",
@@ -201,7 +200,7 @@ _PROFILES = (
         has_fused_activation=False,
         saves_gathered_input=False,
         selective_policy="core_attention",
-        loss="huggingface_fsdp1",
+        loss="huggingface",
         has_foreach_optimizer=True,
         has_persistent_gradients=False,
         keeps_dummy_weight_gradients=False,

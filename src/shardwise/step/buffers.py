@@ -53,9 +53,9 @@ def _fully_sharded(context: StageContext) -> Iterator[Tensor]:
     is_fsdp2 = context.profile.sharding == "fsdp2"
     keeps_gathered = not context.plan.layout.reshard_after_forward or context.plan.layout.pp > 1
     blocks = [unit for unit in context.units if unit.is_block]
-    largest = max((unit.base.full for unit in blocks), default=0)
+    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
     if keeps_gathered:
-        total = compute * sum(unit.base.full * unit.count for unit in blocks)
+        total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
         yield _tensor("gathered blocks", "gathered_parameters", total, timeline.forward, timeline.backward_end)
         if context.plan.layout.pp > 1:
             trained = sum(_trainable_elements(context, unit) * unit.count for unit in context.units)
@@ -66,20 +66,24 @@ def _fully_sharded(context: StageContext) -> Iterator[Tensor]:
         yield _tensor(
             "gathered blocks (forward)",
             "gathered_parameters",
-            copies * compute * largest,
+            copies * largest,
             timeline.forward,
             timeline.forward,
         )
         if timeline.loss_backward > timeline.forward:
             last = timeline.loss_backward
-            yield _tensor("gathered last block", "gathered_parameters", compute * largest, last - 1, last)
+            yield _tensor("gathered last block", "gathered_parameters", largest, last - 1, last)
     for unit in blocks:
         moments = timeline.runs[unit.run]
         trained = _trainable_elements(context, unit)
         for moment in (moments.first_backward, moments.last_backward):
             if not keeps_gathered:
                 yield _tensor(
-                    "gathered and prefetched block", "gathered_parameters", 2 * compute * unit.base.full, moment, moment
+                    "gathered and prefetched block",
+                    "gathered_parameters",
+                    2 * context.gathered_bytes(unit),
+                    moment,
+                    moment,
                 )
             inputs = 2 if is_fsdp2 else 1
             waiting = (compute + inputs * reduce) * trained
@@ -163,6 +167,12 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
 def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
     """Whole-tensor gradients on their way into an accumulation buffer."""
     timeline, compute = context.timeline, context.states.compute_bytes
+    if context.plan.recipe.adapter == "qlora":
+        largest = max((unit.base.largest_matrix for unit in context.units if unit.is_block), default=0)
+        for moments in timeline.runs:
+            yield _tensor(
+                "dequantised weight", "temporaries", compute * largest, moments.first_backward, moments.last_backward
+            )
     if context.has_adapter or context.gathers_parameters:
         return
     if context.profile.keeps_dummy_weight_gradients:

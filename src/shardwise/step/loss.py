@@ -18,10 +18,8 @@ class LossBytes:
 LOSS_BYTES: dict[LossKind, LossBytes] = {
     # logits 2, their fp32 copy 4, log-softmax 4; then log-softmax 4 with its gradient 4 and the softmax gradient 4.
     "torch": LossBytes(forward=10, backward=12),
-    # The trainer drops the logits before backward; autocast casts the softmax gradient to 2 bytes as it is made.
-    "huggingface": LossBytes(forward=10, backward=10),
-    # Outputs of an FSDP1-wrapped model are cast to fp32 and held: 4 more in forward and in backward.
-    "huggingface_fsdp1": LossBytes(forward=14, backward=16),
+    # The model's output record keeps the 2-byte logits alive through backward.
+    "huggingface": LossBytes(forward=10, backward=14),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
     "vocab_parallel": LossBytes(forward=6, backward=6),
     # Transformer Engine's kernel writes the gradient over the logits; one transposed copy stands beside them.
@@ -37,7 +35,6 @@ LOSS_BYTES: dict[LossKind, LossBytes] = {
 FUSED_KIND: dict[LossKind, LossKind] = {
     "torch": "fused",
     "huggingface": "fused_upcast",
-    "huggingface_fsdp1": "fused_upcast",
     "vocab_parallel": "vocab_parallel_fused",
 }
 UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel"}

@@ -40,13 +40,14 @@ def held_states(context: StageContext) -> HeldStates:
         else:
             host += round(GRADIENT_BUFFER_FACTOR * optimizer)
         on_device = offload in ("none", "optimizer")
+        frozen = _frozen(context, unit)
         if not on_device:
-            host += parameters + gradients
-            parameters = gradients = 0
+            host += parameters + gradients + frozen
+            parameters = gradients = frozen = 0
         elif offload == "optimizer":
             host += gradients
         tensors += _always(context, f"{unit.name} parameters", "parameters", parameters)
-        tensors += _always(context, f"{unit.name} frozen parameters", "parameters", _frozen(context, unit))
+        tensors += _always(context, f"{unit.name} frozen parameters", "parameters", frozen)
         tensors += _gradients(context, unit, gradients)
         if on_device:
             step_gradients = states.step_gradients * unit.count

@@ -14,7 +14,6 @@ from shardwise.step.stage_context import StageContext
 LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
     "torch": (18, 18),
     "huggingface": (26, 18),
-    "huggingface_fsdp1": (26, 18),
     "vocab_parallel": (34, 14),
     "vocab_parallel_fused": (6, 4),
     "fused": (6, 4),
