@@ -59,7 +59,6 @@ def convert_run(row: MeasurementRow) -> Conversion:
             lora_rank=16,
             lora_targets="attention",
             lora_dropout_fraction=0.0 if _adapter(row) == "none" else 0.1,
-            lora_dropout_fraction=0.1,
             fused_loss=True if "foak" in framework and not has_chunked_head else None,
             loss_chunks=LIGER_CHUNKS if has_chunked_head else 1,
         ),
