@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from render.sample_records import MODEL, PREDICTION, too_big
+from render.sample_records import PLAN, PREDICTION, too_big
 from shardwise.ledger import MEMORY_COMPONENTS
 from shardwise.render.json_prediction import prediction_object
 from shardwise.render.json_text import json_line, json_text
 from shardwise.units import GIB
 
-WRITTEN = json.loads(json_text(prediction_object(model=MODEL, prediction=PREDICTION)))
+WRITTEN = json.loads(json_text(prediction_object(plan=PLAN, prediction=PREDICTION)))
 
 
 def test_the_top_level_is_the_contract():
@@ -87,11 +87,11 @@ def test_parameters_are_exact_counts():
 
 
 def test_a_plan_that_does_not_fit_says_so():
-    assert prediction_object(model=MODEL, prediction=too_big())["fits"] is False
+    assert prediction_object(plan=PLAN, prediction=too_big())["fits"] is False
 
 
 def test_without_tokens_there_is_no_cost():
-    assert "cost" not in prediction_object(model=MODEL, prediction=replace(PREDICTION, cost=None))
+    assert "cost" not in prediction_object(plan=PLAN, prediction=replace(PREDICTION, cost=None))
 
 
 @pytest.mark.parametrize("write", [json_text, json_line])
@@ -102,4 +102,4 @@ def test_what_is_not_a_number_is_never_written(write, number):
 
 
 def test_a_jsonl_answer_is_one_line():
-    assert "\n" not in json_line(prediction_object(model=MODEL, prediction=PREDICTION))
+    assert "\n" not in json_line(prediction_object(plan=PLAN, prediction=PREDICTION))

@@ -2,54 +2,87 @@
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from shardwise.cli.command import UsageError
 from shardwise.cli.options import DEFAULT_SEQ_LEN, given_layout, given_recipe
 from shardwise.plan import Plan
 
 STANDARD_INPUT = "-"
+MODEL_ALONE_FIX = "name the cluster as well: {model} 8xh100-sxm"
 
 
 def plan_from(arguments: argparse.Namespace) -> Plan:
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file."""
-    from shardwise.plan_file import plan_to_json, read_plan
+    from shardwise.plan_file import read_plan
 
-    recipe, layout = given_recipe(arguments), given_layout(arguments)
     if arguments.cluster is not None:
-        return read_plan(model_and_cluster(arguments, recipe=recipe, layout=layout))
-    plan = read_plan(_plan_source(arguments.source))
-    if not (recipe or layout or arguments.engine):
-        return plan
-    written = plan_to_json(plan)
-    return read_plan(
-        {
-            **written,
-            "recipe": {**_section(written, "recipe"), **recipe},
-            "layout": {**_section(written, "layout"), **layout},
-            "engine": arguments.engine or plan.engine,
-        }
-    )
+        return plan_from_mapping(with_cluster(arguments), arguments)
+    if arguments.source == STANDARD_INPUT:
+        return plan_from_mapping(parse_standard_input(standard_input_lines()), arguments)
+    path = Path(arguments.source)
+    _require_plan_file(path)
+    return read_plan(path, overrides=given_parts(arguments))
 
 
-def model_and_cluster(
-    arguments: argparse.Namespace, *, recipe: dict[str, object], layout: dict[str, object]
-) -> dict[str, object]:
-    """MODEL, CLUSTER and options as a plan file would say them."""
-    return {
-        "model": arguments.source,
-        "cluster": arguments.cluster,
-        "recipe": {"seq_len": DEFAULT_SEQ_LEN, **recipe},
-        "layout": layout,
-        **({"engine": arguments.engine} if arguments.engine else {}),
-    }
+def plan_from_mapping(document: Mapping[str, object], arguments: argparse.Namespace) -> Plan:
+    """The plan in a parsed document, with the options."""
+    from shardwise.plan_file import read_plan
+
+    return read_plan(document, overrides=given_parts(arguments))
 
 
-def read_standard_input() -> str:
-    """All of standard input; a person who forgot the pipe is told so."""
+def given_parts(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the options say, as a partial plan."""
+    parts: dict[str, object] = {"recipe": given_recipe(arguments), "layout": given_layout(arguments)}
+    if arguments.engine:
+        parts["engine"] = arguments.engine
+    return {name: value for name, value in parts.items() if value}
+
+
+def with_cluster(arguments: argparse.Namespace) -> dict[str, object]:
+    """MODEL and CLUSTER as a plan file would say them."""
+    return {"model": arguments.source, "cluster": arguments.cluster, "recipe": {"seq_len": DEFAULT_SEQ_LEN}}
+
+
+def standard_input_lines() -> Iterator[bytes]:
+    """The lines of standard input; a person who forgot the pipe is told so.
+
+    Raises:
+        UsageError: standard input is a terminal.
+    """
     if sys.stdin.isatty():
         raise UsageError(
             "'-' reads a plan from standard input, but nothing is piped into it",
             code="cli-usage",
-            fix="pipe a plan file: shardwise predict - < plan.json",
+            fix="pipe a plan file: `shardwise predict - < plan.json`",
         )
-    return sys.stdin.read()
+    from shardwise.plan_text import MAX_PLAN_BYTES
+
+    while line := sys.stdin.buffer.readline(MAX_PLAN_BYTES + 1):
+        yield line
+
+
+def parse_standard_input(lines: Iterable[bytes]) -> Mapping[str, object]:
+    """The one plan, in JSON or YAML, that the lines make."""
+    from shardwise.plan_text import decode_plan, parse_plan_text
+
+    name = "standard input"
+    text = decode_plan(b"".join(lines), name=name)
+    return parse_plan_text(text, name=name, is_yaml=not text.lstrip().startswith(("{", "[")))
+
+
+def _require_plan_file(path: Path) -> None:
+    """Return when the path may be a plan file.
+
+    Raises:
+        UsageError: it is a model's name, or a folder, so that a cluster is missing.
+    """
+    is_name = not path.exists() and not path.suffix
+    if is_name or path.is_dir():
+        raise UsageError(
+            f"'{path}' is no plan file; a model needs a cluster beside it",
+            code="cli-usage",
+            fix=MODEL_ALONE_FIX.format(model=path),
+        )

@@ -1,15 +1,18 @@
 """Predict the memory, step time and cost of a plan, or of every plan in a JSONL file.
 
-A PLAN that ends in .jsonl (or several JSON lines on standard input) is answered by one JSON line a plan, in order; a
+A PLAN that ends in .jsonl (or several JSON lines on standard input) is answered by one JSON line a plan, in order. A
 plan that cannot be used is answered by an error object on its line, and the exit code is still 0.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import (
     add_engine_option,
     add_json_option,
@@ -17,32 +20,120 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
 )
-from shardwise.cli.output import stdout_style, write_line
-from shardwise.cli.plan_source import plan_from
+from shardwise.cli.output import stdout_style, write_file, write_line
+from shardwise.cli.plan_source import (
+    STANDARD_INPUT,
+    given_parts,
+    parse_standard_input,
+    plan_from,
+    plan_from_mapping,
+    standard_input_lines,
+)
+from shardwise.cli.progress import with_progress
+from shardwise.errors import ShardwiseError
+
+if TYPE_CHECKING:
+    from shardwise.plan import Plan
+    from shardwise.prediction import Prediction
+
+JSONL_SUFFIX = ".jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
     add_plan_source(parser)
     add_json_option(parser)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the memory picture")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the picture that works offline")
+    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
     add_engine_option(parser)
     add_recipe_options(parser)
     add_layout_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the prediction; exit code 3 when the plan does not fit."""
-    from shardwise.predict import predict
+    """Print the prediction of one plan, or one line for each of many."""
+    if arguments.cluster is None and arguments.source.endswith(JSONL_SUFFIX):
+        from shardwise.plan_file import read_plans
 
-    plan = plan_from(arguments)
-    prediction = predict(plan)
+        return _answer_lines(read_plans(arguments.source), arguments)
+    if arguments.source == STANDARD_INPUT:
+        return _answer_standard_input(arguments)
+    return _answer(plan_from(arguments), arguments)
+
+
+def _answer_standard_input(arguments: argparse.Namespace) -> int:
+    lines = (line for line in standard_input_lines() if line.strip())
+    first, second = next(lines, b""), next(lines, b"")
+    if second and _is_object(first):
+        from shardwise.plan_file import read_plan_lines
+
+        return _answer_lines(read_plan_lines(chain((first, second), lines)), arguments)
+    return _answer(plan_from_mapping(parse_standard_input(chain((first, second), lines)), arguments), arguments)
+
+
+def _is_object(line: bytes) -> bool:
+    """Whether a line is a whole JSON object, so that what follows it is another plan."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
+    """One prediction; exit code 3 when the plan does not fit."""
+    prediction = _predict(plan)
+    if arguments.svg is not None:
+        from shardwise.render.svg_memory import memory_svg
+
+        write_file(arguments.svg, memory_svg(prediction.memory, title=plan.model.name), is_forced=arguments.is_forced)
+    if arguments.html is not None:
+        from shardwise.render.html_prediction import prediction_html
+
+        page = prediction_html(plan=plan, prediction=prediction)
+        write_file(arguments.html, page, is_forced=arguments.is_forced)
     if arguments.is_json:
         from shardwise.render.json_prediction import prediction_object
         from shardwise.render.json_text import json_text
 
-        write_line(json_text(prediction_object(model=plan.model, prediction=prediction)))
+        write_line(json_text(prediction_object(plan=plan, prediction=prediction)))
     else:
         from shardwise.render.text_prediction import prediction_text
 
         write_line(prediction_text(plan=plan, prediction=prediction, style=stdout_style()))
     return EXIT_OK if prediction.fits else EXIT_DOES_NOT_FIT
+
+
+def _predict(plan: "Plan") -> "Prediction":
+    from shardwise.predict import predict
+    from shardwise.rules import require_valid
+
+    require_valid(plan)
+    return predict(plan)
+
+
+def _answer_lines(plans: "Iterable[Plan | ShardwiseError]", arguments: argparse.Namespace) -> int:
+    """One JSON object a line, in the order of the plans."""
+    if given_parts(arguments) or arguments.svg or arguments.html:
+        raise UsageError(
+            "options of a recipe, a layout or a picture do not go with many plans at once",
+            code="cli-usage",
+            fix="write them into the plans, or predict one plan",
+        )
+    from shardwise.render.json_text import json_line
+
+    for plan in with_progress(plans, label="predicting"):
+        sys.stdout.write(json_line(_line_object(plan)) + "\n")
+    return EXIT_OK
+
+
+def _line_object(plan: "Plan | ShardwiseError") -> dict[str, object]:
+    from shardwise.render.errors import error_object
+    from shardwise.render.json_prediction import prediction_object
+
+    try:
+        if isinstance(plan, ShardwiseError):
+            raise plan
+        return prediction_object(plan=plan, prediction=_predict(plan))
+    except ShardwiseError as error:
+        return error_object(message=error.message, code=error.code, fix=error.fix)

@@ -15,7 +15,7 @@ def explanation_object(explanation: Explanation) -> dict[str, object]:
     return {
         "schema": EXPLANATION_SCHEMA,
         "plan": plan_to_json(plan),
-        "prediction": prediction_object(model=plan.model, prediction=explanation.prediction),
+        "prediction": prediction_object(plan=plan, prediction=explanation.prediction),
         "findings": findings_list(explanation.findings),
         "changes": [change_object(change) for change in explanation.changes],
     }

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.ledger import MEMORY_COMPONENTS, TIME_COMPONENTS
-from shardwise.model import ModelSpec
+from shardwise.plan import Plan
 from shardwise.prediction import (
     CommunicationEntry,
     CostPrediction,
@@ -14,12 +14,14 @@ from shardwise.prediction import (
     Throughput,
     TimePrediction,
 )
+from shardwise.render.names import stated_assumptions
 
 PREDICTION_SCHEMA = "shardwise.prediction/1"
 
 
-def prediction_object(*, model: ModelSpec, prediction: Prediction) -> dict[str, object]:
+def prediction_object(*, plan: Plan, prediction: Prediction) -> dict[str, object]:
     """The whole prediction; ``cost`` is there only when the recipe names its tokens."""
+    model = plan.model
     written: dict[str, object] = {
         "schema": PREDICTION_SCHEMA,
         "fits": prediction.fits,
@@ -34,7 +36,7 @@ def prediction_object(*, model: ModelSpec, prediction: Prediction) -> dict[str, 
     }
     if prediction.cost is not None:
         written["cost"] = cost_object(prediction.cost)
-    written["assumptions"] = [*model.assumptions, *prediction.assumptions]
+    written["assumptions"] = list(stated_assumptions(plan=plan, prediction=prediction))
     return written
 
 

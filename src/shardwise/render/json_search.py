@@ -40,7 +40,7 @@ def ranked_plan_object(ranked: RankedPlan) -> dict[str, object]:
     return {
         "rank": ranked.rank,
         "plan": plan_to_json(ranked.plan),
-        "prediction": prediction_object(model=ranked.plan.model, prediction=ranked.prediction),
+        "prediction": prediction_object(plan=ranked.plan, prediction=ranked.prediction),
         "objective_value": ranked.objective_value,
         "ratio_to_best": ranked.ratio_to_best,
         "is_tie": ranked.is_tie,
@@ -54,7 +54,7 @@ def closest_object(closest: ClosestPlan) -> dict[str, object]:
     """What came closest to fitting, what it lacks, and the changes that were found to help."""
     return {
         "plan": plan_to_json(closest.plan),
-        "prediction": prediction_object(model=closest.plan.model, prediction=closest.prediction),
+        "prediction": prediction_object(plan=closest.plan, prediction=closest.prediction),
         "missing_bytes": closest.missing_bytes,
         "because": closest.because,
         "reliefs": [

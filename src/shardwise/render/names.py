@@ -6,6 +6,7 @@ from shardwise.cluster import Cluster
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
+from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
 from shardwise.units import format_count
 
@@ -66,3 +67,8 @@ def value_text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     return str(value)
+
+
+def stated_assumptions(*, plan: Plan, prediction: Prediction) -> tuple[str, ...]:
+    """Everything that was filled in or taken for granted, each sentence once."""
+    return tuple(dict.fromkeys((*plan.assumptions, *prediction.assumptions)))

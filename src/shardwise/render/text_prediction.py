@@ -8,10 +8,13 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
-from shardwise.render.names import batch_text, cluster_text, layout_text, model_text, recipe_text
+from shardwise.render.names import batch_text, cluster_text, layout_text, model_text, recipe_text, stated_assumptions
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
 from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds, format_usd
+
+MAX_COLLECTIVES = 8
+"""Lines of the table of collectives; JSON has them all."""
 
 
 def prediction_text(*, plan: Plan, prediction: Prediction, style: TextStyle = PLAIN) -> str:
@@ -33,7 +36,7 @@ def prediction_parts(*, plan: Plan, prediction: Prediction) -> Iterator[Renderab
     if prediction.cost is not None:
         yield Text()
         yield cost_text(prediction.cost)
-    yield from assumption_parts((*plan.model.assumptions, *plan.cluster.assumptions, *prediction.assumptions))
+    yield from assumption_parts(stated_assumptions(plan=plan, prediction=prediction))
 
 
 def plan_header(plan: Plan) -> Table:
@@ -103,18 +106,18 @@ def time_parts(time: TimePrediction) -> Iterator[RenderableType]:
 
 
 def _communication_table(time: TimePrediction) -> Table:
-    table = plain_table(title="Communication of one step")
+    """The collectives that cost the most exposed time."""
+    slowest = sorted(time.communication, key=lambda entry: (-entry.exposed_s, -entry.total_s))[:MAX_COLLECTIVES]
+    hidden = len(time.communication) - len(slowest)
+    more = f", the {len(slowest)} most exposed of {len(time.communication)}" if hidden else ""
+    table = plain_table(title=f"Communication of one step{more}")
     table.add_column("what")
-    table.add_column("collective")
     table.add_column("over")
-    table.add_column("payload", justify="right")
-    table.add_column("calls", justify="right")
-    table.add_column("total", justify="right")
-    table.add_column("exposed", justify="right")
-    for entry in time.communication:
+    for heading in ("payload", "calls", "total", "exposed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for entry in slowest:
         table.add_row(
             entry.name,
-            entry.kind,
             f"{entry.axis}={entry.group_size}",
             format_gb(entry.num_bytes),
             f"{entry.count:,}",
@@ -150,12 +153,12 @@ def cost_text(cost: CostPrediction) -> Text:
 
 
 def assumption_parts(assumptions: tuple[str, ...]) -> Iterator[RenderableType]:
-    """What was assumed, one line each, without repeats."""
+    """What was assumed, one line each."""
     if not assumptions:
         return
     yield Text()
     yield Text("Assumed", style="bold")
-    for sentence in dict.fromkeys(assumptions):
+    for sentence in assumptions:
         line = Table.grid(padding=(0, 1))
         line.add_row("-", sentence)
         yield line
