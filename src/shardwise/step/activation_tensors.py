@@ -66,7 +66,8 @@ def live_bytes(context: StageContext, run: int) -> Bytes:
     if context.recomputed_layers(context.layer_runs[run][1]) == 0:
         return 0
     whole = sum(tensor.num_bytes for tensor in context.saved[run])
-    return context.live_block_copies * (whole - context.kept_bytes(run))
+    dense = sum(tensor.num_bytes for tensor in context.saved[run] if not tensor.is_routed)
+    return whole - context.kept_bytes(run) + (context.live_block_copies - 1) * dense
 
 
 def resident(context: StageContext, num_bytes: Bytes) -> Bytes:

@@ -55,6 +55,8 @@ class SavedTensor:
     num_bytes: Bytes
     kept_by_operation_policy: bool = False
     """Selective recomputation of torchtitan keeps it: outputs of attention and of every second matrix product."""
+    is_routed: bool = False
+    """Belongs to routed experts."""
     is_core_attention: bool = False
     """Selective recomputation of Megatron drops it: softmax and dropout of the attention scores."""
 
@@ -176,10 +178,14 @@ def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTen
     routed = context.tokens * spec.num_experts_per_tok // context.sequence_shards
     width = spec.moe_intermediate_size // context.expert_tp
     copies = 1 + spec.is_gated + (spec.is_gated and not context.has_fused_activation)
-    yield SavedTensor(name="experts.dispatched_input", num_bytes=routed * hidden * size)
-    yield SavedTensor(name="experts.pre_activation", num_bytes=routed * width * size, kept_by_operation_policy=True)
-    yield SavedTensor(name="experts.intermediates", num_bytes=routed * width * size * copies)
-    yield SavedTensor(name="experts.output", num_bytes=routed * hidden * size, kept_by_operation_policy=True)
+    yield SavedTensor(name="experts.dispatched_input", num_bytes=routed * hidden * size, is_routed=True)
+    yield SavedTensor(
+        name="experts.pre_activation", num_bytes=routed * width * size, kept_by_operation_policy=True, is_routed=True
+    )
+    yield SavedTensor(name="experts.intermediates", num_bytes=routed * width * size * copies, is_routed=True)
+    yield SavedTensor(
+        name="experts.output", num_bytes=routed * hidden * size, kept_by_operation_policy=True, is_routed=True
+    )
     yield SavedTensor(name="router.scores", num_bytes=4 * context.tokens * spec.num_experts // context.sequence_shards)
     if spec.shared_intermediate_size:
         yield from _dense("shared_experts", spec.shared_intermediate_size, spec.is_gated, context)
