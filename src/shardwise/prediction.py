@@ -58,6 +58,11 @@ class StageMemory:
     """Pinned or pageable host memory of one rank."""
     nvme_bytes: Bytes
 
+    @property
+    def needed_bytes(self) -> Bytes:
+        """What the rank cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
+        return self.device_used_bytes - self.peak_reserved_bytes + self.peak_allocated_bytes
+
     def component_bytes(self, component: MemoryComponent) -> Bytes:
         """Bytes of one component at the peak."""
         return next(entry.num_bytes for entry in self.components if entry.component == component)
@@ -82,6 +87,16 @@ class MemoryPrediction:
     def worst(self) -> StageMemory:
         """The stage whose ranks need the most device memory."""
         return max(self.stages, key=lambda stage: stage.device_used_bytes)
+
+    @property
+    def needed_bytes(self) -> Bytes:
+        """What the neediest device cannot do without; cached blocks are given back before an allocation fails."""
+        return max(stage.needed_bytes for stage in self.stages)
+
+    @property
+    def spare_bytes(self) -> Bytes:
+        """What that device has beyond its need; negative when it does not fit."""
+        return self.capacity_bytes - self.needed_bytes
 
     @property
     def fits_device(self) -> bool:
