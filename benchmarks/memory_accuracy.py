@@ -1,10 +1,14 @@
 """Print predicted beside measured memory for every shipped run that a plan repeats.
 
-Usage: python benchmarks/memory_accuracy.py [FAMILY ...] [--unused]
+Usage: python benchmarks/memory_accuracy.py [FAMILY ...] [--unused] [--write]
+(--write records the summaries under benchmarks/results)
 """
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 from shardwise.units import GIB
 from shardwise.validate.accuracy import AccuracyReport, RowAccuracy, memory_accuracy
@@ -18,10 +22,14 @@ def main() -> None:
     report = memory_accuracy(runs=runs)
     for row in report.rows:
         print(row_text(row))
-    print_summaries(report)
+    summaries = "\n".join(summary_lines(report))
+    print(summaries)
     if "--unused" in sys.argv:
-        for reason, count in Counter((row.family, row.reason) for row in report.unused).most_common():
-            print(f"{count:4d}  {reason[0]:10s} {reason[1]}")
+        print("\n".join(unused_lines(report)))
+    if "--write" in sys.argv and not families:
+        path = Path(__file__).parent / "results" / f"memory_accuracy-{datetime.now(tz=UTC):%Y-%m-%d}.txt"
+        path.write_text("\n".join([summaries, "", *unused_lines(report)]) + "\n", encoding="utf-8")
+        print(f"wrote {path}")
 
 
 def row_text(row: RowAccuracy) -> str:
@@ -44,22 +52,28 @@ def row_text(row: RowAccuracy) -> str:
     )
 
 
-def print_summaries(report: AccuracyReport) -> None:
+def summary_lines(report: AccuracyReport) -> Iterator[str]:
     """The tables per family and over all of them."""
-    print(f"\n{'family':18s} {'scope':9s} {'n':>4s} {'median':>8s} {'|median|':>8s} {'p90':>7s} {'max':>7s}")
+    yield f"\n{'family':18s} {'scope':9s} {'n':>4s} {'median':>8s} {'|median|':>8s} {'p90':>7s} {'max':>7s}"
     for summary in (*report.families, *report.reported, *report.fitted):
-        print(
+        yield (
             f"{summary.name:18s} {summary.scope:9s} {summary.num_readings:4d} "
             f"{summary.median_signed_fraction * 100:+7.1f}% {summary.median_absolute_fraction * 100:7.1f}% "
             f"{summary.p90_absolute_fraction * 100:6.1f}% {summary.max_absolute_fraction * 100:6.1f}%"
         )
-    print(f"\n{'outcome':18s} {'n':>4s} {'right':>7s} fits:fits fits:oom oom:fits oom:oom")
+    yield f"\n{'outcome':18s} {'n':>4s} {'right':>7s} fits:fits fits:oom oom:fits oom:oom"
     for fit in (*report.fits_by_family, report.fits):
-        print(
+        yield (
             f"{fit.name:18s} {fit.num_rows:4d} {fit.correct_fraction * 100:6.1f}% {fit.fits_predicted_fits:9d} "
             f"{fit.fits_predicted_oom:8d} {fit.oom_predicted_fits:8d} {fit.oom_predicted_oom:7d}"
         )
-    print(f"\nused {len(report.rows)} readings; not used {len(report.unused)} rows (--unused lists the reasons)")
+    yield f"\nused {len(report.rows)} readings; not used {len(report.unused)} rows (--unused lists the reasons)"
+
+
+def unused_lines(report: AccuracyReport) -> Iterator[str]:
+    """Rows left out, counted by family and reason."""
+    for (family, reason), count in Counter((row.family, row.reason) for row in report.unused).most_common():
+        yield f"{count:4d}  {family:10s} {reason}"
 
 
 if __name__ == "__main__":

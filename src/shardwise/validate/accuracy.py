@@ -163,8 +163,8 @@ def interval_error_fraction(*, predicted: float, low: float, high: float) -> flo
 
     >>> interval_error_fraction(predicted=31, low=30, high=32)
     0.0
-    >>> interval_error_fraction(predicted=27, low=30, high=32)
-    -0.1
+    >>> interval_error_fraction(predicted=15, low=30, high=32)
+    -0.5
     """
     if predicted < low:
         return predicted / low - 1

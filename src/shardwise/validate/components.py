@@ -1,19 +1,21 @@
 """Components of memory whose true size is known for a run, beside ours and the peers'."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from shardwise.ledger import MemoryComponent
 from shardwise.model import Weight
 from shardwise.plan import Plan
-from shardwise.prediction import MemoryPrediction, StageMemory
+from shardwise.predict.memory import allocated_at
+from shardwise.prediction import MemoryPrediction
 from shardwise.step.placement import Stage, pipeline_stages, tensor_shards
+from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import Bytes
 from shardwise.validate.measured_runs import measured_runs
 from shardwise.validate.peers import peer_estimates
 from shardwise.validate.records import MeasuredRun
-from shardwise.validate.rows import read_rows
+from shardwise.validate.rows import MeasurementRow, read_rows
 
 ComponentSet = Literal["weights_and_optimizer", "model_states", "activations_and_temporaries"]
 
@@ -49,9 +51,9 @@ def component_comparisons(predict: Callable[[Plan], MemoryPrediction]) -> tuple[
     for run in runs.values():
         if run.family == "SIMUB200" and run.decides_outcome:
             comparisons.extend(_megatron_comparisons(run, predict(run.plan)))
-    for run_id, true_bytes in _measured_static_bytes():
-        if run_id in runs and runs[run_id].plan.recipe.adapter == "none":
-            comparisons.append(_static_comparison(runs[run_id], true_bytes, predict(runs[run_id].plan)))
+    for row in read_rows("components"):
+        if row.id in runs and runs[row.id].plan.recipe.adapter == "none":
+            comparisons.append(_static_comparison(runs[row.id], row))
     return tuple(comparisons)
 
 
@@ -91,7 +93,7 @@ def _megatron_comparisons(run: MeasuredRun, prediction: MemoryPrediction) -> tup
     stages = pipeline_stages(model=run.plan.model, layout=run.plan.layout)
     worst = max(prediction.stages, key=lambda stage: stage.peak_allocated_bytes)
     true_states = megatron_state_bytes(run.plan, stages[worst.stage])
-    predicted_states = _sum(worst, ("parameters", "gradients", "optimizer"))
+    predicted_states = state_high_water(run.plan, stages[worst.stage], STATE_PARTS["model_states"])
     peers = peer_estimates(run.plan)
     return (
         ComponentComparison(
@@ -113,21 +115,36 @@ def _megatron_comparisons(run: MeasuredRun, prediction: MemoryPrediction) -> tup
     )
 
 
-@lru_cache
-def _measured_static_bytes() -> tuple[tuple[str, Bytes], ...]:
-    return tuple((row.id, row.integer("num_bytes") or 0) for row in read_rows("components"))
+STATIC_COMPONENTS: dict[str, ComponentSet] = {
+    "weights_and_optimizer": "weights_and_optimizer",
+    "model_states": "model_states",
+}
+
+STATE_PARTS: dict[ComponentSet, tuple[MemoryComponent, ...]] = {
+    "weights_and_optimizer": ("parameters", "optimizer"),
+    "model_states": ("parameters", "gradients", "optimizer"),
+}
 
 
-def _static_comparison(run: MeasuredRun, true_bytes: Bytes, prediction: MemoryPrediction) -> ComponentComparison:
+def _static_comparison(run: MeasuredRun, row: MeasurementRow) -> ComponentComparison:
+    component = STATIC_COMPONENTS[row.text("component")]
+    is_whole = component == "model_states"
+    stage = pipeline_stages(model=run.plan.model, layout=run.plan.layout)[0]
     return ComponentComparison(
         run_id=run.id,
-        component="weights_and_optimizer",
-        true_bytes=true_bytes,
-        how_known="measured: allocated after training, gradients freed",
-        predicted_bytes=_sum(prediction.worst, ("parameters", "optimizer")),
-        peers=tuple((peer.name, peer.weights_bytes + peer.optimizer_bytes) for peer in peer_estimates(run.plan)),
+        component=component,
+        true_bytes=row.integer("num_bytes") or 0,
+        how_known="measured: allocated when training ends",
+        predicted_bytes=state_high_water(run.plan, stage, STATE_PARTS[component]),
+        peers=tuple(
+            (peer.name, peer.state_bytes if is_whole else peer.weights_bytes + peer.optimizer_bytes)
+            for peer in peer_estimates(run.plan)
+        ),
     )
 
 
-def _sum(stage: StageMemory, components: tuple[str, ...]) -> Bytes:
-    return sum(entry.num_bytes for entry in stage.components if entry.component in components)
+def state_high_water(plan: Plan, stage: Stage, components: tuple[MemoryComponent, ...]) -> Bytes:
+    """The most bytes of some components alive at one moment of a stage's step."""
+    inventory = stage_inventory(plan, stage)
+    kept = tuple(tensor for tensor in inventory.tensors if tensor.component in components)
+    return max(allocated_at(replace(inventory, tensors=kept)))

@@ -270,10 +270,13 @@ def _norm_params(model: ModelSpec) -> int:
 
 
 def megatron_shape(plan: Plan) -> MegatronShape:
-    """The numbers of a plan that Megatron-LM's activation formulas read."""
+    """The numbers of a plan that Megatron-LM's activation formulas read.
+
+    The formulas know no context parallelism; they are given the tokens of one rank, the kindest reading.
+    """
     feed_forward = next((layer.feed_forward for layer in plan.model.layers if layer.feed_forward), None)
     return MegatronShape(
-        seq_len=plan.recipe.seq_len,
+        seq_len=plan.recipe.seq_len // plan.layout.cp,
         micro_batch_size=plan.recipe.micro_batch_size,
         hidden_size=plan.model.hidden_size,
         ffn_hidden_size=_ffn_hidden_size(feed_forward, plan.model.hidden_size),

@@ -11,8 +11,7 @@ ASSUMPTIONS = (
     "weights in torch_dtype; under FSDP with Trainer bf16 or fp16 the trainable ones are upcast to fp32",
     "LoRA rank 16 on q, k, v, o; adapters in fp32 as PEFT casts them; full recomputation; FlashAttention-2",
     "AdamW with foreach temporaries; 4-bit bases are NF4 with double quantisation, or GPTQ of the same size",
-    "foak's loss kernel is Hugging Face's loss with fewer copies of the logits, which a recipe cannot say; liger on "
-    "Llama 3 is a fused head and loss",
+    "LoRA dropout 0.1; foak computes the loss in one kernel; liger, on Llama 3, head and loss in pieces",
     "samples are packed to the context length",
 )
 

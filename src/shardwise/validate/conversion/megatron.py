@@ -113,6 +113,7 @@ ZERO_BUBBLE_ASSUMPTIONS = (
     "fp16 with loss scaling, unfused attention, dropout 0.1, no recomputation, no distributed optimizer",
     "2,048 learned positions",
     "interleaved runs put one layer in every virtual stage",
+    "peak memory is the max allocated that the repository's report_memory prints",
 )
 
 
@@ -152,5 +153,5 @@ def convert_zero_bubble(row: MeasurementRow) -> Conversion:
         layout=Layout(zero_stage=0, pp=pp, vpp=vpp, schedule=schedule),
         engine="megatron",
     )
-    reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="unknown")
+    reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="allocated")
     return measured(row, plan, reading, assumptions=ZERO_BUBBLE_ASSUMPTIONS)

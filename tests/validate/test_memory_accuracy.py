@@ -1,0 +1,56 @@
+"""The accuracy promised for memory, on the shipped measured runs."""
+
+import pytest
+
+from shardwise.validate.accuracy import memory_accuracy
+
+
+@pytest.fixture(scope="module")
+def report():
+    return memory_accuracy()
+
+
+def _family(report, name, scope):
+    return next(summary for summary in report.families if (summary.name, summary.scope) == (name, scope))
+
+
+def _reported(report, scope):
+    return next(summary for summary in report.reported if summary.scope == scope)
+
+
+def test_no_plan_of_a_measured_run_is_refused(report):
+    assert [(row.run.id, row.refusal) for row in report.rows if row.refusal] == []
+
+
+def test_allocated_memory_is_within_five_percent_in_the_median(report):
+    assert _reported(report, "allocated").median_absolute_fraction <= 0.05
+
+
+def test_allocated_memory_is_within_twelve_percent_for_nine_runs_in_ten(report):
+    assert _reported(report, "allocated").p90_absolute_fraction <= 0.12
+
+
+def test_truncated_llama_on_b200_is_within_one_and_a_half_percent(report):
+    assert _family(report, "SIMUB200", "allocated").max_absolute_fraction <= 0.015
+
+
+@pytest.mark.parametrize(
+    ("family", "scope"), [("TTITAN", "reserved"), ("ZBPP", "allocated"), ("SIMUB200", "allocated")]
+)
+def test_pretraining_families_are_within_six_percent_in_the_median(report, family, scope):
+    assert _family(report, family, scope).median_absolute_fraction <= 0.06
+
+
+def test_fits_or_out_of_memory_is_right_for_ninety_three_runs_in_a_hundred(report):
+    assert report.fits.correct_fraction >= 0.93
+
+
+def test_every_reading_is_summarised_once_per_family(report):
+    readings = sum(row.signed_error_fraction is not None for row in report.rows)
+    assert sum(summary.num_readings for summary in report.families) == readings
+
+
+def test_fitted_and_reported_families_do_not_overlap(report):
+    readings = sum(row.signed_error_fraction is not None for row in report.rows)
+    counted = [s.num_readings for s in (*report.reported, *report.fitted) if s.scope == "all"]
+    assert sum(counted) == readings
