@@ -24,8 +24,8 @@ class Part:
     """The dense or the routed weights of one unit, which are divided over different groups."""
 
     name: str
-    held: int
-    """Elements gathered: base and adapter."""
+    gathered_bytes: Bytes
+    """Base and adapter as they are gathered."""
     trained: int
     """Elements whose gradients are reduced."""
     shards: Group
@@ -59,12 +59,23 @@ def _parts(unit: Unit, context: StageContext) -> tuple[Part, ...]:
     groups = Groups(layout=context.plan.layout)
     base, adapter = unit.base, unit.adapter
     trained = adapter if context.has_adapter else base
+    whole_bytes = context.gathered_bytes(unit)
     if not base.expert or groups.expert_shards.size == groups.shards.size:
-        held = base.full + adapter.full
-        return (Part(name=unit.name, held=held, trained=trained.full, shards=groups.shards),)
+        return (Part(name=unit.name, gathered_bytes=whole_bytes, trained=trained.full, shards=groups.shards),)
+    expert_bytes = round(whole_bytes * base.expert / base.full)
     return (
-        Part(name=unit.name, held=base.dense + adapter.dense, trained=trained.dense, shards=groups.shards),
-        Part(name=f"{unit.name} experts", held=base.expert, trained=trained.expert, shards=groups.expert_shards),
+        Part(
+            name=unit.name,
+            gathered_bytes=whole_bytes - expert_bytes,
+            trained=trained.dense,
+            shards=groups.shards,
+        ),
+        Part(
+            name=f"{unit.name} experts",
+            gathered_bytes=expert_bytes,
+            trained=trained.expert,
+            shards=groups.expert_shards,
+        ),
     )
 
 
@@ -87,7 +98,7 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
 
 
 def _gathers(part: Part, unit: Unit, context: StageContext) -> Iterator[Call]:
-    payload = part.held * context.states.compute_bytes
+    payload = part.gathered_bytes
     name = f"all-gather {part.name}"
     yield Call(name=name, kind="all_gather", group=part.shards, num_bytes=payload, phase="forward")
     gathers_again = context.plan.layout.zero_stage == 3 and not keeps_gathered(context)

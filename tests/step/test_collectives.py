@@ -1,0 +1,262 @@
+"""Counts and bytes of collectives against what frameworks were counted to do."""
+
+from collections import Counter
+
+import pytest
+
+import shapes
+from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.step.collectives import stage_collectives
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+
+N = 8_030_261_248
+
+
+def plan_of(layout, *, model=None, engine="native", **recipe):
+    settings = {"seq_len": 2048} | recipe
+    return Plan(
+        model=model or shapes.llama_3_8b(),
+        cluster=shapes.cluster(layout.world_size),
+        recipe=Recipe(**settings),
+        layout=layout,
+        engine=engine,
+    )
+
+
+def calls_of(plan, stage=0):
+    stages = pipeline_stages(model=plan.model, layout=plan.layout)
+    return stage_collectives(StageContext(plan=plan, stage=stages[stage]))
+
+
+def counts(plan, stage=0, *, axes=("dp_shard", "dp_replicate")):
+    found = Counter()
+    for call in calls_of(plan, stage):
+        if call.axis in axes and call.name != "gradient norm":
+            found[call.kind] += call.count
+    return dict(found)
+
+
+def sent_bytes(plan, *, axes=("dp_shard", "dp_replicate")):
+    total = 0.0
+    for call in calls_of(plan):
+        if call.axis in axes and call.name != "gradient norm":
+            factor = all_reduce_factor if call.kind == "all_reduce" else all_gather_factor
+            total += call.count * call.num_bytes * factor(group_size=call.group_size)
+    return total
+
+
+@pytest.mark.parametrize(("num_layers", "gathers", "reductions"), [(4, 9, 5), (80, 161, 81)])
+def test_fsdp2_gathers_twice_and_reduces_once_per_unit(num_layers, gathers, reductions):
+    """Counted on torch 2.13: 9 and 5 for 4 blocks, 161 and 81 for 80; the root is not gathered again."""
+    plan = plan_of(Layout(dp_shard=64), model=shapes.llama_3_8b(num_layers))
+    assert counts(plan) == {"all_gather": gathers, "reduce_scatter": reductions}
+
+
+def test_hybrid_sharding_adds_one_all_reduce_per_unit():
+    """Counted on torch 2.13, 4 blocks on a 2 x 2 mesh: 9 + 5 + 5."""
+    plan = plan_of(Layout(dp_replicate=2, dp_shard=2), model=shapes.llama_3_8b(4))
+    assert counts(plan) == {"all_gather": 9, "reduce_scatter": 5, "all_reduce": 5}
+
+
+def test_keeping_parameters_gathered_halves_the_gathers():
+    """Counted on torch 2.13 with ``reshard_after_forward=False``: 5 and 5."""
+    plan = plan_of(Layout(dp_shard=4, reshard_after_forward=False), model=shapes.llama_3_8b(4))
+    assert counts(plan) == {"all_gather": 5, "reduce_scatter": 5}
+
+
+def test_every_micro_batch_gathers_again():
+    """Counted on torch 2.13 with 4 accumulated micro-batches: 36 all-gathers (reductions too unless synced once)."""
+    plan = plan_of(Layout(dp_shard=4), model=shapes.llama_3_8b(4), global_batch_size=16)
+    assert counts(plan) == {"all_gather": 36, "reduce_scatter": 20}
+
+
+def test_pipelines_gather_and_reduce_once_per_step():
+    plan = plan_of(Layout(dp_shard=4, pp=2), model=shapes.llama_3_8b(4), global_batch_size=32)
+    assert plan.num_microbatches == 8
+    assert counts(plan, stage=0) == {"all_gather": 3, "reduce_scatter": 3}
+
+
+def test_fsdp_sends_eight_bytes_per_parameter():
+    """bf16 gathers twice and fp32 reductions: 8N (n-1)/n; the root is gathered once."""
+    root = 2 * 128256 * 4096 + 4096
+    assert sent_bytes(plan_of(Layout(dp_shard=8))) == pytest.approx((8 * N - 2 * root) * 7 / 8)
+
+
+def test_ddp_in_bf16_sends_four_bytes_per_parameter():
+    sent = sent_bytes(plan_of(Layout(dp_shard=8, zero_stage=0), precision="bf16"))
+    assert sent == pytest.approx(4 * N * 7 / 8, rel=1e-6)
+
+
+def test_ddp_with_fp32_parameters_sends_twice_that():
+    sent = sent_bytes(plan_of(Layout(dp_shard=8, zero_stage=0)))
+    assert sent == pytest.approx(8 * N * 7 / 8, rel=1e-6)
+
+
+def test_ddp_reduces_in_buckets_once_per_step():
+    """25 MiB buckets of fp32 gradients, whatever is accumulated."""
+    one = counts(plan_of(Layout(dp_shard=8, zero_stage=0)))
+    many = counts(plan_of(Layout(dp_shard=8, zero_stage=0), global_batch_size=64))
+    assert one == many == {"all_reduce": -(-4 * N // (25 * 2**20))}
+
+
+def test_megatrons_distributed_optimizer_sends_six_bytes_per_parameter():
+    """fp32 gradients scattered, bf16 weights gathered, once per step."""
+    plan = plan_of(Layout(dp_shard=8, zero_stage=1), engine="megatron", global_batch_size=64)
+    assert sent_bytes(plan) == pytest.approx(6 * N * 7 / 8, rel=1e-6)
+    assert {call.phase for call in calls_of(plan) if call.kind == "all_gather"} == {"forward"}
+
+
+def test_deepspeed_stage_2_reduces_every_micro_batch_and_stage_1_once():
+    """Buckets of 5e8 elements: 2-byte gradients at stage 2, whole fp32 accumulators at stage 1."""
+    stages = {
+        stage: counts(plan_of(Layout(dp_shard=8, zero_stage=stage), engine="deepspeed", global_batch_size=32))
+        for stage in (1, 2)
+    }
+    assert stages[2]["reduce_scatter"] == 4 * -(-2 * N // 10**9)
+    assert stages[1]["reduce_scatter"] == -(-4 * N // 10**9)
+
+
+def test_torchs_zero_1_broadcasts_what_each_rank_updated():
+    plan = plan_of(Layout(dp_shard=8, zero_stage=1))
+    broadcast = next(call for call in calls_of(plan) if call.kind == "broadcast")
+    assert broadcast.count == 8
+    assert broadcast.count * broadcast.num_bytes == pytest.approx(4 * N, rel=1e-6)
+
+
+def test_lora_reduces_adapters_only():
+    plan = plan_of(Layout(dp_shard=8), adapter="lora", lora_rank=16)
+    reduced = sum(call.count * call.num_bytes for call in calls_of(plan) if call.kind == "reduce_scatter")
+    assert reduced == 4 * 32 * 16 * (2 * 8192 + 2 * 5120)
+
+
+def test_one_rank_communicates_nothing():
+    assert calls_of(plan_of(Layout())) == ()
+
+
+def test_tensor_parallelism_needs_two_all_reduces_each_way_per_block():
+    """Megatron: 4 per block, one for the embedding, one for the head's input gradient, three scalars of the loss."""
+    plan = plan_of(Layout(tp=4, zero_stage=0), model=shapes.llama_3_8b(4))
+    large = [call for call in calls_of(plan) if call.axis == "tp" and call.num_bytes == 2048 * 4096 * 2]
+    assert sum(call.count for call in large) == 4 * 4 + 2
+
+
+def test_sequence_parallelism_counts_as_on_torch():
+    """Counted on torch 2.13 for 4 blocks: 18 reduce-scatters, and 19 all-gathers with the output gathered whole."""
+    plan = plan_of(Layout(tp=4, zero_stage=0, sequence_parallel=True), model=shapes.llama_3_8b(4))
+    found = Counter()
+    for call in calls_of(plan):
+        if call.num_bytes == 2048 * 4096 * 2:
+            found[call.kind] += call.count
+    assert found == {"reduce_scatter": 18, "all_gather": 18}
+
+
+def test_megatron_gathers_once_more_for_the_weight_gradient():
+    layout = Layout(tp=4, zero_stage=0, sequence_parallel=True)
+    model = shapes.llama_3_8b(4)
+    found = {
+        engine: sum(
+            call.count
+            for call in calls_of(plan_of(layout, model=model, engine=engine))
+            if call.kind == "all_gather" and call.phase == "backward" and call.name.startswith("sequence")
+        )
+        for engine in ("native", "megatron")
+    }
+    assert found == {"native": 8, "megatron": 16}
+
+
+def test_full_recompute_repeats_the_forwards_communication():
+    layout = Layout(tp=4, zero_stage=0)
+    again = [call for call in calls_of(plan_of(layout, recompute="full")) if call.phase == "recompute"]
+    assert sum(call.count for call in again) == 2 * 32
+    assert not [call for call in calls_of(plan_of(layout, recompute="selective")) if call.phase == "recompute"]
+
+
+def test_ring_attention_passes_keys_and_values_cp_minus_one_times():
+    plan = plan_of(Layout(cp=4, zero_stage=0), engine="megatron", model=shapes.llama_3_8b(2))
+    ring = {call.phase: call for call in calls_of(plan) if call.kind == "send_recv"}
+    assert ring["forward"].count == 2 * 3
+    assert ring["forward"].num_bytes == 512 * 8 * 256 * 2
+    assert ring["backward"].num_bytes == 2 * ring["forward"].num_bytes
+
+
+def test_torchs_context_parallelism_gathers_keys_and_values():
+    plan = plan_of(Layout(cp=4, zero_stage=0), model=shapes.llama_3_8b(2))
+    found = counts(plan, axes=("cp",))
+    assert found == {"all_gather": 4, "reduce_scatter": 2}
+
+
+def test_ulysses_exchanges_heads_for_tokens():
+    plan = plan_of(Layout(cp=4, zero_stage=0), engine="deepspeed", model=shapes.llama_3_8b(2))
+    assert counts(plan, axes=("cp",)) == {"all_to_all": 2 * 4}
+
+
+def moe_model():
+    layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=128, per_token=8)
+    return shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)
+
+
+def test_experts_dispatch_and_combine_in_both_passes():
+    calls = [c for c in calls_of(plan_of(Layout(dp_shard=8, ep=4), model=moe_model())) if c.axis == "ep"]
+    assert sum(call.count for call in calls) == 3 * 4
+    assert {call.num_bytes for call in calls} == {2048 * 8 * 2048 * 2}
+
+
+def test_routed_weights_are_gathered_over_what_expert_parallelism_leaves():
+    calls = calls_of(plan_of(Layout(dp_shard=8, ep=4), model=moe_model()))
+    groups = {call.name: (call.group_size, call.stride) for call in calls if call.kind == "reduce_scatter"}
+    assert groups["reduce-scatter blocks[0] experts"] == (2, 4)
+    assert groups["reduce-scatter blocks[0]"] == (8, 1)
+
+
+def test_pipeline_sends_one_boundary_each_way_per_micro_batch():
+    plan = plan_of(Layout(pp=4, zero_stage=0), global_batch_size=8)
+    sends = [
+        Counter({call.phase: call.count for call in calls_of(plan, stage) if call.kind == "send_recv"})
+        for stage in range(4)
+    ]
+    assert [dict(found) for found in sends] == [
+        {"forward": 8},
+        {"forward": 8, "backward": 8},
+        {"forward": 8, "backward": 8},
+        {"backward": 8},
+    ]
+
+
+def test_interleaving_multiplies_the_messages_and_a_v_turns_without_one():
+    interleaved = plan_of(Layout(pp=4, vpp=2, schedule="interleaved", zero_stage=0), global_batch_size=8)
+    v_shaped = plan_of(Layout(pp=4, schedule="zbv", zero_stage=0), global_batch_size=8)
+    last_of_pipeline = {call.phase: call.count for call in calls_of(interleaved, 3) if call.kind == "send_recv"}
+    turn = {call.phase: call.count for call in calls_of(v_shaped, 3) if call.kind == "send_recv"}
+    assert last_of_pipeline == {"forward": 8, "backward": 16}
+    assert turn == {"forward": 8, "backward": 8}
+
+
+def test_a_table_tied_over_two_stages_is_reduced_between_them():
+    tied = shapes.model(shapes.llama_3_8b().layers[0], num_layers=4, hidden_size=4096, vocab_size=1024, tied=True)
+    plan = plan_of(Layout(pp=2, zero_stage=0), model=tied)
+    table = next(call for call in calls_of(plan) if call.name == "tied embedding gradient")
+    assert (table.group_size, table.num_bytes) == (2, 4 * 1024 * 4096)
+
+
+def test_strides_follow_tp_cp_shard_replicate_pp():
+    layout = Layout(tp=2, cp=3, dp_shard=5, dp_replicate=7, pp=11, zero_stage=3)
+    plan = plan_of(layout, model=shapes.llama_3_8b(11))
+    strides = {(call.axis, call.kind): call.stride for call in calls_of(plan)}
+    assert strides["tp", "all_reduce"] == 1
+    assert strides["cp", "all_gather"] == 2
+    assert strides["dp_shard", "all_gather"] == 2
+    assert strides["dp_replicate", "all_reduce"] == 2 * 3 * 5
+    assert strides["pp", "send_recv"] == 2 * 3 * 5 * 7
+
+
+def test_what_cannot_be_hidden_is_one_call_per_round():
+    plan = plan_of(Layout(dp_shard=8), global_batch_size=24)
+    exposed = [call for call in calls_of(plan) if not call.is_overlappable and call.name != "gradient norm"]
+    assert [(call.name, call.count, call.rounds) for call in exposed] == [
+        ("all-gather embedding and head", 3, 3),
+        ("reduce-scatter embedding and head", 3, 3),
+    ]

@@ -1,0 +1,294 @@
+"""The computations of a rank add up to the closed forms, and divide as the layout says."""
+
+from dataclasses import replace
+
+import pytest
+
+import shapes
+from shardwise.layout import Layout
+from shardwise.model import AttentionSpec
+from shardwise.plan import Plan
+from shardwise.predict.model_flop import matmul_params, model_flop_per_token
+from shardwise.recipe import Recipe
+from shardwise.step.attention_operations import attended_pairs
+from shardwise.step.operations import stage_operations
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+
+LLAMA = shapes.llama_3_8b()
+
+
+def plan_of(model=LLAMA, *, engine="native", layout=None, gpus=None, **recipe):
+    layout = layout or Layout(zero_stage=0)
+    settings = {"seq_len": 8192, "micro_batch_size": 1, "recompute": "none"} | recipe
+    return Plan(
+        model=model,
+        cluster=shapes.cluster(gpus or layout.world_size),
+        recipe=Recipe(**settings),
+        layout=layout,
+        engine=engine,
+    )
+
+
+def operations_of(plan):
+    return [
+        operation
+        for stage in pipeline_stages(model=plan.model, layout=plan.layout)
+        for operation in stage_operations(StageContext(plan=plan, stage=stage))
+    ]
+
+
+def flop(plan, *phases, kinds=("matmul", "grouped_matmul", "attention")):
+    """Model FLOP: flash attention's recomputation inside its backward is not counted (2.5 forwards become 2)."""
+    total = 0.0
+    for operation in operations_of(plan):
+        if operation.kind in kinds and operation.phase in phases:
+            is_flash_backward = operation.kind == "attention" and operation.phase == "backward"
+            total += operation.count * operation.flop * (0.8 if is_flash_backward else 1.0)
+    return total
+
+
+def per_token(plan):
+    """GFLOP of one token, forward and backward."""
+    tokens = plan.recipe.seq_len * plan.recipe.micro_batch_size * plan.num_microbatches
+    return flop(plan, "forward", "backward") * plan.layout.tp * plan.layout.cp / tokens / 1e9
+
+
+def test_llama_3_8b_inventory_gives_the_published_51_5_gflop_per_token():
+    """FORMULAS of the field: 57.9 / 51.5 / 48.2 GFLOP at 8,192 tokens (full attention / causal / 6N)."""
+    plan = plan_of()
+    assert per_token(plan) == pytest.approx(51.5, abs=0.05)
+    attention = flop(plan, "forward", "backward", kinds=("attention",)) / 8192 / 1e9
+    assert per_token(plan) + attention == pytest.approx(57.9, abs=0.05)
+    table = 6 * 128256 * 4096 / 1e9
+    assert per_token(plan) - attention + table == pytest.approx(48.2, abs=0.05)
+
+
+def test_the_inventory_is_the_closed_form_up_to_the_norms():
+    plan = plan_of()
+    norms = 6 * (32 * 2 + 1) * 4096
+    assert per_token(plan) * 1e9 == pytest.approx(model_flop_per_token(LLAMA, seq_len=8192) - norms, rel=1e-12)
+    assert matmul_params(LLAMA) == 8_030_261_248 - 128256 * 4096
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(tp=2, zero_stage=0),
+        Layout(tp=8, zero_stage=0, sequence_parallel=True),
+        Layout(cp=4, zero_stage=0),
+        Layout(pp=4, zero_stage=0),
+        Layout(pp=2, vpp=2, schedule="interleaved", tp=2, cp=2, zero_stage=0),
+        Layout(dp_shard=8),
+    ],
+    ids=lambda layout: f"tp{layout.tp}cp{layout.cp}pp{layout.pp}dp{layout.dp_shard}",
+)
+def test_no_layout_changes_the_flop_of_a_token(layout):
+    assert per_token(plan_of(layout=layout)) == pytest.approx(per_token(plan_of()), rel=1e-9)
+
+
+def test_every_matrix_is_multiplied_three_times():
+    products = {o.name: o for o in operations_of(plan_of()) if o.kind == "matmul"}
+    for name in ("self_attn.q_proj", "mlp.down_proj", "head"):
+        assert products[name].flop == products[f"{name}.dgrad"].flop == products[f"{name}.wgrad"].flop
+    q_proj, gradient = products["self_attn.q_proj"], products["self_attn.q_proj.wgrad"]
+    assert (q_proj.m, q_proj.n, q_proj.k) == (8192, 4096, 4096)
+    assert (gradient.m, gradient.n, gradient.k) == (4096, 4096, 8192)
+    down, transposed = products["mlp.down_proj"], products["mlp.down_proj.dgrad"]
+    assert (down.n, down.k) == (4096, 14336)
+    assert (transposed.n, transposed.k) == (14336, 4096)
+
+
+def test_tensor_parallelism_divides_columns_or_inner_length():
+    products = {o.name: o for o in operations_of(plan_of(layout=Layout(tp=8, zero_stage=0))) if o.kind == "matmul"}
+    assert (products["mlp.gate_proj"].n, products["mlp.gate_proj"].k) == (14336 // 8, 4096)
+    assert (products["mlp.down_proj"].n, products["mlp.down_proj"].k) == (4096, 14336 // 8)
+    assert products["head"].n == 128256 // 8
+
+
+def test_key_heads_are_duplicated_beyond_their_number():
+    products = {o.name: o for o in operations_of(plan_of(layout=Layout(tp=16, zero_stage=0))) if o.kind == "matmul"}
+    assert products["self_attn.k_proj"].n == 128
+
+
+def test_counts_are_blocks_times_micro_batches():
+    plan = plan_of(layout=Layout(dp_shard=2), global_batch_size=6)
+    counts = {o.name: o.count for o in operations_of(plan)}
+    assert counts["self_attn.q_proj"] == 32 * 3
+    assert counts["head"] == 3
+    assert counts["update"] == 1
+
+
+def test_full_recompute_repeats_the_blocks_forward():
+    none, full = plan_of(), plan_of(recompute="full")
+    head = 2 * 8192 * 4096 * 128256
+    assert flop(full, "recompute") == pytest.approx(flop(none, "forward") - head, rel=1e-12)
+    assert flop(none, "recompute") == 0
+
+
+def test_only_some_layers_are_recomputed_when_asked():
+    assert flop(plan_of(recompute="full", recompute_layers=8), "recompute") == pytest.approx(
+        flop(plan_of(recompute="full"), "recompute") / 4, rel=1e-12
+    )
+
+
+def test_selective_recompute_follows_the_engine():
+    """Megatron repeats the attention core, torchtitan's policy every second product and no attention."""
+    core = [o for o in operations_of(plan_of(recompute="selective", engine="megatron")) if o.phase == "recompute"]
+    assert [o.kind for o in core] == ["attention"]
+    policy = [o for o in operations_of(plan_of(recompute="selective", engine="torchtitan")) if o.phase == "recompute"]
+    assert [o.name for o in policy if o.kind == "matmul"] == ["self_attn.k_proj", "self_attn.o_proj", "mlp.up_proj"]
+    assert not [o for o in policy if o.kind == "attention"]
+
+
+def test_frozen_weights_have_no_weight_gradient_and_cost_two_thirds():
+    plain, lora = plan_of(seq_len=512), plan_of(seq_len=512, adapter="lora", lora_rank=1)
+    names = [o.name for o in operations_of(lora)]
+    assert "self_attn.q_proj.wgrad" not in names
+    assert "self_attn.q_proj.dgrad" in names
+    assert "self_attn.q_proj.weight.lora_A.wgrad" in names
+    assert "head.wgrad" not in names
+    assert flop(lora, "forward", "backward", kinds=("matmul",)) == pytest.approx(
+        flop(plain, "forward", "backward", kinds=("matmul",)) * 2 / 3, rel=1e-3
+    )
+
+
+def test_qlora_expands_its_weights_in_both_passes():
+    names = [o.name for o in operations_of(plan_of(adapter="qlora"))]
+    assert {"dequantise", "dequantise.backward"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "window", "expected"),
+    [(True, None, 49 / 2), (False, None, 49), (True, 3, 3 * 7 - 4.5), (True, 9, 49 / 2)],
+)
+def test_pairs_one_head_attends_to(is_causal, window, expected):
+    assert attended_pairs(seq_len=7, is_causal=is_causal, sliding_window=window) == expected
+
+
+def test_a_window_cuts_attention_and_nothing_else():
+    layer = LLAMA.layers[0]
+    windowed = replace(layer, mixer=replace(layer.mixer, sliding_window=1024))
+    model = replace(LLAMA, layers=(windowed,) * 32)
+    attention = flop(plan_of(model), "forward", kinds=("attention",))
+    full = flop(plan_of(), "forward", kinds=("attention",))
+    assert attention / full == pytest.approx((1024 * 8192 - 1024**2 / 2) / (8192**2 / 2))
+    assert flop(plan_of(model), "forward", kinds=("matmul",)) == flop(plan_of(), "forward", kinds=("matmul",))
+
+
+def test_alternating_blocks_are_listed_once_each():
+    layer = LLAMA.layers[0]
+    windowed = replace(layer, mixer=replace(layer.mixer, sliding_window=1024))
+    model = replace(LLAMA, layers=(layer, windowed) * 16)
+    queries = [o for o in operations_of(plan_of(model)) if o.name == "self_attn.q_proj"]
+    assert [o.count for o in queries] == [16, 16]
+
+
+def test_eager_attention_is_bound_by_its_scores():
+    """42 bytes per score in 16 bits, half of them counted: both passes write the whole square."""
+    eager = [o for o in operations_of(plan_of(attention="eager")) if o.kind == "attention"]
+    flash = [o for o in operations_of(plan_of()) if o.kind == "attention"]
+    scores = 32 * 8192**2
+    assert sum(o.num_bytes for o in eager) == 42 * scores
+    assert sum(o.num_bytes for o in flash) < sum(o.num_bytes for o in eager) / 50
+
+
+def test_routed_experts_compute_what_their_tokens_need():
+    layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=128, per_token=8)
+    model = shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)
+    whole = flop(plan_of(model, seq_len=1024), "forward", kinds=("grouped_matmul",))
+    assert whole == 3 * 2 * 1024 * 8 * 3 * 2048 * 768
+    divided = plan_of(model, seq_len=1024, layout=Layout(dp_shard=8, ep=8))
+    assert flop(divided, "forward", kinds=("grouped_matmul",)) == whole
+    experts = next(o for o in operations_of(divided) if o.name == "mlp.experts.up_proj")
+    assert (experts.m, experts.n, experts.k) == (1024 * 8 * 8 // 128, 768, 2048)
+    router = next(o for o in operations_of(divided) if o.name == "mlp.gate")
+    assert router.kind == "matmul"
+    assert router.n == 128
+
+
+def test_the_inventory_of_experts_is_the_closed_form_of_active_parameters():
+    layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=128, per_token=8)
+    model = shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)
+    norms = 6 * (3 * 2 + 1) * 2048
+    closed = model_flop_per_token(model, seq_len=1024) - norms
+    assert per_token(plan_of(model, seq_len=1024)) * 1e9 == pytest.approx(closed, rel=1e-9)
+
+
+def test_a_tied_head_is_multiplied_and_its_table_counts_once():
+    tied = shapes.model(LLAMA.layers[0], num_layers=2, hidden_size=4096, vocab_size=1024, tied=True)
+    heads = [o for o in operations_of(plan_of(tied)) if o.name == "head"]
+    assert [(o.n, o.k) for o in heads] == [(1024, 4096)]
+    assert matmul_params(tied) == tied.num_params
+
+
+def test_adam_reads_and_writes_28_bytes_per_fp32_parameter():
+    update = next(o for o in operations_of(plan_of(layout=Layout(dp_shard=8))) if o.name == "update")
+    assert update.num_bytes == pytest.approx(28 * 8_030_261_248 / 8, rel=1e-4)
+    mixed = next(
+        o
+        for o in operations_of(plan_of(engine="megatron", layout=Layout(dp_shard=8, zero_stage=1)))
+        if o.name == "update"
+    )
+    assert mixed.num_bytes == pytest.approx(30 * 8_030_261_248 / 8, rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw-8bit", "sgd", "sgd-momentum", "lion", "adafactor"])
+def test_smaller_optimizers_move_less(optimizer):
+    adam = next(o for o in operations_of(plan_of()) if o.name == "update")
+    other = next(o for o in operations_of(plan_of(optimizer=optimizer)) if o.name == "update")
+    assert other.num_bytes < adam.num_bytes
+
+
+def test_muon_orthogonalises_hidden_matrices():
+    """Five steps of 2 r (2 r c + r^2) for every hidden matrix of one Llama-3-8B block."""
+    one = shapes.llama_3_8b(num_layers=1)
+    found = next(o for o in operations_of(plan_of(one, optimizer="muon")) if o.name == "newton_schulz")
+
+    def step(rows, columns):
+        return 2 * rows * (2 * rows * columns + rows**2)
+
+    expected = 5 * (2 * step(4096, 4096) + 2 * step(1024, 4096) + 3 * step(4096, 14336))
+    assert found.flop == expected
+
+
+def test_an_offloaded_optimizer_does_not_run_on_the_device():
+    names = [o.name for o in operations_of(plan_of(offload="optimizer"))]
+    assert "update" not in names
+    assert "gradient norm" in names
+
+
+def test_eager_norms_move_more_than_fused_ones():
+    eager = plan_of(engine="torchtitan", compile=False)
+    compiled = plan_of(engine="torchtitan", compile=True)
+    traffic = [sum(o.count * o.num_bytes for o in operations_of(p) if o.name == "norms") for p in (eager, compiled)]
+    assert traffic[0] == 9 * traffic[1]
+
+
+def test_low_precision_products_keep_attention_and_head_in_bf16():
+    cluster = shapes.cluster(1)
+    gpu = replace(
+        cluster.gpu, peaks=(*cluster.gpu.peaks, replace(cluster.gpu.peaks[0], dtype="fp8", flop_per_s=1979e12))
+    )
+    plan = plan_of(precision="fp8-mixed")
+    plan = replace(plan, cluster=replace(cluster, node=replace(cluster.node, gpu=gpu)))
+    dtypes = {o.name: o.dtype for o in operations_of(plan)}
+    assert dtypes["mlp.gate_proj"] == "fp8"
+    assert dtypes["head"] == "bf16"
+    assert dtypes["attention.core"] == "bf16"
+    assert "fp8 casts" in dtypes
+    without_units = plan_of(precision="fp8-mixed")
+    assert {o.dtype for o in operations_of(without_units) if o.kind == "matmul"} == {"bf16"}
+
+
+def test_cross_attention_and_encoders_are_counted():
+    layer = LLAMA.layers[0]
+    spec = layer.mixer
+    assert isinstance(spec, AttentionSpec)
+    crossed = replace(layer, cross_attention=replace(spec, is_causal=False))
+    model = replace(LLAMA, layers=(crossed,) * 2)
+    names = [o.name for o in operations_of(plan_of(model))]
+    assert "cross_attention.core" in names
+    full = next(o for o in operations_of(plan_of(model)) if o.name == "cross_attention.core")
+    half = next(o for o in operations_of(plan_of(model)) if o.name == "attention.core")
+    assert full.flop == 2 * half.flop
