@@ -32,19 +32,9 @@ WORDS = [
     "MI300",
     "dgx",
     "nvidia",
-    ".toml",
-    ".json",
-    "/",
-    "\\",
-    "{",
-    "}",
-    "gb",
-    "80gb",
-    "९",
-    "ß",
-    "İ",
 ]
-SNIPPETS = st.sampled_from([*GPU_IDS, *NODE_IDS, *WORDS, " ", "\x00", "\ud800"])
+MARKS = [".toml", ".json", "/", "\\", "{", "}", "gb", "80gb", "९", "ß", "İ", " ", "\x00", "\ud800"]
+SNIPPETS = st.sampled_from([*GPU_IDS, *NODE_IDS, *WORDS, *MARKS])
 TEXTS = st.one_of(st.text(max_size=60), st.lists(SNIPPETS, max_size=6).map("".join))
 ANYTHING = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.sampled_from(GPU_IDS)),

@@ -23,7 +23,7 @@ def test_all_rows_are_loaded():
     assert len(load_nccl_constants()) == 288
     assert len(load_reliability()) == 98
     assert len(load_cost_facts()) == 12
-    assert len(load_sources()) == 88
+    assert len(load_sources()) == 87
 
 
 @pytest.mark.parametrize(
