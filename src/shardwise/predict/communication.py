@@ -100,6 +100,13 @@ PROTOCOLS = (
     ),
 )
 """LL, LL128 and Simple: NVIDIA/nccl ``src/graph/tuning.cc``, commit 5067397 (``nccl_constants.csv``)."""
+LOW_LATENCY_MAX_BYTES_PER_S = (
+    ("Volta", (39.0e9, 39.0e9, 20.4e9)),
+    ("Ampere", (87.7e9, 22.5e9, 19.0e9)),
+    ("Hopper", (141.0e9, 45.0e9, 35.0e9)),
+    ("Blackwell", (282.0e9, 90.0e9, 70.0e9)),
+)
+"""Most bus bandwidth the LL protocol reaches on one, two and more nodes (same file, ``llMaxBw``)."""
 TREE_BANDWIDTH_FRACTION = 0.92 * 0.85
 """Tree over ring bandwidth, and the penalty of its pattern (same file)."""
 NVLS_LATENCY_US = 25.0
@@ -123,6 +130,8 @@ class Placement:
     """The same for an all-reduce that the switch performs."""
     outer_bandwidth_bytes_per_s: BytesPerSecond
     """One GPU's share of the network, as collectives reach it; 0 inside one domain."""
+    low_latency_bandwidth_bytes_per_s: BytesPerSecond
+    """Most the LL protocol moves."""
     is_pcie: bool
     network_latency_us: float
 
@@ -149,6 +158,7 @@ def place_group(*, cluster: Cluster, size: int, stride: int) -> Placement:
         inner_bandwidth_bytes_per_s=line * fraction.fraction,
         switch_bandwidth_bytes_per_s=line * max(switch, fraction.fraction),
         outer_bandwidth_bytes_per_s=_outer_bandwidth(cluster, nodes) if domains > 1 else 0.0,
+        low_latency_bandwidth_bytes_per_s=_low_latency_bandwidth(cluster.gpu.arch, nodes),
         is_pcie=not node.scale_up.startswith(("NVLink", "xGMI", "RoCE")),
         network_latency_us=node.network.latency_s / MICROSECOND if nodes > 1 else 0.0,
     )
@@ -160,6 +170,13 @@ def _outer_bandwidth(cluster: Cluster, nodes: int) -> BytesPerSecond:
     if nodes == 1:
         return cluster.gpu.pcie_bandwidth_bytes_per_s * _fraction_of("PCIe", "")
     return network.bandwidth_bytes_per_s * (network.achieved_fraction or DEFAULT_NETWORK_FRACTION)
+
+
+def _low_latency_bandwidth(arch: str, nodes: int) -> BytesPerSecond:
+    """Unknown architectures take Ampere's row, the lowest of the current ones."""
+    rows = dict(LOW_LATENCY_MAX_BYTES_PER_S)
+    found = next((row for name, row in rows.items() if arch.startswith(name)), rows["Ampere"])
+    return found[min(nodes, 3) - 1]
 
 
 def _link_fraction(cluster: Cluster) -> LinkFraction:
@@ -205,6 +222,7 @@ def _ring_s(payload: float, placement: Placement, *, passes: int) -> Seconds:
     """Best protocol of a ring that visits domain after domain."""
     inner, outer = _levels_s(payload, passes, placement)
     moving = max(inner, outer)
+    factor = all_gather_factor(group_size=placement.size)
     hops_out = placement.num_domains - 1 if placement.num_domains > 1 else 0
     hops_in = placement.size - 1 - hops_out
     best = float("inf")
@@ -212,8 +230,17 @@ def _ring_s(payload: float, placement: Placement, *, passes: int) -> Seconds:
         step = protocol.ring_pcie_us if placement.is_pcie else protocol.ring_scale_up_us
         hop = max(protocol.ring_network_us, placement.network_latency_us)
         latency = protocol.ring_base_us + passes * (hops_in * step + hops_out * hop)
-        best = min(best, latency * MICROSECOND + moving / protocol.bandwidth_fraction)
+        moved = _protocol_s(protocol, moving, passes * factor * payload, placement)
+        best = min(best, latency * MICROSECOND + moved)
     return best
+
+
+def _protocol_s(protocol: Protocol, moving: Seconds, volume: float, placement: Placement) -> Seconds:
+    """Bandwidth time under a protocol: ``moving`` at full rate, ``volume`` bytes on the bus."""
+    slowed = moving / protocol.bandwidth_fraction
+    if protocol is PROTOCOLS[0]:
+        return max(slowed, volume / placement.low_latency_bandwidth_bytes_per_s)
+    return slowed
 
 
 def _gather_s(payload: float, placement: Placement) -> Seconds:
@@ -233,13 +260,15 @@ def _all_reduce_s(payload: float, placement: Placement) -> Seconds:
 
 def _tree_s(payload: float, placement: Placement) -> Seconds:
     moving = max(_levels_s(payload, 2, placement)) / TREE_BANDWIDTH_FRACTION
+    volume = all_reduce_factor(group_size=placement.size) * payload
     depth = log2(placement.num_domains) if placement.num_domains > 1 else 0.0
     best = float("inf")
     for protocol in PROTOCOLS:
         step = protocol.tree_pcie_us if placement.is_pcie else protocol.tree_scale_up_us
         hop = max(protocol.tree_network_us, placement.network_latency_us)
         latency = protocol.tree_base_us + 2 * ((placement.ranks_per_domain - 1) * step + depth * hop)
-        best = min(best, latency * MICROSECOND + moving / protocol.bandwidth_fraction)
+        moved = _protocol_s(protocol, moving, volume, placement)
+        best = min(best, latency * MICROSECOND + moved)
     return best
 
 
