@@ -1,1 +1,32 @@
 """The space of layouts, the rules that thin it, the closed forms that prune it, and the ranking of what is left."""
+
+from shardwise.search.bounds import IntRange, SearchBounds, parse_range
+from shardwise.search.records import (
+    OBJECTIVES,
+    ClosestPlan,
+    Difference,
+    Objective,
+    RankedPlan,
+    Rejection,
+    Relief,
+    SearchResult,
+    SearchSpace,
+)
+from shardwise.search.search import assumed_global_batch_size, search
+
+__all__ = [
+    "OBJECTIVES",
+    "ClosestPlan",
+    "Difference",
+    "IntRange",
+    "Objective",
+    "RankedPlan",
+    "Rejection",
+    "Relief",
+    "SearchBounds",
+    "SearchResult",
+    "SearchSpace",
+    "assumed_global_batch_size",
+    "parse_range",
+    "search",
+]

@@ -1,0 +1,182 @@
+"""Known traps that a plan walks into: settings that do nothing, cost more than they save, or fail before training."""
+
+from collections.abc import Callable
+
+from shardwise.engine import state_bytes
+from shardwise.explain.conventions import engine_bytes_per_param
+from shardwise.explain.records import Finding, Quantity
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.rules import find_refusals
+from shardwise.step.states import QUANTISED_BYTES
+from shardwise.units import format_count, format_gib
+
+__all__ = ["cautions"]
+
+SMALL_MODEL_BUCKETS_FRACTION = 0.5
+DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
+LORA_TARGETS_HINT = "zero_stage=3 (FSDP) divides frozen weights too"
+
+Check = Callable[[Plan, Prediction], Finding | None]
+
+
+def cautions(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
+    """Every trap that applies to the plan, rules of severity warning included."""
+    found = [check(plan, prediction) for check in _CHECKS]
+    return (*(finding for finding in found if finding is not None), *_warnings(plan))
+
+
+def _warnings(plan: Plan) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(
+            topic="caution",
+            claim=refusal.message,
+            because=f"rule {refusal.rule}: it runs, with this consequence",
+            suggestion=refusal.fix,
+        )
+        for refusal in find_refusals(plan)
+        if refusal.severity == "warning"
+    )
+
+
+def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
+    """ZeRO with one rank divides by one, and its mixed-precision states are larger than plain bf16 training's."""
+    layout = plan.layout
+    if layout.zero_stage == 0 or layout.state_shard_size > 1:
+        return None
+    per_param, params = engine_bytes_per_param(plan), plan.model.num_params
+    pure = state_bytes(engine="native", precision="bf16")
+    pure_bytes = pure.weight_bytes + pure.gradient_bytes + 2 * pure.moment_bytes
+    return Finding(
+        topic="caution",
+        claim=f"zero_stage={layout.zero_stage} divides nothing here: dp_shard x cp is 1, so all {per_param:g} bytes "
+        f"per parameter ({format_gib(per_param * params)}) stay on each GPU.",
+        numbers=(
+            Quantity(name="states of this plan", value=per_param * params, unit="bytes"),
+            Quantity(name="states of pure bf16 training", value=pure_bytes * params, unit="bytes"),
+        ),
+        because="ZeRO and FSDP save memory by dividing states over data-parallel ranks; one rank has nobody to share "
+        f"with. Training in pure bf16 keeps {pure_bytes} bytes per parameter, without a master copy",
+        suggestion="use more GPUs with dp_shard>1, precision=bf16, an 8-bit optimizer, LoRA, or offload",
+    )
+
+
+def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:
+    """ZeRO-1 and 2 do not divide parameters, so every GPU holds the whole frozen base."""
+    layout, recipe = plan.layout, plan.recipe
+    if recipe.adapter == "none" or layout.zero_stage == 3 or layout.data_parallel_size == 1:
+        return None
+    each = QUANTISED_BYTES if recipe.adapter == "qlora" else 2
+    base = each * plan.model.num_params / (layout.tp * layout.pp)
+    return Finding(
+        topic="caution",
+        claim=f"Every GPU holds the whole frozen base ({format_gib(base)}): more data-parallel GPUs do not shrink it.",
+        numbers=(Quantity(name="frozen base per GPU", value=base, unit="bytes"),),
+        because=f"zero_stage={layout.zero_stage} divides optimizer states and gradients of trained weights, and the "
+        "adapters are tiny",
+        suggestion=LORA_TARGETS_HINT,
+    )
+
+
+def _hybrid_sharding(plan: Plan, prediction: Prediction) -> Finding | None:
+    """HSDP divides by the shard group, not by the world."""
+    layout = plan.layout
+    if layout.dp_replicate == 1 or layout.zero_stage == 0 or layout.state_shard_size == 1:
+        return None
+    per_param = engine_bytes_per_param(plan)
+    model_shards = layout.tp * layout.pp
+    inside = per_param * plan.model.num_params / (layout.state_shard_size * model_shards)
+    whole = inside / layout.dp_replicate
+    return Finding(
+        topic="caution",
+        claim=f"Hybrid sharding divides states by dp_shard x cp = {layout.state_shard_size}, not by the "
+        f"{layout.data_parallel_size} data-parallel ranks: {format_gib(inside)} per GPU, not {format_gib(whole)}.",
+        numbers=(
+            Quantity(name="states at this shard size", value=inside, unit="bytes"),
+            Quantity(name="states with full sharding", value=whole, unit="bytes"),
+        ),
+        because="replicas keep whole copies of the shard group's states; in exchange gathers stay inside the group",
+        suggestion="" if prediction.fits else f"dp_replicate=1 dp_shard={layout.data_parallel_size}",
+    )
+
+
+def _load_peak(plan: Plan, prediction: Prediction) -> Finding | None:
+    """A rank that materialises the whole module before sharding needs it all at once."""
+    layout, recipe = plan.layout, plan.recipe
+    if layout.zero_stage < 3 or layout.state_shard_size == 1:
+        return None
+    params = plan.model.num_params / (layout.tp * layout.pp)
+    each = 2 if recipe.precision == "bf16" or recipe.adapter != "none" else 4
+    whole, capacity = each * params, prediction.memory.capacity_bytes
+    if whole < capacity / 2:
+        return None
+    worse = whole > capacity
+    return Finding(
+        topic="caution",
+        claim=f"Building the model on the GPU before it is sharded takes {format_gib(whole)} on every rank, "
+        f"{'more than' if worse else 'most of'} the {format_gib(capacity)} there are.",
+        numbers=(
+            Quantity(name="whole module per rank", value=whole, unit="bytes"),
+            Quantity(name="capacity", value=capacity, unit="bytes"),
+        ),
+        because=f"{format_count(params)} parameters x {each} bytes exist before the first shard; the training peak is "
+        "a separate budget",
+        suggestion="build on the meta device and load shards (FSDP: meta-device init, sync_module_states; Accelerate: "
+        "cpu_ram_efficient_loading; DeepSpeed: zero.Init)",
+    )
+
+
+def _buckets_above_model(plan: Plan, _: Prediction) -> Finding | None:
+    """DeepSpeed's default buckets are as large as a small model."""
+    if plan.engine != "deepspeed" or plan.layout.zero_stage == 0:
+        return None
+    params = plan.model.num_params
+    if params * SMALL_MODEL_BUCKETS_FRACTION > DEEPSPEED_BUCKET_ELEMENTS:
+        return None
+    return Finding(
+        topic="caution",
+        claim=f"DeepSpeed's buckets of {format_count(DEEPSPEED_BUCKET_ELEMENTS)} elements are not small beside "
+        f"{format_count(params)} parameters: a higher ZeRO stage may use as much memory and run slower.",
+        numbers=(Quantity(name="one 16-bit bucket", value=2 * DEEPSPEED_BUCKET_ELEMENTS, unit="bytes"),),
+        because="reduce_bucket_size and allgather_bucket_size default to 5e8 elements, and gathers of small layers are "
+        "bound by latency",
+        suggestion="zero_stage=0 or 1 for a model this small, or smaller buckets",
+    )
+
+
+def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | None:
+    """FSDP gathers and reduces in every micro-batch; accumulating without it keeps whole gradients."""
+    layout = plan.layout
+    if layout.zero_stage < 2 or layout.state_shard_size == 1 or layout.pp > 1 or plan.engine == "megatron":
+        return None
+    if plan.num_microbatches == 1:
+        return None
+    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
+    params = plan.model.num_params / layout.tp
+    whole = states.gradient_bytes * params
+    headroom = prediction.memory.headroom_bytes
+    affordable = whole < headroom
+    return Finding(
+        topic="caution",
+        claim=f"Gradients are reduced (and weights gathered) in each of {plan.num_microbatches} micro-batches; "
+        f"reducing only in the last one would keep {format_gib(whole)} of whole gradients per GPU.",
+        numbers=(
+            Quantity(name="whole gradients", value=whole, unit="bytes"),
+            Quantity(name="headroom", value=headroom, unit="bytes"),
+        ),
+        because="FSDP and ZeRO-2 save gradient memory by dividing them as soon as they exist; DDP accumulates locally "
+        "and communicates once",
+        suggestion="there is room to skip the reduction on all but the last micro-batch"
+        if affordable
+        else "keep reducing every micro-batch, or use a larger micro_batch_size so that there are fewer",
+    )
+
+
+_CHECKS: tuple[Check, ...] = (
+    _nothing_to_shard,
+    _frozen_replicas,
+    _hybrid_sharding,
+    _load_peak,
+    _buckets_above_model,
+    _reduces_every_microbatch,
+)

@@ -1,0 +1,96 @@
+"""Edits that were tried: checked against the rules and predicted again, smallest first."""
+
+from collections.abc import Iterable, Iterator
+
+from shardwise.explain.edits import Edit, faster_edits, smaller_edits
+from shardwise.explain.records import VerifiedChange
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.prediction import Prediction
+from shardwise.rules import find_errors
+
+__all__ = ["faster_changes", "smallest_changes", "verify_edits"]
+
+MAX_CHANGES = 8
+FASTER_RATIO = 0.99
+"""A change has to win a per cent to be worth a line."""
+MAX_COMBINED = 3
+
+
+def smallest_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES) -> tuple[VerifiedChange, ...]:
+    """Changes that make a plan fit, or that save most when no single one does; smallest first.
+
+    When one edit is not enough, the edits that save most for their effort are added up until the plan fits.
+    """
+    tried = list(verify_edits(smaller_edits(plan), plan=plan, prediction=prediction))
+    saving = [change for change in tried if change.saved_bytes > 0]
+    fitting = sorted((change for change in saving if change.fits), key=_by_effort)
+    if fitting:
+        return tuple(fitting[:limit])
+    combined = _combine(plan, prediction)
+    helpful = sorted(saving, key=lambda change: -change.saved_bytes)[: limit - len(combined)]
+    return (*combined, *helpful)
+
+
+def faster_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES) -> tuple[VerifiedChange, ...]:
+    """Changes that keep a fitting plan fitting and make the step shorter, the largest gain of each effort first."""
+    tried = verify_edits(faster_edits(plan), plan=plan, prediction=prediction)
+    winning = [change for change in tried if change.fits and change.step_ratio < FASTER_RATIO]
+    return tuple(sorted(winning, key=_by_effort)[:limit])
+
+
+def verify_edits(edits: Iterable[Edit], *, plan: Plan, prediction: Prediction) -> Iterator[VerifiedChange]:
+    """Each edit that breaks no rule, with what its plan was predicted to need; the same plan is tried once."""
+    seen = {(plan.layout, plan.recipe)}
+    for edit in edits:
+        key = (edit.plan.layout, edit.plan.recipe)
+        if key in seen or find_errors(edit.plan):
+            continue
+        seen.add(key)
+        yield verify(edit, prediction=prediction)
+
+
+def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
+    """An edit with the prediction of its plan set against that of the plan it was made from."""
+    predicted = predict(edit.plan)
+    used = predicted.memory.worst.device_used_bytes
+    return VerifiedChange(
+        edit=edit.text,
+        cost=edit.cost,
+        effort=edit.effort,
+        plan=edit.plan,
+        fits=predicted.fits,
+        device_used_bytes=used,
+        saved_bytes=prediction.memory.worst.device_used_bytes - used,
+        step_s=predicted.time.step_s,
+        step_ratio=predicted.time.step_s / prediction.time.step_s,
+    )
+
+
+def _by_effort(change: VerifiedChange) -> tuple[int, float, int, str]:
+    return (change.effort, round(change.step_ratio, 4), change.device_used_bytes, change.edit)
+
+
+def _combine(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
+    """One change made of several edits, greedily: the edit that saves most of the smallest sufficient effort."""
+    texts: list[str] = []
+    costs: list[str] = []
+    effort, current, now = 0, plan, prediction
+    for _ in range(MAX_COMBINED):
+        tried = list(verify_edits(smaller_edits(current), plan=current, prediction=now))
+        saving = [change for change in tried if change.saved_bytes > 0 and change.effort <= 2 and not _is_lora(change)]
+        if not saving:
+            return ()
+        fitting = sorted((change for change in saving if change.fits), key=_by_effort)
+        best = fitting[0] if fitting else max(saving, key=lambda change: change.saved_bytes)
+        texts.append(best.edit)
+        costs.append(best.cost)
+        effort, current, now = max(effort, best.effort), best.plan, predict(best.plan)
+        if best.fits:
+            edit = Edit(text=" and ".join(texts), cost="; ".join(costs), effort=effort, plan=best.plan)
+            return (verify(edit, prediction=prediction),)
+    return ()
+
+
+def _is_lora(change: VerifiedChange) -> bool:
+    return change.plan.recipe.adapter != "none" and "adapter" in change.edit

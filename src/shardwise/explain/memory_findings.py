@@ -1,0 +1,228 @@
+"""What fills the device: components, largest tensors, the moment of the peak, headroom and the band around it."""
+
+from dataclasses import dataclass
+
+from shardwise.explain.records import Finding, Quantity
+from shardwise.ledger import MemoryComponent
+from shardwise.plan import Plan
+from shardwise.prediction import MemoryPrediction, StageMemory
+from shardwise.units import Bytes, format_gib, format_percent
+
+__all__ = ["COMPONENT_MEANINGS", "memory_findings", "state_bytes_of"]
+
+LARGEST_TENSORS = 5
+UNEVEN_STAGES_FRACTION = 0.10
+STATE_COMPONENTS: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentMeaning:
+    """A component in words, what it grows with, and what makes it smaller."""
+
+    words: str
+    grows_with: str
+    shrink: str
+
+
+COMPONENT_MEANINGS: dict[MemoryComponent, ComponentMeaning] = {
+    "parameters": ComponentMeaning(
+        words="the rank's own weights",
+        grows_with="the number of parameters; more tokens do not change it",
+        shrink="divide it: tp, pp, or zero_stage=3 with a larger dp_shard",
+    ),
+    "gradients": ComponentMeaning(
+        words="accumulated gradients",
+        grows_with="the number of trained parameters",
+        shrink="divide it: zero_stage=2 or 3, tp or pp",
+    ),
+    "optimizer": ComponentMeaning(
+        words="optimizer states and fp32 master weights",
+        grows_with="the number of trained parameters",
+        shrink="divide it (zero_stage>=1 with a larger dp_shard), or use an 8-bit optimizer, or offload it",
+    ),
+    "activations": ComponentMeaning(
+        words="tensors saved for backward",
+        grows_with="micro_batch_size x seq_len, the layers of a stage and the micro-batches in flight",
+        shrink="recompute, a smaller micro_batch_size, tp with sequence_parallel, or cp",
+    ),
+    "logits": ComponentMeaning(
+        words="logits and cross-entropy",
+        grows_with="micro_batch_size x seq_len x vocab_size",
+        shrink="compute the loss in chunks (loss_chunks), fuse it, or divide the vocabulary over tp",
+    ),
+    "gathered_parameters": ComponentMeaning(
+        words="weights gathered from other ranks while they are used",
+        grows_with="the largest unit that is gathered at once, often embedding and head",
+        shrink="smaller units, tp, or reshard_after_forward",
+    ),
+    "communication_buffers": ComponentMeaning(
+        words="buckets, reduce-scatter inputs and NCCL buffers",
+        grows_with="the largest unit and the number of communicators",
+        shrink="smaller buckets or units, fewer axes of parallelism",
+    ),
+    "temporaries": ComponentMeaning(
+        words="workspaces and gradients of the block being run",
+        grows_with="micro_batch_size x seq_len and the widest layer",
+        shrink="a smaller micro_batch_size, tp, a fused optimizer",
+    ),
+    "framework": ComponentMeaning(
+        words="device context, libraries and allocator slack",
+        grows_with="the framework and its settings, not the model",
+        shrink="expandable_segments:True against fragmentation; the context itself cannot be avoided",
+    ),
+}
+
+
+def memory_findings(plan: Plan, memory: MemoryPrediction) -> tuple[Finding, ...]:
+    """Headroom first, then what dominates, the largest tensors, the moment of the peak, uneven stages and the host."""
+    found = [_headroom(memory), _dominant(plan, memory), _largest_tensors(memory), _peak_moment(memory)]
+    found += [_stages(memory), _host(memory)]
+    return tuple(finding for finding in found if finding is not None)
+
+
+def state_bytes_of(stage: StageMemory) -> Bytes:
+    """Parameters, gradients and optimizer states of a stage's worst rank."""
+    return sum(stage.component_bytes(component) for component in STATE_COMPONENTS)
+
+
+def _headroom(memory: MemoryPrediction) -> Finding:
+    worst, capacity = memory.worst, memory.capacity_bytes
+    low, high = worst.device_used_bytes * memory.low_fraction, worst.device_used_bytes * memory.high_fraction
+    numbers = (
+        Quantity(name="device used", value=worst.device_used_bytes, unit="bytes"),
+        Quantity(name="low", value=low, unit="bytes"),
+        Quantity(name="high", value=high, unit="bytes"),
+        Quantity(name="capacity", value=capacity, unit="bytes"),
+        Quantity(name="headroom", value=memory.headroom_bytes, unit="bytes"),
+    )
+    band = f"the band from measured runs is {format_gib(low)} to {format_gib(high)}"
+    used = f"{format_gib(worst.device_used_bytes)} of {format_gib(capacity)}"
+    if low <= capacity < high:
+        verdict = "fits" if memory.fits_device else "does not fit"
+        return Finding(
+            topic="headroom",
+            claim=f"Borderline: {used}, so the prediction says it {verdict}, but the device lies inside the band.",
+            numbers=numbers,
+            because=band,
+            suggestion=f"gain {format_gib(high - capacity)} more before relying on it; the changes below say how",
+        )
+    if memory.fits_device:
+        claim = f"It fits with {format_gib(memory.headroom_bytes)} to spare: {used} on the fullest GPU."
+        return Finding(topic="headroom", claim=claim, numbers=numbers, because=band)
+    return Finding(
+        topic="headroom",
+        claim=f"It does not fit: {format_gib(-memory.headroom_bytes)} are missing, {used} would be needed.",
+        numbers=numbers,
+        because=f"{band}, all of it above the capacity",
+        suggestion="see the changes below; each was predicted again",
+    )
+
+
+def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
+    worst = memory.worst
+    ranked = sorted(worst.components, key=lambda entry: -entry.num_bytes)
+    top, states = ranked[0], state_bytes_of(worst)
+    meaning = COMPONENT_MEANINGS[top.component]
+    used = max(1, worst.device_used_bytes)
+    claim = (
+        f"Largest component: {top.component} ({meaning.words}), {format_gib(top.num_bytes)} or "
+        f"{format_percent(top.num_bytes / used)} of the device; model states together are {format_gib(states)} "
+        f"({format_percent(states / used)})."
+    )
+    layout = plan.layout
+    divided = f"dp_shard x cp = {layout.state_shard_size}, tp = {layout.tp}, pp = {layout.pp}"
+    return Finding(
+        topic="memory",
+        claim=claim,
+        numbers=tuple(
+            Quantity(name=entry.component, value=entry.num_bytes, unit="bytes") for entry in ranked if entry.num_bytes
+        ),
+        because=f"{top.component} grows with {meaning.grows_with}; states are divided by {divided} as "
+        f"zero_stage={layout.zero_stage} says",
+        suggestion=meaning.shrink,
+    )
+
+
+def _largest_tensors(memory: MemoryPrediction) -> Finding | None:
+    tensors = memory.worst.largest_tensors[:LARGEST_TENSORS]
+    if not tensors:
+        return None
+    name, num_bytes = tensors[0]
+    return Finding(
+        topic="memory",
+        claim=f"The largest entry alive at the peak is {name}: {format_gib(num_bytes)}.",
+        numbers=tuple(Quantity(name=name, value=num_bytes, unit="bytes") for name, num_bytes in tensors),
+    )
+
+
+def _peak_moment(memory: MemoryPrediction) -> Finding:
+    worst = memory.worst
+    ordered = sorted(worst.phases, key=lambda phase: -phase.allocated_bytes)
+    second = (
+        f"; the next highest is {ordered[1].phase} with {format_gib(ordered[1].allocated_bytes)}"
+        if len(ordered) > 1
+        else ""
+    )
+    return Finding(
+        topic="memory",
+        claim=f"The peak is in the {worst.peak_phase} phase ({worst.peak_moment}): "
+        f"{format_gib(worst.peak_allocated_bytes)} in tensors{second}.",
+        numbers=(
+            Quantity(name="allocated", value=worst.peak_allocated_bytes, unit="bytes"),
+            Quantity(name="reserved", value=worst.peak_reserved_bytes, unit="bytes"),
+            Quantity(name="device used", value=worst.device_used_bytes, unit="bytes"),
+        ),
+        because="allocated is what tensors hold, reserved what the allocator keeps, device used what nvidia-smi shows",
+    )
+
+
+def _stages(memory: MemoryPrediction) -> Finding | None:
+    if len(memory.stages) == 1:
+        return None
+    worst = memory.worst
+    least = min(memory.stages, key=lambda stage: stage.device_used_bytes)
+    spread = worst.device_used_bytes - least.device_used_bytes
+    if spread < UNEVEN_STAGES_FRACTION * worst.device_used_bytes:
+        return None
+    return Finding(
+        topic="memory",
+        claim=f"Stage {worst.stage} needs {format_gib(spread)} more than stage {least.stage}: an average over stages "
+        "would hide it.",
+        numbers=tuple(
+            Quantity(name=f"stage {stage.stage}", value=stage.device_used_bytes, unit="bytes")
+            for stage in memory.stages
+        ),
+        because=f"stage {worst.stage} holds {worst.layers} layers with {worst.in_flight_micro_batches:g} micro-batches "
+        f"in flight, stage {least.stage} {least.layers} with {least.in_flight_micro_batches:g}; embedding, head and "
+        "loss sit on the first and last stage",
+        suggestion="move layers away from the full stage (stage_layers), or choose a schedule with fewer micro-batches "
+        "in flight",
+    )
+
+
+def _host(memory: MemoryPrediction) -> Finding | None:
+    if not memory.host_bytes_per_node and not memory.nvme_bytes_per_node:
+        return None
+    numbers = (
+        Quantity(name="host per node", value=memory.host_bytes_per_node, unit="bytes"),
+        Quantity(name="host capacity", value=memory.host_capacity_bytes, unit="bytes"),
+        Quantity(name="NVMe per node", value=memory.nvme_bytes_per_node, unit="bytes"),
+    )
+    needs = f"Offloading needs {format_gib(memory.host_bytes_per_node)} of host memory per node"
+    if not memory.host_capacity_bytes:
+        return Finding(
+            topic="memory",
+            claim=f"{needs}; how much the node has is not known.",
+            numbers=numbers,
+            suggestion="check free -g on a node",
+        )
+    if memory.fits_host:
+        return Finding(
+            topic="memory", claim=f"{needs}; it has {format_gib(memory.host_capacity_bytes)}.", numbers=numbers
+        )
+    return Finding(
+        topic="memory",
+        claim=f"{needs}, but it has {format_gib(memory.host_capacity_bytes)}: it fits the GPU and not the host.",
+        numbers=numbers,
+        suggestion="spread over more nodes, or offload to NVMe",
+    )

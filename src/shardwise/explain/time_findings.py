@@ -1,0 +1,129 @@
+"""Where the step's time goes: components, exposed communication by name, utilisation and the band."""
+
+from shardwise.explain.records import Finding, Quantity
+from shardwise.ledger import TimeComponent
+from shardwise.plan import Plan
+from shardwise.prediction import CommunicationEntry, Prediction
+from shardwise.units import format_gb, format_percent, format_seconds
+
+__all__ = ["TIME_MEANINGS", "time_findings"]
+
+SMALL_FRACTION = 0.02
+
+TIME_MEANINGS: dict[TimeComponent, tuple[str, str]] = {
+    "forward": ("matrix products and attention of the forward pass", "a faster dtype (fp8-mixed) or more GPUs"),
+    "backward": ("gradients of inputs and weights", "a faster dtype (fp8-mixed) or more GPUs"),
+    "recompute": ("forward work done a second time to save memory", "recompute=selective or none where memory allows"),
+    "optimizer": ("the update of parameters, bound by memory bandwidth", "divide it over more ranks (zero_stage>=1)"),
+    "exposed_communication": (
+        "communication that no computation hides",
+        "fewer or larger messages: less tp across slow links, HSDP inside a node, larger micro-batches",
+    ),
+    "pipeline_bubble": ("stages waiting for micro-batches", "more micro-batches per step, vpp>1, or a smaller pp"),
+    "offload": (
+        "copies over PCIe and the update on the host",
+        "keep the optimizer on the GPU: more GPUs or 8-bit states",
+    ),
+    "other": ("launches, memory-bound kernels and the loss", "compile, fused kernels, larger micro-batches"),
+}
+"""Each component in words, and what makes it shorter."""
+
+
+def time_findings(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
+    """Step time with its band, the dominant cost beyond useful compute, exposed communication, and utilisation."""
+    found = [_step(plan, prediction), _overhead(prediction), _exposed(prediction), _utilisation(prediction)]
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _step(plan: Plan, prediction: Prediction) -> Finding:
+    time, throughput = prediction.time, prediction.throughput
+    return Finding(
+        topic="time",
+        claim=f"One step of {plan.tokens_per_step:,} tokens takes {format_seconds(time.step_s)} "
+        f"({format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}), "
+        f"{throughput.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
+        numbers=tuple(
+            Quantity(name=entry.component, value=entry.duration_s, unit="s")
+            for entry in sorted(time.components, key=lambda entry: -entry.duration_s)
+            if entry.duration_s
+        ),
+        because=f"{plan.global_batch_size:,} sequences of {plan.recipe.seq_len:,} tokens in "
+        f"{plan.num_microbatches:,} micro-batches on each of {plan.layout.data_parallel_size:,} data-parallel ranks",
+    )
+
+
+def _overhead(prediction: Prediction) -> Finding | None:
+    """The largest part of the step that is not forward or backward: what tuning can win."""
+    time = prediction.time
+    useful = ("forward", "backward")
+    overheads = [entry for entry in time.components if entry.component not in useful]
+    if not overheads:
+        return None
+    top = max(overheads, key=lambda entry: entry.duration_s)
+    fraction = top.duration_s / time.step_s
+    if fraction < SMALL_FRACTION:
+        return Finding(
+            topic="time",
+            claim=f"Nearly all of the step is forward and backward; the largest overhead, {top.component}, is "
+            f"{format_percent(fraction)}.",
+            suggestion="only faster kernels, a lower precision or more GPUs make it much faster",
+        )
+    words, remedy = TIME_MEANINGS[top.component]
+    return Finding(
+        topic="time",
+        claim=f"The largest cost beside forward and backward is {top.component}: {format_seconds(top.duration_s)}, "
+        f"{format_percent(fraction)} of the step.",
+        numbers=(Quantity(name=top.component, value=top.duration_s, unit="s"),),
+        because=f"it is {words}",
+        suggestion=remedy,
+    )
+
+
+def _exposed(prediction: Prediction) -> Finding | None:
+    entries = sorted(prediction.time.communication, key=lambda entry: -entry.exposed_s)
+    exposed = [entry for entry in entries if entry.exposed_s > 0]
+    if not exposed:
+        return None
+    top = exposed[0]
+    return Finding(
+        topic="communication",
+        claim=f"Most exposed: {_entry_text(top)}, {format_seconds(top.exposed_s)} of its "
+        f"{format_seconds(top.total_s)} are not hidden.",
+        numbers=tuple(Quantity(name=f"{entry.name} exposed", value=entry.exposed_s, unit="s") for entry in exposed[:6]),
+        suggestion=_communication_remedy(top),
+    )
+
+
+def _entry_text(entry: CommunicationEntry) -> str:
+    return (
+        f"{entry.name} ({entry.kind} over {entry.axis}, {entry.group_size} ranks, {entry.count:,} x "
+        f"{format_gb(entry.num_bytes)})"
+    )
+
+
+def _communication_remedy(entry: CommunicationEntry) -> str:
+    remedies = {
+        "tp": "a smaller tp, and tp only inside the fast domain; sequence_parallel moves the same bytes in halves",
+        "cp": "a smaller cp, or longer sequences per rank so that attention hides the exchange",
+        "pp": "fewer stages or chunks: every boundary sends the residual stream once each way",
+        "ep": "keep ep inside a node, or fewer experts per token across nodes",
+        "dp_shard": "HSDP (dp_shard inside a node, dp_replicate across), fewer micro-batches that re-gather, or larger "
+        "micro-batches to hide it",
+        "dp_replicate": "larger batches per step: gradients are reduced once per step whatever the batch",
+    }
+    return remedies.get(entry.axis, "")
+
+
+def _utilisation(prediction: Prediction) -> Finding:
+    throughput = prediction.throughput
+    return Finding(
+        topic="time",
+        claim=f"MFU {format_percent(throughput.mfu_fraction)} by the convention {throughput.mfu_convention}; counting "
+        f"recomputed work as well, HFU {format_percent(throughput.hfu_fraction)}.",
+        numbers=(
+            Quantity(name="MFU", value=throughput.mfu_fraction, unit="fraction"),
+            Quantity(name="HFU", value=throughput.hfu_fraction, unit="fraction"),
+            Quantity(name="dense peak", value=throughput.peak_flop_per_s, unit="flop_per_s"),
+        ),
+        because="MFU divides the model's own FLOP by time x dense peak; other conventions differ by several points",
+    )

@@ -1,0 +1,174 @@
+"""The candidates of a search as columns: one row is a layout with its micro-batch size and its recompute mode.
+
+Columns instead of objects, so that rules, memory bounds and time estimates are a few array operations whatever the
+number of rows; an object is built only for a row that is predicted or shown.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.layout import Layout, Schedule, ZeroStage
+from shardwise.plan import Plan
+from shardwise.recipe import Offload, Recompute
+
+__all__ = [
+    "OFFLOADS",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "Candidates",
+    "FloatColumn",
+    "IntColumn",
+    "Key",
+    "Mask",
+    "expand",
+    "option_counts",
+]
+
+IntColumn: TypeAlias = NDArray[np.int64]
+FloatColumn: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+Key: TypeAlias = tuple[int, ...]
+
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Columns of equal length; ``schedule``, ``recompute`` and ``offload`` hold positions in their tables above."""
+
+    dp_replicate: IntColumn
+    dp_shard: IntColumn
+    tp: IntColumn
+    cp: IntColumn
+    pp: IntColumn
+    vpp: IntColumn
+    ep: IntColumn
+    zero_stage: IntColumn
+    schedule: IntColumn
+    sequence_parallel: IntColumn
+    micro_batch_size: IntColumn
+    recompute: IntColumn
+    offload: IntColumn
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @property
+    def data_parallel_size(self) -> IntColumn:
+        """Ranks that read different sequences."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def state_shard_size(self) -> IntColumn:
+        """Ranks that dense model states are divided over."""
+        return self.dp_shard * self.cp
+
+    @property
+    def expert_state_shard_size(self) -> IntColumn:
+        """Ranks that one routed expert's states are divided over."""
+        shards: IntColumn = np.maximum(1, self.dp_shard * self.cp * self.tp // self.ep)
+        return shards
+
+    def take(self, rows: Mask | IntColumn) -> "Candidates":
+        """Some of the rows."""
+        return Candidates(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def column(self, name: str) -> IntColumn:
+        """A column by its name."""
+        values: IntColumn = getattr(self, name)
+        return values
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(field.name for field in fields(self))
+
+    def groups(self, columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
+        """Rows grouped by equal values of some columns: the group of each row, and one row of each group."""
+        codes = np.zeros(len(self), dtype=np.int64)
+        for values in columns:
+            low = int(values.min(initial=0))
+            codes = codes * (int(values.max(initial=0)) - low + 1) + (values - low)
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return inverse.reshape(-1), first
+
+    def keys(self, names: Sequence[str]) -> tuple[IntColumn, IntColumn]:
+        """The distinct combinations of some columns, and which of them each row has."""
+        columns = [self.column(name) for name in names]
+        inverse, first = self.groups(columns)
+        return np.stack([values[first] for values in columns], axis=1), inverse
+
+    def lookup(self, names: Sequence[str], function: Callable[[Key], tuple[float, ...]]) -> FloatColumn:
+        """A function of a few columns, evaluated once per combination that occurs: ``(rows, results)``."""
+        distinct, inverse = self.keys(names)
+        table = np.asarray([function(tuple(int(value) for value in key)) for key in distinct], dtype=np.float64)
+        return table[inverse]
+
+    def layout(self, row: int) -> Layout:
+        """The layout of one row."""
+        return Layout(
+            dp_replicate=int(self.dp_replicate[row]),
+            dp_shard=int(self.dp_shard[row]),
+            zero_stage=ZERO_STAGES[int(self.zero_stage[row])],
+            tp=int(self.tp[row]),
+            cp=int(self.cp[row]),
+            pp=int(self.pp[row]),
+            vpp=int(self.vpp[row]),
+            ep=int(self.ep[row]),
+            schedule=SCHEDULES[int(self.schedule[row])],
+            sequence_parallel=bool(self.sequence_parallel[row]),
+        )
+
+    def plan(self, row: int, *, question: Plan) -> Plan:
+        """The plan of one row: the question with this row's layout, micro-batch size, recompute and offload."""
+        recipe = replace(
+            question.recipe,
+            micro_batch_size=int(self.micro_batch_size[row]),
+            recompute=RECOMPUTES[int(self.recompute[row])],
+            offload=OFFLOADS[int(self.offload[row])],
+        )
+        return replace(question, layout=self.layout(row), recipe=recipe)
+
+
+def option_counts(rows: Candidates, *, keys: Sequence[str], options: Callable[[Key], Sequence[Key]]) -> IntColumn:
+    """How many options each row has on an axis whose options depend on the ``keys`` columns."""
+    distinct, inverse = rows.keys(keys)
+    counts = [len(options(tuple(int(value) for value in key))) for key in distinct]
+    return np.asarray(counts, dtype=np.int64)[inverse]
+
+
+def expand(
+    rows: Candidates,
+    *,
+    names: Sequence[str],
+    keys: Sequence[str],
+    options: Callable[[Key], Sequence[Key]],
+) -> Candidates:
+    """Every row once for each of its options; an option sets the columns ``names``.
+
+    Args:
+        names: the columns an option is a tuple of.
+        keys: the columns that decide which options a row has.
+        options: from the values of ``keys`` to the options, in order.
+    """
+    distinct, inverse = rows.keys(keys)
+    tables = [
+        np.asarray(options(tuple(int(value) for value in key)), dtype=np.int64).reshape(-1, len(names))
+        for key in distinct
+    ]
+    lengths = np.asarray([len(table) for table in tables], dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    counts = lengths[inverse]
+    source = np.repeat(np.arange(len(rows)), counts)
+    first_of_row = np.cumsum(counts) - counts
+    nth = np.arange(len(source)) - first_of_row[source]
+    chosen = np.concatenate(tables)[starts[inverse[source]] + nth]
+    grown = rows.take(source)
+    return replace(grown, **{name: chosen[:, position] for position, name in enumerate(names)})

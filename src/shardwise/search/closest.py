@@ -1,0 +1,170 @@
+"""When nothing fits: the plan that misses the device by least, what fills it, and the smallest changes that help."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.ledger import MemoryComponent
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.prediction import Prediction, StageMemory
+from shardwise.rules import OFFERS
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.evaluation import needed_bytes
+from shardwise.search.one_pass import Found, find
+from shardwise.search.records import ClosestPlan, Relief
+from shardwise.units import format_gib
+
+__all__ = ["closest_plan"]
+
+FEW_PREDICTIONS = 6
+MAX_RELIEFS = 5
+MAX_NODE_FACTOR = 64
+RELIEF_LOSS_CHUNKS = 8
+STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """A changed question, tried by searching it."""
+
+    change: str
+    question: Plan
+    bounds: SearchBounds
+    caution: str = ""
+
+
+def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestPlan | None:
+    """What came closest, ``None`` when every candidate breaks a rule."""
+    nearest = found.evaluation.nearest
+    plan = nearest[0] if nearest is not None else found.smallest
+    if plan is None:
+        return None
+    prediction = predict(plan)
+    return ClosestPlan(
+        plan=plan,
+        prediction=prediction,
+        missing_bytes=max(0, needed_bytes(prediction.memory) - prediction.memory.capacity_bytes),
+        because=_what_fills_it(prediction),
+        reliefs=tuple(_reliefs(question, bounds)),
+    )
+
+
+def _what_fills_it(prediction: Prediction) -> str:
+    worst = prediction.memory.worst
+    states = sum(worst.component_bytes(component) for component in STATES)
+    capacity = prediction.memory.capacity_bytes
+    if not prediction.memory.fits_host:
+        needed = format_gib(prediction.memory.host_bytes_per_node)
+        return f"what is offloaded needs {needed} of host memory per node, more than it has"
+    if states > capacity:
+        return (
+            f"parameters, gradients and optimizer states alone are {format_gib(states)} per GPU, more than its "
+            f"{format_gib(capacity)}; no batch size or recomputation can help"
+        )
+    return f"model states take {format_gib(states)} per GPU and {_largest_rest(worst)}"
+
+
+def _largest_rest(worst: StageMemory) -> str:
+    rest = [entry for entry in worst.components if entry.component not in STATES]
+    top = max(rest, key=lambda entry: entry.num_bytes)
+    return f"{top.component.replace('_', ' ')} {format_gib(top.num_bytes)}"
+
+
+def _reliefs(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
+    """Changes under which a search finds something, smallest first."""
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
+    found = 0
+    for hypothesis in _hypotheses(question, few):
+        relief = _try(hypothesis)
+        if relief is not None:
+            yield relief
+            found += 1
+        if found == MAX_RELIEFS:
+            return
+    yield from _more_nodes(question, few)
+
+
+def _try(hypothesis: Hypothesis) -> Relief | None:
+    fitting = find(hypothesis.question, hypothesis.bounds).evaluation.fitting
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
+    return Relief(
+        change=hypothesis.change,
+        plan=best.plan,
+        device_used_bytes=best.prediction.memory.worst.device_used_bytes,
+        step_s=best.prediction.time.step_s,
+        caution=hypothesis.caution,
+    )
+
+
+def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+    recipe = question.recipe
+    if _has_bounds(bounds):
+        free = SearchBounds(max_plans=bounds.max_plans, max_predictions=bounds.max_predictions)
+        yield Hypothesis(change="no bounds on the axes", question=question, bounds=free)
+    if recipe.attention == "eager":
+        flash = replace(question, recipe=replace(recipe, attention="flash"))
+        yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
+    if recipe.loss_chunks == 1 and question.model.has_head:
+        chunked = replace(question, recipe=replace(recipe, loss_chunks=RELIEF_LOSS_CHUNKS))
+        yield Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds)
+    if bounds.offload is not None or recipe.offload != "none":
+        yield from _offload_hypotheses(question, bounds)
+    if recipe.optimizer == "adamw" and "adamw-8bit" in OFFERS[question.engine].optimizers:
+        small = replace(question, recipe=replace(recipe, optimizer="adamw-8bit"))
+        yield Hypothesis(
+            change="optimizer=adamw-8bit", question=small, bounds=bounds, caution="other numerics: check the loss"
+        )
+    for gpu in bigger_gpus(question.cluster.gpu):
+        cluster = with_gpu(question.cluster, gpu)
+        if cluster is not None:
+            bigger = replace(question, cluster=cluster)
+            yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds, caution="other hardware")
+    if recipe.adapter == "none" and "lora" in OFFERS[question.engine].adapters:
+        lora = replace(question, recipe=replace(recipe, adapter="lora"))
+        yield Hypothesis(
+            change="adapter=lora", question=lora, bounds=bounds, caution="trains adapters instead of the model"
+        )
+
+
+def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
+    """Offload modes other than the pinned one; a free search has tried them all already."""
+    for offload in ("optimizer", "parameters", "nvme"):
+        if offload in OFFERS[question.engine].offloads and offload != question.recipe.offload:
+            moved = replace(bounds, offload=(offload,))
+            yield Hypothesis(
+                change=f"offload={offload}", question=question, bounds=moved, caution="the update runs on the host"
+            )
+
+
+def _more_nodes(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
+    """The smallest doubling of the cluster on which something fits."""
+    factor = 2
+    while factor <= MAX_NODE_FACTOR:
+        num_nodes = question.cluster.num_nodes * factor
+        cluster = with_num_nodes(question.cluster, num_nodes)
+        step = replace(question, cluster=cluster, recipe=_with_divisible_batch(question, cluster.num_gpus).recipe)
+        hypothesis = Hypothesis(
+            change=f"num_nodes={num_nodes}", question=step, bounds=bounds, caution=f"{factor} times the GPUs"
+        )
+        relief = _try(hypothesis)
+        if relief is not None:
+            yield relief
+            return
+        factor *= 2
+
+
+def _with_divisible_batch(question: Plan, num_gpus: int) -> Plan:
+    """The question with a batch that gives every GPU of a larger cluster at least one sequence."""
+    size = question.global_batch_size
+    if size % num_gpus == 0:
+        return question
+    larger = -(-size // num_gpus) * num_gpus
+    return replace(question, recipe=replace(question.recipe, global_batch_size=larger))
+
+
+def _has_bounds(bounds: SearchBounds) -> bool:
+    free = SearchBounds(max_plans=bounds.max_plans, max_predictions=bounds.max_predictions)
+    return bounds != free

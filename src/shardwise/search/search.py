@@ -1,0 +1,159 @@
+"""The search: enumerate, drop what breaks a rule or cannot fit, predict the most promising, rank what fits."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardwise.cluster import Cluster
+from shardwise.errors import RecipeError
+from shardwise.layout import Layout
+from shardwise.model import ModelSpec
+from shardwise.plan import EngineName, Plan
+from shardwise.recipe import Recipe
+from shardwise.rules import OFFERS, RANGE_RULES, find_errors
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.candidates import OFFLOADS
+from shardwise.search.closest import closest_plan
+from shardwise.search.evaluation import Evaluated
+from shardwise.search.one_pass import Found, find
+from shardwise.search.ranking import pareto_front, rank
+from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
+
+__all__ = ["assumed_global_batch_size", "search"]
+
+ASSUMED_TOKENS_PER_STEP = 4 * 2**20
+"""Used when no global batch is given: what Llama 3 405B started with (arXiv:2407.21783, section 3.4.1)."""
+
+
+def search(
+    *,
+    model: ModelSpec,
+    cluster: Cluster,
+    recipe: Recipe,
+    engine: EngineName = "native",
+    bounds: SearchBounds | None = None,
+    objective: Objective = "step_time",
+) -> SearchResult:
+    """The layouts of a model on a cluster that fit, in order of preference, or what came closest.
+
+    Args:
+        model: what is trained.
+        cluster: every GPU of it is used; ``objective="fewest_gpus"`` tries smaller ones first.
+        recipe: micro-batch size, recompute and offload are searched unless bounded; the global batch is kept exactly.
+        engine: who implements the step; its own limits are rules.
+        bounds: axes that are pinned or limited.
+        objective: what to make small.
+    """
+    started_s = time.perf_counter()
+    limits = bounds or SearchBounds()
+    question = _question(model=model, cluster=cluster, recipe=recipe, engine=engine)
+    if objective == "fewest_gpus":
+        question = _fewest_nodes(question, limits)
+    found = find(question, limits, objective=objective)
+    if not found.evaluation.fitting and limits.offload is None:
+        found = _with_offload(found, question, limits, objective)
+    fitting = found.evaluation.fitting
+    plans = rank(fitting, objective=objective, limit=limits.max_plans)
+    closest = None if plans else closest_plan(question, limits, found)
+    return SearchResult(
+        objective=objective,
+        bounds=limits,
+        space=replace(found.space, wall_s=time.perf_counter() - started_s),
+        plans=plans,
+        pareto=_pareto(fitting, plans, objective),
+        rejected=found.rejected,
+        closest=closest,
+        assumptions=_assumptions(question, recipe),
+        notes=_notes(plans, found.space),
+    )
+
+
+def assumed_global_batch_size(*, seq_len: int, num_gpus: int) -> int:
+    """Sequences per step when none are given: the multiple of the GPUs nearest to four million tokens.
+
+    >>> assumed_global_batch_size(seq_len=8192, num_gpus=64)
+    512
+    """
+    return max(1, round(ASSUMED_TOKENS_PER_STEP / seq_len / num_gpus)) * num_gpus
+
+
+def _question(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName) -> Plan:
+    """The plan whose layout the search fills in, with its global batch written down."""
+    question = Plan(model=model, cluster=cluster, recipe=recipe, layout=Layout(), engine=engine)
+    if any(rule.breaks(question) for rule in RANGE_RULES):
+        refusal = find_errors(question)[0]
+        raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
+    if recipe.global_batch_size is not None:
+        return question
+    size = assumed_global_batch_size(seq_len=recipe.seq_len, num_gpus=cluster.num_gpus)
+    return replace(question, recipe=replace(recipe, global_batch_size=size))
+
+
+def _with_offload(found: Found, question: Plan, bounds: SearchBounds, objective: Objective) -> Found:
+    """The first offload mode the engine offers under which something fits; what was found without it otherwise."""
+    offered = OFFERS[question.engine].offloads
+    for offload in OFFLOADS[1:]:
+        if offload not in offered:
+            continue
+        with_offload = find(question, replace(bounds, offload=(offload,)), objective=objective)
+        if with_offload.evaluation.fitting:
+            return with_offload
+    return found
+
+
+def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
+    """The question on the fewest nodes, out of divisors of the cluster's, on which something fits."""
+    num_nodes = question.cluster.num_nodes
+    few = replace(bounds, max_predictions=8)
+    for nodes in range(1, num_nodes):
+        if num_nodes % nodes == 0:
+            smaller = replace(question, cluster=replace(question.cluster, num_nodes=nodes))
+            if find(smaller, few).evaluation.fitting:
+                return smaller
+    return question
+
+
+def _pareto(fitting: Sequence[Evaluated], plans: Sequence[RankedPlan], objective: Objective) -> tuple[RankedPlan, ...]:
+    """The front as ranked plans, compared with the recommended one."""
+    if not plans:
+        return ()
+    winner = Evaluated(family=(), plan=plans[0].plan, prediction=plans[0].prediction)
+    front = pareto_front(fitting)
+    return tuple(_ranked_against(winner, found, position, objective) for position, found in enumerate(front, start=1))
+
+
+def _ranked_against(winner: Evaluated, found: Evaluated, position: int, objective: Objective) -> RankedPlan:
+    pair = rank([found, winner], objective=objective, limit=2)
+    mine = next((ranked for ranked in pair if ranked.plan == found.plan), pair[0])
+    return replace(mine, rank=position)
+
+
+def _assumptions(question: Plan, recipe: Recipe) -> tuple[str, ...]:
+    stated = (*question.model.assumptions, *question.cluster.assumptions)
+    if recipe.global_batch_size is not None:
+        return stated
+    return (
+        *stated,
+        f"no global batch was given: {question.global_batch_size:,} sequences of {recipe.seq_len:,} tokens "
+        f"({question.tokens_per_step:,} tokens) per step are assumed, the same for every layout",
+    )
+
+
+def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
+    if not plans:
+        return ()
+    notes: list[str] = []
+    ties = sum(ranked.is_tie for ranked in plans)
+    if ties > 1:
+        notes.append(
+            f"{ties} of these plans differ by less than a prediction can tell apart; the simplest of them that fits "
+            "safely is recommended. Start there, and add an axis only when a measurement asks for it."
+        )
+    if plans[0].plan.recipe.offload != "none":
+        notes.append(f"Nothing fits without offloading, so offload={plans[0].plan.recipe.offload} was searched.")
+    if space.layouts_slower:
+        notes.append(
+            f"{space.layouts_slower:,} more candidates are valid and not known to be too big, but estimated to be "
+            f"slower or variants of the degrees shown; {space.layouts_predicted} were predicted in full."
+        )
+    return tuple(notes)

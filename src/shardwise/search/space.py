@@ -1,0 +1,204 @@
+"""Which candidates exist: the options of every axis for a model, a cluster and bounds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.errors import LayoutError
+from shardwise.plan import Plan
+from shardwise.rules import OFFERS
+from shardwise.search.bounds import IntRange, SearchBounds
+from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, IntColumn, Key, expand, option_counts
+
+__all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
+
+MAX_MICRO_BATCH_SIZE = 64
+MAX_VPP = 12
+DOMINATED_SCHEDULES = ("gpipe",)
+"""Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight."""
+MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
+
+
+Options = Callable[[Key], Sequence[Key]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisOptions:
+    """One step of the enumeration: the columns it sets, and the degrees that decide which options there are."""
+
+    names: tuple[str, ...]
+    keys: tuple[str, ...]
+    options: Options
+
+
+AXES = ("ep", "pipeline", "zero_stage", "sequence_parallel", "micro_batch_size", "recompute")
+"""The order of enumeration after the degrees whose product is the world size."""
+STATE_AXES = ("ep", "pipeline", "zero_stage")
+"""The axes that decide the bytes of model states; what they alone make too big is dropped before the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """The candidates of a question. ``question`` is a plan whose layout is ignored."""
+
+    question: Plan
+    bounds: SearchBounds
+    offload: int = 0
+    """Position in ``OFFLOADS``."""
+
+    def degrees(self) -> Candidates:
+        """Every way to write the world size as dp_replicate * dp_shard * tp * cp * pp, all other columns 1 or 0."""
+        found = np.asarray(list(self._degree_tuples()), dtype=np.int64).reshape(-1, 5)
+        if not len(found):
+            raise self._no_degrees()
+        ones, zeros = np.ones(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
+        return Candidates(
+            tp=found[:, 0],
+            cp=found[:, 1],
+            pp=found[:, 2],
+            dp_replicate=found[:, 3],
+            dp_shard=found[:, 4],
+            vpp=ones,
+            ep=ones,
+            zero_stage=zeros,
+            schedule=zeros + SCHEDULES.index("1f1b"),
+            sequence_parallel=zeros,
+            micro_batch_size=ones,
+            recompute=zeros,
+            offload=zeros + self.offload,
+        )
+
+    def axis(self, name: str) -> AxisOptions:
+        """How one of ``AXES`` is enumerated."""
+        tables = {
+            "sequence_parallel": AxisOptions(
+                names=("sequence_parallel",), keys=("tp",), options=self._sequence_parallel_options
+            ),
+            "ep": AxisOptions(names=("ep",), keys=("pp",), options=self._ep_options),
+            "pipeline": AxisOptions(names=("schedule", "vpp"), keys=("pp",), options=self._pipeline_options),
+            "zero_stage": AxisOptions(
+                names=("zero_stage",), keys=("dp_replicate", "dp_shard", "cp"), options=self._zero_options
+            ),
+            "micro_batch_size": AxisOptions(
+                names=("micro_batch_size",), keys=("dp_replicate", "dp_shard"), options=self._micro_batch_options
+            ),
+            "recompute": AxisOptions(names=("recompute",), keys=("pp",), options=self._recompute_options),
+        }
+        return tables[name]
+
+    def grow(self, rows: Candidates, name: str) -> Candidates:
+        """Every row once for each option of an axis."""
+        axis = self.axis(name)
+        return expand(rows, names=axis.names, keys=axis.keys, options=axis.options)
+
+    def num_descendants(self, rows: Candidates, *, after: str | None) -> IntColumn:
+        """Candidates each row stands for, once the axes later than ``after`` are enumerated."""
+        remaining = AXES if after is None else AXES[AXES.index(after) + 1 :]
+        product = np.ones(len(rows), dtype=np.int64)
+        for name in remaining:
+            axis = self.axis(name)
+            product = product * option_counts(rows, keys=axis.keys, options=axis.options)
+        return product
+
+    def _degree_tuples(self) -> Iterator[Key]:
+        bounds, world = self.bounds, self.question.cluster.num_gpus
+        for tp in _allowed_divisors(world, bounds.tp):
+            for cp in _allowed_divisors(world // tp, bounds.cp):
+                for pp in _allowed_divisors(world // (tp * cp), bounds.pp):
+                    data = world // (tp * cp * pp)
+                    for dp_replicate in _allowed_divisors(data, bounds.dp_replicate):
+                        if bounds.dp_shard is None or bounds.dp_shard.allows(data // dp_replicate):
+                            yield tp, cp, pp, dp_replicate, data // dp_replicate
+
+    def _no_degrees(self) -> LayoutError:
+        world = self.question.cluster.num_gpus
+        names = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
+        asked = {name: getattr(self.bounds, name) for name in names}
+        text = ", ".join(f"{name}={_range_text(limit)}" for name, limit in asked.items() if limit is not None)
+        divisors = ", ".join(str(divisor) for divisor in _divisors(world)[:12])
+        return LayoutError(
+            f"no product of degrees with {text} is the world size {world}",
+            code="search-bounds",
+            fix=f"allow degrees that divide {world}: {divisors}",
+        )
+
+    def _sequence_parallel_options(self, key: Key) -> Sequence[Key]:
+        (tp,) = key
+        if tp == 1:
+            return ((0,),)
+        pinned = self.bounds.sequence_parallel
+        return ((1,), (0,)) if pinned is None else ((int(pinned),),)
+
+    def _ep_options(self, _: Key) -> Sequence[Key]:
+        moe, limit = self.question.model.moe, self.bounds.ep
+        if moe is None:
+            return ((1,),) if limit is None or limit.allows(1) else ((limit.low,),)
+        world = self.question.cluster.num_gpus
+        found = [degree for degree in _divisors(moe.num_experts) if degree <= world]
+        return _pinned(found, limit)
+
+    def _pipeline_options(self, key: Key) -> Sequence[Key]:
+        (pp,) = key
+        if pp == 1:
+            return ((SCHEDULES.index("1f1b"), 1),)
+        offered = OFFERS[self.question.engine].schedules
+        names = self.bounds.schedule or [
+            name for name in SCHEDULES if name in offered and name not in DOMINATED_SCHEDULES
+        ]
+        return [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
+
+    def _vpp_options(self, pp: int, schedule: str) -> Sequence[int]:
+        limit = self.bounds.vpp
+        found = [] if schedule == "interleaved" else [1]
+        if schedule in MULTI_CHUNK_SCHEDULES:
+            most = self.question.model.num_hidden_layers // pp
+            found += [vpp for vpp in range(2, MAX_VPP + 1) if vpp <= most and most % vpp == 0]
+            if limit is not None and limit.values:
+                found = list(limit.values)
+            elif limit is not None:
+                found += [vpp for vpp in range(2, MAX_VPP + 1) if vpp <= most and vpp not in found]
+        return [vpp for vpp in sorted(found) if limit is None or limit.allows(vpp)]
+
+    def _zero_options(self, key: Key) -> Sequence[Key]:
+        """Stage 0 is spelled with one of dp_replicate and dp_shard only, so that no layout is listed twice."""
+        dp_replicate, dp_shard, cp = key
+        is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
+        stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
+        allowed = self.bounds.zero_stage or OFFERS[self.question.engine].zero_stages
+        return [(stage,) for stage in stages if stage in allowed]
+
+    def _micro_batch_options(self, key: Key) -> Sequence[Key]:
+        per_rank, remainder = divmod(self.question.global_batch_size, key[0] * key[1])
+        limit = self.bounds.micro_batch_size
+        if remainder or not per_rank:
+            return ((limit.low if limit is not None else 1,),)
+        powers = [2**power for power in range(MAX_MICRO_BATCH_SIZE.bit_length()) if per_rank % 2**power == 0]
+        return _pinned(powers, limit)
+
+    def _recompute_options(self, _: Key) -> Sequence[Key]:
+        names = self.bounds.recompute if self.bounds.recompute is not None else RECOMPUTES
+        return [(RECOMPUTES.index(name),) for name in names]
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
+
+
+def _allowed_divisors(number: int, limit: IntRange | None) -> list[int]:
+    return [divisor for divisor in _divisors(number) if limit is None or limit.allows(divisor)]
+
+
+def _pinned(found: Sequence[int], limit: IntRange | None) -> Sequence[Key]:
+    """The options inside a limit; explicitly listed values are kept even where the enumeration would skip them."""
+    if limit is None:
+        return [(value,) for value in found]
+    explicit = limit.values or ((limit.low,) if limit.pinned is not None else ())
+    return [(value,) for value in explicit] or [(value,) for value in found if limit.allows(value)]
+
+
+def _range_text(limit: IntRange) -> str:
+    if limit.values:
+        return ",".join(str(value) for value in limit.values)
+    return str(limit.low) if limit.pinned is not None else f"{limit.low}..{limit.high}"

@@ -1,0 +1,171 @@
+"""Which candidates the rules of validity allow, without asking every rule about every candidate.
+
+A rule reads a few degrees. It is asked once per combination of those degrees that occurs, and its answer is spread over
+all rows that share it: some thousand questions instead of millions. ``RULE_COLUMNS`` says what each rule reads; a test
+compares the result with asking every rule about every row.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.errors import RecipeError
+from shardwise.plan import Plan
+from shardwise.rules import Refusal, find_errors
+from shardwise.rules.book import error_rules
+from shardwise.rules.rule import Rule
+from shardwise.search.candidates import Candidates, IntColumn, Mask
+from shardwise.search.records import Rejection
+from shardwise.search.space import AXES, STATE_AXES, Space
+
+__all__ = ["RULE_COLUMNS", "ValidCandidates", "valid_candidates"]
+
+DATA_PARALLEL = ("dp_replicate", "dp_shard")
+PIPELINE = ("pp", "vpp", "schedule")
+STEP = (*PIPELINE, "num_microbatches")
+SHARDING = ("zero_stage", "dp_replicate", "dp_shard", "cp", "pp")
+
+RULE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "layout-tp-crosses-nodes": ("tp",),
+    "layout-heads-over-tp": ("tp",),
+    "layout-kv-heads-over-tp": ("tp",),
+    "layout-ffn-over-tp": ("tp",),
+    "layout-hidden-over-tp": ("tp",),
+    "layout-sequence-over-cp": ("cp",),
+    "layout-sequence-over-tp": ("tp", "cp", "sequence_parallel"),
+    "layout-heads-over-cp": ("tp", "cp"),
+    "recipe-eager-attention-with-cp": ("cp",),
+    "recipe-position-table": (),
+    "layout-layers-over-pp": PIPELINE,
+    "layout-stage-layers": PIPELINE,
+    "layout-vpp-needs-interleaving": PIPELINE,
+    "layout-vpp-without-pipeline": PIPELINE,
+    "layout-interleaving-needs-vpp": PIPELINE,
+    "engine-megatron-uneven-stages": PIPELINE,
+    "engine-torchtitan-tied-embeddings": PIPELINE,
+    "layout-experts-without-moe": ("ep",),
+    "layout-experts-over-ep": ("ep",),
+    "layout-ep-borrows-data-ranks": ("ep", "tp", "cp", *DATA_PARALLEL),
+    "layout-expert-width-over-expert-tp": (),
+    "engine-expert-tp": (),
+    "engine-megatron-experts-need-sequence-parallel": ("tp", "sequence_parallel"),
+    "engine-deepspeed-experts-under-zero3": ("ep", "tp", "cp", "zero_stage"),
+    "recipe-batch-arithmetic": ("micro_batch_size", *DATA_PARALLEL),
+    "engine-torch-microbatches": STEP,
+    "layout-interleaving-multiple": STEP,
+    "recipe-fp8-hardware": (),
+    "recipe-bf16-hardware": (),
+    "engine-zero-stage": SHARDING,
+    "engine-deepspeed-zero-with-pipeline": SHARDING,
+    "engine-megatron-fsdp-tied-embeddings": SHARDING,
+    "engine-accelerate-replicas": ("tp", *SHARDING),
+    "engine-offload": ("offload", "zero_stage"),
+    "engine-offload-zero-stage": ("offload", *SHARDING),
+    "engine-adapter": (),
+    "engine-accelerate-no-pipeline": ("pp",),
+    "engine-fsdp1-no-pipeline": ("pp",),
+    "engine-axes": ("tp", "cp", "pp", "ep"),
+    "engine-schedule": PIPELINE,
+    "engine-optimizer": (),
+    "engine-precision": (),
+    "recipe-recompute-layers": PIPELINE,
+}
+"""Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
+
+TRUE_BY_CONSTRUCTION = ("layout-world-size", "layout-degree-range", "recipe-range")
+"""Held by every row of a space whose question is in range, which a search checks first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidCandidates:
+    """The rows that break no rule, and what became of the others."""
+
+    rows: Candidates
+    num_microbatches: IntColumn
+    considered: int
+    num_too_big: int
+    """Candidates whose states alone do not fit: dropped, and not counted as breaking a rule."""
+    rejected: tuple[Rejection, ...]
+
+
+def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] | None = None) -> ValidCandidates:
+    """Enumerate axis by axis, dropping rows as soon as a rule about the axes known so far excludes them.
+
+    Args:
+        space: what to enumerate.
+        states_fit: asked once all axes that decide the model states are known; rows it denies are dropped.
+    """
+    pending = [rule for rule in error_rules(space.question.engine) if rule.name not in TRUE_BY_CONSTRUCTION]
+    rows = space.degrees()
+    considered = int(space.num_descendants(rows, after=None).sum())
+    known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", "offload"}
+    rejected: dict[str, Rejection] = {}
+    num_too_big = 0
+    for axis in (None, *AXES):
+        if axis is not None:
+            rows = space.grow(rows, axis)
+            known |= set(space.axis(axis).names)
+        if "micro_batch_size" in known:
+            known.add("num_microbatches")
+        ready = [rule for rule in pending if set(_columns_of(rule, rows)) <= known]
+        pending = [rule for rule in pending if rule not in ready]
+        rows = _apply(ready, rows, space=space, axis=axis, rejected=rejected)
+        if axis == STATE_AXES[-1] and states_fit is not None and len(rows):
+            fits = states_fit(rows)
+            num_too_big = int(space.num_descendants(rows.take(~fits), after=axis).sum())
+            rows = rows.take(fits)
+    ranked = tuple(sorted(rejected.values(), key=lambda group: (-group.count, group.rule)))
+    return ValidCandidates(
+        rows=rows,
+        num_microbatches=_num_microbatches(rows, space.question),
+        considered=considered,
+        num_too_big=num_too_big,
+        rejected=ranked,
+    )
+
+
+def _columns_of(rule: Rule, rows: Candidates) -> tuple[str, ...]:
+    """What a rule reads; one that the table does not know is taken to read everything."""
+    return RULE_COLUMNS.get(rule.name, (*rows.names, "num_microbatches"))
+
+
+def _apply(
+    rules: Sequence[Rule], rows: Candidates, *, space: Space, axis: str | None, rejected: dict[str, Rejection]
+) -> Candidates:
+    """The rows that keep all of the rules; the others are counted under the first rule they break."""
+    for rule in rules:
+        if not len(rows):
+            return rows
+        broken, example = _broken(rule, rows, space.question)
+        if example is None:
+            continue
+        refusal = _refusal(rows.plan(example, question=space.question), rule)
+        if not _columns_of(rule, rows):
+            raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
+        count = int(space.num_descendants(rows.take(broken), after=axis).sum())
+        rejected[rule.name] = Rejection(rule=rule.name, count=count, example=refusal.message, fix=refusal.fix)
+        rows = rows.take(~broken)
+    return rows
+
+
+def _broken(rule: Rule, rows: Candidates, question: Plan) -> tuple[Mask, int | None]:
+    """Which rows break a rule, and the first of them."""
+    columns = _columns_of(rule, rows)
+    if not columns:
+        answer = rule.breaks(rows.plan(0, question=question))
+        return np.full(len(rows), answer), 0 if answer else None
+    extra = {"num_microbatches": _num_microbatches(rows, question)} if "num_microbatches" in columns else {}
+    inverse, first = rows.groups([extra[name] if name in extra else rows.column(name) for name in columns])
+    verdicts = np.asarray([rule.breaks(rows.plan(int(row), question=question)) for row in first], dtype=np.bool_)
+    guilty = first[verdicts]
+    return verdicts[inverse], int(guilty.min()) if len(guilty) else None
+
+
+def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:
+    count: IntColumn = question.global_batch_size // (rows.micro_batch_size * rows.data_parallel_size)
+    return count
+
+
+def _refusal(plan: Plan, rule: Rule) -> Refusal:
+    return next(refusal for refusal in find_errors(plan) if refusal.rule == rule.name)
