@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.errors import LayoutError
+from shardwise.predict.memory import predict_memory
 from shardwise.validate.accuracy import (
     FitSummary,
     RowAccuracy,
+    compare,
     fit_summary,
     interval_error_fraction,
+    memory_accuracy,
     percentile,
     summarise,
     summarise_by_family,
@@ -119,3 +123,37 @@ def test_a_family_is_summarised_per_scope():
         ("A", "reserved", 1),
         ("B", "allocated", 1),
     ]
+
+
+def _run(run_id):
+    return next(run for run in measured_runs().runs if run.id == run_id)
+
+
+def test_a_refused_plan_is_kept_with_the_refusal():
+    def refuse(plan):
+        raise LayoutError("tp=8 needs eight heads", code="layout-heads", fix="set tp=4")
+
+    row = compare(_run("SIMUB200-001"), refuse)
+    assert row.refusal == "layout-heads: tp=8 needs eight heads"
+    assert row.predicted_fits is None
+    assert row.signed_error_fraction is None
+
+
+def test_a_reading_is_compared_with_the_figure_of_its_own_scope():
+    prediction = predict_memory(_run("SIMUB200-001").plan)
+    allocated = compare(_run("SIMUB200-001"), lambda plan: prediction)
+    reserved = compare(_run("SIMUB200-001/reserved"), lambda plan: prediction)
+    stage = compare(_run("SIMUB200-001/allocated-stage-1"), lambda plan: prediction)
+    assert allocated.predicted_bytes == max(s.peak_allocated_bytes for s in prediction.stages)
+    assert reserved.predicted_bytes == max(s.peak_reserved_bytes for s in prediction.stages)
+    assert stage.predicted_bytes == prediction.stages[1].peak_allocated_bytes
+
+
+def test_twice_the_truth_is_reported_as_twice_the_truth():
+    def doubled(plan):
+        prediction = predict_memory(plan)
+        stages = tuple(replace(s, peak_allocated_bytes=2 * s.peak_allocated_bytes) for s in prediction.stages)
+        return replace(prediction, stages=stages)
+
+    report = memory_accuracy(predictor=doubled, runs=[_run("SIMUB200-001"), _run("SIMUB200-003")])
+    assert report.families[0].median_signed_fraction > 0.95

@@ -145,11 +145,12 @@ def compare(run: MeasuredRun, predict: Predictor) -> RowAccuracy:
 def _predicted_figure(run: MeasuredRun, prediction: MemoryPrediction) -> Bytes | None:
     if run.measured_low_bytes is None:
         return None
+    stages = prediction.stages if run.stage is None else (prediction.stages[run.stage],)
     if run.scope == "device":
-        return max(stage.device_used_bytes for stage in prediction.stages)
+        return max(stage.device_used_bytes for stage in stages)
     if run.scope == "reserved":
-        return max(stage.peak_reserved_bytes for stage in prediction.stages)
-    return max(stage.peak_allocated_bytes for stage in prediction.stages)
+        return max(stage.peak_reserved_bytes for stage in stages)
+    return max(stage.peak_allocated_bytes for stage in stages)
 
 
 def _signed_error(run: MeasuredRun, predicted_bytes: Bytes | None) -> float | None:

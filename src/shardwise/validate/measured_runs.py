@@ -91,9 +91,11 @@ def _further_readings(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 def _further_reading(run: MeasuredRun, row: MeasurementRow) -> MeasuredRun:
     low, high = figure_interval_bytes(figure=row.text("value"), unit=row.text("unit"))
+    stage = row.integer("stage")
     return replace(
         run,
-        id=f"{run.id}/{row.text('scope')}",
+        id=f"{run.id}/{row.text('scope')}" + ("" if stage is None else f"-stage-{stage}"),
+        stage=stage,
         measured_low_bytes=low,
         measured_high_bytes=high,
         scope=READING_SCOPES[row.text("scope")],
@@ -135,4 +137,4 @@ def _batchless_key(run: MeasuredRun) -> object:
 
 
 def _reading_key(run: MeasuredRun) -> object:
-    return run.measured_low_bytes, run.measured_high_bytes, run.scope, run.outcome
+    return run.measured_low_bytes, run.measured_high_bytes, run.scope, run.stage, run.outcome

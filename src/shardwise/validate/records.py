@@ -25,6 +25,8 @@ class MeasuredRun:
     measured_high_bytes: Bytes | None
     """Upper edge: above the lower one where "GB" may be 1e9 bytes or GiB, or the figure is rounded."""
     scope: Scope
+    stage: int | None = None
+    """Pipeline stage the figure belongs to; ``None`` for the largest over all ranks."""
     outcome: Outcome
     decides_outcome: bool
     """Whether the row counts once for fit or out-of-memory; further readings of the same run do not."""

@@ -70,6 +70,10 @@ RECOMPUTE: dict[str, Recompute] = {
 }
 
 
+CONTRADICTED = ("TTPAPER-009", "TTPAPER-010")
+"""The paper prints 16 stages where the repository prints 8 for a run of the same size, batch and rate."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """What both tables state, in our words."""
@@ -87,6 +91,8 @@ class _Run:
 
 def convert_row(row: MeasurementRow) -> Conversion:
     """A TTITAN or TTPAPER row."""
+    if row.id in CONTRADICTED:
+        return unused(row, "paper and repository print different layouts, 16 and 8 stages, for a run of the same rate")
     shape = row_shape(row)
     dp, tp, pp, cp = (row.integer(name) or 1 for name in ("dp", "tp", "pp", "cp"))
     global_batch, num_gpus, seq_len = (row.integer(name) for name in ("global_batch", "n_gpus", "seq_len"))
