@@ -85,8 +85,8 @@ class MemoryPrediction:
 
     @property
     def worst(self) -> StageMemory:
-        """The stage whose ranks need the most device memory."""
-        return max(self.stages, key=lambda stage: stage.device_used_bytes)
+        """The stage whose ranks cannot do without the most device memory; caches break a tie."""
+        return max(self.stages, key=lambda stage: (stage.needed_bytes, stage.device_used_bytes))
 
     @property
     def needed_bytes(self) -> Bytes:
