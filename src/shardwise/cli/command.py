@@ -67,10 +67,13 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches
 
         options = [option for action in self._actions for option in action.option_strings]
-        for word in message.split():
-            close = get_close_matches(word, options, n=1) if word.startswith("--") and word not in options else []
+        for word in message.replace(",", " ").split():
+            name = word.partition("=")[0].rstrip(":")
+            if name in options:
+                return f"correct {name}; `{self.prog} --help` says what it takes"
+            close = get_close_matches(name, options, n=1) if name.startswith("--") else []
             if close:
-                return f"write {close[0]} instead of {word}"
+                return f"write {close[0]} instead of {name}"
         return f"run `{self.prog} --help`"
 
 

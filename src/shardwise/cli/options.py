@@ -4,6 +4,7 @@ Nothing has a default here: an option that is not given leaves the record's own 
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
 from typing import get_args
 
@@ -57,6 +58,27 @@ def whole_number(text: str) -> int:
 def number_list(text: str) -> tuple[int, ...]:
     """Whole numbers separated by commas."""
     return tuple(whole_number(part) for part in text.split(","))
+
+
+def amount(text: str) -> float:
+    """A plain number such as 0.4 or 2.5; which ones are possible is for the rules to say."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number") from None
+
+
+def list_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
+    """A reader of names separated by commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(","))
+        unknown = next((name for name in names if name not in choices), None)
+        if unknown is not None:
+            raise argparse.ArgumentTypeError(f"'{unknown[:40]}' is not one of {', '.join(choices)}")
+        return names
+
+    return read
 
 
 def add_plan_source(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,128 @@
-"""x"""
+"""Rank the layouts of a model on a cluster, and say why each of the others lost.
+
+Every layout that breaks no rule and may fit is a candidate. An axis is pinned or bounded with --tp 8, --pp 1..8 or
+--tp 1,2,4; what is not bounded is searched. When nothing fits, the closest plan is shown with the changes that would
+make it fit, and the exit code is 3.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
+from shardwise.cli.options import (
+    add_engine_option,
+    add_json_option,
+    add_plan_source,
+    add_recipe_options,
+    list_of,
+    whole_number,
+)
+from shardwise.cli.output import stdout_style, write_file, write_line
+from shardwise.cli.plan_source import plan_from
+from shardwise.cli.progress import waiting
+from shardwise.layout import Schedule
+from shardwise.recipe import Offload, Recompute
+
+if TYPE_CHECKING:
+    from shardwise.search import SearchBounds
+
+OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
+RANGES = {
+    "dp_replicate": "copies of the model that only average gradients",
+    "dp_shard": "data-parallel ranks that divide model states",
+    "tp": "tensor parallelism",
+    "cp": "context parallelism",
+    "pp": "pipeline stages",
+    "vpp": "model chunks per pipeline stage",
+    "ep": "expert parallelism",
+    "micro_batch_size": "sequences one rank runs at once",
+}
+"""Axes that are given as a number, an interval or a list."""
 
 
-def add_arguments(p): ...
+NAMES = {
+    "zero_stage": ("0", "1", "2", "3"),
+    "schedule": get_args(Schedule),
+    "recompute": get_args(Recompute),
+    "offload": get_args(Offload),
+}
+"""Choices that are given as a list of names; offload is searched only when nothing fits without it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL and CLUSTER, the recipe, and the bounds of the search."""
+    add_plan_source(parser)
+    add_json_option(parser)
+    add_engine_option(parser)
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help="to make small (default: step_time)"
+    )
+    parser.add_argument("--top", type=whole_number, default=10, metavar="N", help="plans to show (default: 10)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file")
+    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
+    add_recipe_options(parser)
+    bounds = parser.add_argument_group("bounds of the search")
+    for axis, meaning in RANGES.items():
+        option = f"--{axis.replace('_', '-')}"
+        bounds.add_argument(option, dest=f"bound_{axis}", metavar="N", help=f"{meaning}: 8, 1..8 or 1,2,4")
+    for field, names in NAMES.items():
+        option = f"--{field.replace('_', '-')}"
+        bounds.add_argument(
+            option, dest=f"bound_{field}", metavar="LIST", type=list_of(*names), help=f"out of {','.join(names)}"
+        )
+    bounds.add_argument(
+        "--sequence-parallel",
+        dest="bound_sequence_parallel",
+        action=argparse.BooleanOptionalAction,
+        help="divide norms over tp",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, print the ranking, and write the recommended plan when asked."""
+    from shardwise.search import search
+
+    question = plan_from(arguments)
+    with waiting("searching layouts"):
+        result = search(
+            model=question.model,
+            cluster=question.cluster,
+            recipe=question.recipe,
+            engine=question.engine,
+            bounds=bounds_from(arguments),
+            objective=arguments.objective,
+        )
+    if arguments.out is not None and result.plans:
+        from shardwise.plan_file import plan_to_json
+        from shardwise.render.json_text import json_text
+
+        write_file(arguments.out, json_text(plan_to_json(result.plans[0].plan)), is_forced=arguments.is_forced)
+    if arguments.is_json:
+        from shardwise.render.json_search import search_object
+        from shardwise.render.json_text import json_text
+
+        write_line(json_text(search_object(result)))
+    else:
+        from shardwise.render.text_search import search_text
+
+        write_line(search_text(result, style=stdout_style()))
+    return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
+
+
+def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
+    """The bounds as the record that the search reads."""
+    from shardwise.search import SearchBounds, parse_range
+
+    given = {name.removeprefix("bound_"): value for name, value in vars(arguments).items() if name.startswith("bound_")}
+    ranges = {axis: parse_range(given[axis], axis=axis) if given[axis] is not None else None for axis in RANGES}
+    stages = given["zero_stage"]
+    return SearchBounds(
+        **ranges,
+        zero_stage=tuple(int(stage) for stage in stages) if stages else None,
+        schedule=given["schedule"],
+        recompute=given["recompute"],
+        offload=given["offload"],
+        sequence_parallel=given["sequence_parallel"],
+        max_plans=arguments.top,
+    )

@@ -15,22 +15,27 @@ MODEL_ALONE_FIX = "name the cluster as well: {model} 8xh100-sxm"
 
 def plan_from(arguments: argparse.Namespace) -> Plan:
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file."""
+    if arguments.cluster is not None:
+        return plan_from_mapping(with_cluster(arguments), given_parts(arguments))
+    return read_source(arguments.source, given_parts(arguments))
+
+
+def read_source(source: str, options: Mapping[str, object]) -> Plan:
+    """The plan in a file or on standard input, with the options."""
     from shardwise.plan_file import read_plan
 
-    if arguments.cluster is not None:
-        return plan_from_mapping(with_cluster(arguments), arguments)
-    if arguments.source == STANDARD_INPUT:
-        return plan_from_mapping(parse_standard_input(standard_input_lines()), arguments)
-    path = Path(arguments.source)
+    if source == STANDARD_INPUT:
+        return plan_from_mapping(parse_standard_input(standard_input_lines()), options)
+    path = Path(source)
     _require_plan_file(path)
-    return read_plan(path, overrides=given_parts(arguments))
+    return read_plan(path, overrides=options)
 
 
-def plan_from_mapping(document: Mapping[str, object], arguments: argparse.Namespace) -> Plan:
+def plan_from_mapping(document: Mapping[str, object], options: Mapping[str, object]) -> Plan:
     """The plan in a parsed document, with the options."""
     from shardwise.plan_file import read_plan
 
-    return read_plan(document, overrides=given_parts(arguments))
+    return read_plan(document, overrides=options)
 
 
 def given_parts(arguments: argparse.Namespace) -> dict[str, object]:

@@ -69,7 +69,8 @@ def _answer_standard_input(arguments: argparse.Namespace) -> int:
         from shardwise.plan_file import read_plan_lines
 
         return _answer_lines(read_plan_lines(chain((first, second), lines)), arguments)
-    return _answer(plan_from_mapping(parse_standard_input(chain((first, second), lines)), arguments), arguments)
+    document = parse_standard_input(chain((first, second), lines))
+    return _answer(plan_from_mapping(document, given_parts(arguments)), arguments)
 
 
 def _is_object(line: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -20,3 +21,15 @@ def with_progress(items: Iterable[Item], *, label: str, total: int | None = None
         for item in items:
             yield item
             bar.advance(task)
+
+
+@contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """A moving sign on stderr while one long call runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield

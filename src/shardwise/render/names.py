@@ -1,6 +1,6 @@
 """Short names of records for a title line: what was planned, on what, divided how."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from shardwise.cluster import Cluster
 from shardwise.layout import Layout
@@ -8,10 +8,11 @@ from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
-from shardwise.units import format_count
+from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
-_RECIPE_IN_TITLE = ("seq_len", "micro_batch_size", "precision", "optimizer", "recompute")
+RECIPE_IN_TITLE = ("seq_len", "micro_batch_size", "precision", "optimizer", "recompute")
+QUESTION_FIELDS = ("seq_len", "global_batch_size", "precision", "optimizer")
 
 
 def model_text(model: ModelSpec) -> str:
@@ -39,7 +40,33 @@ def layout_text(layout: Layout) -> str:
     return " ".join(shown)
 
 
-def recipe_text(recipe: Recipe) -> str:
+def degrees_text(layout: Layout) -> str:
+    """The layout in the shortest form that still tells layouts of one search apart: ``dp=16 z3 tp=2 pp=4``."""
+    parts = [f"rep={layout.dp_replicate}"] if layout.dp_replicate > 1 else []
+    parts.append(f"dp={layout.dp_shard}")
+    if layout.dp_shard > 1:
+        parts.append(f"z{layout.zero_stage}")
+    parts += [f"{axis}={degree}" for axis, degree in _degrees(layout) if degree > 1]
+    if layout.pp > 1 and layout.schedule != "1f1b":
+        parts.append(layout.schedule)
+    return " ".join(parts)
+
+
+def _degrees(layout: Layout) -> tuple[tuple[str, int], ...]:
+    return (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("vpp", layout.vpp), ("ep", layout.ep))
+
+
+def gib_number(num_bytes: float) -> str:
+    """GiB without the unit, for a column whose heading has it."""
+    return format_gib(num_bytes).removesuffix(" GiB")
+
+
+def question_text(recipe: Recipe) -> str:
+    """The recipe without what a search chooses."""
+    return recipe_text(replace(recipe, micro_batch_size=1, recompute="none", offload="none"), always=QUESTION_FIELDS)
+
+
+def recipe_text(recipe: Recipe, *, always: tuple[str, ...] = RECIPE_IN_TITLE) -> str:
     """The choices every reader asks for, and the others where they are not the default."""
     default = Recipe(seq_len=recipe.seq_len)
     shown: list[str] = []
@@ -47,7 +74,7 @@ def recipe_text(recipe: Recipe) -> str:
         value = getattr(recipe, field.name)
         if field.name == "tokens" and value is not None:
             shown.append(f"tokens={format_count(value)}")
-        elif field.name in _RECIPE_IN_TITLE or value != getattr(default, field.name):
+        elif field.name in always or value != getattr(default, field.name):
             shown.append(f"{field.name}={value_text(value)}")
     return " ".join(shown)
 

@@ -42,7 +42,7 @@ def page_text(parts: Iterable[RenderableType], *, style: TextStyle = PLAIN) -> s
     return "".join(line.rstrip() + "\n" for line in written.getvalue().splitlines())
 
 
-def plain_table(*, title: str = "") -> Table:
+def plain_table(*, title: str = "", padding: tuple[int, int, int, int] = (0, 2, 0, 0)) -> Table:
     """A table with a header line and no frame, which reads the same in a terminal, a pipe and a bug report."""
     return Table(
         title=title or None,
@@ -51,5 +51,6 @@ def plain_table(*, title: str = "") -> Table:
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
+        padding=padding,
         header_style="bold",
     )

@@ -8,9 +8,12 @@ from rich.text import Text
 
 from shardwise.catalog import Link
 from shardwise.cluster import Dtype, Gpu, Node, Price
+from shardwise.families import ModelEntry
+from shardwise.render.catalog_rows import CatalogEntry, CatalogRow, row_id, sections
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.units import (
     format_bytes_per_s,
+    format_count,
     format_flop_per_s,
     format_gib,
     format_percent,
@@ -76,14 +79,49 @@ def prices_text(prices: Sequence[Price], *, style: TextStyle = PLAIN) -> str:
     return _page(table, "A price of your own wins: --price, or the price in the cluster file.", style)
 
 
-def entry_text(title: str, record: object, *, style: TextStyle = PLAIN) -> str:
-    """One record, a field a line, in base units."""
+def models_text(models: Sequence[ModelEntry], *, style: TextStyle = PLAIN) -> str:
+    """Models with a name, one a line."""
+    table = _table("name", "parameters>", "exactly>", "family")
+    for model in models:
+        table.add_row(model.name, format_count(model.num_params), f"{model.num_params:,}", model.model_type)
+    return _page(table, "Any config.json works as well, and so does a size such as 70B.", style)
+
+
+def section_text(section: str, rows: Sequence[CatalogRow], *, style: TextStyle = PLAIN) -> str:
+    """Rows of one section as its own table."""
+    if section == "gpus":
+        return gpus_text([row for row in rows if isinstance(row, Gpu)], style=style)
+    if section == "nodes":
+        return nodes_text([row for row in rows if isinstance(row, Node)], style=style)
+    if section == "networks":
+        return networks_text([row for row in rows if isinstance(row, Link)], style=style)
+    if section == "prices":
+        return prices_text([row for row in rows if isinstance(row, Price)], style=style)
+    return models_text([row for row in rows if isinstance(row, ModelEntry)], style=style)
+
+
+def sizes_text(*, style: TextStyle = PLAIN) -> str:
+    """How many entries each section has, and how to see them."""
+    table = _table("section", "entries>", "see them with")
+    for section, rows in sections().items():
+        table.add_row(section, str(len(rows)), f"shardwise catalog {section}")
+    return _page(table, "`shardwise catalog show ID` prints one entry with its sources.", style)
+
+
+def entry_text(entry: CatalogEntry, *, style: TextStyle = PLAIN) -> str:
+    """One row, a field a line, in base units, and the references its source keys stand for."""
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
-    for name, value in _field_lines(record, prefix=""):
+    for name, value in _field_lines(entry.row, prefix=""):
         lines.add_row(name, value)
-    return page_text((Text(title, style="bold"), lines), style=style)
+    references = Table.grid(padding=(0, 2))
+    references.add_column(style="bold")
+    references.add_column(overflow="fold")
+    for source in entry.references:
+        references.add_row(source.key, f"{source.reference} ({source.date})")
+    title = Text(f"{row_id(entry.row)}, from {entry.section}", style="bold")
+    return page_text((title, lines, Text(), references), style=style)
 
 
 def _field_lines(record: object, *, prefix: str) -> Iterable[tuple[str, str]]:

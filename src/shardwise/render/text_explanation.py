@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
+from shardwise.render.names import gib_number
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import stage_picture
 from shardwise.render.text_prediction import plan_header, verdict_text
-from shardwise.units import format_gib, format_seconds
+from shardwise.units import format_seconds
 
 INDENT = 2
 
@@ -59,7 +60,7 @@ def changes_table(changes: Sequence[VerifiedChange]) -> Table:
         table.add_row(
             change.edit,
             "yes" if change.fits else "no",
-            format_gib(change.device_used_bytes).removesuffix(" GiB"),
+            gib_number(change.device_used_bytes),
             format_seconds(change.step_s),
             change.cost,
         )

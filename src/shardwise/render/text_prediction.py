@@ -56,12 +56,12 @@ def plan_header(plan: Plan) -> Table:
 def verdict_text(prediction: Prediction) -> Text:
     """One sentence: whether it fits and by how much."""
     memory = prediction.memory
-    used = f"{format_gib(memory.worst.device_used_bytes)} of {format_gib(memory.capacity_bytes)} on the fullest GPU"
+    used = f"{format_gib(memory.needed_bytes)} needed of {format_gib(memory.capacity_bytes)} on the fullest GPU"
     if prediction.fits:
-        return Text(f"It fits: {used}, {format_gib(memory.headroom_bytes)} to spare.", style="bold green")
+        return Text(f"It fits: {used}, {format_gib(memory.spare_bytes)} to spare.", style="bold green")
     if memory.fits_device:
-        return Text(f"It does not fit: the GPUs do ({used}), the host does not.", style="bold red")
-    return Text(f"It does not fit: {used}, {format_gib(-memory.headroom_bytes)} too much.", style="bold red")
+        return Text(f"It does not fit: the GPUs hold it ({used}), the host does not.", style="bold red")
+    return Text(f"It does not fit: {used}, {format_gib(-memory.spare_bytes)} too much.", style="bold red")
 
 
 def memory_parts(memory: MemoryPrediction) -> Iterator[RenderableType]:

@@ -8,15 +8,12 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.render.names import cluster_text, layout_text, model_text, recipe_text
+from shardwise.render.names import cluster_text, degrees_text, gib_number, layout_text, model_text, question_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import stage_picture
 from shardwise.render.text_prediction import assumption_parts, cost_text
 from shardwise.search.records import ClosestPlan, RankedPlan, SearchResult, SearchSpace
 from shardwise.units import format_gib, format_percent, format_seconds, format_usd
-
-AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep")
-ALWAYS_SHOWN_AXES = ("dp_shard", "tp", "pp")
 
 
 def search_text(result: SearchResult, *, style: TextStyle = PLAIN) -> str:
@@ -30,6 +27,8 @@ def search_parts(result: SearchResult) -> Iterator[RenderableType]:
         yield from _found_parts(result)
     elif result.closest is not None:
         yield from _closest_parts(result.closest)
+    else:
+        yield Text("Every layout breaks a rule of validity.", style="bold red")
     yield Text()
     yield space_text(result.space)
     if result.rejected:
@@ -76,37 +75,35 @@ def question_header(plan: Plan) -> Table:
     header.add_column()
     header.add_row("model", model_text(plan.model))
     header.add_row("cluster", cluster_text(plan.cluster))
-    header.add_row("recipe", recipe_text(plan.recipe))
+    header.add_row("recipe", question_text(plan.recipe))
     header.add_row("engine", plan.engine)
     return header
 
 
 def ranking_table(plans: Sequence[RankedPlan]) -> Table:
-    """One line a plan; axes that are 1 everywhere have no column."""
-    axes = [axis for axis in AXES if axis in ALWAYS_SHOWN_AXES or any(_degree(plan, axis) > 1 for plan in plans)]
+    """One line a plan; ``=`` marks a tie with the recommended one."""
     has_cost = any(ranked.prediction.cost is not None for ranked in plans)
-    table = plain_table()
-    table.add_column("#", justify="right")
-    for axis in axes:
-        table.add_column(axis.replace("dp_replicate", "rep").replace("dp_shard", "dp"), justify="right")
-    for heading in ("zero", "mb", "recompute", "GiB/GPU", "step", "MFU"):
-        table.add_column(heading, justify="left" if heading == "recompute" else "right", no_wrap=True)
-    if has_cost:
-        table.add_column("cost", justify="right", no_wrap=True)
+    table = plain_table(padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("", width=1)
+    table.add_column("layout", overflow="fold")
+    table.add_column("recompute", no_wrap=True)
+    for heading in ("mb", "GiB/GPU", "step", "MFU", *(("cost",) if has_cost else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
     for ranked in plans:
-        table.add_row(*_ranking_row(ranked, axes=axes, has_cost=has_cost))
+        table.add_row(*_ranking_row(ranked, has_cost=has_cost))
     return table
 
 
-def _ranking_row(ranked: RankedPlan, *, axes: Sequence[str], has_cost: bool) -> list[str]:
+def _ranking_row(ranked: RankedPlan, *, has_cost: bool) -> list[str]:
     recipe, prediction = ranked.plan.recipe, ranked.prediction
     row = [
-        f"{ranked.rank}{'=' if ranked.is_tie and ranked.rank > 1 else ''}",
-        *(str(_degree(ranked, axis)) for axis in axes),
-        str(ranked.plan.layout.zero_stage),
-        str(recipe.micro_batch_size),
+        str(ranked.rank),
+        "=" if ranked.is_tie and ranked.rank > 1 else "",
+        degrees_text(ranked.plan.layout),
         recipe.recompute if recipe.offload == "none" else f"{recipe.recompute}+{recipe.offload}",
-        format_gib(prediction.memory.worst.device_used_bytes).removesuffix(" GiB"),
+        str(recipe.micro_batch_size),
+        gib_number(prediction.memory.needed_bytes),
         format_seconds(prediction.time.step_s),
         format_percent(prediction.throughput.mfu_fraction),
     ]
@@ -117,20 +114,6 @@ def _usd_text(prediction: Prediction) -> str:
     if prediction.cost is None or prediction.cost.usd is None:
         return "?"
     return format_usd(prediction.cost.usd)
-
-
-def _degree(ranked: RankedPlan, axis: str) -> int:
-    layout = ranked.plan.layout
-    degrees = {
-        "dp_replicate": layout.dp_replicate,
-        "dp_shard": layout.dp_shard,
-        "tp": layout.tp,
-        "cp": layout.cp,
-        "pp": layout.pp,
-        "vpp": layout.vpp,
-        "ep": layout.ep,
-    }
-    return degrees[axis]
 
 
 def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
@@ -149,8 +132,9 @@ def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     table.add_column("step", justify="right")
     table.add_column("")
     for relief in closest.reliefs:
-        gib = format_gib(relief.device_used_bytes).removesuffix(" GiB")
-        table.add_row(relief.change, gib, format_seconds(relief.step_s), relief.caution)
+        table.add_row(
+            relief.change, gib_number(relief.device_used_bytes), format_seconds(relief.step_s), relief.caution
+        )
     yield table
 
 

@@ -1,0 +1,64 @@
+"""The cost of a whole run as text: one figure a line, with the band of goodput and the price's origin."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.prediction import CostPrediction
+from shardwise.render.names import model_text
+from shardwise.render.run_cost import RunCost
+from shardwise.render.terminal import PLAIN, TextStyle, page_text
+from shardwise.render.text_prediction import assumption_parts
+from shardwise.units import format_count, format_percent, format_usd
+
+
+def run_cost_text(run: RunCost, *, style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise cost`` prints."""
+    return page_text(run_cost_parts(run), style=style)
+
+
+def run_cost_parts(run: RunCost) -> Iterator[RenderableType]:
+    """The parts of the page, in reading order."""
+    yield _header(run)
+    yield Text()
+    yield cost_table(run.cost)
+    if not run.fits:
+        yield Text()
+        yield Text("The plan does not fit its hardware; `shardwise explain` says why.", style="bold red")
+    yield from assumption_parts((*run.model.assumptions, *run.cost.assumptions))
+
+
+def _header(run: RunCost) -> Table:
+    header = _lines()
+    header.add_row("model", model_text(run.model))
+    header.add_row("hardware", f"{run.num_gpus:,} x {run.gpu.name}")
+    header.add_row("tokens", format_count(run.cost.tokens))
+    return header
+
+
+def cost_table(cost: CostPrediction) -> Table:
+    """GPU-hours, days, dollars, goodput and energy."""
+    low, high = format_percent(cost.goodput_low_fraction), format_percent(cost.goodput_high_fraction)
+    table = _lines()
+    table.add_row("GPU-hours", f"{cost.gpu_hours:,.0f}")
+    table.add_row("days", f"{cost.days:,.1f}")
+    table.add_row("dollars", _money(cost))
+    table.add_row("goodput", f"{format_percent(cost.goodput_fraction)} (between {low} and {high})")
+    if cost.energy_mwh:
+        table.add_row("energy", f"{cost.energy_mwh:,.1f} MWh")
+    return table
+
+
+def _money(cost: CostPrediction) -> str:
+    if cost.usd is None or cost.usd_per_gpu_hour is None:
+        return "no price is known for this hardware; give one with --price"
+    return f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+
+
+def _lines() -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column()
+    return lines
