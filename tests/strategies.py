@@ -129,3 +129,33 @@ def plans(draw: st.DrawFn) -> Plan:
     if draw(st.booleans()) and cluster.num_gpus % others == 0:
         layout = replace(layout, dp_shard=cluster.num_gpus // others)
     return Plan(model=draw(models()), cluster=cluster, recipe=draw(recipes()), layout=layout, engine=draw(ENGINES))
+
+
+@st.composite
+def runnable_plans(draw: st.DrawFn) -> Plan:
+    """Plans that keep most rules: degrees that divide what they divide, one odd choice at most."""
+    heads, pp, tp = 32, draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 2, 4, 8)))
+    layer = dense_layer(hidden_size=4096, intermediate_size=14336, heads=heads, kv_heads=8)
+    spec = sample_model(layer, num_layers=draw(st.sampled_from((30, 32))), hidden_size=4096, vocab_size=128256)
+    dp_shard, engine = draw(st.sampled_from((1, 2, 3, 8))), draw(st.sampled_from(("native", "torchtitan", "megatron")))
+    micro_batch_size, num_microbatches = draw(st.integers(1, 4)), draw(st.sampled_from((pp, 2 * pp, 4 * pp)))
+    layout = Layout(
+        dp_shard=dp_shard,
+        tp=tp,
+        pp=pp,
+        zero_stage=1 if engine == "megatron" else 3,
+        sequence_parallel=tp > 1,
+    )
+    recipe = Recipe(
+        seq_len=draw(st.sampled_from((2048, 4096, 8192))),
+        micro_batch_size=micro_batch_size,
+        global_batch_size=num_microbatches * micro_batch_size * dp_shard,
+        recompute=draw(st.sampled_from(("none", "selective", "full"))),
+    )
+    per_node = 8 if layout.world_size % 8 == 0 else layout.world_size
+    drawn = sample_cluster(1)
+    gpu = replace(drawn.node.gpu, peaks=NEWER_PEAKS)
+    node = replace(drawn.node, gpu=gpu, gpus_per_node=per_node, scale_up_domain_gpus=per_node)
+    cluster = replace(drawn, node=node, num_nodes=layout.world_size // per_node, spec_json='"test"')
+    spec = replace(spec, spec_json='"test"')
+    return Plan(model=spec, cluster=cluster, recipe=recipe, layout=layout, engine=engine)

@@ -102,8 +102,8 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "layout-vocab-over-tp": (
         make_plan(gpt2(), seq_len=1024, layout=Layout(tp=4)),
-        "tp=4 does not divide the vocabulary of 50257: the table is cut unevenly by DTensor and padded to 50688 rows by "
-        "Megatron",
+        "tp=4 does not divide the vocabulary of 50257: the table is cut unevenly by DTensor and padded to 50688 rows "
+        "by Megatron",
         "set tp=1 and dp_shard=4",
     ),
     "layout-sequence-over-cp": (
@@ -138,8 +138,8 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "set seq_len=8192",
     ),
     "layout-layers-over-pp": (
-        make_plan(llama_8b(num_layers=6), layout=Layout(pp=8)),
-        "pp=8 with 1 chunk(s) a stage makes 8 chunks, but llama-3.1-8b has 6 layers",
+        make_plan(llama_8b(num_layers=5), layout=Layout(pp=8)),
+        "pp=8 with 1 chunk(s) a stage makes 8 chunks, but llama-3.1-8b has 5 layers",
         "set pp=4 and dp_shard=2",
     ),
     "layout-stage-layers": (
@@ -176,8 +176,8 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "engine-megatron-stage-layers-over-vpp": (
         make_plan(engine="megatron", layout=replace(INTERLEAVED, zero_stage=1, stage_layers=(7, 8, 8, 9))),
-        "a stage of 7 layers is not a multiple of vpp=2: Megatron's first- and last-stage flags cannot express it, only "
-        "--pipeline-model-parallel-layout can",
+        "a stage of 7 layers is not a multiple of vpp=2: Megatron's first- and last-stage flags cannot express it, "
+        "only --pipeline-model-parallel-layout can",
         "set stage_layers=[8,8,8,8]",
     ),
     "layout-pipeline-over-encoder-decoder": (
@@ -331,7 +331,8 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         make_plan(engine="fsdp1", layout=Layout(dp_shard=8), adapter="qlora", precision="fp16-mixed"),
         "adapter qlora on fsdp1: 4-bit weights stored as uint8 raise 'Cannot flatten integer dtype tensors'; their "
         "storage must be the compute dtype (fp16)",
-        "set engine=native, or keep fsdp1 with bnb_4bit_quant_storage equal to the compute dtype; int8 is not supported",
+        "set engine=native, or keep fsdp1 with bnb_4bit_quant_storage equal to the compute dtype; int8 is not "
+        "supported",
     ),
     "engine-fsdp1-flat-shards": (
         make_plan(engine="fsdp1", layout=Layout(dp_shard=8), optimizer="muon"),

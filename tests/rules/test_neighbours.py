@@ -6,29 +6,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardwise.rules import RULES, apply_changes, find_errors, find_refusals, is_valid
-from strategies import plans
+from rules.samples import make_plan
+from shapes import cluster, llama_3_70b
+from shardwise.layout import Layout
+from shardwise.rules import apply_changes, describe_changes, find_errors, find_refusals, is_valid, require_valid
+from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, complete
+from strategies import plans, runnable_plans
 
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@MANY
-@given(plans())
-def test_the_neighbour_of_a_refusal_does_not_break_the_same_rule(plan):
-    for refusal in find_refusals(plan):
-        assert refusal.neighbour, refusal
-        neighbour = apply_changes(plan, refusal.neighbour)
-        assert refusal.rule not in {other.rule for other in find_refusals(neighbour)}, refusal
+MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@MANY
-@given(plans())
-def test_the_neighbour_of_a_refusal_breaks_no_rule_that_held_before(plan):
+def check_neighbours(plan):
     before = {refusal.rule for refusal in find_errors(plan)}
     for refusal in find_refusals(plan):
+        assert refusal.neighbour, refusal
+        assert refusal.fix.startswith(describe_changes(refusal.neighbour))
         neighbour = apply_changes(plan, refusal.neighbour)
-        after = {other.rule for other in find_errors(neighbour)}
-        assert after <= before, (refusal, after - before)
+        assert refusal.rule not in {other.rule for other in find_refusals(neighbour)}, refusal
+        newly_broken = {other.rule for other in find_errors(neighbour)} - before
+        assert not newly_broken, (refusal, newly_broken)
+
+
+@MANY
+@given(plans())
+def test_a_neighbour_keeps_the_rule_and_breaks_no_rule_that_held_before(plan):
+    check_neighbours(plan)
 
 
 @MANY
@@ -40,3 +42,81 @@ def test_following_the_fixes_one_after_another_ends_at_a_valid_plan(plan):
             break
         plan = apply_changes(plan, errors[0].neighbour)
     assert is_valid(plan.model, plan.cluster, plan.recipe, plan.layout, plan.engine)
+
+
+@MANY
+@given(runnable_plans(), st.data())
+def test_one_wrong_degree_is_mended_by_a_plan_without_errors(plan, data):
+    field = data.draw(st.sampled_from(("tp", "pp", "dp_shard", "cp", "ep", "vpp")))
+    degree = data.draw(st.sampled_from((3, 5, 7, 16, 64)))
+    plan = replace(plan, layout=replace(plan.layout, **{field: degree}))
+    errors = find_errors(plan)
+    for error in errors:
+        check_neighbours(plan)
+        if len(errors) == 1:
+            assert find_errors(apply_changes(plan, error.neighbour)) == ()
+
+
+@MANY
+@given(plans())
+def test_is_valid_says_what_find_errors_says(plan):
+    arguments = (plan.model, plan.cluster, plan.recipe, plan.layout, plan.engine)
+    assert is_valid(*arguments) == (find_errors(plan) == ())
+    assert find_errors(plan) == tuple(item for item in find_refusals(plan) if item.severity == "error")
+
+
+@MANY
+@given(plans())
+def test_errors_come_before_warnings(plan):
+    severities = [item.severity for item in find_refusals(plan)]
+    assert severities == sorted(severities)
+
+
+@given(runnable_plans())
+@settings(max_examples=100, deadline=None)
+def test_a_plan_that_divides_everything_is_not_refused(plan):
+    assert find_errors(plan) == ()
+    require_valid(plan)
+
+
+def test_a_fix_of_tp_takes_the_freed_ranks_and_the_batch_along():
+    plan = replace(
+        make_plan(llama_3_70b(), layout=Layout(dp_shard=3, tp=16), global_batch_size=33), cluster=cluster(48)
+    )
+    error = next(item for item in find_errors(plan) if item.rule == "layout-tp-crosses-nodes")
+    assert error.neighbour == (("tp", 8), ("dp_shard", 6), ("global_batch_size", 36))
+    assert error.fix == "set tp=8, dp_shard=6 and global_batch_size=36"
+
+
+def test_a_batch_rounds_to_the_nearer_side():
+    plan = make_plan(layout=Layout(dp_shard=7), micro_batch_size=2, global_batch_size=264)
+    assert find_errors(plan)[0].fix == "set global_batch_size=266"
+
+
+def test_a_smaller_micro_batch_is_preferred_to_another_global_batch():
+    plan = make_plan(layout=Layout(dp_shard=8), micro_batch_size=3, global_batch_size=64)
+    assert find_errors(plan)[0].fix == "set micro_batch_size=2"
+
+
+def test_completing_a_change_touches_nothing_else_when_nothing_follows():
+    plan = make_plan(layout=Layout(dp_shard=8), global_batch_size=64)
+    assert complete(plan, (("recompute", "full"),)) == (("recompute", "full"),)
+
+
+def test_changes_name_fields_of_layout_recipe_and_plan_only():
+    assert LAYOUT_FIELDS.isdisjoint(RECIPE_FIELDS)
+    plan = apply_changes(make_plan(), (("tp", 2), ("seq_len", 128), ("engine", "megatron")))
+    assert (plan.layout.tp, plan.recipe.seq_len, plan.engine) == (2, 128, "megatron")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ((("tp", 4),), "set tp=4"),
+        ((("tp", 4), ("compile", False)), "set tp=4 and compile=false"),
+        ((("pp", 1), ("vpp", 1), ("stage_layers", (7, 8))), "set pp=1, vpp=1 and stage_layers=[7,8]"),
+        ((("stage_layers", None),), "set stage_layers=null"),
+    ],
+)
+def test_changes_are_written_as_a_plan_file_would_say_them(changes, text):
+    assert describe_changes(changes) == text

@@ -59,8 +59,8 @@ RULES = (
     Rule(
         name="engine-adapter",
         engines=("torchtitan", "megatron"),
-        why="torchtitan and Megatron-Bridge train LoRA on unquantised base weights.",
-        source="torchtitan components/lora.py; NVIDIA-NeMo/Megatron-Bridge peft",
+        why="torchtitan and Megatron train LoRA on unquantised base weights.",
+        source="torchtitan components/lora.py; no 4-bit weights anywhere in Megatron-LM",
         breaks=_breaks_adapter,
         message=_adapter_message,
         candidates=_adapter_candidates,

@@ -16,14 +16,14 @@ DOUBLED_SCHEDULES = frozenset(("zbv", "dualpipev"))
 
 def apply_changes(plan: Plan, changes: Changes) -> Plan:
     """The plan with ``changes`` made; fields are those of layout, recipe and ``engine``."""
-    layout = {name: value for name, value in changes if name in LAYOUT_FIELDS}
-    recipe = {name: value for name, value in changes if name in RECIPE_FIELDS}
-    rest = {name: value for name, value in changes if name not in LAYOUT_FIELDS | RECIPE_FIELDS}
+    values = dict(changes)
+    layout = {name: values.pop(name) for name in tuple(values) if name in LAYOUT_FIELDS}
+    recipe = {name: values.pop(name) for name in tuple(values) if name in RECIPE_FIELDS}
     return replace(
         plan,
-        layout=replace(plan.layout, **layout),  # type: ignore[arg-type]
-        recipe=replace(plan.recipe, **recipe),  # type: ignore[arg-type]
-        **rest,  # type: ignore[arg-type]
+        layout=replace(plan.layout, **layout) if layout else plan.layout,  # type: ignore[arg-type]
+        recipe=replace(plan.recipe, **recipe) if recipe else plan.recipe,  # type: ignore[arg-type]
+        **values,  # type: ignore[arg-type]
     )
 
 

@@ -75,10 +75,20 @@ def tensor_widths(model: ModelSpec) -> tuple[int, ...]:
 
 
 def valid_pp_degrees(model: ModelSpec, *, chunks_per_stage: int = 1, even: bool = False) -> tuple[int, ...]:
-    """Pipeline degrees that leave every chunk at least one block, or the same number of blocks when ``even``."""
+    """Pipeline degrees that leave every chunk something, or the same number of blocks when ``even``."""
     num_layers = model.num_hidden_layers
-    most = num_layers // chunks_per_stage
+    most = most_chunks(model) // chunks_per_stage
     return tuple(pp for pp in range(1, most + 1) if not even or num_layers % (pp * chunks_per_stage) == 0)
+
+
+def most_chunks(model: ModelSpec) -> int:
+    """Pipeline chunks the model can be cut into: one per block, one for the embedding and one for the head.
+
+    The zero-bubble authors ran 22 layers as 24 chunks of one layer, embedding or head each.
+
+    Source: Qi et al. 2023, arXiv:2401.10241, table 4; torchtitan ``distributed/pipeline_parallel.py``.
+    """
+    return model.num_hidden_layers + 2
 
 
 def valid_ep_degrees(model: ModelSpec) -> tuple[int, ...]:

@@ -1,4 +1,8 @@
-"""What each engine offers, as data, with the file each limit was read in."""
+"""What each engine offers, as data, with the file each limit was read in.
+
+Read at NVIDIA/Megatron-LM d98e8a6, pytorch/torchtitan b5bcd76, deepspeedai/DeepSpeed edaa722, huggingface/accelerate
+16cb6eb (July and August 2026) and in torch 2.13; the rules that name a file mean these versions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

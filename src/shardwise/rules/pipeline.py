@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from shardwise.plan import Plan
-from shardwise.rules.degrees import nearest_first, valid_pp_degrees
+from shardwise.rules.degrees import most_chunks, nearest_first, valid_pp_degrees
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.rules.stages import (
@@ -18,7 +18,7 @@ from shardwise.step.placement import num_chunks
 
 def _breaks_layers(plan: Plan) -> bool:
     la = plan.layout
-    return la.pp > 1 and num_chunks(la) > plan.model.num_hidden_layers
+    return la.pp > 1 and num_chunks(la) > most_chunks(plan.model)
 
 
 def _layers_message(plan: Plan) -> str:
@@ -39,8 +39,8 @@ def _pp_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _layers_candidates(plan: Plan) -> Iterable[Changes]:
-    la, num_layers = plan.layout, plan.model.num_hidden_layers
-    most = num_layers // la.pp
+    la = plan.layout
+    most = most_chunks(plan.model) // la.pp
     if la.schedule == "interleaved" and most >= 2:
         yield (("vpp", most),)
     if most >= 1:
@@ -122,7 +122,7 @@ def _interleaving_message(plan: Plan) -> str:
 
 
 def _interleaving_candidates(plan: Plan) -> Iterable[Changes]:
-    if 2 * plan.layout.pp <= plan.model.num_hidden_layers:
+    if 2 * plan.layout.pp <= most_chunks(plan.model):
         yield (("vpp", 2),)
     yield (("schedule", "1f1b"),)
 
@@ -132,7 +132,7 @@ def _is_uneven(plan: Plan) -> bool:
     if la.pp == 1 or la.stage_layers is not None:
         return False
     chunks = num_chunks(la)
-    return plan.model.num_hidden_layers % chunks != 0 and chunks <= plan.model.num_hidden_layers
+    return plan.model.num_hidden_layers % chunks != 0 and chunks <= most_chunks(plan.model)
 
 
 def _breaks_uneven(plan: Plan) -> bool:
@@ -238,8 +238,8 @@ def _no_pipeline(_plan: Plan) -> Iterable[Changes]:
 RULES = (
     Rule(
         name="layout-layers-over-pp",
-        why="Every chunk of every pipeline stage holds at least one layer.",
-        source="torch distributed/pipelining; Megatron-LM training/arguments.py",
+        why="Every chunk of every pipeline stage holds at least one layer, the embedding or the head.",
+        source="arXiv:2401.10241, table 4; torchtitan distributed/pipeline_parallel.py",
         breaks=_breaks_layers,
         message=_layers_message,
         candidates=_layers_candidates,

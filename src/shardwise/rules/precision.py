@@ -14,7 +14,7 @@ LARGEST_FP16 = 65504.0
 FP16_OVERFLOWING_FAMILIES = ("t5", "mt5", "umt5", "longt5", "gemma")
 """Families trained in bf16 whose activations exceed fp16's range in the forward pass.
 
-Source: huggingface/transformers issue 5651 (an activation of 66246 in T5); Gemma: Hugging Face model documentation.
+Source: huggingface/transformers issue 5651 (an activation of 66246 in T5) and issue 36822 (Gemma 3).
 """
 
 
@@ -117,7 +117,7 @@ RULES = (
         severity="warning",
         why="T5 and Gemma were trained in bf16; their activations overflow fp16 in the forward pass, where loss "
         "scaling cannot help.",
-        source="huggingface/transformers issue 5651",
+        source="huggingface/transformers issues 5651 and 36822",
         breaks=_breaks_family,
         message=_family_message,
         candidates=_wider_range,
