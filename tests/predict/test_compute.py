@@ -1,0 +1,202 @@
+"""Kernel times against published kernel measurements, and properties of the roofline."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.catalog import load_gpu
+from shardwise.catalog.hardware.fits import load_kernel_fits
+from shardwise.catalog.hardware.readings import load_gemm_readings
+from shardwise.engine import engine_profile
+from shardwise.predict.compute import compute_fraction, operation_time_s, phase_times
+from shardwise.predict.kernel_rates import ATTENTION_RATES, GEMM_CEILINGS, GEMM_K_HALF, GEMM_K_HALF_FP8, kernel_rates
+from shardwise.step.inventory import Operation
+
+H100 = load_gpu("h100-sxm")
+A100 = load_gpu("a100-sxm-80")
+
+
+def rates_of(gpu, engine="native", head_dim=128):
+    return kernel_rates(gpu=gpu, profile=engine_profile(engine), head_dim=head_dim)
+
+
+def product(m, n, k, dtype="bf16", phase="forward"):
+    return Operation(
+        name="product",
+        kind="matmul",
+        phase=phase,
+        count=1,
+        flop=2.0 * m * n * k,
+        num_bytes=2 * (m * k + k * n + m * n),
+        dtype=dtype,
+        m=m,
+        n=n,
+        k=k,
+    )
+
+
+def attention(length, phase="forward", head_dim=128):
+    return Operation(
+        name="core",
+        kind="attention",
+        phase=phase,
+        count=1,
+        flop=1e12,
+        num_bytes=1,
+        dtype="bf16",
+        m=length,
+        n=length,
+        k=head_dim,
+    )
+
+
+def tflop_per_s(operation, gpu):
+    return operation.flop / operation_time_s(operation, gpu=gpu, rates=rates_of(gpu)) / 1e12
+
+
+@pytest.mark.parametrize(
+    ("gpu", "size", "measured"), [(H100, 4096, 716), (H100, 8192, 795), (A100, 8192, 271), (A100, 4096, 241)]
+)
+def test_square_products_are_near_their_published_rates(gpu, size, measured):
+    """cuBLAS on H100 (716 and 795) and A100 (271); the A100 chart's 260 at 4096 scaled by 271 / 292 of its 8192."""
+    assert tflop_per_s(product(size, size, size), gpu) == pytest.approx(measured, rel=0.06)
+
+
+@pytest.mark.parametrize(("k", "measured_share"), [(512, 0.686), (1024, 0.828), (2048, 0.930), (4096, 0.971)])
+def test_short_inner_lengths_lose_what_the_sweep_lost(k, measured_share):
+    """H800, m = n = 8192, relative to k = 8192 (758 TFLOP/s)."""
+    share = tflop_per_s(product(8192, 8192, k), H100) / tflop_per_s(product(8192, 8192, 8192), H100)
+    assert share == pytest.approx(measured_share, rel=0.02)
+
+
+def test_tensor_parallel_shards_are_slower_per_flop():
+    whole, shard = product(8192, 8192, 8192), product(8192, 8192, 1024)
+    assert tflop_per_s(shard, H100) < 0.85 * tflop_per_s(whole, H100)
+
+
+def test_a_partial_wave_costs_a_whole_one():
+    """A100 has 108 multiprocessors: 1792 has 98 tiles of 128 x 256, 2048 has 128 and needs a second wave."""
+    rates = rates_of(A100)
+    assert compute_fraction(product(1792, 1792, 4096), rates) > compute_fraction(product(2048, 2048, 4096), rates)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "length", "published"),
+    [
+        (H100, "native", 8192, 349.2 * 8192 / (8192 + 395)),
+        (H100, "megatron", 8192, 554.8 * 8192 / (8192 + 362)),
+        (A100, "megatron", 2048, 194.0 * 2048 / (2048 + 490)),
+    ],
+)
+def test_attention_reaches_the_published_fits(gpu, engine, length, published):
+    rates = rates_of(gpu, engine)
+    fraction = compute_fraction(attention(length), rates)
+    assert fraction * gpu.peak_flop_per_s("bf16") / 1e12 == pytest.approx(published, rel=0.005)
+
+
+def test_both_passes_of_flash_attention_add_up_to_the_published_sweep():
+    """FlashAttention-2 on H100, causal, head dim 128, forward and backward: 333.8 s / (s + 535)."""
+    for length in (1024, 4096, 16384):
+        rates, peak = rates_of(H100), H100.peak_flop_per_s("bf16")
+        forward = 1 / compute_fraction(attention(length), rates)
+        backward = 2.5 / compute_fraction(attention(length, "backward"), rates)
+        both = 3.5 / (forward + backward) * peak / 1e12
+        assert both == pytest.approx(333.8 * length / (length + 535), rel=0.01)
+
+
+def test_the_nearest_head_dim_is_used():
+    assert rates_of(H100, head_dim=64).attention.head_dim == 64
+    assert rates_of(H100, head_dim=80).attention.head_dim == 64
+    assert rates_of(H100, head_dim=256).attention.head_dim == 128
+
+
+def test_memory_bound_work_follows_the_bandwidth():
+    copy = Operation(name="copy", kind="memory", phase="forward", count=1, flop=0.0, num_bytes=10**9, dtype="bf16")
+    gigabytes_per_s = 1 / operation_time_s(copy, gpu=H100, rates=rates_of(H100))
+    assert gigabytes_per_s == pytest.approx(2520, rel=0.02)
+
+
+def test_nothing_is_shorter_than_a_launch():
+    tiny = replace(product(8, 8, 8), num_bytes=8)
+    assert operation_time_s(tiny, gpu=H100, rates=rates_of(H100)) == 4e-6
+
+
+def test_phases_are_kept_apart_and_counts_multiply():
+    operations = [
+        replace(product(4096, 4096, 4096), count=3),
+        replace(product(4096, 4096, 4096, phase="backward"), name="x.dgrad"),
+        replace(product(4096, 4096, 4096, phase="backward"), name="x.wgrad"),
+        replace(attention(4096, "recompute"), count=2),
+    ]
+    times = phase_times(operations, gpu=H100, rates=rates_of(H100))
+    one = operation_time_s(operations[0], gpu=H100, rates=rates_of(H100))
+    assert times.forward_s == pytest.approx(3 * one)
+    assert times.backward_s == pytest.approx(2 * one)
+    assert times.weight_backward_s == pytest.approx(one)
+    assert times.recompute_s == times.attention_backward_s > 0
+    doubled = times.plus(times, times=1)
+    assert doubled.forward_s == 2 * times.forward_s
+    assert doubled.attention_backward_s == 2 * times.attention_backward_s
+
+
+@given(
+    m=st.integers(1, 200_000),
+    n=st.integers(1, 200_000),
+    k=st.integers(1, 200_000),
+    gpu=st.sampled_from(["h100-sxm", "a100-sxm-80", "mi300x", "v100-sxm2-32", "cpu", "tpu-v5p"]),
+)
+def test_no_product_beats_the_peak_or_takes_forever(m, n, k, gpu):
+    part = load_gpu(gpu)
+    dtype = "bf16" if part.peak_flop_per_s("bf16") else "fp16"
+    seconds = operation_time_s(product(m, n, k, dtype), gpu=part, rates=rates_of(part))
+    assert 2 * m * n * k / part.peak_flop_per_s(dtype) < seconds < float("inf")
+
+
+@given(scale=st.floats(1.0, 100.0), m=st.integers(1, 20_000))
+def test_a_faster_device_is_never_slower(scale, m):
+    faster = replace(
+        H100,
+        peaks=tuple(replace(peak, flop_per_s=scale * peak.flop_per_s) for peak in H100.peaks),
+        memory_bandwidth_bytes_per_s=scale * H100.memory_bandwidth_bytes_per_s,
+    )
+    operation = product(m, 4096, 4096)
+    rates = rates_of(H100)
+    assert operation_time_s(operation, gpu=faster, rates=rates) <= operation_time_s(operation, gpu=H100, rates=rates)
+
+
+def test_ceilings_are_the_best_shapes_of_the_catalogue():
+    measured = {
+        (row.gpu_id, row.dtype): row.peak_fraction
+        for row in load_gemm_readings()
+        if row.implementation == "MAMF best shape"
+    }
+    for ceiling in GEMM_CEILINGS:
+        if (ceiling.part, "bf16") in measured:
+            assert ceiling.fraction == pytest.approx(measured[ceiling.part, "bf16"], abs=5e-4)
+        if ceiling.fp8_fraction and (ceiling.part, "fp8") in measured:
+            assert ceiling.fp8_fraction == pytest.approx(measured[ceiling.part, "fp8"], abs=5e-4)
+    assert sum((ceiling.part, "bf16") in measured for ceiling in GEMM_CEILINGS) >= 11
+
+
+def test_half_lengths_are_the_fits_of_the_catalogue():
+    fits = {(fit.kind, fit.dtype): fit for fit in load_kernel_fits() if fit.kind == "gemm"}
+    assert fits["gemm", "fp16"].num_x_at_half_rate == GEMM_K_HALF
+    assert fits["gemm", "fp8"].num_x_at_half_rate == GEMM_K_HALF_FP8
+    forward = {
+        (fit.implementation, fit.head_dim): fit
+        for fit in load_kernel_fits()
+        if fit.gpu_id == "h100-sxm" and fit.is_causal and fit.direction == "fwd" and fit.dtype == "fp16"
+    }
+    for rate in ATTENTION_RATES:
+        fit = forward.get((rate.implementation, rate.head_dim))
+        if fit is not None and not rate.arch:
+            assert rate.forward_fraction == pytest.approx(fit.limit_flop_per_s / 989.5e12, abs=6e-4)
+            assert rate.forward_half == fit.num_x_at_half_rate
+
+
+def test_an_unmeasured_part_says_so():
+    assert rates_of(H100).is_measured
+    assert rates_of(load_gpu("h100-nvl")).is_measured
+    assert not rates_of(load_gpu("v100-sxm2-32")).is_measured
