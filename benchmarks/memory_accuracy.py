@@ -64,8 +64,8 @@ def summary_lines(report: AccuracyReport) -> Iterator[str]:
     yield f"\n{'outcome':18s} {'n':>4s} {'right':>7s} fits:fits fits:oom oom:fits oom:oom"
     for fit in (*report.fits_by_family, report.fits):
         yield (
-            f"{fit.name:18s} {fit.num_rows:4d} {fit.correct_fraction * 100:6.1f}% {fit.fits_predicted_fits:9d} "
-            f"{fit.fits_predicted_oom:8d} {fit.oom_predicted_fits:8d} {fit.oom_predicted_oom:7d}"
+            f"{fit.name:18s} {fit.num_rows:4d} {fit.correct_fraction * 100:6.1f}% {fit.num_fits_right:9d} "
+            f"{fit.num_fits_wrong:8d} {fit.num_oom_wrong:8d} {fit.num_oom_right:7d}"
         )
     yield f"\nused {len(report.rows)} readings; not used {len(report.unused)} rows (--unused lists the reasons)"
 

@@ -94,9 +94,7 @@ def test_the_confusion_table_counts_both_kinds_of_mistake():
         _row(outcome="oom", predicted_fits=None),
     ]
     table = fit_summary("all", rows)
-    assert table == FitSummary(
-        name="all", fits_predicted_fits=7, fits_predicted_oom=2, oom_predicted_fits=3, oom_predicted_oom=5
-    )
+    assert table == FitSummary(name="all", num_fits_right=7, num_fits_wrong=2, num_oom_wrong=3, num_oom_right=5)
     assert table.num_rows == 17
     assert table.correct_fraction == pytest.approx(12 / 17)
 

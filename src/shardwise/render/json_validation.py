@@ -42,10 +42,10 @@ def fit_object(summary: FitSummary) -> dict[str, object]:
         "name": summary.name,
         "num_rows": summary.num_rows,
         "correct_fraction": summary.correct_fraction,
-        "fits_predicted_fits": summary.fits_predicted_fits,
-        "fits_predicted_oom": summary.fits_predicted_oom,
-        "oom_predicted_fits": summary.oom_predicted_fits,
-        "oom_predicted_oom": summary.oom_predicted_oom,
+        "fits_predicted_fits": summary.num_fits_right,
+        "fits_predicted_oom": summary.num_fits_wrong,
+        "oom_predicted_fits": summary.num_oom_wrong,
+        "oom_predicted_oom": summary.num_oom_right,
     }
 
 

@@ -36,8 +36,8 @@ def validation_parts(report: AccuracyReport, *, has_rows: bool, has_unused: bool
         yield unused_table(report.unused)
     yield Text()
     yield Text(
-        f"{len(report.rows)} readings are repeated by a plan; {len(report.unused)} are not (--unused says why). Errors are predicted over "
-        "measured minus one, zero inside what a printed figure can mean; positive is too much."
+        f"{len(report.rows)} readings are repeated by a plan; {len(report.unused)} are not (--unused says why). "
+        "Errors are predicted over measured minus one, zero inside what a printed figure can mean."
     )
 
 
@@ -79,10 +79,10 @@ def fits_table(summaries: Sequence[FitSummary]) -> Table:
             summary.name,
             str(summary.num_rows),
             format_percent(summary.correct_fraction),
-            str(summary.fits_predicted_fits),
-            str(summary.fits_predicted_oom),
-            str(summary.oom_predicted_fits),
-            str(summary.oom_predicted_oom),
+            str(summary.num_fits_right),
+            str(summary.num_fits_wrong),
+            str(summary.num_oom_wrong),
+            str(summary.num_oom_right),
         )
     return table
 

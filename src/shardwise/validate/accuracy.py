@@ -58,20 +58,24 @@ class FitSummary:
     """Right and wrong answers to "does it fit?"."""
 
     name: str
-    fits_predicted_fits: int
-    fits_predicted_oom: int
-    oom_predicted_fits: int
-    oom_predicted_oom: int
+    num_fits_right: int
+    """Runs that fitted and were predicted to fit."""
+    num_fits_wrong: int
+    """Runs that fitted and were predicted to run out of memory."""
+    num_oom_wrong: int
+    """Runs that ran out of memory and were predicted to fit."""
+    num_oom_right: int
+    """Runs that ran out of memory and were predicted to."""
 
     @property
     def num_rows(self) -> int:
         """Rows whose outcome is known."""
-        return self.fits_predicted_fits + self.fits_predicted_oom + self.oom_predicted_fits + self.oom_predicted_oom
+        return self.num_fits_right + self.num_fits_wrong + self.num_oom_wrong + self.num_oom_right
 
     @property
     def correct_fraction(self) -> float:
         """Share of rows answered right; 1 for no rows."""
-        right = self.fits_predicted_fits + self.oom_predicted_oom
+        right = self.num_fits_right + self.num_oom_right
         return right / self.num_rows if self.num_rows else 1.0
 
 
@@ -238,10 +242,10 @@ def fit_summary(name: str, rows: Iterable[RowAccuracy]) -> FitSummary:
             counts[key] = counts.get(key, 0) + 1
     return FitSummary(
         name=name,
-        fits_predicted_fits=counts.get(("fits", True), 0),
-        fits_predicted_oom=counts.get(("fits", False), 0),
-        oom_predicted_fits=counts.get(("oom", True), 0),
-        oom_predicted_oom=counts.get(("oom", False), 0),
+        num_fits_right=counts.get(("fits", True), 0),
+        num_fits_wrong=counts.get(("fits", False), 0),
+        num_oom_wrong=counts.get(("oom", True), 0),
+        num_oom_right=counts.get(("oom", False), 0),
     )
 
 

@@ -94,9 +94,10 @@ class MegatronShape:
     seq_len: int
     micro_batch_size: int
     hidden_size: int
-    ffn_hidden_size: int
+    intermediate_size: int
     num_layers: int
-    padded_vocab_size: int
+    vocab_size: int
+    """Padded to a multiple of 128 tp."""
     tp: int
     pp: int
     vpp: int
@@ -113,10 +114,10 @@ def megatron_activation_bytes(shape: MegatronShape) -> Bytes:
     Assumes: fused attention, first pipeline stage.
     """
     tokens = shape.seq_len * shape.micro_batch_size
-    layer_bytes = tokens * shape.hidden_size * (18 + 4 * shape.ffn_hidden_size / shape.hidden_size)
+    layer_bytes = tokens * shape.hidden_size * (18 + 4 * shape.intermediate_size / shape.hidden_size)
     total = _in_pipeline(layer_bytes * shape.num_layers + _embedding_bytes(shape), shape)
     if shape.pp == 1:
-        total += tokens * shape.hidden_size * 4 * (1 + shape.padded_vocab_size / shape.hidden_size)
+        total += tokens * shape.hidden_size * 4 * (1 + shape.vocab_size / shape.hidden_size)
     return int(total / shape.tp)
 
 
@@ -131,7 +132,7 @@ def megatron_activation_bytes_without_sp(shape: MegatronShape) -> Bytes:
     layer_bytes = tokens * shape.hidden_size * (10 + 24 / shape.tp)
     total = _in_pipeline(layer_bytes * shape.num_layers + _embedding_bytes(shape), shape)
     if shape.pp == 1:
-        total += 2 * (tokens * shape.padded_vocab_size / shape.tp + tokens * shape.hidden_size)
+        total += 2 * (tokens * shape.vocab_size / shape.tp + tokens * shape.hidden_size)
     return int(total * 1.05)
 
 
@@ -279,9 +280,9 @@ def megatron_shape(plan: Plan) -> MegatronShape:
         seq_len=plan.recipe.seq_len // plan.layout.cp,
         micro_batch_size=plan.recipe.micro_batch_size,
         hidden_size=plan.model.hidden_size,
-        ffn_hidden_size=_ffn_hidden_size(feed_forward, plan.model.hidden_size),
+        intermediate_size=_intermediate_size(feed_forward, plan.model.hidden_size),
         num_layers=plan.model.num_hidden_layers,
-        padded_vocab_size=_padded_vocab_size(plan),
+        vocab_size=_padded_vocab_size(plan),
         tp=plan.layout.tp,
         pp=plan.layout.pp,
         vpp=plan.layout.vpp,
@@ -289,7 +290,7 @@ def megatron_shape(plan: Plan) -> MegatronShape:
     )
 
 
-def _ffn_hidden_size(feed_forward: DenseSpec | MoeSpec | None, hidden_size: int) -> int:
+def _intermediate_size(feed_forward: DenseSpec | MoeSpec | None, hidden_size: int) -> int:
     if isinstance(feed_forward, DenseSpec):
         return feed_forward.intermediate_size
     if isinstance(feed_forward, MoeSpec):
