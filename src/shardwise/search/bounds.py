@@ -53,7 +53,7 @@ class SearchBounds:
     offload: tuple[Offload, ...] | None = None
     max_plans: int = 10
     """Ranked plans in the answer."""
-    max_predictions: int = 64
+    max_predictions: int = 48
     """Layouts that are predicted in full; the rest are compared by closed forms."""
 
 

@@ -158,6 +158,8 @@ def expand(
         keys: the columns that decide which options a row has.
         options: from the values of ``keys`` to the options, in order.
     """
+    if not len(rows):
+        return rows
     distinct, inverse = rows.keys(keys)
     tables = [
         np.asarray(options(tuple(int(value) for value in key)), dtype=np.int64).reshape(-1, len(names))

@@ -16,10 +16,8 @@ from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask
 from shardwise.units import Bytes
 
-__all__ = ["Evaluated", "Evaluation", "evaluate", "needed_bytes"]
+__all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first", "needed_bytes"]
 
-MAX_PER_FAMILY = 4
-"""Variants (schedule, ZeRO stage, micro-batch, recompute) predicted for one set of degrees."""
 MEMORY_PREDICTIONS_PER_FULL = 4
 ROOMY_FRACTION = 0.85
 FAMILY = ("tp", "cp", "pp", "ep", "dp_replicate", "dp_shard")
@@ -40,7 +38,6 @@ class Evaluation:
     """What predicting in order found."""
 
     fitting: tuple[Evaluated, ...]
-    num_predicted: int
     num_too_big: int
     """Predicted not to fit, or implied by one that was."""
     nearest: tuple[Plan, MemoryPrediction] | None
@@ -54,40 +51,58 @@ def needed_bytes(memory: MemoryPrediction) -> Bytes:
     )
 
 
-def evaluate(
-    rows: Candidates, *, order: IntColumn, floor_bytes: FloatColumn, question: Plan, max_predictions: int
-) -> Evaluation:
-    """Predict rows in ``order`` until ``max_predictions`` of them fit or the order ends."""
-    capacity_bytes = question.cluster.gpu.memory_bytes
-    alive: Mask = np.ones(len(rows), dtype=np.bool_)
-    shares: dict[Key, int] = {}
-    fitting: list[Evaluated] = []
-    nearest: tuple[Plan, MemoryPrediction] | None = None
-    num_predicted = 0
-    for row in order:
-        if len(fitting) >= max_predictions or num_predicted >= max_predictions * MEMORY_PREDICTIONS_PER_FULL:
-            break
-        family = tuple(int(rows.column(name)[row]) for name in FAMILY)
-        if not alive[row] or shares.get(family, 0) >= MAX_PER_FAMILY:
-            continue
-        plan = rows.plan(int(row), question=question)
-        num_predicted += 1
+class Evaluator:
+    """Predicts rows of one space and remembers which are known not to fit."""
+
+    def __init__(self, rows: Candidates, *, floor_bytes: FloatColumn, question: Plan) -> None:
+        self._rows = rows
+        self._floor_bytes = floor_bytes
+        self._question = question
+        self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
+        self._fitting: dict[int, Evaluated] = {}
+        self._nearest: tuple[Plan, MemoryPrediction] | None = None
+
+    def walk(self, order: IntColumn, *, max_fitting: int, max_per_family: int) -> None:
+        """Predict rows in ``order`` until ``max_fitting`` more of them fit, few of each set of degrees."""
+        shares: dict[Key, int] = {}
+        num_fitting = num_predicted = 0
+        for number in order:
+            row = int(number)
+            if num_fitting >= max_fitting or num_predicted >= max_fitting * MEMORY_PREDICTIONS_PER_FULL:
+                return
+            family = self._family(row)
+            if not self._alive[row] or row in self._fitting or shares.get(family, 0) >= max_per_family:
+                continue
+            num_predicted += 1
+            if self._predict(row, family):
+                shares[family] = shares.get(family, 0) + 1
+                num_fitting += 1
+
+    def result(self) -> Evaluation:
+        """Everything found so far."""
+        return Evaluation(
+            fitting=tuple(self._fitting.values()),
+            num_too_big=int(np.count_nonzero(~self._alive)),
+            nearest=None if self._fitting else self._nearest,
+        )
+
+    def _family(self, row: int) -> Key:
+        return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
+
+    def _predict(self, row: int, family: Key) -> bool:
+        """Whether a row fits; when it does not, everything that needs at least as much is dropped with it."""
+        plan = self._rows.plan(row, question=self._question)
+        capacity_bytes = self._question.cluster.gpu.memory_bytes
         # A roomy candidate is predicted in full at once; a tight one is asked for its memory first, which is cheaper.
-        prediction = predict(plan) if floor_bytes[row] < ROOMY_FRACTION * capacity_bytes else None
+        prediction = predict(plan) if self._floor_bytes[row] < ROOMY_FRACTION * capacity_bytes else None
         memory = prediction.memory if prediction else predict_memory(plan)
         if memory.fits_device and memory.fits_host:
-            shares[family] = shares.get(family, 0) + 1
-            fitting.append(Evaluated(family=family, plan=plan, prediction=prediction or predict(plan)))
-            continue
-        alive &= ~_at_least_as_big(rows, int(row))
-        if nearest is None or needed_bytes(memory) < needed_bytes(nearest[1]):
-            nearest = (plan, memory)
-    return Evaluation(
-        fitting=tuple(fitting),
-        num_predicted=num_predicted,
-        num_too_big=int(np.count_nonzero(~alive)),
-        nearest=nearest,
-    )
+            self._fitting[row] = Evaluated(family=family, plan=plan, prediction=prediction or predict(plan))
+            return True
+        self._alive &= ~_at_least_as_big(self._rows, row)
+        if self._nearest is None or needed_bytes(memory) < needed_bytes(self._nearest[1]):
+            self._nearest = (plan, memory)
+        return False
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:
@@ -101,8 +116,28 @@ def _at_least_as_big(rows: Candidates, row: int) -> Mask:
     return same
 
 
-def estimate_order(estimate: FloatColumn, rows: Candidates) -> IntColumn:
-    """Rows from the lowest estimate up; equal estimates by simplicity, so that the order never depends on chance."""
-    keys = (rows.micro_batch_size, rows.recompute, rows.zero_stage, rows.vpp, rows.cp, rows.pp, rows.tp, estimate)
+def best_first(
+    estimate: FloatColumn, rows: Candidates, *, resolution: float = 0.0, default_zero_stage: int = 3
+) -> IntColumn:
+    """Rows from the lowest estimate up; equal ones by simplicity, so that the order never depends on chance.
+
+    Args:
+        estimate: what to order by.
+        rows: the candidates.
+        resolution: estimates that differ by less than this share count as equal.
+        default_zero_stage: what the engine is normally run with, first among equals.
+    """
+    coarse = np.round(np.log(estimate) / resolution) if resolution else estimate
+    keys = (
+        rows.micro_batch_size,
+        rows.recompute,
+        np.abs(rows.zero_stage - default_zero_stage),
+        rows.schedule,
+        rows.vpp,
+        rows.cp,
+        rows.pp,
+        rows.tp,
+        coarse,
+    )
     order: IntColumn = np.lexsort(keys)
     return order

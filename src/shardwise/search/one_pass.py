@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.plan import Plan
+from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, Mask
-from shardwise.search.evaluation import Evaluation, estimate_order, evaluate
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, Mask
+from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.memory_floor import MemoryFloor
 from shardwise.search.probes import Probes
 from shardwise.search.records import Objective, Rejection, SearchSpace
@@ -17,8 +18,18 @@ from shardwise.search.validity import valid_candidates
 
 __all__ = ["Found", "find"]
 
-SMALLEST_FIRST = 12
+OTHER_END = 8
 """Candidates with the least memory that are predicted as well, for the far end of the Pareto front."""
+SLOWEST_RATIO = 2.0
+"""How many times slower than the fastest such a candidate may be and still be of interest."""
+BORDERLINE_FRACTION, BORDERLINE_PENALTY = 0.90, 1.05
+TIGHT_FRACTION, TIGHT_PENALTY = 0.97, 1.10
+"""A candidate whose memory bound takes this share of the device has to be this much faster to be predicted first: the
+memory band reaches beyond the device, or the bound already promises a plan that runs out."""
+RESOLUTION = 0.005
+"""Estimates closer than this are ordered by simplicity."""
+MIN_PER_FAMILY = 2
+"""Variants (schedule, ZeRO stage, micro-batch, recompute) predicted for one set of degrees, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +62,19 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     smallest.offer(valid.rows, floor_bytes)
     small = floor_bytes <= capacity_bytes
     rows, floor_bytes = valid.rows.take(small), floor_bytes[small]
-    order = _order(rows, floor_bytes, valid.num_microbatches[small], probes=probes, objective=objective)
-    evaluation = evaluate(
-        rows, order=order, floor_bytes=floor_bytes, question=question, max_predictions=bounds.max_predictions
-    )
+    evaluator = Evaluator(rows, floor_bytes=floor_bytes, question=question)
+    if len(rows):
+        step_s = TimeEstimate(probes=probes).step_s(rows, num_microbatches=valid.num_microbatches[small])
+        _walk(
+            evaluator,
+            rows,
+            step_s=step_s,
+            floor_bytes=floor_bytes,
+            question=question,
+            objective=objective,
+            bounds=bounds,
+        )
+    evaluation = evaluator.result()
     num_too_big = valid.num_too_big + int(np.count_nonzero(~small)) + evaluation.num_too_big
     num_fitting = len(evaluation.fitting)
     num_valid = valid.num_too_big + len(valid.rows)
@@ -91,14 +111,27 @@ class _Smallest:
         return None if self._rows is None else self._rows.plan(self._row, question=question)
 
 
-def _order(
-    rows: Candidates, floor_bytes: FloatColumn, num_microbatches: IntColumn, *, probes: Probes, objective: Objective
-) -> IntColumn:
-    """The rows in the order they are predicted: the most promising first, after a few with the least memory."""
-    by_memory = estimate_order(floor_bytes, rows)
-    if objective == "memory":
-        return by_memory
-    by_time = estimate_order(TimeEstimate(probes=probes).step_s(rows, num_microbatches=num_microbatches), rows)
-    smallest = by_memory[:SMALLEST_FIRST]
-    order: IntColumn = np.concatenate([smallest, by_time[~np.isin(by_time, smallest)]])
-    return order
+def _walk(
+    evaluator: Evaluator,
+    rows: Candidates,
+    *,
+    step_s: FloatColumn,
+    floor_bytes: FloatColumn,
+    question: Plan,
+    objective: Objective,
+    bounds: SearchBounds,
+) -> None:
+    """Predict what the objective asks for first, and a few of the other end for the Pareto front."""
+    zero_stage = OFFERS[question.engine].default_zero_stage
+    by_memory = best_first(floor_bytes, rows, default_zero_stage=zero_stage)
+    by_memory = by_memory[step_s[by_memory] <= SLOWEST_RATIO * step_s.min()]
+    share = floor_bytes / question.cluster.gpu.memory_bytes
+    penalty = np.where(
+        share > TIGHT_FRACTION, TIGHT_PENALTY, np.where(share > BORDERLINE_FRACTION, BORDERLINE_PENALTY, 1)
+    )
+    by_time = best_first(step_s * penalty, rows, resolution=RESOLUTION, default_zero_stage=zero_stage)
+    num_families = len(np.unique(rows.groups([rows.column(name) for name in FAMILY])[0]))
+    per_family = max(MIN_PER_FAMILY, bounds.max_predictions // num_families)
+    first, second = (by_memory, by_time) if objective == "memory" else (by_time, by_memory)
+    evaluator.walk(first, max_fitting=bounds.max_predictions, max_per_family=per_family)
+    evaluator.walk(second, max_fitting=OTHER_END, max_per_family=OTHER_END)

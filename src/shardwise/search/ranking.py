@@ -45,11 +45,21 @@ def objective_value(evaluated: Evaluated, objective: Objective) -> float:
 
 
 def best_of_each_family(evaluated: Sequence[Evaluated], objective: Objective) -> list[Evaluated]:
-    """The best variant of every set of degrees: runners-up are then really different layouts."""
-    best: dict[tuple[int, ...], Evaluated] = {}
+    """One variant of every set of degrees, so that runners-up are really different layouts.
+
+    The best one, unless a variant that ties with it fits safely where the best one's memory band leaves the device.
+    """
+    families: dict[tuple[int, ...], list[Evaluated]] = {}
     for candidate in sorted(evaluated, key=lambda found: _order(found, objective)):
-        best.setdefault(candidate.family, candidate)
-    return list(best.values())
+        families.setdefault(candidate.family, []).append(candidate)
+    return [_representative(variants, objective) for variants in families.values()]
+
+
+def _representative(variants: Sequence[Evaluated], objective: Objective) -> Evaluated:
+    best = variants[0]
+    limit = objective_value(best, objective) * (1 + _tie_fraction(best.prediction))
+    ties = [found for found in variants if objective_value(found, objective) <= limit]
+    return min(ties, key=lambda found: (_is_borderline(found.prediction), objective_value(found, objective)))
 
 
 def rank(evaluated: Sequence[Evaluated], *, objective: Objective, limit: int) -> tuple[RankedPlan, ...]:
@@ -170,13 +180,21 @@ def _why_it_lost(found: Evaluated, winner: Evaluated, is_tie: bool) -> str:
     parts = ", ".join(f"{COMPONENT_WORDS[loss.component]} +{format_seconds(loss.slower_s)}" for loss in losses)
     memory = _memory_text(needed_bytes(theirs.memory) - needed_bytes(mine.memory))
     if is_tie:
-        axes = f"{num_axes(found.plan.layout)} axes against {num_axes(winner.plan.layout)}"
         ratio = f"{slower_s / theirs.time.step_s:+.1%}"
-        return f"As fast within the error ({ratio}), but not as simple or safe: {axes}; {memory}."
+        return f"As fast within the error ({ratio}), but {_tie_reason(found, winner)}; {memory}."
     ratio = f"{format_percent(slower_s / theirs.time.step_s)} slower (+{format_seconds(slower_s)})"
     if slower_s <= 0:
         return f"{format_percent(-slower_s / theirs.time.step_s)} faster, but worse by the objective; {memory}."
     return f"{ratio}: {parts or 'a little of everything'}; {memory}."
+
+
+def _tie_reason(found: Evaluated, winner: Evaluated) -> str:
+    if _is_borderline(found.prediction) and not _is_borderline(winner.prediction):
+        return "its memory band reaches beyond the device"
+    mine, theirs = num_axes(found.plan.layout), num_axes(winner.plan.layout)
+    if mine > theirs:
+        return f"it combines {mine} axes instead of {theirs}"
+    return "it uses more tensor, pipeline or context parallelism"
 
 
 def _memory_text(saved_bytes: float) -> str:

@@ -28,6 +28,8 @@ from shardwise.step.table_operations import head_operations
 
 __all__ = ["TimeEstimate"]
 
+PROBED_MICROBATCHES = 2
+"""With two micro-batches the inventory shows which collectives repeat with each of them."""
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
 SKEW_ONLY: tuple[Schedule, ...] = ("zbv", "dualpipev")
@@ -112,7 +114,7 @@ class TimeEstimate:
 
     def _block_seconds(self, rows: Candidates) -> FloatColumn:
         """``(rows, shapes, 5)``: one block, one micro-batch."""
-        table = _with_sharding_kind(rows).lookup(BLOCK_KEYS, self._times_of_each_shape)
+        table = self._with_sharding_kind(rows).lookup(BLOCK_KEYS, self._times_of_each_shape)
         table = table.reshape(len(rows), len(self.probes.shapes), PHASES - 1 + len(RECOMPUTES))
         again = np.take_along_axis(table[:, :, PHASES - 1 :], rows.recompute[:, None, None], axis=2)
         times: FloatColumn = np.concatenate([table[:, :, : PHASES - 1], again], axis=2)
@@ -166,7 +168,7 @@ class TimeEstimate:
                 found += [*self._seconds(calls), *self._seconds(forward)]
             return tuple(found)
 
-        table = _with_sharding_kind(rows).lookup(BLOCK_KEYS, seconds).reshape(len(rows), -1, 4)
+        table = self._with_sharding_kind(rows).lookup(BLOCK_KEYS, seconds).reshape(len(rows), -1, 4)
         repeats = (rows.recompute == RECOMPUTES.index("full"))[:, None, None]
         exchanges: FloatColumn = table[:, :, :2] + np.where(repeats, table[:, :, 2:], 0.0)
         return exchanges
@@ -208,6 +210,8 @@ class TimeEstimate:
     def _data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, compute: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out behind the computation, and the optimizer."""
 
+        extras = (None, *range(len(self.probes.shapes)))
+
         def seconds(key: Key) -> tuple[float, ...]:
             layout = Layout(
                 tp=key[0],
@@ -218,28 +222,35 @@ class TimeEstimate:
                 zero_stage=_stage(key[5]),
                 pp=key[6],
             )
-            found: list[float] = []
-            for extra in (None, *range(len(self.probes.shapes))):
-                for count in (1, 2):
-                    context = self.probes.context(layout, num_microbatches=count, one_more_of=extra)
-                    found += self._seconds(tuple(data_parallel_collectives(context)))
-                context = self.probes.context(layout, num_microbatches=2, one_more_of=extra)
-                operation = operation_context(context)
-                found.append(self._phase_times(tuple(optimizer_operations(context, operation))).optimizer_s)
-                copies = self._phase_times(tuple(sharding_operations(context, operation)))
-                found.append(copies.forward_s + copies.backward_s)
-            return tuple(found)
+            return tuple(value for extra in extras for value in self._sharding_seconds(layout, extra))
 
         names = ("tp", "cp", "ep", "dp_replicate", "dp_shard", "zero_stage", "pp")
-        table = replace(rows, pp=np.minimum(rows.pp, 2)).lookup(names, seconds).reshape(len(rows), -1, 6)
+        table = replace(rows, pp=np.minimum(rows.pp, 2)).lookup(names, seconds).reshape(len(rows), len(extras), -1)
         stage = self.probes.watched_stages(rows)[0]
         base, more = table[:, :1], table[:, 1:]
         totals = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
-        exposed = totals[:, 0] + (totals[:, 2] - totals[:, 0]) * (num_microbatches - 1)
-        hideable = totals[:, 1] + (totals[:, 3] - totals[:, 1]) * (num_microbatches - 1)
-        copies = totals[:, 5] * num_microbatches
-        added: FloatColumn = np.maximum(0.0, exposed) + _beyond(hideable, compute) + totals[:, 4] + copies
+        once, each = np.maximum(0.0, totals[:, :3]), np.maximum(0.0, totals[:, 3:]) * num_microbatches[:, None]
+        exposed, hideable, work = (once + each).T
+        added: FloatColumn = exposed + _beyond(hideable, compute) + work
         return added
+
+    def _sharding_seconds(self, layout: Layout, extra: int | None) -> tuple[float, ...]:
+        """Exposed and hideable communication and work of data parallelism: once per step, then per micro-batch."""
+        context = self.probes.context(layout, num_microbatches=PROBED_MICROBATCHES, one_more_of=extra)
+        calls = tuple(data_parallel_collectives(context))
+        operation = operation_context(context)
+        update = self._phase_times(tuple(optimizer_operations(context, operation)))
+        copies = self._phase_times(tuple(sharding_operations(context, operation)))
+        once = self._seconds(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
+        rounds = self._seconds(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
+        each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
+        return (*once, update.optimizer_s, *each, copies.forward_s + copies.backward_s)
+
+    def _with_sharding_kind(self, rows: Candidates) -> Candidates:
+        """The rows with ``zero_stage`` reduced to whether blocks run under autocast, which decides their dtypes."""
+        stages = (0, 3)
+        differs = len({self.probes.context(Layout(zero_stage=_stage(stage))).is_autocast for stage in stages}) > 1
+        return replace(rows, zero_stage=(rows.zero_stage == 3).astype(np.int64) if differs else np.zeros_like(rows.tp))
 
     def _probe(self, key: Key, *, one_more_of: int | None = None) -> StageContext:
         tp, cp, ep, sequence_parallel, micro_batch_size, zero_stage = key
@@ -294,8 +305,3 @@ def _beyond(hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
 def _stage(number: int) -> ZeroStage:
     stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
     return stages[number]
-
-
-def _with_sharding_kind(rows: Candidates) -> Candidates:
-    """The rows with ``zero_stage`` reduced to whether parameters are gathered, which decides their dtype."""
-    return replace(rows, zero_stage=(rows.zero_stage == 3).astype(np.int64))
