@@ -1,6 +1,6 @@
 """Hypothesis strategies for whole plans and their parts, good and bad, for every test that needs many of them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import get_args
 
 from hypothesis import strategies as st
@@ -159,3 +159,54 @@ def runnable_plans(draw: st.DrawFn) -> Plan:
     cluster = replace(drawn, node=node, num_nodes=layout.world_size // per_node, spec_json='"test"')
     spec = replace(spec, spec_json='"test"')
     return Plan(model=spec, cluster=cluster, recipe=recipe, layout=layout, engine=engine)
+
+
+ODD_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**40), 10**40),
+    st.floats(),
+    st.text(max_size=12),
+    st.lists(st.integers(-2, 90), max_size=4),
+    st.dictionaries(st.text(max_size=6), st.integers(), max_size=2),
+)
+"""Whatever somebody may write where a plan field belongs."""
+
+PLAIN_VALUES = st.one_of(
+    st.integers(1, 64),
+    st.sampled_from((*get_args(Precision), *get_args(OptimizerName), *get_args(Offload), *get_args(Schedule))),
+    st.booleans(),
+)
+
+
+def _sections(names: tuple[str, ...]) -> st.SearchStrategy[dict[str, object]]:
+    keys = st.sampled_from(names) | st.text(max_size=10)
+    return st.dictionaries(keys, PLAIN_VALUES | ODD_VALUES, max_size=5)
+
+
+@st.composite
+def plan_documents(draw: st.DrawFn) -> dict[str, object]:
+    """Documents shaped like plan files, with sound and unsound values: what a fuzz test feeds to ``read_plan``."""
+    models = st.sampled_from(("llama-3.1-8b", "mixtral-8x7b", "gpt2", "70B", {"num_parameters": 7e9}))
+    gpus = st.sampled_from(("8xh100-sxm", "16xa100-sxm-80", {"node": "dgx-h100", "num_nodes": 2}, "h100-sxm"))
+    document: dict[str, object] = {
+        "model": draw(models | ODD_VALUES),
+        "cluster": draw(gpus | ODD_VALUES),
+        "recipe": {"seq_len": draw(st.sampled_from((1, 128, 4096, 131072)))}
+        | draw(_sections(tuple(field.name for field in fields(Recipe)))),
+        "layout": draw(_sections(tuple(field.name for field in fields(Layout)))),
+        "engine": draw(ENGINES),
+    }
+    if draw(st.booleans()):
+        # Most documents are nearly right, so that the fuzz reaches the rules behind the reader.
+        document["model"], document["cluster"] = draw(models), draw(gpus)
+        document["layout"] = {
+            name: draw(DEGREES) for name in draw(st.sets(st.sampled_from(("tp", "pp", "cp", "ep", "vpp")), max_size=3))
+        }
+        document["recipe"] = {"seq_len": 4096, "global_batch_size": draw(st.integers(1, 64))}
+    if draw(st.integers(0, 9)) == 0:
+        document[draw(st.text(max_size=8))] = draw(ODD_VALUES)
+    for name in draw(st.sets(st.sampled_from(sorted(document)), max_size=1)):
+        if draw(st.integers(0, 4)) == 0:
+            del document[name]
+    return document

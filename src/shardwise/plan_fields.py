@@ -78,6 +78,7 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     Field(name="adapter", kind="choice", choices=get_args(Adapter), synonyms=("peft", "lora")),
     Field(name="lora_rank", kind="count", highest=65536, synonyms=("lora_r", "rank", "r")),
     Field(name="lora_targets", kind="choice", choices=get_args(LoraTargets), synonyms=("target_modules",)),
+    Field(name="lora_dropout_fraction", kind="amount", lowest=0, highest=1, example="0.05", synonyms=("lora_dropout",)),
     Field(name="loss_chunks", kind="count", highest=65536, synonyms=("chunked_loss",)),
     Field(name="fused_loss", kind="flag", synonyms=("fused_cross_entropy", "liger")),
     Field(name="convention", kind="choice", choices=get_args(Convention)),
