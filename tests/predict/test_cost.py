@@ -1,0 +1,165 @@
+"""Cost of whole runs against published bills, and what is refused."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shapes
+from shardwise.catalog import load_gpu, read_cluster
+from shardwise.cluster import Price
+from shardwise.errors import RecipeError
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost
+from shardwise.predict.time import predict_time
+from shardwise.recipe import Recipe
+
+H100 = load_gpu("h100-sxm")
+LLAMA_405B = shapes.model(
+    shapes.dense_layer(hidden_size=16384, intermediate_size=53248, heads=128, kv_heads=8),
+    num_layers=126,
+    hidden_size=16384,
+    vocab_size=128256,
+)
+
+
+def llama_405b_request(**changes):
+    request = CostRequest(model=LLAMA_405B, tokens=15.6e12, gpu=H100, num_gpus=16_384, mfu_fraction=400e12 / 989.5e12)
+    return replace(request, **changes)
+
+
+def test_llama_405b_hours_are_reproduced_with_its_whole_run_factor():
+    """Model card: 30.84M H100 hours. 400 TFLOP/s (arXiv:2407.21783 table 4) with a goodput of 0.856."""
+    cost = estimate_cost(llama_405b_request(goodput_fraction=0.856))
+    assert cost.gpu_hours / 1e6 == pytest.approx(30.84, abs=0.03)
+    assert cost.days == pytest.approx(78.4, abs=0.2)
+    assert cost.energy_mwh / 1e3 == pytest.approx(21.6, abs=0.05)
+
+
+def test_llama_405b_bill_lies_inside_the_predicted_goodput_band():
+    cost = estimate_cost(llama_405b_request())
+    ideal = cost.gpu_hours * cost.goodput_fraction
+    assert ideal / 1e6 == pytest.approx(26.4, abs=0.05)
+    assert ideal / cost.goodput_high_fraction < 30.84e6 < ideal / cost.goodput_low_fraction
+    assert cost.gpu_hours == pytest.approx(30.84e6, rel=0.06)
+
+
+@pytest.mark.parametrize(("usd_per_gpu_hour", "million_usd"), [(3.24, 100), (3.5, 108), (2.0, 62)])
+def test_the_seeds_100_million_follow_from_a_price_of_3_24(usd_per_gpu_hour, million_usd):
+    cost = estimate_cost(llama_405b_request(goodput_fraction=0.856, usd_per_gpu_hour=usd_per_gpu_hour))
+    assert cost.usd is not None
+    assert cost.usd / 1e6 == pytest.approx(million_usd, abs=0.5)
+    assert cost.price_source == "given"
+
+
+def test_the_seeds_5_6_million_follow_from_2_dollars_and_the_reported_rate():
+    """DeepSeek-V3: 37B active, 14.8T tokens, 343 TFLOP/s per H800 over 2.664M hours; 2.788M with the later stages."""
+    layer = shapes.dense_layer(hidden_size=8192, intermediate_size=28672, heads=64, kv_heads=8)
+    model = shapes.model(layer, num_layers=1, hidden_size=8192, vocab_size=1024)
+    scale = 37e9 / model.num_active_params
+    request = CostRequest(
+        model=model,
+        tokens=14.8e12 * scale,
+        gpu=load_gpu("h800-sxm"),
+        num_gpus=2048,
+        mfu_fraction=343e12 / 989.5e12,
+        usd_per_gpu_hour=2.0,
+        goodput_fraction=1.0,
+    )
+    cost = estimate_cost(request)
+    assert cost.gpu_hours / 1e6 == pytest.approx(2.664, abs=0.005)
+    assert cost.usd == pytest.approx(5.33e6, rel=2e-3)
+    assert cost.usd * 2.788 / 2.664 == pytest.approx(5.576e6, rel=2e-3)
+
+
+def test_counting_attention_makes_the_run_dearer():
+    """405B at 8,192 tokens: 101 GFLOP of causal attention more, 13 of the input table less, over 2,435."""
+    plain = estimate_cost(llama_405b_request())
+    counted = estimate_cost(llama_405b_request(seq_len=8192))
+    assert counted.gpu_hours / plain.gpu_hours == pytest.approx(1.0365, abs=5e-4)
+    assert "causal attention" in counted.assumptions[0]
+    assert "6N" in plain.assumptions[0]
+
+
+def test_the_price_book_says_where_its_price_is_from():
+    price = Price(usd_per_gpu_hour=2.5, provider="Some Cloud", kind="on_demand", date="2026-11", source="KEY")
+    cost = estimate_cost(llama_405b_request(price=price))
+    assert cost.usd_per_gpu_hour == 2.5
+    assert cost.price_source == "Some Cloud, on_demand, 2026-11 (KEY)"
+    assert estimate_cost(llama_405b_request(price=price, usd_per_gpu_hour=3.0)).usd_per_gpu_hour == 3.0
+
+
+def test_without_a_price_there_are_hours_but_no_dollars():
+    cost = estimate_cost(llama_405b_request())
+    assert cost.usd is None
+    assert cost.gpu_hours > 0
+    assert cost.price_source == "no price is known"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"tokens": 0}, "cost-tokens"),
+        ({"tokens": -1.0}, "cost-tokens"),
+        ({"tokens": math.nan}, "cost-tokens"),
+        ({"tokens": math.inf}, "cost-tokens"),
+        ({"mfu_fraction": 40.0}, "cost-mfu"),
+        ({"mfu_fraction": 0.0}, "cost-mfu"),
+        ({"mfu_fraction": math.nan}, "cost-mfu"),
+        ({"num_gpus": 0}, "cost-gpus"),
+        ({"goodput_fraction": 1.5}, "cost-goodput"),
+        ({"usd_per_gpu_hour": -2.0}, "cost-price"),
+        ({"usd_per_gpu_hour": math.nan}, "cost-price"),
+        ({"gpu": replace(H100, peaks=())}, "cost-no-peak"),
+    ],
+)
+def test_impossible_figures_are_refused_with_a_fix(changes, code):
+    with pytest.raises(RecipeError) as caught:
+        estimate_cost(llama_405b_request(**changes))
+    assert caught.value.code == code
+    assert caught.value.fix
+
+
+def plan_with_tokens(tokens):
+    return Plan(
+        model=shapes.llama_3_8b(),
+        cluster=read_cluster("2 x dgx-h100"),
+        recipe=Recipe(seq_len=8192, tokens=tokens),
+        layout=Layout(dp_shard=16),
+    )
+
+
+def test_a_plans_cost_follows_from_its_predicted_rate():
+    plan = plan_with_tokens(1e12)
+    _, throughput = predict_time(plan)
+    cost = predict_cost(plan=plan, throughput=throughput, usd_per_gpu_hour=2.0)
+    assert cost is not None
+    ideal_hours = 1e12 / throughput.tokens_per_s_per_gpu / 3600
+    assert cost.gpu_hours == pytest.approx(ideal_hours / cost.goodput_fraction)
+    assert cost.days == pytest.approx(cost.gpu_hours / 16 / 24)
+    assert cost.usd == pytest.approx(2 * cost.gpu_hours)
+
+
+def test_a_plan_uses_the_clusters_price_unless_one_is_given():
+    plan = plan_with_tokens(1e12)
+    _, throughput = predict_time(plan)
+    cost = predict_cost(plan=plan, throughput=throughput)
+    assert cost is not None
+    assert plan.cluster.price is not None
+    assert cost.usd_per_gpu_hour == plan.cluster.price.usd_per_gpu_hour
+
+
+def test_a_plan_without_tokens_has_no_cost():
+    plan = plan_with_tokens(None)
+    _, throughput = predict_time(plan)
+    assert predict_cost(plan=plan, throughput=throughput) is None
+
+
+@given(tokens=st.floats(1e3, 1e17), mfu=st.floats(0.01, 1.0), gpus=st.integers(1, 10**7))
+def test_costs_are_finite_and_the_band_holds_its_middle(tokens, mfu, gpus):
+    cost = estimate_cost(llama_405b_request(tokens=tokens, mfu_fraction=mfu, num_gpus=gpus, usd_per_gpu_hour=2.0))
+    assert all(math.isfinite(value) and value > 0 for value in (cost.gpu_hours, cost.days, cost.usd, cost.energy_mwh))
+    assert 0 < cost.goodput_low_fraction <= cost.goodput_fraction <= cost.goodput_high_fraction < 1

@@ -1,0 +1,74 @@
+"""The whole prediction of a plan: memory, time, cost and what is assumed."""
+
+from dataclasses import replace
+
+import shapes
+from shardwise.catalog import load_gpu, read_cluster
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.predict.memory import predict_memory
+from shardwise.predict.time import predict_time
+from shardwise.recipe import Recipe
+
+
+def plan_of(**changes):
+    plan = Plan(
+        model=shapes.llama_3_8b(),
+        cluster=read_cluster("1 x dgx-h100"),
+        recipe=Recipe(seq_len=8192, tokens=1e12),
+        layout=Layout(dp_shard=8),
+    )
+    return replace(plan, **changes)
+
+
+def test_a_prediction_is_its_three_views():
+    plan = plan_of()
+    prediction = predict(plan)
+    assert prediction.memory == predict_memory(plan)
+    assert (prediction.time, prediction.throughput) == predict_time(plan)
+    assert prediction.cost is not None
+    assert prediction.cost.tokens == 1e12
+
+
+def test_predicting_twice_gives_the_same():
+    assert predict(plan_of()) == predict(plan_of())
+
+
+def test_no_tokens_no_cost():
+    assert predict(plan_of(recipe=Recipe(seq_len=8192))).cost is None
+
+
+def sentences(plan):
+    return " ".join(predict(plan).assumptions)
+
+
+def test_assumptions_of_model_and_cluster_travel_along():
+    plan = plan_of()
+    model = replace(plan.model, assumptions=("a typical shape was assumed",))
+    cluster = replace(plan.cluster, assumptions=("a modest network was assumed",))
+    prediction = predict(replace(plan, model=model, cluster=cluster))
+    assert prediction.assumptions[:2] == ("a typical shape was assumed", "a modest network was assumed")
+
+
+def test_what_the_step_time_takes_for_granted_is_said():
+    layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=8, per_token=2)
+    experts = shapes.model(layer, num_layers=2, hidden_size=2048, vocab_size=1024)
+    assert "evenly over experts" in sentences(plan_of(model=experts))
+    assert "--overlap-grad-reduce" in sentences(plan_of(engine="megatron", layout=Layout(dp_shard=8, zero_stage=1)))
+    offloaded = sentences(plan_of(recipe=Recipe(seq_len=512, offload="nvme")))
+    assert "CPU Adam" in offloaded
+    assert "NVMe drives" in offloaded
+    plain = predict(plan_of())
+    assert plain.assumptions == plan_of().cluster.assumptions
+
+
+def test_an_unmeasured_or_older_device_is_named():
+    cluster = read_cluster("1 x dgx-h100")
+    older = replace(cluster, node=replace(cluster.node, gpu=load_gpu("v100-sxm2-32")))
+    found = sentences(plan_of(cluster=older))
+    assert "v100-sxm2-32" in found
+    assert "no bf16 matrix units" in found
+    eight_bit = replace(plan_of(), recipe=Recipe(seq_len=8192, precision="fp8-mixed"))
+    a100 = replace(cluster, node=replace(cluster.node, gpu=load_gpu("a100-sxm-80")))
+    assert "no fp8 matrix units" in sentences(replace(eight_bit, cluster=a100))
