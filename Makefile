@@ -13,7 +13,7 @@ help:  ## what can be made
 
 demo:  ## plan Llama-3.1-70B on 64 H100 from a real config.json: layouts, memory, step time, dollars, the runner-up
 	@scripts/venv.sh run
-	@$(BIN)/shardwise plan $(DEMO_MODEL) $(DEMO_CLUSTER) --seq-len 8192 --global-batch-size 512 --tokens 1T --why
+	@$(BIN)/shardwise plan $(DEMO_MODEL) $(DEMO_CLUSTER) --seq-len 8192 --global-batch-size 512 --tokens 1T
 
 test:  ## the whole test suite
 	@scripts/venv.sh dev
@@ -40,7 +40,7 @@ bench:  ## start-up and batch speed, written to benchmarks/results
 
 docs:  ## write docs/cli.md from the program
 	@scripts/venv.sh dev
-	@$(BIN)/python scripts/write_cli_docs.py
+	@$(BIN)/python -m shardwise.cli.reference > docs/cli.md
 
 format:  ## let ruff lay out the code
 	@scripts/venv.sh dev

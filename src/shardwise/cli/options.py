@@ -47,6 +47,14 @@ def count(text: str) -> float:
     return number
 
 
+def positive_number(text: str) -> int:
+    """A whole number of at least 1."""
+    number = whole_number(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is less than 1")
+    return number
+
+
 def whole_number(text: str) -> int:
     """A whole number; which ones are possible is for the rules to say."""
     try:
@@ -117,6 +125,9 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("--tokens", type=count, metavar="N", help="tokens of the whole run, such as 15T: adds the cost")
     recipe.add_argument("--adapter", choices=get_args(Adapter), help="train low-rank adapters (default: none)")
     recipe.add_argument("--lora-rank", type=whole_number, metavar="N", help="rank of the adapters (default: 16)")
+    recipe.add_argument(
+        "--lora-dropout-fraction", type=amount, metavar="SHARE", help="dropout before the adapters (default: 0)"
+    )
     recipe.add_argument("--lora-targets", choices=get_args(LoraTargets), help="(default: attention)")
     recipe.add_argument("--loss-chunks", type=whole_number, metavar="N", help="pieces of the loss (default: 1)")
     recipe.add_argument(

@@ -34,15 +34,29 @@ def stdout_style() -> "TextStyle":
     return TextStyle(width=max(width, PLAIN.width), has_colour=has_colour)
 
 
+def require_free(path: Path, *, is_forced: bool) -> None:
+    """Return when a file may be written there; asked before long work, so that it is not done in vain.
+
+    Raises:
+        OutputError: it is a folder, its folder does not exist, or it exists and ``--force`` was not given.
+    """
+    if path.is_dir():
+        raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path / 'plan.json'}")
+    if not path.parent.is_dir():
+        raise OutputError(f"there is no folder '{path.parent}'", code="output-path", fix="choose an existing folder")
+    if path.exists() and not is_forced:
+        raise OutputError(f"'{path}' exists already", code="output-exists", fix="add --force, or choose another name")
+
+
 def write_file(path: Path, text: str, *, is_forced: bool) -> None:
     """Write a file and say so on stderr; an existing one only with ``--force``.
 
     The text goes to a neighbour first, so that an interrupted run leaves the old file or the whole new one.
+
+    Raises:
+        OutputError: it must not or cannot be written.
     """
-    if path.is_dir():
-        raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path / 'plan.json'}")
-    if path.exists() and not is_forced:
-        raise OutputError(f"'{path}' exists already", code="output-exists", fix="add --force, or choose another name")
+    require_free(path, is_forced=is_forced)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")

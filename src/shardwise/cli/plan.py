@@ -16,17 +16,18 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
     list_of,
-    whole_number,
+    positive_number,
 )
-from shardwise.cli.output import stdout_style, write_file, write_line
+from shardwise.cli.output import require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import plan_from
 from shardwise.cli.progress import waiting
-from shardwise.layout import Schedule
+from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Recompute
 
 if TYPE_CHECKING:
     from shardwise.search import SearchBounds
 
+ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
 RANGES = {
     "dp_replicate": "copies of the model that only average gradients",
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help="to make small (default: step_time)"
     )
-    parser.add_argument("--top", type=whole_number, default=10, metavar="N", help="plans to show (default: 10)")
+    parser.add_argument("--top", type=positive_number, default=10, metavar="N", help="plans to show (default: 10)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser)
@@ -83,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, print the ranking, and write the recommended plan when asked."""
     from shardwise.search import search
 
+    if arguments.out is not None:
+        require_free(arguments.out, is_forced=arguments.is_forced)
     question = plan_from(arguments)
     with waiting("searching layouts"):
         result = search(
@@ -112,17 +115,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
     """The bounds as the record that the search reads."""
-    from shardwise.search import SearchBounds, parse_range
+    from shardwise.search import IntRange, SearchBounds, parse_range
 
-    given = {name.removeprefix("bound_"): value for name, value in vars(arguments).items() if name.startswith("bound_")}
-    ranges = {axis: parse_range(given[axis], axis=axis) if given[axis] is not None else None for axis in RANGES}
-    stages = given["zero_stage"]
+    def bound(axis: str) -> IntRange | None:
+        text = getattr(arguments, f"bound_{axis}")
+        return None if text is None else parse_range(text, axis=axis)
+
+    stages = arguments.bound_zero_stage
     return SearchBounds(
-        **ranges,
-        zero_stage=tuple(int(stage) for stage in stages) if stages else None,
-        schedule=given["schedule"],
-        recompute=given["recompute"],
-        offload=given["offload"],
-        sequence_parallel=given["sequence_parallel"],
+        dp_replicate=bound("dp_replicate"),
+        dp_shard=bound("dp_shard"),
+        tp=bound("tp"),
+        cp=bound("cp"),
+        pp=bound("pp"),
+        vpp=bound("vpp"),
+        ep=bound("ep"),
+        micro_batch_size=bound("micro_batch_size"),
+        zero_stage=None if stages is None else tuple(stage for stage in ZERO_STAGES if str(stage) in stages),
+        schedule=arguments.bound_schedule,
+        recompute=arguments.bound_recompute,
+        offload=arguments.bound_offload,
+        sequence_parallel=arguments.bound_sequence_parallel,
         max_plans=arguments.top,
     )

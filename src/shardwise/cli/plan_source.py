@@ -10,6 +10,7 @@ from shardwise.cli.options import DEFAULT_SEQ_LEN, given_layout, given_recipe
 from shardwise.plan import Plan
 
 STANDARD_INPUT = "-"
+PLAN_SUFFIXES = (".json", ".yaml", ".yml")
 MODEL_ALONE_FIX = "name the cluster as well: {model} 8xh100-sxm"
 
 
@@ -84,7 +85,7 @@ def _require_plan_file(path: Path) -> None:
     Raises:
         UsageError: it is a model's name, or a folder, so that a cluster is missing.
     """
-    is_name = not path.exists() and not path.suffix
+    is_name = not path.exists() and path.suffix.lower() not in PLAN_SUFFIXES
     if is_name or path.is_dir():
         raise UsageError(
             f"'{path}' is no plan file; a model needs a cluster beside it",

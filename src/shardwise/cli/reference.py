@@ -1,0 +1,41 @@
+"""The command line reference, docs/cli.md: ``python -m shardwise.cli.reference > docs/cli.md``, or ``make docs``."""
+
+import sys
+
+from shardwise.cli.command import COMMANDS, make_parser
+from shardwise.cli.overview import overview_text
+
+INTRODUCTION = """\
+# Command line reference
+
+Written by `make docs` from the program itself; a test compares the two.
+
+## shardwise
+
+```text
+{overview}```
+
+The JSON of every answer has a `schema`: `shardwise.prediction/1`, `shardwise.search/1`, `shardwise.explanation/1`,
+`shardwise.cost/1`, `shardwise.catalog/1`, `shardwise.validation/1`. An error is `{{"ok": false, "error", "code", "fix"}}`
+on standard output with `--json`, and two lines on standard error without; [errors.md](errors.md) explains each code.
+`SHARDWISE_DEBUG=1` shows the traceback of a failure of ours. `NO_COLOR=1` turns colour off; a pipe never gets any.
+"""
+
+SECTION = """
+## shardwise {name}
+
+```text
+{page}```
+"""
+
+
+def reference_page() -> str:
+    """The whole of docs/cli.md."""
+    sections = (
+        SECTION.format(name=entry.name, page=make_parser(entry, entry.load()).format_help()) for entry in COMMANDS
+    )
+    return "".join((INTRODUCTION.format(overview=overview_text()), *sections))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_page())

@@ -1,0 +1,91 @@
+"""``shardwise plan``: the contract of the search, bounds, the plan file it writes, and the answer when nothing fits."""
+
+import json
+
+import pytest
+
+from shardwise.cli.main import main
+
+QUESTION = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--global-batch-size", "64"]
+
+
+def answer(words, capsys, *, exit_code: int = 0):
+    assert main([*words, "--json"]) == exit_code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_answer_is_the_contract(capsys):
+    written = answer(QUESTION, capsys)
+    assert written["schema"] == "shardwise.search/1"
+    assert {"space", "plans", "pareto", "rejected"} <= set(written)
+    assert {"layouts_considered", "layouts_feasible", "wall_s"} <= set(written["space"])
+    assert {"plan", "prediction"} <= set(written["plans"][0])
+    assert written["plans"][0]["plan"]["schema"] == "shardwise.plan/1"
+    assert written["plans"][0]["prediction"]["schema"] == "shardwise.prediction/1"
+    assert all(set(group) == {"rule", "count", "example", "fix"} for group in written["rejected"])
+
+
+def test_every_plan_of_the_answer_fits_and_uses_every_gpu(capsys):
+    for ranked in answer(QUESTION, capsys)["plans"]:
+        layout = ranked["plan"]["layout"]
+        assert ranked["prediction"]["fits"]
+        assert layout["dp_replicate"] * layout["dp_shard"] * layout["tp"] * layout["cp"] * layout["pp"] == 8
+        assert ranked["plan"]["recipe"]["global_batch_size"] == 64
+
+
+def test_bounds_bind(capsys):
+    written = answer([*QUESTION, "--tp", "2", "--pp", "1..2", "--cp", "1", "--recompute", "full", "--top", "3"], capsys)
+    assert 1 <= len(written["plans"]) <= 3
+    for ranked in written["plans"]:
+        assert ranked["plan"]["layout"]["tp"] == 2
+        assert ranked["plan"]["layout"]["pp"] in (1, 2)
+        assert ranked["plan"]["recipe"]["recompute"] == "full"
+
+
+def test_the_written_plan_is_the_recommended_one_and_predicts_the_same(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    best = answer([*QUESTION, "--out", str(path)], capsys)["plans"][0]
+    assert json.loads(path.read_text(encoding="utf-8")) == best["plan"]
+    assert answer(["predict", str(path)], capsys)["memory"] == best["prediction"]["memory"]
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    path.write_text("mine", encoding="utf-8")
+    assert main([*QUESTION, "--out", str(path)]) == 2
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert main([*QUESTION, "--out", str(path), "--force"]) == 0
+    assert path.read_text(encoding="utf-8") != "mine"
+
+
+def test_the_text_says_why_the_others_lost(capsys):
+    assert main(QUESTION) == 0
+    printed = capsys.readouterr().out
+    assert "Recommended: " in printed
+    assert "Why the others lost" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer(capsys):
+    words = ["plan", "llama-3.1-70b", "4xh100-sxm", "--seq-len", "8192", "--offload", "none"]
+    written = answer(words, capsys, exit_code=3)
+    assert written["plans"] == []
+    assert written["closest"]["missing_bytes"] > 0
+    assert main(words) == 3
+    assert "Nothing fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("objective", ["step_time", "cost", "memory", "fewest_gpus"])
+def test_every_objective_answers(objective, capsys):
+    written = answer([*QUESTION, "--objective", objective, "--top", "2"], capsys)
+    assert written["objective"] == objective
+    assert written["plans"]
+
+
+def test_a_plan_file_can_be_the_question(tmp_path, capsys):
+    path = tmp_path / "question.json"
+    path.write_text(
+        json.dumps({"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096}}), encoding="utf-8"
+    )
+    written = answer(["plan", str(path), "--global-batch-size", "64"], capsys)
+    assert written["plans"] == answer(QUESTION, capsys)["plans"]

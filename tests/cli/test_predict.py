@@ -1,0 +1,163 @@
+"""``shardwise predict``: a file, standard input, MODEL and CLUSTER, and many plans at once."""
+
+import io
+import json
+import sys
+import time
+
+import pytest
+
+from shardwise.cli.main import main
+
+PLAN = {
+    "model": "llama-3.1-8b",
+    "cluster": "8xh100-sxm",
+    "recipe": {"seq_len": 4096, "global_batch_size": 16},
+    "layout": {"dp_shard": 8},
+}
+TOO_BIG = {**PLAN, "model": "llama-3.1-405b"}
+TOP_LEVEL = ["schema", "fits", "parameters", "memory", "time", "throughput", "assumptions"]
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    """Put text on standard input."""
+
+    def put(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return put
+
+
+def answer(words, capsys, *, exit_code: int = 0):
+    assert main(words) == exit_code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_file_is_answered_with_the_contract(plan_file, capsys):
+    written = answer(["predict", str(plan_file), "--json"], capsys)
+    assert list(written) == TOP_LEVEL
+    assert written["fits"] is True
+    assert written["parameters"]["total"] == 8_030_261_248
+    memory = written["memory"]
+    assert sum(memory["components_bytes"].values()) == memory["device_used_bytes"]
+    assert sum(written["time"]["components_s"].values()) == pytest.approx(written["time"]["step_s"])
+
+
+def test_a_yaml_plan_is_read_too(tmp_path, capsys, plan_file):
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "model: llama-3.1-8b\ncluster: 8xh100-sxm\n"
+        "recipe: {seq_len: 4096, global_batch_size: 16}\nlayout: {dp_shard: 8}\n",
+        encoding="utf-8",
+    )
+    assert answer(["predict", str(path), "--json"], capsys) == answer(["predict", str(plan_file), "--json"], capsys)
+
+
+def test_model_and_cluster_with_options_are_the_same_plan(plan_file, capsys):
+    words = ["--seq-len", "4096", "--global-batch-size", "16", "--dp-shard", "8", "--json"]
+    by_options = answer(["predict", "llama-3.1-8b", "8xh100-sxm", *words], capsys)
+    assert by_options == answer(["predict", str(plan_file), "--json"], capsys)
+
+
+@pytest.mark.parametrize("text", [json.dumps(PLAN), json.dumps(PLAN, indent=2), "\n" + json.dumps(PLAN) + "\n\n"])
+def test_a_plan_on_standard_input_is_the_same_plan(text, pipe, plan_file, capsys):
+    pipe(text)
+    piped = answer(["predict", "-", "--json"], capsys)
+    assert piped == answer(["predict", str(plan_file), "--json"], capsys)
+
+
+def test_options_win_over_the_plan_file(plan_file, capsys):
+    written = answer(["predict", str(plan_file), "--recompute", "full", "--json"], capsys)
+    plain = answer(["predict", str(plan_file), "--json"], capsys)
+    assert written["memory"]["components_bytes"]["activations"] < plain["memory"]["components_bytes"]["activations"]
+    assert written["time"]["components_s"]["recompute"] > 0
+
+
+def test_a_plan_that_does_not_fit_is_an_answer_with_exit_code_3(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(TOO_BIG), encoding="utf-8")
+    assert answer(["predict", str(path), "--json"], capsys, exit_code=3)["fits"] is False
+    assert main(["predict", str(path)]) == 3
+    assert "It does not fit" in capsys.readouterr().out
+
+
+def test_the_seed_convention_counts_twelve_bytes_per_parameter(capsys):
+    """2 bytes of weights and gradients and 8 of Adam moments, undivided: 8,030,261,248 parameters on one GPU."""
+    words = ["predict", "llama-3.1-8b", "h100-sxm", "--seq-len", "64", "--convention", "seed", "--json"]
+    parts = answer(words, capsys, exit_code=3)["memory"]["components_bytes"]
+    assert parts["parameters"] == parts["gradients"] == 16_060_522_496
+    assert parts["optimizer"] == 64_242_089_984
+
+
+def test_many_plans_are_answered_in_order_and_errors_keep_their_line(tmp_path, capsys):
+    path = tmp_path / "plans.jsonl"
+    lines = [json.dumps(PLAN), "nonsense", "", json.dumps({**PLAN, "layout": {"tp": 7}}), json.dumps(TOO_BIG)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["predict", str(path)]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [written.get("fits", written.get("ok")) for written in answers] == [True, False, False, False]
+    assert [written.get("code") for written in answers][1] == "plan-syntax"
+    assert [next(iter(written)) for written in answers] == ["schema", "ok", "ok", "schema"]
+    for written in answers[1:3]:
+        assert list(written) == ["ok", "error", "code", "fix"]
+
+
+def test_json_lines_on_standard_input_are_many_plans(pipe, capsys):
+    pipe("\n".join(json.dumps(plan) for plan in (PLAN, TOO_BIG)))
+    assert main(["predict", "-"]) == 0
+    assert [json.loads(line)["fits"] for line in capsys.readouterr().out.splitlines()] == [True, False]
+
+
+def test_a_line_equals_the_answer_for_the_plan_alone(tmp_path, plan_file, capsys):
+    path = tmp_path / "plans.jsonl"
+    path.write_text(json.dumps(PLAN) + "\n", encoding="utf-8")
+    assert main(["predict", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out) == answer(["predict", str(plan_file), "--json"], capsys)
+
+
+def test_options_do_not_go_with_many_plans(tmp_path, capsys):
+    path = tmp_path / "plans.jsonl"
+    path.write_text(json.dumps(PLAN) + "\n", encoding="utf-8")
+    assert main(["predict", str(path), "--tp", "2"]) == 2
+    assert "many plans" in capsys.readouterr().err
+
+
+def test_two_hundred_plans_take_at_most_a_second_of_processor(tmp_path, capsys):
+    """The promise is 200 plans a second; distinct plans, so that nothing is answered from memory."""
+    path = tmp_path / "plans.jsonl"
+    plans = [
+        {**PLAN, "recipe": {"seq_len": 128 * (1 + number), "global_batch_size": 8, "micro_batch_size": 1}}
+        for number in range(200)
+    ]
+    path.write_text("\n".join(json.dumps(plan) for plan in plans), encoding="utf-8")
+    started = time.process_time()
+    assert main(["predict", str(path)]) == 0
+    assert time.process_time() - started <= 1.0
+    assert len(capsys.readouterr().out.splitlines()) == 200
+
+
+def test_pictures_are_written_once_and_only_overwritten_with_force(plan_file, tmp_path, capsys):
+    svg, page = tmp_path / "memory.svg", tmp_path / "report.html"
+    words = ["predict", str(plan_file), "--svg", str(svg), "--html", str(page)]
+    assert main(words) == 0
+    assert f"wrote {svg}" in capsys.readouterr().err
+    assert svg.read_text(encoding="utf-8").startswith("<svg")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert main(words) == 2
+    assert "[output-exists]" in capsys.readouterr().err
+    assert main([*words, "--force"]) == 0
+
+
+def test_text_for_an_encoding_without_line_characters_still_prints(plan_file, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["predict", str(plan_file)]) == 0
+    assert b"It fits" in written.getvalue()
