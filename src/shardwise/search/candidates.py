@@ -19,12 +19,16 @@ __all__ = [
     "OFFLOADS",
     "RECOMPUTES",
     "SCHEDULES",
+    "ZERO_STAGES",
     "Candidates",
     "FloatColumn",
     "IntColumn",
     "Key",
     "Mask",
+    "distinct_keys",
     "expand",
+    "group_rows",
+    "look_up",
     "option_counts",
 ]
 
@@ -90,26 +94,9 @@ class Candidates:
         """The names of the columns."""
         return tuple(field.name for field in fields(self))
 
-    def groups(self, columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
-        """Rows grouped by equal values of some columns: the group of each row, and one row of each group."""
-        codes = np.zeros(len(self), dtype=np.int64)
-        for values in columns:
-            low = int(values.min(initial=0))
-            codes = codes * (int(values.max(initial=0)) - low + 1) + (values - low)
-        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        return inverse.reshape(-1), first
-
-    def keys(self, names: Sequence[str]) -> tuple[IntColumn, IntColumn]:
-        """The distinct combinations of some columns, and which of them each row has."""
-        columns = [self.column(name) for name in names]
-        inverse, first = self.groups(columns)
-        return np.stack([values[first] for values in columns], axis=1), inverse
-
     def lookup(self, names: Sequence[str], function: Callable[[Key], tuple[float, ...]]) -> FloatColumn:
         """A function of a few columns, evaluated once per combination that occurs: ``(rows, results)``."""
-        distinct, inverse = self.keys(names)
-        table = np.asarray([function(tuple(int(value) for value in key)) for key in distinct], dtype=np.float64)
-        return table[inverse]
+        return look_up([self.column(name) for name in names], function)
 
     def layout(self, row: int) -> Layout:
         """The layout of one row."""
@@ -137,11 +124,34 @@ class Candidates:
         return replace(question, layout=self.layout(row), recipe=recipe)
 
 
+def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
+    """Rows grouped by equal values of some columns: the group of each row, and one row of each group."""
+    codes = np.zeros(len(columns[0]), dtype=np.int64)
+    for values in columns:
+        low = int(values.min(initial=0))
+        codes = codes * (int(values.max(initial=0)) - low + 1) + (values - low)
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return inverse.reshape(-1), first
+
+
+def distinct_keys(columns: Sequence[IntColumn]) -> tuple[list[Key], IntColumn]:
+    """The distinct combinations of some columns, and which of them each row has."""
+    inverse, first = group_rows(columns)
+    keys = [tuple(int(values[row]) for values in columns) for row in first]
+    return keys, inverse
+
+
+def look_up(columns: Sequence[IntColumn], function: Callable[[Key], tuple[float, ...]]) -> FloatColumn:
+    """A function of some columns, evaluated once per combination that occurs: ``(rows, results)``."""
+    keys, inverse = distinct_keys(columns)
+    table = np.asarray([function(key) for key in keys], dtype=np.float64)
+    return table[inverse]
+
+
 def option_counts(rows: Candidates, *, keys: Sequence[str], options: Callable[[Key], Sequence[Key]]) -> IntColumn:
     """How many options each row has on an axis whose options depend on the ``keys`` columns."""
-    distinct, inverse = rows.keys(keys)
-    counts = [len(options(tuple(int(value) for value in key))) for key in distinct]
-    return np.asarray(counts, dtype=np.int64)[inverse]
+    distinct, inverse = distinct_keys([rows.column(name) for name in keys])
+    return np.asarray([len(options(key)) for key in distinct], dtype=np.int64)[inverse]
 
 
 def expand(
@@ -160,11 +170,8 @@ def expand(
     """
     if not len(rows):
         return rows
-    distinct, inverse = rows.keys(keys)
-    tables = [
-        np.asarray(options(tuple(int(value) for value in key)), dtype=np.int64).reshape(-1, len(names))
-        for key in distinct
-    ]
+    distinct, inverse = distinct_keys([rows.column(name) for name in keys])
+    tables = [np.asarray(options(key), dtype=np.int64).reshape(-1, len(names)) for key in distinct]
     lengths = np.asarray([len(table) for table in tables], dtype=np.int64)
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     counts = lengths[inverse]

@@ -13,8 +13,17 @@ import numpy as np
 
 from shardwise.layout import Layout
 from shardwise.predict.device_overhead import fixed_bytes
-from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
-from shardwise.search.probes import PIPELINE_KEYS, Probes, WatchedStage, watched_index, with_tables
+from shardwise.search.candidates import (
+    OFFLOADS,
+    SCHEDULES,
+    ZERO_STAGES,
+    Candidates,
+    FloatColumn,
+    IntColumn,
+    Key,
+    look_up,
+)
+from shardwise.search.probes import PIPELINE_KEYS, Probes, WatchedStage, watched_index
 from shardwise.step.activation_tensors import logit_tensors, resident
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.held_weights import HeldWeights
@@ -65,7 +74,7 @@ class MemoryFloor:
 
     def _states(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         """``(3, rows)``: parameters, gradients and optimizer of one rank, divided as the ZeRO stage says."""
-        per_block = rows.lookup(("tp", "ep"), self._block_states)
+        per_block = rows.lookup(("tp", "ep", "zero_stage"), self._block_states)
         per_block = per_block.reshape(len(rows), len(self.probes.shapes), NUM_STATES, 2)
         undivided = np.einsum("rsij,rs->ijr", per_block, stage.blocks)
         undivided += self._table_states(rows, stage)
@@ -81,20 +90,24 @@ class MemoryFloor:
 
     def _block_states(self, key: Key) -> tuple[float, ...]:
         """Bytes of one block of every shape: three states, dense and routed."""
-        tp, ep = key
-        context = self.probes.context(Layout(tp=tp, ep=ep, zero_stage=0), tables=(0, 0))
+        tp, ep, zero_stage = key
+        context = self.probes.context(Layout(tp=tp, ep=ep, zero_stage=ZERO_STAGES[zero_stage]), tables=(0, 0))
         return tuple(value for unit in context.units for value in _unit_states(context, unit))
 
     def _table_states(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         """``(3, 2, rows)``: states of embedding and head where the stage holds them."""
 
         def tables(key: Key) -> tuple[float, ...]:
-            tp, has_embedding, has_head = key
-            context = self.probes.context(Layout(tp=tp, zero_stage=0), num_blocks=0, tables=(has_embedding, has_head))
+            tp, zero_stage, has_embedding, has_head = key
+            context = self.probes.context(
+                Layout(tp=tp, zero_stage=ZERO_STAGES[zero_stage]),
+                blocks=(0,) * len(self.probes.shapes),
+                tables=(has_embedding, has_head),
+            )
             sums = [_unit_states(context, unit) for unit in context.units if not context.has_adapter]
             return tuple(map(sum, zip(*sums, strict=True))) if sums else (0.0,) * (2 * NUM_STATES)
 
-        table = with_tables(rows, stage).lookup(("tp", "ep", "cp"), tables)
+        table = look_up([rows.tp, rows.zero_stage, stage.has_embedding, stage.has_head], tables)
         return table.reshape(len(rows), NUM_STATES, 2).transpose(1, 2, 0)
 
     def _frozen(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
@@ -126,7 +139,8 @@ class MemoryFloor:
             each = [context.kept_bytes(run) if context.recomputed_layers(1) else whole[run] for run in runs]
             return tuple(float(resident(context, num_bytes)) for num_bytes in each)
 
-        return _with_gathering(rows).lookup(("tp", "cp", "sequence_parallel", "recompute", "zero_stage"), kept)
+        is_gathered = (rows.zero_stage == 3).astype(np.int64)
+        return look_up([rows.tp, rows.cp, rows.sequence_parallel, rows.recompute, is_gathered], kept)
 
     def _in_flight(self, rows: Candidates, num_microbatches: IntColumn, watched: int) -> FloatColumn:
         def sets(key: Key) -> tuple[float]:
@@ -141,8 +155,7 @@ class MemoryFloor:
                 ),
             )
 
-        columns = replace(rows, micro_batch_size=num_microbatches)
-        return columns.lookup((*PIPELINE_KEYS, "micro_batch_size"), sets)[:, 0]
+        return look_up([*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches], sets)[:, 0]
 
     def _logits(self, rows: Candidates) -> FloatColumn:
         """Logits and the loss's own tensors per sequence, for a stage that holds the head."""
@@ -155,30 +168,20 @@ class MemoryFloor:
         return rows.lookup(("tp", "cp"), of_one_sequence)[:, 0]
 
     def _buffers(self, rows: Candidates, stage: WatchedStage) -> tuple[FloatColumn, FloatColumn]:
-        """What is gathered, cached or staged at the end of forward, and at the loss.
-
-        Both are affine in the number of blocks of each shape, so one block of each and one more of each give all.
-        """
+        """What is gathered, cached or staged at the end of forward, and at the loss."""
 
         def alive(key: Key) -> tuple[float, ...]:
-            tp, ep, is_gathered, is_piped, has_embedding, has_head = key
+            tp, ep, is_gathered, is_piped, has_embedding, has_head, *blocks = key
             layout = Layout(tp=tp, ep=ep, pp=1 + is_piped, zero_stage=3 if is_gathered else 0)
-            values: list[float] = []
-            for extra in (None, *range(len(self.probes.shapes))):
-                context = self.probes.context(
-                    layout, seq_len=1, tables=(has_embedding, has_head), num_blocks=1, one_more_of=extra
-                )
-                moments = (context.timeline.forward, context.timeline.loss_forward)
-                tensors = tuple(buffer_tensors(context))
-                values += [float(sum(t.num_bytes for t in tensors if t.born <= at <= t.dies)) for at in moments]
-            return tuple(values)
+            context = self.probes.context(layout, seq_len=1, tables=(has_embedding, has_head), blocks=tuple(blocks))
+            moments = (context.timeline.forward, context.timeline.loss_forward)
+            tensors = tuple(buffer_tensors(context))
+            return tuple(float(sum(t.num_bytes for t in tensors if t.born <= at <= t.dies)) for at in moments)
 
-        columns = with_tables(_with_gathering(rows), stage)
-        columns = replace(columns, pp=np.minimum(rows.pp - 1, 1), vpp=rows.ep)
-        table = columns.lookup(("tp", "vpp", "zero_stage", "pp", "ep", "cp"), alive)
-        base, more = table[:, None, :2], table[:, 2:].reshape(len(rows), -1, 2)
-        totals: FloatColumn = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
-        return totals[:, 0], totals[:, 1]
+        flags = [(rows.zero_stage == 3).astype(np.int64), np.minimum(rows.pp - 1, 1)]
+        counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
+        table = look_up([rows.tp, rows.ep, *flags, stage.has_embedding, stage.has_head, *counts], alive)
+        return table[:, 0], table[:, 1]
 
     def _fixed(self, rows: Candidates) -> FloatColumn:
         """Context and communicators: they depend on which axes are in use, not on their sizes."""
@@ -190,20 +193,14 @@ class MemoryFloor:
                 float(fixed_bytes(replace(self.probes.question, layout=layout), self.probes.context(Layout()).stage)),
             )
 
-        capped = replace(rows, **{name: np.minimum(rows.column(name), 2) for name in names})
-        return capped.lookup(names, outside_allocator)[:, 0]
-
-
-def _with_gathering(rows: Candidates) -> Candidates:
-    """The rows with ``zero_stage`` reduced to whether parameters are gathered."""
-    return replace(rows, zero_stage=(rows.zero_stage == 3).astype(np.int64))
+        return look_up([np.minimum(rows.column(name), 2) for name in names], outside_allocator)[:, 0]
 
 
 def _unit_states(context: StageContext, unit: Unit) -> tuple[float, ...]:
     """Parameters, gradients and optimizer bytes of one unit, undivided, each as (dense, routed)."""
     held = unit.adapter if context.has_adapter else unit.base
     dense = replace(held, expert=0, expert_shard=0)
-    routed = replace(held, dense=0, dense_shard=0, matrices=0)
+    routed = replace(held, dense=0, dense_shard=0, matrices=0, factored=0)
     parts = [_state_bytes(context, unit, part) for part in (dense, routed)]
     return tuple(float(parts[side][state]) for state in range(NUM_STATES) for side in range(2))
 

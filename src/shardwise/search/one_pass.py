@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.plan import Plan
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, Mask
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, Mask, group_rows
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.memory_floor import MemoryFloor
 from shardwise.search.probes import Probes
@@ -130,7 +130,7 @@ def _walk(
         share > TIGHT_FRACTION, TIGHT_PENALTY, np.where(share > BORDERLINE_FRACTION, BORDERLINE_PENALTY, 1)
     )
     by_time = best_first(step_s * penalty, rows, resolution=RESOLUTION, default_zero_stage=zero_stage)
-    num_families = len(np.unique(rows.groups([rows.column(name) for name in FAMILY])[0]))
+    num_families = len(np.unique(group_rows([rows.column(name) for name in FAMILY])[0]))
     per_family = max(MIN_PER_FAMILY, bounds.max_predictions // num_families)
     first, second = (by_memory, by_time) if objective == "memory" else (by_time, by_memory)
     evaluator.walk(first, max_fitting=bounds.max_predictions, max_per_family=per_family)

@@ -16,7 +16,7 @@ from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, Float
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 
-__all__ = ["PIPELINE_KEYS", "WATCHED_STAGES", "Probes", "WatchedStage", "watched_index", "with_tables"]
+__all__ = ["PIPELINE_KEYS", "WATCHED_STAGES", "Probes", "WatchedStage", "watched_index"]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
 WATCHED_STAGES = 3
@@ -49,6 +49,13 @@ class Probes:
     def watched_stages(self, rows: Candidates) -> tuple[WatchedStage, ...]:
         """The first, the middle and the last stage of every row."""
         return tuple(self._watched(rows, index) for index in range(WATCHED_STAGES))
+
+    @cached_property
+    def one_more_of_each(self) -> tuple[tuple[int, ...], ...]:
+        """Block counts of a stage with one block of each shape, then with one more of each shape in turn."""
+        numbers = range(len(self.shapes))
+        more = (tuple(1 + (number == extra) for number in numbers) for extra in numbers)
+        return ((1,) * len(self.shapes), *more)
 
     def _watched(self, rows: Candidates, index: int) -> WatchedStage:
         def contents(key: Key) -> tuple[float, ...]:
@@ -84,10 +91,9 @@ class Probes:
         num_microbatches: int = 1,
         recompute: int | None = None,
         tables: tuple[int, int] = (1, 1),
-        num_blocks: int = 1,
-        one_more_of: int | None = None,
+        blocks: tuple[int, ...] | None = None,
     ) -> StageContext:
-        """A made-up stage of ``num_blocks`` of every shape, with or without embedding and head."""
+        """A made-up stage of so many ``blocks`` of every shape (one of each), with or without embedding and head."""
         asked = self.question.recipe
         recipe = replace(
             asked,
@@ -96,7 +102,7 @@ class Probes:
             global_batch_size=micro_batch_size * num_microbatches * layout.data_parallel_size,
             recompute=asked.recompute if recompute is None else RECOMPUTES[recompute],
         )
-        counts = [num_blocks + (number == one_more_of) for number in range(len(self.shapes))]
+        counts = blocks if blocks is not None else (1,) * len(self.shapes)
         chunk = Chunk(
             index=0,
             layer_runs=tuple((shape, count) for shape, count in zip(self.shapes, counts, strict=True) if count),
@@ -115,8 +121,3 @@ class Probes:
 def watched_index(pp: int, watched: int) -> int:
     """The stage that ``watched`` (first, middle, last) means in a pipeline of ``pp``."""
     return (0, pp // 2, pp - 1)[watched]
-
-
-def with_tables(rows: Candidates, stage: WatchedStage) -> Candidates:
-    """The rows with ``ep`` and ``cp`` replaced by whether the stage holds embedding and head."""
-    return replace(rows, ep=stage.has_embedding, cp=stage.has_head)

@@ -10,12 +10,21 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.cluster import Gpu
-from shardwise.layout import Layout, Schedule, ZeroStage
+from shardwise.layout import Layout, Schedule
 from shardwise.predict.communication import Placement, collective_time_s, place_group
 from shardwise.predict.compute import PhaseTimes, phase_times
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
 from shardwise.predict.stage_time import DATA_AXES, OVERLAP_SLOWDOWN
-from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
+from shardwise.search.candidates import (
+    RECOMPUTES,
+    SCHEDULES,
+    ZERO_STAGES,
+    Candidates,
+    FloatColumn,
+    IntColumn,
+    Key,
+    look_up,
+)
 from shardwise.search.probes import Probes, WatchedStage
 from shardwise.step.block_operations import block_operations, recomputed_operations
 from shardwise.step.collectives import stage_collectives
@@ -106,7 +115,7 @@ class TimeEstimate:
         names = np.asarray(SCHEDULES)[rows.schedule]
         per_hop = np.where(
             names == "zb-h1",
-            np.maximum(middle.forward, full - 2 * middle.weight_backward) / rows.vpp,
+            np.maximum(middle.forward, full - 2 * middle.weight_backward),
             np.where(np.isin(names, SKEW_ONLY), middle.forward / 2, full / rows.vpp),
         )
         bubble: FloatColumn = per_hop * (rows.pp - 1).astype(np.float64)
@@ -155,14 +164,13 @@ class TimeEstimate:
         Per micro-batch of a stage with one block of each shape, then with one more of each. Full recomputation
         repeats what belongs to the forward pass.
         """
-        extras = (None, *range(len(self.probes.shapes)))
 
         def seconds(key: Key) -> tuple[float, ...]:
             if key[0] == key[1] == key[2] == 1:
-                return (0.0,) * (4 * len(extras))
+                return (0.0,) * (4 * len(self.probes.one_more_of_each))
             found: list[float] = []
-            for extra in extras:
-                every = stage_collectives(self._probe(key, one_more_of=extra))
+            for blocks in self.probes.one_more_of_each:
+                every = stage_collectives(self._probe(key, blocks=blocks))
                 calls = tuple(call for call in every if call.axis not in DATA_AXES and call.phase != "optimizer")
                 forward = tuple(call for call in calls if call.phase == "forward")
                 found += [*self._seconds(calls), *self._seconds(forward)]
@@ -198,8 +206,7 @@ class TimeEstimate:
             return (collective_time_s(send, placement=placement),)
 
         stride = np.where(rows.pp > 1, rows.tp * rows.cp * rows.data_parallel_size, 0)
-        columns = replace(rows, vpp=stride)
-        one = columns.lookup(("tp", "cp", "sequence_parallel", "micro_batch_size", "vpp"), of_one_send)[:, 0]
+        one = look_up([rows.tp, rows.cp, rows.sequence_parallel, rows.micro_batch_size, stride], of_one_send)[:, 0]
         names = np.asarray(SCHEDULES)[rows.schedule]
         chunks = np.where(np.isin(names, SKEW_ONLY), 2, rows.vpp)
         total = 2 * chunks * one
@@ -210,8 +217,6 @@ class TimeEstimate:
     def _data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, compute: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out behind the computation, and the optimizer."""
 
-        extras = (None, *range(len(self.probes.shapes)))
-
         def seconds(key: Key) -> tuple[float, ...]:
             layout = Layout(
                 tp=key[0],
@@ -219,13 +224,15 @@ class TimeEstimate:
                 ep=key[2],
                 dp_replicate=key[3],
                 dp_shard=key[4],
-                zero_stage=_stage(key[5]),
+                zero_stage=ZERO_STAGES[key[5]],
                 pp=key[6],
             )
-            return tuple(value for extra in extras for value in self._sharding_seconds(layout, extra))
+            stages = self.probes.one_more_of_each
+            return tuple(value for blocks in stages for value in self._sharding_seconds(layout, blocks))
 
-        names = ("tp", "cp", "ep", "dp_replicate", "dp_shard", "zero_stage", "pp")
-        table = replace(rows, pp=np.minimum(rows.pp, 2)).lookup(names, seconds).reshape(len(rows), len(extras), -1)
+        names = ("tp", "cp", "ep", "dp_replicate", "dp_shard", "zero_stage")
+        columns = [*(rows.column(name) for name in names), np.minimum(rows.pp, 2)]
+        table = look_up(columns, seconds).reshape(len(rows), len(self.probes.one_more_of_each), -1)
         stage = self.probes.watched_stages(rows)[0]
         base, more = table[:, :1], table[:, 1:]
         totals = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
@@ -234,9 +241,9 @@ class TimeEstimate:
         added: FloatColumn = exposed + _beyond(hideable, compute) + work
         return added
 
-    def _sharding_seconds(self, layout: Layout, extra: int | None) -> tuple[float, ...]:
+    def _sharding_seconds(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[float, ...]:
         """Exposed and hideable communication and work of data parallelism: once per step, then per micro-batch."""
-        context = self.probes.context(layout, num_microbatches=PROBED_MICROBATCHES, one_more_of=extra)
+        context = self.probes.context(layout, num_microbatches=PROBED_MICROBATCHES, blocks=blocks)
         calls = tuple(data_parallel_collectives(context))
         operation = operation_context(context)
         update = self._phase_times(tuple(optimizer_operations(context, operation)))
@@ -248,17 +255,24 @@ class TimeEstimate:
 
     def _with_sharding_kind(self, rows: Candidates) -> Candidates:
         """The rows with ``zero_stage`` reduced to whether blocks run under autocast, which decides their dtypes."""
-        stages = (0, 3)
-        differs = len({self.probes.context(Layout(zero_stage=_stage(stage))).is_autocast for stage in stages}) > 1
+        differs = (
+            len(
+                {
+                    self.probes.context(Layout(zero_stage=stage)).is_autocast
+                    for stage in (ZERO_STAGES[0], ZERO_STAGES[3])
+                }
+            )
+            > 1
+        )
         return replace(rows, zero_stage=(rows.zero_stage == 3).astype(np.int64) if differs else np.zeros_like(rows.tp))
 
-    def _probe(self, key: Key, *, one_more_of: int | None = None) -> StageContext:
+    def _probe(self, key: Key, *, blocks: tuple[int, ...] | None = None) -> StageContext:
         tp, cp, ep, sequence_parallel, micro_batch_size, zero_stage = key
         layout = Layout(
             tp=tp, cp=cp, ep=ep, sequence_parallel=bool(sequence_parallel), zero_stage=3 if zero_stage else 0
         )
         return self.probes.context(
-            layout, micro_batch_size=micro_batch_size, recompute=NO_RECOMPUTE, one_more_of=one_more_of, tables=(0, 0)
+            layout, micro_batch_size=micro_batch_size, recompute=NO_RECOMPUTE, blocks=blocks, tables=(0, 0)
         )
 
     def _seconds(self, collectives: tuple[Collective, ...]) -> tuple[float, float]:
@@ -300,8 +314,3 @@ def _beyond(hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
     hidden = np.minimum(np.maximum(0.0, hideable), work)
     added: FloatColumn = np.maximum(0.0, hideable) - hidden + OVERLAP_SLOWDOWN * hidden
     return added
-
-
-def _stage(number: int) -> ZeroStage:
-    stages: tuple[ZeroStage, ...] = (0, 1, 2, 3)
-    return stages[number]

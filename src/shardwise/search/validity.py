@@ -15,7 +15,7 @@ from shardwise.plan import Plan
 from shardwise.rules import Refusal, find_errors
 from shardwise.rules.book import error_rules
 from shardwise.rules.rule import Rule
-from shardwise.search.candidates import Candidates, IntColumn, Mask
+from shardwise.search.candidates import Candidates, IntColumn, Mask, group_rows
 from shardwise.search.records import Rejection
 from shardwise.search.space import AXES, STATE_AXES, Space
 
@@ -156,7 +156,7 @@ def _broken(rule: Rule, rows: Candidates, question: Plan) -> tuple[Mask, int | N
         answer = rule.breaks(rows.plan(0, question=question))
         return np.full(len(rows), answer), 0 if answer else None
     extra = {"num_microbatches": _num_microbatches(rows, question)} if "num_microbatches" in columns else {}
-    inverse, first = rows.groups([extra[name] if name in extra else rows.column(name) for name in columns])
+    inverse, first = group_rows([extra[name] if name in extra else rows.column(name) for name in columns])
     verdicts = np.asarray([rule.breaks(rows.plan(int(row), question=question)) for row in first], dtype=np.bool_)
     guilty = first[verdicts]
     return verdicts[inverse], int(guilty.min()) if len(guilty) else None

@@ -1,0 +1,66 @@
+"""Columns grow, shrink and answer look-ups without changing their meaning."""
+
+import numpy as np
+
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.candidates import expand, option_counts
+from shardwise.search.space import AXES, Space
+
+
+def enumerate_all(question, bounds=None):
+    space = Space(question=question, bounds=bounds or SearchBounds())
+    rows = space.degrees()
+    for axis in AXES:
+        rows = space.grow(rows, axis)
+    return space, rows
+
+
+def test_every_row_uses_every_gpu(make_question):
+    _, rows = enumerate_all(make_question(cluster="3xdgx-h100", global_batch_size=24))
+    world = rows.tp * rows.cp * rows.pp * rows.dp_replicate * rows.dp_shard
+    assert set(world.tolist()) == {24}
+
+
+def test_no_candidate_is_listed_twice(make_question):
+    _, rows = enumerate_all(make_question(model="mixtral-8x7b"))
+    table = np.stack([rows.column(name) for name in rows.names], axis=1)
+    assert len(np.unique(table, axis=0)) == len(rows)
+
+
+def test_the_number_of_descendants_is_what_enumeration_produces(make_question):
+    space, rows = enumerate_all(make_question(model="mixtral-8x7b", cluster="16xh100-sxm"))
+    assert int(space.num_descendants(space.degrees(), after=None).sum()) == len(rows)
+
+
+def test_expanding_gives_each_row_its_own_options_in_order(make_question):
+    space = Space(question=make_question(), bounds=SearchBounds())
+    rows = space.degrees().take(np.asarray([0, 1]))
+    keys = [(int(rows.dp_replicate[row]), int(rows.pp[row])) for row in range(2)]
+    options = {keys[0]: [(5, 7), (11, 13)], keys[1]: [(17, 19)]}
+    grown = expand(rows, names=("vpp", "ep"), keys=("dp_replicate", "pp"), options=lambda key: options[key])
+    assert list(zip(grown.vpp.tolist(), grown.ep.tolist(), strict=True)) == [(5, 7), (11, 13), (17, 19)]
+    assert option_counts(rows, keys=("dp_replicate", "pp"), options=lambda key: options[key]).tolist() == [2, 1]
+
+
+def test_a_look_up_asks_once_per_combination(make_question):
+    _, rows = enumerate_all(make_question())
+    asked = []
+
+    def double(key):
+        asked.append(key)
+        return (2.0 * key[0], 3.0 * key[1])
+
+    found = rows.lookup(("tp", "pp"), double)
+    assert len(asked) == len(set(asked)) < len(rows)
+    assert np.array_equal(found[:, 0], 2.0 * rows.tp)
+    assert np.array_equal(found[:, 1], 3.0 * rows.pp)
+
+
+def test_a_row_becomes_the_plan_it_stands_for(make_question):
+    question = make_question()
+    _, rows = enumerate_all(question)
+    plan = rows.plan(len(rows) - 1, question=question)
+    assert plan.layout.world_size == 8
+    assert plan.recipe.global_batch_size == question.recipe.global_batch_size
+    assert plan.recipe.micro_batch_size == int(rows.micro_batch_size[-1])
+    assert plan.layout.zero_stage == int(rows.zero_stage[-1])
