@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from shardwise.errors import PlanError
+from shardwise.errors import PlanError, RecipeError
 from shardwise.layout import Layout
 from shardwise.plan_fields import LAYOUT_FIELDS, RECIPE_FIELDS
 from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans
@@ -277,3 +277,18 @@ def test_a_missing_file_of_plans_says_so():
     with pytest.raises(PlanError, match="cannot be read: No such file") as caught:
         next(read_plans(Path("nowhere.jsonl")))
     assert caught.value.code == "plan-not-found"
+
+
+def test_i23_large_whole_numbers_may_be_written_as_people_write_them():
+    """DeepSpeed configs write 5e8 for integers; a plan takes the same in JSON and in YAML."""
+    assert read_plan('{"model": "gpt2", "cluster": "h100-sxm", "recipe": {"seq_len": 1e3}}').recipe.seq_len == 1000
+    text = "model: gpt2\ncluster: h100-sxm\nrecipe: {seq_len: 1.0e+3, tokens: 5e8}"
+    assert read_plan(text).recipe == Recipe(seq_len=1000, tokens=500_000_000.0)
+
+
+def test_i25_an_unquoted_no_of_yaml_is_understood_and_answered():
+    """YAML 1.1 reads ``no`` as false: the answer says which word to write."""
+    with pytest.raises(RecipeError) as caught:
+        read_plan("model: gpt2\ncluster: h100-sxm\nrecipe: {seq_len: 1024, offload: no}")
+    assert caught.value.fix == 'write offload: "none"'
+    assert not read_plan("model: gpt2\ncluster: h100-sxm\nrecipe: {seq_len: 1024, compile: no}").recipe.compile

@@ -5,6 +5,7 @@ import pytest
 from rules.samples import llama_8b, llama_30b, make_plan, named, qwen2_7b, refusal, refused
 from shapes import dense_layer, llama_3_70b
 from shapes import model as sample_model
+from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.rules import apply_changes, find_errors, head_tp_degrees, valid_tp_degrees
 from shardwise.rules.batch_arithmetic import (
@@ -223,3 +224,22 @@ def test_c44_megatron_with_fsdp2_needs_untied_embeddings():
     assert "untie" in found.fix
     untied = make_plan(llama_8b(), engine="megatron", layout=Layout(dp_shard=2, zero_stage=3))
     assert find_errors(untied) == ()
+
+
+@pytest.mark.parametrize(("name", "degrees"), [("smollm-135m", (1, 3)), ("smollm-360m", (1, 5))])
+def test_i21_odd_head_counts_leave_odd_degrees(name, degrees):
+    """SmolLM: 9 heads with 3 key-value heads, and 15 with 5."""
+    assert valid_tp_degrees(read_model(name)) == degrees
+
+
+def test_i28_the_world_is_nodes_times_processes_per_node():
+    """pytorch/torchtitan multinode_trainer.slurm: one agent a node."""
+    assert torchrun_processes(num_nodes=4, tasks_per_node=1, processes_per_agent=8) == 32
+
+
+def test_s36_ulysses_stops_at_the_key_value_heads_and_a_ring_does_not():
+    """Ulysses exchanges heads: 8 key-value heads carry cp=8 alone, or a multiple of it with replicated heads."""
+    ulysses = make_plan(llama_3_70b(), engine="deepspeed", layout=Layout(cp=12), seq_len=8184)
+    assert "12" in refusal(ulysses, "layout-heads-over-cp").message
+    assert "layout-heads-over-cp" not in refused(make_plan(llama_3_70b(), engine="deepspeed", layout=Layout(cp=8)))
+    assert "layout-heads-over-cp" not in refused(make_plan(llama_3_70b(), layout=Layout(cp=16), seq_len=8192))
