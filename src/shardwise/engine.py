@@ -58,6 +58,8 @@ class EngineProfile:
     again."""
     selective_policy: SelectivePolicy
     loss: LossKind
+    compiles_loss: bool
+    """``compile`` also compiles the loss, which then makes no fp32 copies of the logits."""
     has_foreach_optimizer: bool
     """The optimizer step makes one temporary the size of the parameters it updates (torch ``foreach=True``)."""
     has_persistent_gradients: bool
@@ -140,11 +142,12 @@ _PROFILES = (
     EngineProfile(
         name="native",
         sharding="fsdp2",
-        has_fused_norm=True,
+        has_fused_norm=False,
         has_fused_activation=False,
         saves_gathered_input=True,
         selective_policy="operations",
         loss="torch",
+        compiles_loss=True,
         has_foreach_optimizer=False,
         has_persistent_gradients=False,
         keeps_dummy_weight_gradients=False,
@@ -159,6 +162,7 @@ _PROFILES = (
         saves_gathered_input=True,
         selective_policy="operations",
         loss="torch",
+        compiles_loss=False,
         has_foreach_optimizer=True,
         has_persistent_gradients=False,
         keeps_dummy_weight_gradients=False,
@@ -173,6 +177,7 @@ _PROFILES = (
         saves_gathered_input=False,
         selective_policy="core_attention",
         loss="vocab_parallel_fused",
+        compiles_loss=False,
         has_foreach_optimizer=False,
         has_persistent_gradients=True,
         keeps_dummy_weight_gradients=True,
@@ -187,6 +192,7 @@ _PROFILES = (
         saves_gathered_input=False,
         selective_policy="core_attention",
         loss="huggingface",
+        compiles_loss=False,
         has_foreach_optimizer=False,
         has_persistent_gradients=True,
         keeps_dummy_weight_gradients=False,
@@ -201,6 +207,7 @@ _PROFILES = (
         saves_gathered_input=False,
         selective_policy="core_attention",
         loss="huggingface",
+        compiles_loss=False,
         has_foreach_optimizer=True,
         has_persistent_gradients=False,
         keeps_dummy_weight_gradients=False,
@@ -215,6 +222,7 @@ _PROFILES = (
         saves_gathered_input=True,
         selective_policy="core_attention",
         loss="huggingface",
+        compiles_loss=False,
         has_foreach_optimizer=True,
         has_persistent_gradients=False,
         keeps_dummy_weight_gradients=False,

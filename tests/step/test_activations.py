@@ -27,6 +27,7 @@ def context(**changes):
         attention_dropout=False,
         hidden_dropout=False,
         saves_attention_input=True,
+        casts_inputs_separately=False,
         saves_mlp_input=True,
     )
     return replace(base, **changes)
@@ -72,13 +73,21 @@ def test_tensor_parallelism_alone_leaves_ten_bytes_whole():
 
 
 @pytest.mark.parametrize(
-    ("fused_norm", "fused_activation", "expected"), [(True, False, 41.0), (False, False, 53.0), (True, True, 34.0)]
+    ("fused_norm", "fused_activation", "expected"), [(True, False, 41.0), (False, False, 49.0), (True, True, 34.0)]
 )
-def test_a_llama_3_8b_block_keeps_41_or_53_or_34_bytes(fused_norm, fused_activation, expected):
-    """53.2 measured with saved-tensor hooks for decomposed fp32 RMSNorm; 41 fused; 34 with a fused SwiGLU too."""
+def test_a_llama_3_8b_block_keeps_41_or_49_or_34_bytes(fused_norm, fused_activation, expected):
+    """On an H100 with torch 2.11: 41.03 with torch's RMSNorm, 49.15 with transformers', 34.03 compiled."""
     layer = dense_layer(hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8)
     ctx = context(has_fused_norm=fused_norm, has_fused_activation=fused_activation)
     assert coefficient(layer, ctx) == expected
+
+
+def test_eager_autocast_keeps_51_and_transformers_59_bytes():
+    """Measured on an H100 without the 26.0 of cast weights: 51.03 with torch's RMSNorm, 59.28 with transformers'."""
+    layer = dense_layer(hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8)
+    autocast = context(residual_bytes=4, casts_inputs_separately=True)
+    assert coefficient(layer, autocast) == 51
+    assert coefficient(layer, replace(autocast, has_fused_norm=False)) == 59
 
 
 def test_a_frozen_base_needs_no_inputs_for_weight_gradients():

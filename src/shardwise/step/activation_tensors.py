@@ -90,12 +90,13 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     if not (context.stage.has_head and plan.model.has_head):
         return
     size = context.block_context.element_bytes
-    kind = loss_kind(engine_kind=context.profile.loss, fused_loss=plan.recipe.fused_loss)
+    kind = loss_kind(profile=context.profile, recipe=plan.recipe)
     per_logit = loss_bytes(kind=kind, element_bytes=size)
     chunks = plan.recipe.loss_chunks
     spans = (
         (per_logit.forward, timeline.loss_forward),
         (per_logit.backward, timeline.loss_backward),
+        (per_logit.head, timeline.head_backward),
     )
     for bytes_per_logit, moment in spans:
         num_bytes = logits_bytes(
@@ -114,5 +115,5 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
         component="activations",
         num_bytes=copies * hidden,
         born=timeline.loss_forward,
-        dies=timeline.loss_backward,
+        dies=timeline.head_backward,
     )

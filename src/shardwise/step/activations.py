@@ -39,6 +39,8 @@ class BlockContext:
     saves_attention_input: bool
     """A matrix that is trained, or adapted, keeps its input for the weight gradient; a frozen one does not."""
     saves_mlp_input: bool
+    casts_inputs_separately: bool
+    """Eager autocast casts a norm's fp32 output once for every matrix that reads it."""
     has_fp8_matmul: bool = False
 
     @property
@@ -101,12 +103,14 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
     shares_norm = layer.is_parallel and context.saves_attention_input
     mlp = layer.feed_forward is not None and not shares_norm
     branches = attention * context.saves_attention_input + mlp * context.saves_mlp_input
+    if context.casts_inputs_separately:
+        branches = max(branches, sum(weight.is_matrix and weight.split == "column" for weight in layer.weights))
     per_norm = context.tokens * hidden // context.sequence_shards
     gathered = context.tokens * hidden if context.saves_gathered_input else per_norm
     yield SavedTensor(name="norm_outputs", num_bytes=branches * gathered * context.element_bytes)
     if not context.has_fused_norm and layer.norm == "rmsnorm":
-        # x in fp32 and the normalised x: the input itself is then not kept by the norm but by the residual add.
-        yield SavedTensor(name="norm_intermediates", num_bytes=layer.num_norms * per_norm * 6)
+        # x in fp32 instead of x, and the normalised x (transformers' RMSNorm: 4 more bytes per element, measured).
+        yield SavedTensor(name="norm_intermediates", num_bytes=layer.num_norms * per_norm * 4)
     yield SavedTensor(name="norm_statistics", num_bytes=layer.num_norms * 4 * context.tokens // context.sequence_shards)
 
 
@@ -155,7 +159,7 @@ def _scores(prefix: str, heads: float, spec: AttentionSpec, context: BlockContex
     )
     elements = context.tokens * heads * keys
     size = context.element_bytes
-    softmax = size if context.has_fused_softmax else 4 + size
+    softmax = size if context.has_fused_softmax or size == 4 else 4 + size
     dropout = 1 + size if context.attention_dropout else 0
     yield SavedTensor(name=f"{prefix}.scores", num_bytes=int(elements * (softmax + dropout)), is_core_attention=True)
 

@@ -71,8 +71,8 @@ def _fully_sharded(context: StageContext) -> Iterator[Tensor]:
             timeline.forward,
         )
         if timeline.loss_backward > timeline.forward:
-            last = timeline.loss_backward
-            yield _tensor("gathered last block", "gathered_parameters", largest, last - 1, last)
+            last = timeline.head_backward
+            yield _tensor("gathered last block", "gathered_parameters", largest, timeline.loss_forward, last)
     for unit in blocks:
         moments = timeline.runs[unit.run]
         trained = _trainable_elements(context, unit)
@@ -108,7 +108,7 @@ def _root_unit(context: StageContext, compute: int, reduce: int) -> Iterator[Ten
         if not context.has_adapter:
             head = context.head_elements
             yield _tensor(
-                "head gradient", "communication_buffers", compute * head, timeline.loss_backward, timeline.backward_end
+                "head gradient", "communication_buffers", compute * head, timeline.head_backward, timeline.backward_end
             )
             waiting = compute * (elements - head) + reduce * elements
             yield _tensor(
@@ -139,21 +139,14 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
     """Data parallel without parameter sharding: buckets, cached low-precision weights, ZeRO-1/2 staging."""
     timeline, states = context.timeline, context.states
     elements = sum(_trainable_elements(context, unit) * unit.count for unit in context.units)
-    whole = sum(unit.base.full * unit.count for unit in context.units)
     if context.is_autocast:
-        yield _tensor(
-            "autocast weight copies",
-            "gathered_parameters",
-            states.compute_bytes * whole,
-            timeline.forward,
-            timeline.backward_end,
-        )
+        yield from _autocast_copies(context)
     if context.plan.layout.data_parallel_size == 1:
         return
     if context.profile.sharding == "deepspeed":
         bucket = min(DEEPSPEED_BUCKET_ELEMENTS, elements) * states.reduce_bytes
         yield _tensor(
-            "reduce buckets", "communication_buffers", 2 * bucket, timeline.loss_backward, timeline.backward_end
+            "reduce buckets", "communication_buffers", 2 * bucket, timeline.head_backward, timeline.backward_end
         )
         yield _tensor("all-gather bucket", "communication_buffers", bucket, timeline.optimizer, timeline.optimizer)
     elif context.profile.ddp_copies_gradients and context.zero_stage <= 1:
@@ -162,6 +155,32 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
     elif context.profile.bucket_bytes:
         bucket = min(2 * context.profile.bucket_bytes, elements * states.reduce_bytes)
         yield _tensor("DDP buckets in flight", "communication_buffers", bucket, timeline.forward, timeline.backward_end)
+
+
+def _autocast_copies(context: StageContext) -> Iterator[Tensor]:
+    """Low-precision copies of fp32 weights: cached until forward ends, and kept by the graph until a block's backward.
+
+    A recomputed block casts its weights again while it runs backward.
+    """
+    timeline, compute = context.timeline, context.states.compute_bytes
+    name = "autocast weight copies"
+    for unit in context.units:
+        if not unit.is_block:
+            head = compute * context.head_elements
+            yield _tensor(name, "gathered_parameters", head, timeline.forward, timeline.head_backward)
+            continue
+        moments = timeline.runs[unit.run]
+        copies = compute * unit.base.full
+        recomputed = context.recomputed_layers(unit.count)
+        kept = unit.count - recomputed
+        cached_until = timeline.loss_forward
+        yield _tensor(name, "gathered_parameters", recomputed * copies, timeline.forward, cached_until)
+        if recomputed:
+            for moment in (moments.first_backward, moments.last_backward):
+                yield _tensor(name, "gathered_parameters", copies, moment, moment)
+        if kept:
+            yield _tensor(name, "gathered_parameters", (kept - 1) * copies, timeline.forward, moments.first_backward)
+            yield _tensor(name, "gathered_parameters", copies, timeline.forward, moments.last_backward)
 
 
 def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
@@ -175,22 +194,27 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
             )
     if context.has_adapter or context.gathers_parameters:
         return
+    accumulates = context.profile.has_persistent_gradients or context.plan.num_microbatches > 1
     if context.profile.keeps_dummy_weight_gradients:
         # One placeholder per matrix shape, cached for the whole run (TransformerEngine ``get_dummy_wgrad``).
         shapes = {unit.base.matrices for unit in context.units if unit.is_block}
         yield _tensor("placeholder weight gradients", "temporaries", compute * sum(shapes), 0, timeline.last)
-    else:
+    elif accumulates or context.is_autocast:
+        # A gradient is made whole before it is added, or cast to fp32; otherwise it becomes the gradient itself.
         largest = max((unit.base.largest_matrix for unit in context.units if unit.is_block), default=0)
         for moments in timeline.runs:
             yield _tensor(
                 "weight gradient", "temporaries", compute * largest, moments.first_backward, moments.last_backward
             )
-    moment = timeline.loss_backward
-    if context.stage.has_head:
-        yield _tensor("head weight gradient", "temporaries", compute * context.head_elements, moment, moment)
-    if context.stage.has_embedding:
-        table = compute * context.embedding_elements
-        yield _tensor("embedding gradient", "temporaries", table, timeline.backward_end, timeline.backward_end)
+    if context.profile.keeps_dummy_weight_gradients or accumulates or context.is_autocast:
+        head = compute * context.head_elements
+        yield _tensor("head weight gradient", "temporaries", head, timeline.head_backward, timeline.head_backward)
+    if context.profile.keeps_dummy_weight_gradients or accumulates:
+        table = (
+            context.states.compute_bytes if context.profile.has_persistent_gradients else context.states.weight_bytes
+        )
+        end = timeline.backward_end
+        yield _tensor("embedding gradient", "temporaries", table * context.embedding_elements, end, end)
 
 
 def _exchanges(context: StageContext) -> Iterator[Tensor]:

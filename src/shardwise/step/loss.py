@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from math import ceil
 
-from shardwise.engine import LossKind
+from shardwise.engine import EngineProfile, LossKind
+from shardwise.recipe import Recipe
 from shardwise.units import Bytes
 
 
@@ -13,24 +14,27 @@ class LossBytes:
 
     forward: int
     backward: int
+    head: int
+    """While the head's weight and input gradients are computed."""
 
 
 LOSS_BYTES: dict[LossKind, LossBytes] = {
     # logits 2, their fp32 copy 4, log-softmax 4; then log-softmax 4 with its gradient 4 and the softmax gradient 4.
-    "torch": LossBytes(forward=10, backward=12),
+    "torch": LossBytes(forward=10, backward=12, head=2),
     # The model's output record keeps the 2-byte logits alive through backward.
-    "huggingface": LossBytes(forward=10, backward=14),
+    "huggingface": LossBytes(forward=10, backward=14, head=4),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
-    "vocab_parallel": LossBytes(forward=6, backward=6),
-    # Transformer Engine's kernel writes the gradient over the logits; one transposed copy stands beside them.
-    "vocab_parallel_fused": LossBytes(forward=4, backward=4),
-    # One kernel from low-precision logits to their gradient.
-    "fused": LossBytes(forward=4, backward=4),
+    "vocab_parallel": LossBytes(forward=6, backward=6, head=2),
+    # Transformer Engine's kernel writes the gradient over the logits; one transposed copy stays beside them.
+    "vocab_parallel_fused": LossBytes(forward=4, backward=4, head=4),
+    # One kernel from low-precision logits to their gradient (torch.compile of the same expression).
+    "fused": LossBytes(forward=2, backward=4, head=2),
     # The same after the model has cast its logits to fp32: logits 2, fp32 logits turned gradient 4, cast gradient 2.
-    "fused_upcast": LossBytes(forward=6, backward=8),
+    "fused_upcast": LossBytes(forward=6, backward=8, head=2),
 }
-"""torch ``aten/src/ATen/native/LossNLL.cpp`` and ``SoftMax.cpp``; transformers ``loss/loss_utils.py``; Megatron-LM
-``core/tensor_parallel/cross_entropy.py``; TransformerEngine ``common/triton/cross_entropy.py``."""
+"""Measured per phase on an H100 with torch 2.11 (``benchmarks/results``): torch, huggingface and fused. Sources of the
+others: torch ``aten/src/ATen/native/LossNLL.cpp`` and ``SoftMax.cpp``; transformers ``loss/loss_utils.py``;
+Megatron-LM ``core/tensor_parallel/cross_entropy.py``; TransformerEngine ``common/triton/cross_entropy.py``."""
 
 FUSED_KIND: dict[LossKind, LossKind] = {
     "torch": "fused",
@@ -40,14 +44,16 @@ FUSED_KIND: dict[LossKind, LossKind] = {
 UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel"}
 
 
-def loss_kind(*, engine_kind: LossKind, fused_loss: bool | None) -> LossKind:
-    """The loss a recipe asks for: the engine's own, or its fused or unfused counterpart."""
-    if fused_loss is None:
+def loss_kind(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
+    """The loss a recipe asks for: the engine's own, compiled where the engine compiles it, or as the recipe says."""
+    engine_kind, fused_loss = profile.loss, recipe.fused_loss
+    if fused_loss is None and not (profile.compiles_loss and recipe.compile):
         return engine_kind
+    fused_loss = fused_loss is not False
     return (FUSED_KIND if fused_loss else UNFUSED_KIND).get(engine_kind, engine_kind)
 
 
-FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12)
+FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12, head=4)
 """With fp32 activations the fp32 copy is the logits themselves."""
 
 

@@ -130,6 +130,7 @@ class StageContext:
             attention_dropout=model.attention_dropout_fraction > 0,
             hidden_dropout=model.hidden_dropout_fraction > 0,
             saves_attention_input=True,
+            casts_inputs_separately=self.is_autocast and not recipe.compile,
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
         )
 
@@ -218,11 +219,14 @@ class StageContext:
         return tensors[0].num_bytes + self._operation_outputs(run)
 
     def _operation_outputs(self, run: int) -> Bytes:
-        """What torchtitan's policy keeps: attention and every second matrix product, and the block's last product."""
+        """What torchtitan's policy keeps: attention and every second matrix product, in eager mode also the last one.
+
+        15.5 and, compiled, 13.5 bytes per token and hidden element of a Llama-3-8B block (measured on an H100).
+        """
         kept = sum(tensor.num_bytes for tensor in self.saved[run] if tensor.kept_by_operation_policy)
         context = self.block_context
         last_product = context.tokens * context.hidden_size * context.element_bytes
-        return kept + last_product
+        return kept + (0 if self.plan.recipe.compile else last_product)
 
     def recomputed_layers(self, count: int) -> int:
         """How many of ``count`` blocks are recomputed."""

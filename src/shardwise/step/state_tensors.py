@@ -91,9 +91,13 @@ def _during_step(context: StageContext, name: str, component: MemoryComponent, n
 def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
     """torch's multi-tensor optimizers make one temporary as large as the parameters they update.
 
-    Source: torch ``optim/adamw.py`` (``_multi_tensor_adamw``: the denominators of all parameters at once).
+    Source: torch ``optim/adamw.py`` (``_multi_tensor_adamw``: the denominators of all parameters at once);
+    ``optim/_adafactor.py`` has no fused kernel. Both measured: exactly one copy.
     """
-    if context.profile.has_foreach_optimizer and context.plan.recipe.optimizer in ("adamw", "lion", "adafactor"):
+    optimizer = context.plan.recipe.optimizer
+    is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
+    has_copy = context.profile.has_foreach_optimizer and optimizer in ("adamw", "lion")
+    if has_copy or (is_torch and optimizer == "adafactor"):
         num_bytes = states.trainable_shard * unit.count * context.states.weight_bytes
         yield from _during_step(context, f"{unit.name} optimizer temporaries", "temporaries", num_bytes)
 
@@ -111,10 +115,16 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
         )
         return
     if not unit.is_block:
-        born = timeline.backward_end
-        yield Tensor(name=name, component="gradients", num_bytes=num_bytes, born=born, dies=timeline.optimizer)
+        is_reduced_last = context.gathers_parameters
+        head = 0 if is_reduced_last else num_bytes * context.head_elements // max(1, unit.base.full)
+        # Cast from a low-precision gradient, the head's gradient appears only after the head's backward.
+        is_cast = context.states.compute_bytes < context.states.gradient_bytes
+        head_born = timeline.head_backward + is_cast
+        for part, born in ((head, head_born), (num_bytes - head, timeline.backward_end)):
+            yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
         return
     moments = timeline.runs[unit.run]
     one = num_bytes // unit.count
-    for part, born in ((one, moments.first_backward), (num_bytes - one, moments.last_backward)):
+    # A block's own gradients appear while its activations go: they are counted from the moment after it.
+    for part, born in ((num_bytes - one, moments.last_backward), (one, moments.last_backward + 1)):
         yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)

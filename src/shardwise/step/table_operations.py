@@ -12,17 +12,19 @@ from shardwise.step.operation_context import OperationContext
 from shardwise.step.stage_context import StageContext
 
 LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
-    "torch": (18, 18),
-    "huggingface": (26, 18),
+    "torch": (21, 22),
+    "huggingface": (29, 22),
     "vocab_parallel": (34, 14),
     "vocab_parallel_fused": (6, 4),
     "fused": (6, 4),
     "fused_upcast": (12, 10),
 }
-"""Memory traffic per logit in 16 bits, forward and backward, counted kernel by kernel: torch casts to fp32 (6), reads
-twice and writes log-softmax (12), and its backward reads two and writes one in fp32, then casts (18); the Hugging Face
-loss copies the shifted fp32 logits once more (8); Megatron's vocabulary-parallel loss makes five fp32 passes; the fused
-kernel reads twice and writes the gradient in place."""
+"""Memory traffic per logit in 16 bits, forward and backward, at the rate of a copy.
+
+torch casts to fp32 (6), reads twice and writes log-softmax (12), and its backward reads two and writes one in fp32,
+then casts (18): they take as long as 21 and 22 bytes on H100 (``catalog/kernels/h100-sxm.csv``). The Hugging Face loss
+copies the shifted fp32 logits once more (8). Megatron's vocabulary-parallel loss makes five fp32 passes. The fused
+kernel reads twice and writes the gradient in place; behind an fp32 copy it casts first (6) and back (6)."""
 
 FUSED_LOSS_BYTES = (6, 4)
 """A fused head and loss, or a compiled one: as the fused kernel above."""
@@ -79,7 +81,7 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
 
 def _loss_bytes(context: StageContext) -> tuple[int, int]:
     recipe = context.plan.recipe
-    kind = loss_kind(engine_kind=context.profile.loss, fused_loss=recipe.fused_loss)
+    kind = loss_kind(profile=context.profile, recipe=recipe)
     if recipe.fused_loss or (recipe.compile and kind == "torch"):
         return FUSED_LOSS_BYTES
     return LOSS_BYTES[kind]

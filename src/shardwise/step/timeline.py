@@ -25,7 +25,8 @@ class Timeline:
     forward: int
     loss_forward: int
     loss_backward: int
-    """Equal to ``loss_forward`` index plus one; both lie on the last forward moment when the stage has no head."""
+    head_backward: int
+    """After the loss: the head's own gradients. All three lie on the last forward moment when the stage has no head."""
     runs: tuple[RunMoments, ...]
     """One per run of blocks, in model order."""
     backward_end: int
@@ -41,10 +42,14 @@ class Timeline:
 def stage_timeline(stage: Stage) -> Timeline:
     """Lay out load, forward, loss, backward of every run in reverse, optimizer step and checkpoint."""
     moments = [Moment(phase="load", name="load"), Moment(phase="forward", name="forward of the last block")]
-    loss_forward = loss_backward = 1
+    loss_forward = loss_backward = head_backward = 1
     if stage.has_head:
-        moments += [Moment(phase="loss", name="loss"), Moment(phase="backward", name="backward of head and loss")]
-        loss_forward, loss_backward = 2, 3
+        moments += [
+            Moment(phase="loss", name="loss"),
+            Moment(phase="backward", name="backward of the loss"),
+            Moment(phase="backward", name="backward of the head"),
+        ]
+        loss_forward, loss_backward, head_backward = 2, 3, 4
     runs = [(chunk, layer, count) for chunk in stage.chunks for layer, count in chunk.layer_runs]
     spans: list[RunMoments] = []
     number = stage.num_layers
@@ -65,6 +70,7 @@ def stage_timeline(stage: Stage) -> Timeline:
         forward=1,
         loss_forward=loss_forward,
         loss_backward=loss_backward,
+        head_backward=head_backward,
         runs=tuple(reversed(spans)),
         backward_end=backward_end,
         optimizer=backward_end + 1,
