@@ -1,0 +1,156 @@
+"""Ties, safety, reasons and the Pareto front, on predictions written by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.layout import Layout
+from shardwise.ledger import MEMORY_COMPONENTS
+from shardwise.prediction import (
+    MemoryEntry,
+    MemoryPrediction,
+    Prediction,
+    StageMemory,
+    Throughput,
+    TimeEntry,
+    TimePrediction,
+)
+from shardwise.search.evaluation import Evaluated, needed_bytes
+from shardwise.search.ranking import num_axes, objective_value, pareto_front, rank
+from shardwise.units import GIB
+
+CAPACITY_BYTES = 80 * GIB
+
+
+def prediction(*, step_s, needed_gib, **components_s):
+    used = needed_gib * GIB
+    stage = StageMemory(
+        stage=0,
+        layers=32,
+        in_flight_micro_batches=1.0,
+        peak_phase="backward",
+        peak_moment="backward of block 1 of 32",
+        peak_allocated_bytes=used - 2 * GIB,
+        peak_reserved_bytes=used - 2 * GIB,
+        device_used_bytes=used,
+        components=tuple(MemoryEntry(component=name, num_bytes=0) for name in MEMORY_COMPONENTS),
+        phases=(),
+        largest_tensors=(),
+        host_bytes=0,
+        nvme_bytes=0,
+    )
+    memory = MemoryPrediction(
+        capacity_bytes=CAPACITY_BYTES,
+        stages=(stage,),
+        host_capacity_bytes=0,
+        host_bytes_per_node=0,
+        nvme_capacity_bytes=0,
+        nvme_bytes_per_node=0,
+        low_fraction=0.95,
+        high_fraction=1.1,
+    )
+    time = TimePrediction(
+        step_s=step_s,
+        step_low_s=0.9 * step_s,
+        step_high_s=1.06 * step_s,
+        components=tuple(TimeEntry(component=name, duration_s=value) for name, value in components_s.items()),
+        communication=(),
+    )
+    throughput = Throughput(
+        tokens_per_s=1.0,
+        tokens_per_s_per_gpu=1.0,
+        mfu_fraction=0.4,
+        hfu_fraction=0.4,
+        mfu_convention="test",
+        model_flop_per_step=1.0,
+        peak_flop_per_s=1.0,
+    )
+    return Prediction(memory=memory, time=time, throughput=throughput, cost=None)
+
+
+@pytest.fixture
+def evaluated(make_question):
+    question = make_question(cluster="64xh100-sxm")
+
+    def build(layout, **figures):
+        family = (layout.tp, layout.cp, layout.pp, layout.ep, layout.dp_replicate, layout.dp_shard)
+        return Evaluated(family=family, plan=replace(question, layout=layout), prediction=prediction(**figures))
+
+    return build
+
+
+SIMPLE = Layout(dp_shard=64)
+TENSOR = Layout(dp_shard=8, tp=8)
+PIPELINE = Layout(dp_shard=4, tp=8, pp=2)
+
+
+def test_the_simplest_of_the_ties_wins_and_says_so(evaluated):
+    """The band is 6 % wide on top, so half of it, 3 %, is a tie."""
+    found = [evaluated(TENSOR, step_s=10.0, needed_gib=40), evaluated(SIMPLE, step_s=10.2, needed_gib=60)]
+    ranked = rank(found, objective="step_time", limit=10)
+    assert ranked[0].plan.layout == SIMPLE
+    assert ranked[0].ratio_to_best == pytest.approx(1.02)
+    assert "simpler" in ranked[0].why
+    assert "dp_shard=8 tp=8" in ranked[0].why
+    assert ranked[1].is_tie
+
+
+def test_beyond_the_tie_the_faster_plan_wins(evaluated):
+    found = [evaluated(TENSOR, step_s=10.0, needed_gib=40), evaluated(SIMPLE, step_s=10.5, needed_gib=60)]
+    assert rank(found, objective="step_time", limit=10)[0].plan.layout == TENSOR
+
+
+def test_a_simple_plan_at_the_edge_of_the_device_does_not_beat_a_safe_tie(evaluated):
+    """75 GiB needed with a band up to 1.1 reach 82.5 GiB of 80."""
+    found = [evaluated(TENSOR, step_s=10.0, needed_gib=40), evaluated(SIMPLE, step_s=10.1, needed_gib=75)]
+    ranked = rank(found, objective="step_time", limit=10)
+    assert ranked[0].plan.layout == TENSOR
+    assert "memory band" in ranked[1].why
+
+
+def test_a_safe_variant_stands_for_its_degrees_when_the_fastest_is_at_the_edge(evaluated):
+    edge = evaluated(SIMPLE, step_s=10.0, needed_gib=78)
+    safe = evaluated(SIMPLE, step_s=10.2, needed_gib=50)
+    ranked = rank([edge, safe], objective="step_time", limit=10)
+    assert len(ranked) == 1
+    assert needed_bytes(ranked[0].prediction.memory) == 50 * GIB
+
+
+def test_the_reason_for_losing_names_the_largest_losses(evaluated):
+    winner = evaluated(SIMPLE, step_s=10.0, needed_gib=40, forward=3.0, pipeline_bubble=0.0, exposed_communication=1.0)
+    loser = evaluated(PIPELINE, step_s=13.0, needed_gib=30, forward=3.0, pipeline_bubble=2.5, exposed_communication=1.5)
+    lost = rank([winner, loser], objective="step_time", limit=10)[1]
+    assert lost.differences[0].component == "pipeline_bubble"
+    assert lost.differences[0].slower_s == pytest.approx(2.5)
+    assert lost.why == (
+        "30.0% slower (+3.00 s): pipeline bubble +2.50 s, exposed communication +500.0 ms; saves 10.00 GiB."
+    )
+
+
+def test_no_plan_on_the_front_is_beaten_in_both(evaluated):
+    found = [
+        evaluated(SIMPLE, step_s=10.0, needed_gib=70),
+        evaluated(TENSOR, step_s=11.0, needed_gib=75),
+        evaluated(PIPELINE, step_s=12.0, needed_gib=40),
+    ]
+    assert [item.plan.layout for item in pareto_front(found)] == [SIMPLE, PIPELINE]
+
+
+def test_objectives_are_seconds_dollars_bytes_and_gpus(evaluated):
+    found = evaluated(SIMPLE, step_s=36.0, needed_gib=50)
+    price = found.plan.cluster.price
+    assert price is not None
+    assert objective_value(found, "step_time") == 36.0
+    assert objective_value(found, "cost") == pytest.approx(0.64 * price.usd_per_gpu_hour)
+    assert objective_value(found, "memory") == 50 * GIB
+    assert objective_value(found, "fewest_gpus") == 64
+
+
+def test_axes_are_counted_once_each():
+    assert num_axes(Layout()) == 0
+    assert num_axes(Layout(dp_shard=8)) == 1
+    assert num_axes(Layout(dp_replicate=2, dp_shard=4, tp=2, cp=2, pp=2, vpp=2, ep=2)) == 7
+
+
+def test_nothing_ranked_is_no_plan():
+    assert rank([], objective="step_time", limit=10) == ()

@@ -1,0 +1,189 @@
+"""What a search promises: exact batches, pinned axes, one answer, reasons, and an answer when nothing fits."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.errors import LayoutError, ShardwiseError
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.rules import find_errors
+from shardwise.search import IntRange, SearchBounds, search
+
+
+def plan_8b(**asked):
+    asked = {
+        "model": "llama-3.1-8b",
+        "cluster": "8xh100-sxm",
+        "recipe": Recipe(seq_len=4096, global_batch_size=64),
+    } | asked
+    return search(model=read_model(asked.pop("model")), cluster=read_cluster(asked.pop("cluster")), **asked)
+
+
+def without_clock(result):
+    return replace(result, space=replace(result.space, wall_s=0.0))
+
+
+def test_every_plan_keeps_the_global_batch_fits_and_breaks_no_rule():
+    result = plan_8b(cluster="16xh100-sxm", recipe=Recipe(seq_len=4096, global_batch_size=96))
+    assert len(result.plans) == 10
+    for ranked in result.plans:
+        assert ranked.plan.global_batch_size == 96
+        assert ranked.plan.layout.world_size == 16
+        assert ranked.prediction.fits
+        assert find_errors(ranked.plan) == ()
+
+
+def test_the_same_question_has_the_same_answer():
+    assert without_clock(plan_8b()) == without_clock(plan_8b())
+
+
+def test_every_candidate_is_accounted_for():
+    space = plan_8b(cluster="16xh100-sxm").space
+    parts = (space.layouts_invalid, space.layouts_too_big, space.layouts_slower, space.layouts_predicted)
+    assert sum(parts) == space.layouts_considered
+    assert space.layouts_feasible == space.layouts_slower + space.layouts_predicted
+
+
+def test_seventy_billion_parameters_on_64_gpus_are_answered_within_a_second_of_cpu():
+    asked = {"model": "llama-3.1-70b", "cluster": "64xh100-sxm", "recipe": Recipe(seq_len=8192)}
+    plan_8b(**asked)
+    started_s = time.process_time()
+    result = plan_8b(**asked)
+    assert time.process_time() - started_s < 1.5
+    assert result.space.layouts_considered > 100_000
+    assert result.plans[0].prediction.fits
+
+
+def test_pinned_axes_stay_pinned_and_bounded_ones_in_bounds():
+    bounds = SearchBounds(
+        tp=IntRange(low=2, high=2),
+        pp=IntRange(low=1, high=2),
+        recompute=("full",),
+        micro_batch_size=IntRange(low=2, high=2),
+    )
+    result = plan_8b(cluster="16xh100-sxm", bounds=bounds)
+    assert result.plans
+    for ranked in result.plans:
+        assert ranked.plan.layout.tp == 2
+        assert ranked.plan.layout.pp <= 2
+        assert ranked.plan.recipe.recompute == "full"
+        assert ranked.plan.recipe.micro_batch_size == 2
+
+
+def test_a_pin_that_cannot_be_is_refused_with_what_would_be_allowed():
+    with pytest.raises(LayoutError) as refusal:
+        plan_8b(bounds=SearchBounds(tp=IntRange(low=7, high=7)))
+    assert refusal.value.code == "search-bounds"
+    assert "1, 2, 4, 8" in refusal.value.fix
+
+
+def test_plans_are_ordered_and_each_says_why_it_lost():
+    result = plan_8b(cluster="16xh100-sxm")
+    first, *others = result.plans
+    values = [ranked.objective_value for ranked in others]
+    assert values == sorted(values)
+    assert first.rank == 1
+    assert first.differences == ()
+    slower = [ranked for ranked in others if not ranked.is_tie]
+    assert slower
+    for ranked in slower:
+        assert ranked.objective_value > first.objective_value
+        assert "slower" in ranked.why
+        assert ranked.differences[0].slower_s > 0
+        gap = ranked.prediction.time.step_s - first.prediction.time.step_s
+        assert sum(difference.slower_s for difference in ranked.differences) == pytest.approx(gap)
+
+
+def test_the_winner_is_the_simplest_of_the_ties():
+    result = plan_8b()
+    ties = [ranked for ranked in result.plans if ranked.is_tie]
+    safe = [ranked for ranked in ties if "memory band" not in ranked.why]
+    assert result.plans[0].num_axes == min(ranked.num_axes for ranked in safe)
+    assert any("simplest" in note for note in result.notes)
+
+
+def test_the_pareto_front_trades_time_for_memory():
+    front = plan_8b(cluster="16xh100-sxm").pareto
+    times = [ranked.prediction.time.step_s for ranked in front]
+    assert len(front) >= 3
+    assert times == sorted(times)
+
+
+def test_runners_up_are_different_sets_of_degrees():
+    plans = plan_8b(cluster="16xh100-sxm").plans
+    degrees = {
+        (la.tp, la.cp, la.pp, la.ep, la.dp_replicate, la.dp_shard) for la in (ranked.plan.layout for ranked in plans)
+    }
+    assert len(degrees) == len(plans)
+
+
+def test_less_memory_is_found_when_memory_is_the_objective():
+    fast, small = plan_8b().plans[0], plan_8b(objective="memory").plans[0]
+    assert small.prediction.memory.worst.peak_allocated_bytes < fast.prediction.memory.worst.peak_allocated_bytes
+    assert small.prediction.time.step_s >= fast.prediction.time.step_s
+
+
+def test_the_fewest_gpus_that_fit_are_used_when_asked():
+    """8.03e9 x 16 B are 119.7 GiB of states: one 8-GPU node holds them, so two are not needed."""
+    result = plan_8b(cluster="2xdgx-h100", objective="fewest_gpus")
+    assert result.plans[0].plan.cluster.num_gpus == 8
+
+
+def test_offload_is_searched_only_when_nothing_fits_without_it():
+    assert all(ranked.plan.recipe.offload == "none" for ranked in plan_8b().plans)
+    result = plan_8b(model="llama-3.1-70b", recipe=Recipe(seq_len=4096, global_batch_size=16))
+    assert result.plans
+    assert {ranked.plan.recipe.offload for ranked in result.plans} == {"optimizer"}
+    assert any("offload" in note for note in result.notes)
+
+
+def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer():
+    """Qwen2-VL-72B on 4 x 80 GB (hiyouga/LlamaFactory 5553): states alone are 294 GB per GPU, 3.7 times the card."""
+    bounds = SearchBounds(offload=("none",))
+    result = plan_8b(
+        model="llama-3.1-70b", cluster="4xa100-sxm-80", recipe=Recipe(seq_len=2048, global_batch_size=4), bounds=bounds
+    )
+    assert result.plans == ()
+    closest = result.closest
+    assert closest is not None
+    assert closest.missing_bytes > 150e9
+    assert "states alone" in closest.because
+    changes = [relief.change for relief in closest.reliefs]
+    assert any(change.startswith("num_nodes=") for change in changes)
+    for relief in closest.reliefs:
+        assert relief.device_used_bytes <= relief.plan.cluster.gpu.memory_bytes
+    more_nodes = next(relief for relief in closest.reliefs if relief.change.startswith("num_nodes="))
+    assert more_nodes.plan.cluster.num_gpus >= 15
+    assert '"num_nodes"' in more_nodes.plan.cluster.spec_json
+
+
+def test_without_a_global_batch_four_million_tokens_are_assumed_and_said():
+    result = plan_8b(recipe=Recipe(seq_len=4096))
+    assert result.plans[0].plan.tokens_per_step == 4 * 2**20
+    assert any("no global batch" in sentence for sentence in result.assumptions)
+
+
+def test_experts_are_divided_over_data_ranks():
+    result = plan_8b(model="mixtral-8x7b", cluster="64xh100-sxm", engine="megatron")
+    assert result.plans[0].plan.layout.ep > 1
+    assert all(8 % ranked.plan.layout.ep == 0 for ranked in result.plans)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(seq_len=0), Recipe(seq_len=4096, global_batch_size=0), Recipe(seq_len=-5)])
+def test_impossible_sizes_are_refused_before_anything_is_enumerated(recipe):
+    with pytest.raises(ShardwiseError) as refusal:
+        plan_8b(recipe=recipe)
+    assert refusal.value.code == "recipe-range"
+
+
+def test_a_batch_no_layout_can_divide_is_answered_with_the_rule():
+    result = plan_8b(
+        cluster="16xh100-sxm",
+        recipe=Recipe(seq_len=4096, global_batch_size=7),
+        bounds=SearchBounds(tp=IntRange(low=1, high=1), pp=IntRange(low=1, high=1), cp=IntRange(low=1, high=1)),
+    )
+    assert result.plans == ()
+    assert result.rejected[0].rule == "recipe-batch-arithmetic"
