@@ -180,15 +180,23 @@ def _litgpt(row: MeasurementRow, run: _LitgptRun) -> Conversion:
 
 TORCHTUNE_ASSUMPTIONS = (
     "pure bf16: weights, gradients and AdamW states; eight loss chunks where the row adds chunked cross-entropy",
-    "peak active is read as peak allocated",
+    "peak active is read as peak allocated; the loss stays in eager mode",
 )
 
 TORCHTUNE_STEPS = {
     "+Packed dataset": Recipe(seq_len=4096, micro_batch_size=2, precision="bf16", compile=False),
-    "+Compile": Recipe(seq_len=4096, micro_batch_size=2, precision="bf16", compile=True),
-    "+Chunked cross entropy": Recipe(seq_len=4096, micro_batch_size=2, precision="bf16", compile=True, loss_chunks=8),
+    "+Compile": Recipe(seq_len=4096, micro_batch_size=2, precision="bf16", compile=True, fused_loss=False),
+    "+Chunked cross entropy": Recipe(
+        seq_len=4096, micro_batch_size=2, precision="bf16", compile=True, loss_chunks=8, fused_loss=False
+    ),
     "+Activation checkpointing": Recipe(
-        seq_len=4096, micro_batch_size=2, precision="bf16", compile=True, loss_chunks=8, recompute="full"
+        seq_len=4096,
+        micro_batch_size=2,
+        precision="bf16",
+        compile=True,
+        loss_chunks=8,
+        fused_loss=False,
+        recompute="full",
     ),
     "LoRA": Recipe(
         seq_len=4096,
@@ -196,6 +204,7 @@ TORCHTUNE_STEPS = {
         precision="bf16",
         compile=True,
         loss_chunks=8,
+        fused_loss=False,
         recompute="full",
         activation_offload=True,
         adapter="lora",
@@ -208,6 +217,7 @@ TORCHTUNE_STEPS = {
         precision="bf16",
         compile=True,
         loss_chunks=8,
+        fused_loss=False,
         recompute="full",
         activation_offload=True,
         adapter="qlora",
