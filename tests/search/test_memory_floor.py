@@ -5,7 +5,6 @@ import pytest
 
 from shardwise.predict.memory import predict_memory
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.evaluation import needed_bytes
 from shardwise.search.memory_floor import MemoryFloor
 from shardwise.search.probes import Probes
 from shardwise.search.space import Space
@@ -36,7 +35,7 @@ def test_the_bound_never_exceeds_what_the_prediction_says_is_needed(make_questio
     ratios = []
     for row in sample:
         plan = valid.rows.plan(int(row), question=question)
-        ratios.append(floor_bytes[row] / needed_bytes(predict_memory(plan)))
+        ratios.append(floor_bytes[row] / predict_memory(plan).needed_bytes)
         assert ratios[-1] <= 1.001, plan.layout
     assert np.median(ratios) >= 0.85
 

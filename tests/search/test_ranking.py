@@ -15,7 +15,7 @@ from shardwise.prediction import (
     TimeEntry,
     TimePrediction,
 )
-from shardwise.search.evaluation import Evaluated, needed_bytes
+from shardwise.search.evaluation import Evaluated
 from shardwise.search.ranking import num_axes, objective_value, pareto_front, rank
 from shardwise.units import GIB
 
@@ -113,7 +113,7 @@ def test_a_safe_variant_stands_for_its_degrees_when_the_fastest_is_at_the_edge(e
     safe = evaluated(SIMPLE, step_s=10.2, needed_gib=50)
     ranked = rank([edge, safe], objective="step_time", limit=10)
     assert len(ranked) == 1
-    assert needed_bytes(ranked[0].prediction.memory) == 50 * GIB
+    assert ranked[0].prediction.memory.needed_bytes == 50 * GIB
 
 
 def test_the_reason_for_losing_names_the_largest_losses(evaluated):

@@ -10,7 +10,6 @@ from shardwise.prediction import Prediction, StageMemory
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
-from shardwise.search.evaluation import needed_bytes
 from shardwise.search.one_pass import Found, find
 from shardwise.search.records import ClosestPlan, Relief
 from shardwise.units import format_gib
@@ -44,7 +43,7 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
     return ClosestPlan(
         plan=plan,
         prediction=prediction,
-        missing_bytes=max(0, needed_bytes(prediction.memory) - prediction.memory.capacity_bytes),
+        missing_bytes=max(0, prediction.memory.needed_bytes - prediction.memory.capacity_bytes),
         because=_what_fills_it(prediction),
         reliefs=tuple(_reliefs(question, bounds)),
     )

@@ -14,9 +14,8 @@ from shardwise.predict import predict
 from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask
-from shardwise.units import Bytes
 
-__all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first", "needed_bytes"]
+__all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
 MEMORY_PREDICTIONS_PER_FULL = 4
 ROOMY_FRACTION = 0.85
@@ -42,13 +41,6 @@ class Evaluation:
     """Predicted not to fit, or implied by one that was."""
     nearest: tuple[Plan, MemoryPrediction] | None
     """The predicted candidate that misses the device by least, when none fits."""
-
-
-def needed_bytes(memory: MemoryPrediction) -> Bytes:
-    """What the worst device cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
-    return max(
-        stage.device_used_bytes - stage.peak_reserved_bytes + stage.peak_allocated_bytes for stage in memory.stages
-    )
 
 
 class Evaluator:
@@ -100,7 +92,7 @@ class Evaluator:
             self._fitting[row] = Evaluated(family=family, plan=plan, prediction=prediction or predict(plan))
             return True
         self._alive &= ~_at_least_as_big(self._rows, row)
-        if self._nearest is None or needed_bytes(memory) < needed_bytes(self._nearest[1]):
+        if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
             self._nearest = (plan, memory)
         return False
 

@@ -6,7 +6,7 @@ from shardwise.layout import Layout
 from shardwise.ledger import TIME_COMPONENTS, TimeComponent
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.search.evaluation import Evaluated, needed_bytes
+from shardwise.search.evaluation import Evaluated
 from shardwise.search.records import Difference, Objective, RankedPlan
 from shardwise.units import SECONDS_PER_HOUR, format_gib, format_percent, format_seconds
 
@@ -34,7 +34,7 @@ def objective_value(evaluated: Evaluated, objective: Objective) -> float:
     """The figure to make small: seconds per step, dollars (or GPU-hours) per step, bytes, or GPUs."""
     prediction, cluster = evaluated.prediction, evaluated.plan.cluster
     if objective == "memory":
-        return float(needed_bytes(prediction.memory))
+        return float(prediction.memory.needed_bytes)
     if objective == "fewest_gpus":
         return float(cluster.num_gpus)
     step_s = prediction.time.step_s
@@ -95,10 +95,8 @@ def pareto_front(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
     """Candidates that no other beats in both step time and memory, fastest first."""
     front: list[Evaluated] = []
     least = float("inf")
-    for found in sorted(
-        evaluated, key=lambda item: (item.prediction.time.step_s, needed_bytes(item.prediction.memory))
-    ):
-        needed = needed_bytes(found.prediction.memory)
+    for found in sorted(evaluated, key=lambda item: (item.prediction.time.step_s, item.prediction.memory.needed_bytes)):
+        needed = found.prediction.memory.needed_bytes
         if needed < least:
             front.append(found)
             least = needed
@@ -135,8 +133,7 @@ def _tie_fraction(prediction: Prediction) -> float:
 
 def _is_borderline(prediction: Prediction) -> bool:
     """Whether the capacity lies inside the memory band, so that the plan may run out after all."""
-    memory = prediction.memory
-    return needed_bytes(memory) * memory.high_fraction > memory.capacity_bytes
+    return prediction.memory.is_borderline
 
 
 def _differences(prediction: Prediction, winner: Prediction) -> tuple[Difference, ...]:
@@ -151,7 +148,7 @@ def _differences(prediction: Prediction, winner: Prediction) -> tuple[Difference
 
 def _why_it_won(winner: Evaluated, best: Evaluated, num_layouts: int) -> str:
     step = format_seconds(winner.prediction.time.step_s)
-    headroom = format_gib(winner.prediction.memory.capacity_bytes - needed_bytes(winner.prediction.memory))
+    headroom = format_gib(winner.prediction.memory.capacity_bytes - winner.prediction.memory.needed_bytes)
     safety = (
         "" if not _is_borderline(winner.prediction) else "; the device lies inside its memory band, so try it first"
     )
@@ -178,7 +175,7 @@ def _why_it_lost(found: Evaluated, winner: Evaluated, is_tie: bool) -> str:
         if difference.slower_s > NOTEWORTHY_FRACTION * theirs.time.step_s
     ][:SHOWN_DIFFERENCES]
     parts = ", ".join(f"{COMPONENT_WORDS[loss.component]} +{format_seconds(loss.slower_s)}" for loss in losses)
-    memory = _memory_text(needed_bytes(theirs.memory) - needed_bytes(mine.memory))
+    memory = _memory_text(theirs.memory.needed_bytes - mine.memory.needed_bytes)
     if is_tie:
         ratio = f"{slower_s / theirs.time.step_s:+.1%}"
         return f"As fast within the error ({ratio}), but {_tie_reason(found, winner)}; {memory}."
