@@ -141,14 +141,15 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
     elements = sum(_trainable_elements(context, unit) * unit.count for unit in context.units)
     if context.is_autocast:
         yield from _autocast_copies(context)
-    if context.plan.layout.data_parallel_size == 1:
-        return
     if context.profile.sharding == "deepspeed":
+        # ZeRO's flat buffers are allocated whatever the number of ranks.
         bucket = min(DEEPSPEED_BUCKET_ELEMENTS, elements) * states.reduce_bytes
         yield _tensor(
             "reduce buckets", "communication_buffers", 2 * bucket, timeline.head_backward, timeline.backward_end
         )
         yield _tensor("all-gather bucket", "communication_buffers", bucket, timeline.optimizer, timeline.optimizer)
+    elif context.plan.layout.data_parallel_size == 1:
+        return
     elif context.profile.ddp_copies_gradients and context.zero_stage <= 1:
         copy = elements * states.gradient_bytes
         yield _tensor("DDP gradient buckets", "communication_buffers", copy, 0, timeline.last)
