@@ -63,11 +63,6 @@ class StageMemory:
         """What the rank cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
         return self.device_used_bytes - self.peak_reserved_bytes + self.peak_allocated_bytes
 
-    @property
-    def needed_bytes(self) -> Bytes:
-        """What the device cannot do without: live tensors and what lies outside the allocator, but no cached blocks."""
-        return self.device_used_bytes - self.peak_reserved_bytes + self.peak_allocated_bytes
-
     def component_bytes(self, component: MemoryComponent) -> Bytes:
         """Bytes of one component at the peak."""
         return next(entry.num_bytes for entry in self.components if entry.component == component)
@@ -102,11 +97,6 @@ class MemoryPrediction:
     def spare_bytes(self) -> Bytes:
         """What that device has beyond its need; negative when it does not fit."""
         return self.capacity_bytes - self.needed_bytes
-
-    @property
-    def needed_bytes(self) -> Bytes:
-        """The most that any stage's device cannot do without; ``worst`` counts blocks the allocator could give back."""
-        return max(stage.needed_bytes for stage in self.stages)
 
     @property
     def is_borderline(self) -> bool:
