@@ -1,6 +1,9 @@
 """Kernel times against published kernel measurements, and properties of the roofline."""
 
+import csv
 from dataclasses import replace
+from importlib.resources import files
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from shardwise.catalog.hardware.fits import load_kernel_fits
 from shardwise.catalog.hardware.readings import load_gemm_readings
 from shardwise.engine import engine_profile
 from shardwise.predict.compute import compute_fraction, operation_time_s, phase_times
-from shardwise.predict.kernel_rates import ATTENTION_RATES, GEMM_CEILINGS, GEMM_K_HALF, GEMM_K_HALF_FP8, kernel_rates
+from shardwise.predict.kernel_rates import GEMM_CEILINGS, GEMM_K_HALF, GEMM_K_HALF_FP8, kernel_rates
 from shardwise.step.inventory import Operation
 
 H100 = load_gpu("h100-sxm")
@@ -56,12 +59,36 @@ def tflop_per_s(operation, gpu):
     return operation.flop / operation_time_s(operation, gpu=gpu, rates=rates_of(gpu)) / 1e12
 
 
-@pytest.mark.parametrize(
-    ("gpu", "size", "measured"), [(H100, 4096, 716), (H100, 8192, 795), (A100, 8192, 271), (A100, 4096, 241)]
-)
-def test_square_products_are_near_their_published_rates(gpu, size, measured):
-    """cuBLAS on H100 (716 and 795) and A100 (271); the A100 chart's 260 at 4096 scaled by 271 / 292 of its 8192."""
-    assert tflop_per_s(product(size, size, size), gpu) == pytest.approx(measured, rel=0.06)
+def own_readings(kind):
+    text = files("shardwise.catalog").joinpath("kernels", "h100-sxm.csv").read_text(encoding="utf-8")
+    return [row for row in csv.DictReader(text.splitlines()) if row["kind"] == kind]
+
+
+def errors_on_own_products(name):
+    """Predicted over measured time of every product of real layers, in order."""
+    ratios = []
+    for row in own_readings("gemm"):
+        if row["name"] == name:
+            operation = replace(product(int(row["m"]), int(row["n"]), int(row["k"])), num_bytes=0)
+            predicted = operation_time_s(operation, gpu=H100, rates=rates_of(H100))
+            ratios.append(predicted / (float(row["time_us"]) * 1e-6))
+    return sorted(ratios)
+
+
+@pytest.mark.parametrize("name", ["forward", "dgrad", "wgrad"])
+def test_products_of_real_layers_take_their_measured_time(name):
+    """240 products of Llama 8B, 70B and 405B, whole and divided, on one H100: one share fits all three passes."""
+    ratios = errors_on_own_products(name)
+    assert len(ratios) == 80
+    assert median(ratios) == pytest.approx(1.0, abs=0.02)
+    assert ratios[8] > 0.90
+    assert ratios[-9] < 1.10
+
+
+@pytest.mark.parametrize(("gpu", "size", "best"), [(H100, 4096, 716), (H100, 8192, 795), (A100, 8192, 271)])
+def test_square_products_stay_below_the_best_published_rate(gpu, size, best):
+    """cuBLAS alone on a cool device: what a training step reaches lies up to a seventh below."""
+    assert 0.85 * best < tflop_per_s(product(size, size, size), gpu) < best
 
 
 @pytest.mark.parametrize(("k", "measured_share"), [(512, 0.686), (1024, 0.828), (2048, 0.930), (4096, 0.971)])
@@ -83,27 +110,37 @@ def test_a_partial_wave_costs_a_whole_one():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "engine", "length", "published"),
+    ("gpu", "engine", "length", "published", "tolerance"),
     [
-        (H100, "native", 8192, 349.2 * 8192 / (8192 + 395)),
-        (H100, "megatron", 8192, 554.8 * 8192 / (8192 + 362)),
-        (A100, "megatron", 2048, 194.0 * 2048 / (2048 + 490)),
+        (A100, "megatron", 2048, 194.0 * 2048 / (2048 + 490), 0.005),
+        (H100, "native", 8192, 349.2 * 8192 / (8192 + 395), 0.02),
+        (H100, "megatron", 8192, 554.8 * 8192 / (8192 + 362), 0.15),
     ],
 )
-def test_attention_reaches_the_published_fits(gpu, engine, length, published):
-    rates = rates_of(gpu, engine)
-    fraction = compute_fraction(attention(length), rates)
-    assert fraction * gpu.peak_flop_per_s("bf16") / 1e12 == pytest.approx(published, rel=0.005)
+def test_attention_is_near_the_published_fits(gpu, engine, length, published, tolerance):
+    """Ours of H100 are from a newer cuDNN."""
+    fraction = compute_fraction(attention(length), rates_of(gpu, engine))
+    assert fraction * gpu.peak_flop_per_s("bf16") / 1e12 == pytest.approx(published, rel=tolerance)
 
 
-def test_both_passes_of_flash_attention_add_up_to_the_published_sweep():
+def test_both_passes_of_flash_attention_are_near_the_published_sweep():
     """FlashAttention-2 on H100, causal, head dim 128, forward and backward: 333.8 s / (s + 535)."""
-    for length in (1024, 4096, 16384):
+    for length in (2048, 4096, 16384):
         rates, peak = rates_of(H100), H100.peak_flop_per_s("bf16")
         forward = 1 / compute_fraction(attention(length), rates)
         backward = 2.5 / compute_fraction(attention(length, "backward"), rates)
         both = 3.5 / (forward + backward) * peak / 1e12
-        assert both == pytest.approx(333.8 * length / (length + 535), rel=0.01)
+        assert both == pytest.approx(333.8 * length / (length + 535), rel=0.14)
+
+
+def test_attention_takes_its_measured_time():
+    """Both kernels, both head dims, 1,024 to 16,384 tokens on one H100: within 7 % each."""
+    for row in own_readings("attention"):
+        kernel, phase = row["name"].split(".")
+        rates = rates_of(H100, "megatron" if kernel == "cudnn" else "native", head_dim=int(row["k"]))
+        fraction = compute_fraction(attention(int(row["m"]), phase), rates)
+        measured = float(row["flop"]) / (float(row["time_us"]) * 1e-6) / 989.5e12
+        assert fraction == pytest.approx(measured, rel=0.07), row["name"]
 
 
 def test_the_nearest_head_dim_is_used():
@@ -118,9 +155,28 @@ def test_memory_bound_work_follows_the_bandwidth():
     assert gigabytes_per_s == pytest.approx(2520, rel=0.02)
 
 
+def test_the_fused_optimizer_takes_its_measured_time():
+    """470M fp32 parameters: 5.05 ms fused, 14.2 ms with torch's multi-tensor kernels."""
+    readings = {row["name"]: row for row in own_readings("optimizer")}
+    for engine, name in (("native", "adamw fused"), ("fsdp1", "adamw foreach")):
+        update = Operation(
+            name="update",
+            kind="optimizer",
+            phase="optimizer",
+            count=1,
+            flop=0.0,
+            num_bytes=int(readings[name]["num_bytes"]),
+            dtype="bf16",
+        )
+        predicted = operation_time_s(update, gpu=H100, rates=rates_of(H100, engine))
+        assert predicted == pytest.approx(float(readings[name]["time_us"]) * 1e-6, rel=0.02)
+
+
 def test_nothing_is_shorter_than_a_launch():
     tiny = replace(product(8, 8, 8), num_bytes=8)
+    eager = kernel_rates(gpu=H100, profile=engine_profile("native"), head_dim=128, is_compiled=False)
     assert operation_time_s(tiny, gpu=H100, rates=rates_of(H100)) == 4e-6
+    assert operation_time_s(tiny, gpu=H100, rates=eager) == 10e-6
 
 
 def test_phases_are_kept_apart_and_counts_multiply():
@@ -184,16 +240,6 @@ def test_half_lengths_are_the_fits_of_the_catalogue():
     fits = {(fit.kind, fit.dtype): fit for fit in load_kernel_fits() if fit.kind == "gemm"}
     assert fits["gemm", "fp16"].num_x_at_half_rate == GEMM_K_HALF
     assert fits["gemm", "fp8"].num_x_at_half_rate == GEMM_K_HALF_FP8
-    forward = {
-        (fit.implementation, fit.head_dim): fit
-        for fit in load_kernel_fits()
-        if fit.gpu_id == "h100-sxm" and fit.is_causal and fit.direction == "fwd" and fit.dtype == "fp16"
-    }
-    for rate in ATTENTION_RATES:
-        fit = forward.get((rate.implementation, rate.head_dim))
-        if fit is not None and not rate.arch:
-            assert rate.forward_fraction == pytest.approx(fit.limit_flop_per_s / 989.5e12, abs=6e-4)
-            assert rate.forward_half == fit.num_x_at_half_rate
 
 
 def test_an_unmeasured_part_says_so():

@@ -12,7 +12,6 @@ from shardwise.predict.kernel_rates import (
     GEMM_K_HALF,
     GEMM_K_HALF_FP8,
     GEMM_K_REFERENCE,
-    KERNEL_FLOOR_S,
     OPTIMIZER_FRACTION,
     KernelRates,
 )
@@ -56,13 +55,15 @@ class PhaseTimes:
 
 def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> Seconds:
     """Time of one execution of an operation."""
-    fraction = OPTIMIZER_FRACTION if operation.kind == "optimizer" else ELEMENTWISE_FRACTION
+    fraction = ELEMENTWISE_FRACTION
+    if operation.kind == "optimizer":
+        fraction = OPTIMIZER_FRACTION / rates.optimizer_ratio
     moving_s = operation.num_bytes / (fraction * gpu.memory_bandwidth_bytes_per_s)
     if not operation.flop or operation.kind in ("memory", "optimizer"):
-        return max(moving_s, KERNEL_FLOOR_S)
+        return max(moving_s, rates.floor_s)
     peak = gpu.peak_flop_per_s(operation.dtype)
     computing_s = operation.flop / (peak * compute_fraction(operation, rates)) if peak else 0.0
-    return max(computing_s, moving_s, KERNEL_FLOOR_S)
+    return max(computing_s, moving_s, rates.floor_s)
 
 
 def compute_fraction(operation: Operation, rates: KernelRates) -> float:

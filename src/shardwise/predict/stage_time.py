@@ -81,6 +81,7 @@ class StageClock:
             gpu=plan.cluster.gpu,
             profile=engine_profile(plan.engine),
             head_dim=attention.head_dim if attention else 128,
+            is_compiled=plan.recipe.compile,
         )
         self._groups: dict[int, PhaseTimes] = {}
         self._placements: dict[tuple[int, int], Placement] = {}

@@ -1,0 +1,265 @@
+"""Step time of whole plans: parts add up, properties hold, published runs lie near."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shapes
+from shardwise.catalog import read_cluster
+from shardwise.layout import Layout
+from shardwise.ledger import TIME_COMPONENTS
+from shardwise.plan import Plan
+from shardwise.predict.time import STEP_HIGH_RATIO, STEP_LOW_RATIO, predict_time
+from shardwise.recipe import Recipe
+
+LLAMA = shapes.llama_3_8b()
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate")
+
+
+def plan_of(layout, *, model=LLAMA, engine="native", node="dgx-h100", **recipe):
+    settings_ = {"seq_len": 8192} | recipe
+    nodes = max(1, -(-layout.world_size // 8))
+    return Plan(
+        model=model,
+        cluster=read_cluster(f"{nodes} x {node}"),
+        recipe=Recipe(**settings_),
+        layout=layout,
+        engine=engine,
+    )
+
+
+def step_s(plan):
+    return predict_time(plan)[0].step_s
+
+
+def parts(plan):
+    return {entry.component: entry.duration_s for entry in predict_time(plan)[0].components}
+
+
+LAYOUTS = st.builds(
+    lambda tp, cp, pp, shard, replicate, zero, sequence, schedule: Layout(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        dp_shard=shard,
+        dp_replicate=replicate,
+        zero_stage=zero,
+        sequence_parallel=sequence and tp > 1,
+        schedule=schedule if pp > 1 else "1f1b",
+        vpp=2 if schedule == "interleaved" and pp > 1 else 1,
+    ),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 3, 8]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.booleans(),
+    st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    layout=LAYOUTS,
+    engine=st.sampled_from(ENGINES),
+    micro_batches=st.sampled_from([1, 4, 9]),
+    recipe=st.fixed_dictionaries(
+        {
+            "recompute": st.sampled_from(["none", "selective", "full"]),
+            "offload": st.sampled_from(["none", "optimizer", "parameters", "nvme"]),
+            "adapter": st.sampled_from(["none", "lora", "qlora"]),
+            "precision": st.sampled_from(["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]),
+            "optimizer": st.sampled_from(["adamw", "sgd", "muon", "adafactor"]),
+            "activation_offload": st.booleans(),
+            "compile": st.booleans(),
+        }
+    ),
+)
+def test_every_plan_has_a_finite_time_whose_parts_add_up(layout, engine, micro_batches, recipe):
+    plan = plan_of(layout, engine=engine, global_batch_size=micro_batches * layout.data_parallel_size, **recipe)
+    time, throughput = predict_time(plan)
+    durations = [entry.duration_s for entry in time.components]
+    assert [entry.component for entry in time.components] == list(TIME_COMPONENTS)
+    assert all(math.isfinite(duration) and duration >= 0 for duration in durations)
+    assert sum(durations) == time.step_s > 0
+    assert time.step_low_s < time.step_s < time.step_high_s
+    exposed = sum(entry.exposed_s for entry in time.communication)
+    assert exposed == pytest.approx(dict(parts(plan))["exposed_communication"], rel=1e-9)
+    assert all(entry.total_s > 0 and entry.exposed_s <= entry.total_s * 1.0000001 for entry in time.communication)
+    assert 0 < throughput.mfu_fraction <= throughput.hfu_fraction < 1
+    assert throughput.tokens_per_s == pytest.approx(plan.tokens_per_step / time.step_s)
+
+
+@settings(max_examples=30, deadline=None)
+@given(layout=LAYOUTS, engine=st.sampled_from(ENGINES))
+def test_better_links_and_memory_are_never_slower(layout, engine):
+    plan = plan_of(layout, engine=engine, global_batch_size=4 * layout.data_parallel_size, offload="optimizer")
+    node = plan.cluster.node
+    gpu = replace(
+        node.gpu,
+        memory_bandwidth_bytes_per_s=2 * node.gpu.memory_bandwidth_bytes_per_s,
+        pcie_bandwidth_bytes_per_s=2 * node.gpu.pcie_bandwidth_bytes_per_s,
+    )
+    better = replace(
+        node,
+        gpu=gpu,
+        scale_up_bandwidth_bytes_per_s=2 * node.scale_up_bandwidth_bytes_per_s,
+        network=replace(node.network, bandwidth_bytes_per_s=2 * node.network.bandwidth_bytes_per_s),
+    )
+    faster = replace(plan, cluster=replace(plan.cluster, node=better))
+    assert step_s(faster) <= step_s(plan) * (1 + 1e-9)
+
+
+def test_recomputation_costs_about_a_forward():
+    none, full = parts(plan_of(Layout(dp_shard=8))), parts(plan_of(Layout(dp_shard=8), recompute="full"))
+    assert none["recompute"] == 0
+    assert 0.85 * none["forward"] < full["recompute"] < none["forward"]
+    assert full["forward"] == none["forward"]
+
+
+def test_twice_the_micro_batches_take_twice_the_compute():
+    one = parts(plan_of(Layout(dp_shard=8), global_batch_size=8))
+    two = parts(plan_of(Layout(dp_shard=8), global_batch_size=16))
+    assert two["forward"] == pytest.approx(2 * one["forward"])
+    assert two["optimizer"] == one["optimizer"]
+
+
+def test_more_micro_batches_shrink_the_share_of_the_bubble():
+    def share(num_microbatches):
+        found = parts(plan_of(Layout(pp=4, zero_stage=0), engine="megatron", global_batch_size=num_microbatches))
+        return found["pipeline_bubble"] / sum(found.values())
+
+    shares = [share(m) for m in (4, 8, 16, 64)]
+    assert shares == sorted(shares, reverse=True)
+    assert share(1) > 0.6
+
+
+def test_zero_bubble_schedules_wait_less_than_1f1b():
+    def bubble(schedule, vpp=1):
+        layout = Layout(pp=4, vpp=vpp, schedule=schedule, zero_stage=0)
+        return parts(plan_of(layout, engine="megatron", global_batch_size=16))["pipeline_bubble"]
+
+    assert bubble("zbv") < bubble("zb-h2") <= bubble("zb-h1") < bubble("1f1b")
+    assert bubble("interleaved", vpp=4) < bubble("interleaved", vpp=2) < bubble("1f1b")
+
+
+def test_the_head_makes_the_last_stage_the_slowest():
+    """2.41 blocks' worth of FLOP for Llama-3-8B: 8 equal stages wait for it, uneven ones less."""
+    even = plan_of(Layout(pp=8, zero_stage=0), engine="megatron", global_batch_size=64)
+    uneven = replace(even, layout=replace(even.layout, stage_layers=(5, 4, 4, 4, 4, 4, 4, 3)))
+    assert step_s(uneven) < step_s(even)
+
+
+def test_tensor_parallelism_across_slow_nodes_is_slower_than_inside():
+    """A100 nodes with 400 Gb/s each: sixteen ranks share what one NVLink port carries six times over."""
+
+    def tensor_s(tp):
+        layout = Layout(tp=tp, sequence_parallel=True, zero_stage=0)
+        time, _ = predict_time(plan_of(layout, engine="megatron", node="aws-p4de.24xlarge"))
+        return sum(entry.total_s for entry in time.communication if entry.axis == "tp")
+
+    assert tensor_s(16) > 3 * tensor_s(8)
+
+
+def test_hybrid_sharding_wins_where_latency_counts():
+    """A small model on 1,024 H100: gathers over 128 nodes pay for every hop, an all-reduce for a few."""
+    layer = shapes.dense_layer(hidden_size=1024, intermediate_size=4096, heads=16, kv_heads=16, is_gated=False)
+    model = shapes.model(layer, num_layers=24, hidden_size=1024, vocab_size=50304)
+    everywhere = step_s(plan_of(Layout(dp_shard=1024), model=model, seq_len=2048))
+    hybrid = step_s(plan_of(Layout(dp_replicate=128, dp_shard=8), model=model, seq_len=2048))
+    assert hybrid < 0.7 * everywhere
+
+
+def test_an_offloaded_optimizer_takes_seconds():
+    """70B on 8 GPUs of one host: 30 bytes per parameter at 100 GB/s are 21 s, and 4 bytes come back over PCIe."""
+    model = shapes.llama_3_70b()
+    on_host = parts(plan_of(Layout(dp_shard=8), model=model, offload="optimizer"))
+    on_gpu = parts(plan_of(Layout(dp_shard=8), model=model))
+    assert on_host["offload"] == pytest.approx(21.2 + 0.66, abs=0.05)
+    assert on_gpu["offload"] == 0
+    assert on_gpu["optimizer"] < 0.15
+
+
+def test_drives_are_slower_than_host_memory():
+    model = shapes.llama_3_70b()
+    host = parts(plan_of(Layout(dp_shard=8), model=model, offload="parameters"))
+    drives = parts(plan_of(Layout(dp_shard=8), model=model, offload="nvme"))
+    assert drives["offload"] > 3 * host["offload"]
+
+
+def test_throughput_names_its_convention_and_counts_causal_attention():
+    _, throughput = predict_time(plan_of(Layout(dp_shard=8)))
+    assert throughput.mfu_convention == "6(N - input embedding) + causal attention; dense bf16 peak"
+    per_token = throughput.model_flop_per_step / (8 * 8192)
+    assert per_token / 1e9 == pytest.approx(51.5, abs=0.05)
+    assert throughput.peak_flop_per_s == 989.5e12
+
+
+def test_hfu_exceeds_mfu_by_what_is_recomputed():
+    _, none = predict_time(plan_of(Layout(dp_shard=8)))
+    _, full = predict_time(plan_of(Layout(dp_shard=8), recompute="full"))
+    assert none.hfu_fraction == none.mfu_fraction
+    assert full.hfu_fraction / full.mfu_fraction == pytest.approx(4 / 3, abs=0.03)
+
+
+def test_frozen_weights_count_two_thirds():
+    _, full = predict_time(plan_of(Layout(dp_shard=8), seq_len=512))
+    _, lora = predict_time(plan_of(Layout(dp_shard=8), seq_len=512, adapter="lora"))
+    assert lora.model_flop_per_step / full.model_flop_per_step == pytest.approx(2 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("plan", "measured_s"),
+    [
+        # TorchTitan, Llama-3.1-8B, compiled, selective recomputation, 2 sequences a GPU (H100 of 500 W): 6,667 tok/s.
+        (
+            plan_of(Layout(dp_shard=8), engine="torchtitan", micro_batch_size=2, recompute="selective"),
+            16384 / 6667,
+        ),
+        # Korthikanti et al. 2022, table 5: 175B on 64 A100, t = 8, p = 8, v = 3, sequence parallel, selective: 13.75 s.
+        (
+            plan_of(
+                Layout(tp=8, pp=8, vpp=3, schedule="interleaved", sequence_parallel=True, zero_stage=0),
+                model=shapes.model(
+                    shapes.dense_layer(
+                        hidden_size=12288, intermediate_size=49152, heads=96, kv_heads=96, is_gated=False
+                    ),
+                    num_layers=96,
+                    hidden_size=12288,
+                    vocab_size=51200,
+                    tied=True,
+                ),
+                engine="megatron",
+                node="dgx-a100-640",
+                seq_len=2048,
+                global_batch_size=64,
+                recompute="selective",
+                precision="fp16-mixed",
+            ),
+            13.75,
+        ),
+    ],
+    ids=["torchtitan-8b", "korthikanti-175b"],
+)
+def test_published_runs_lie_inside_the_band(plan, measured_s):
+    time, _ = predict_time(plan)
+    assert time.step_low_s <= measured_s <= time.step_high_s
+
+
+def test_the_band_is_the_stated_prior():
+    time, _ = predict_time(plan_of(Layout(dp_shard=8)))
+    assert time.step_low_s == STEP_LOW_RATIO * time.step_s
+    assert time.step_high_s == STEP_HIGH_RATIO * time.step_s
+
+
+def test_equal_calls_are_one_entry():
+    time, _ = predict_time(plan_of(Layout(dp_shard=8)))
+    names = [entry.name for entry in time.communication]
+    assert names.count("all-gather blocks[0]") == 1
+    blocks = next(entry for entry in time.communication if entry.name == "all-gather blocks[0]")
+    assert blocks.count == 64
+    assert blocks.exposed_s < blocks.total_s / 2
