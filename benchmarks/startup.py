@@ -1,8 +1,8 @@
 """How long the command line takes from nothing: `make bench`, or `python benchmarks/startup.py [--runs N]`.
 
 Each command is started in a process of its own. Wall and CPU seconds are given as the smallest and the median of the
-runs; on a busy machine the smallest wall time and the CPU time are the ones to look at. The work is checked too: a start
-that fails, or prints nothing, is no result. Writes benchmarks/results/startup.json.
+runs; on a busy machine the smallest wall time and the CPU time are the ones to look at. The work is checked too: a
+start that fails, or prints nothing, is no result. Writes benchmarks/results/startup.json.
 """
 
 import argparse

@@ -1,6 +1,21 @@
 """Field names that are pure numbers: degrees, counts in the field's own words, indices and positions."""
 
-DEGREES = {"tp", "cp", "pp", "vpp", "ep", "dp_replicate", "dp_shard", "expert_tp", "zero_stage", "group_size"}
+DEGREES = {
+    "cp",
+    "data_parallel_size",
+    "dp_replicate",
+    "dp_shard",
+    "ep",
+    "expert_tp",
+    "group_size",
+    "pp",
+    "ranks_per_domain",
+    "size",
+    "stride",
+    "tp",
+    "vpp",
+    "zero_stage",
+}
 MODEL_SHAPE = {
     "conv_kernel",
     "head_dim",
@@ -9,6 +24,7 @@ MODEL_SHAPE = {
     "kv_lora_rank",
     "max_position_embeddings",
     "moe_intermediate_size",
+    "output_size",
     "q_lora_rank",
     "qk_rope_head_dim",
     "shared_intermediate_size",
@@ -19,9 +35,59 @@ MODEL_SHAPE = {
     "v_head_dim",
     "version",
     "vocab_size",
+    "window_period",
 }
 RECIPE = {"seq_len", "micro_batch_size", "global_batch_size", "recompute_layers", "lora_rank", "loss_chunks"}
-COUNTS = {"count", "gpus_per_node", "scale_up_domain_gpus", "sm_count", "layers", "in_flight_micro_batches"}
-POSITIONS = {"index", "stage", "rank", "born", "dies", "m", "n", "k", "low", "high", "device_index"}
+COUNTS = {
+    "count",
+    "elements",
+    "failures_per_node_day",
+    "gpus_per_node",
+    "groups",
+    "in_features",
+    "in_flight_micro_batches",
+    "layers",
+    "layouts_considered",
+    "layouts_feasible",
+    "layouts_invalid",
+    "layouts_predicted",
+    "layouts_slower",
+    "layouts_too_big",
+    "out_features",
+    "rounds",
+    "rows",
+    "scale_up_domain_gpus",
+    "sequence_shards",
+    "sequences",
+    "sm_count",
+}
+POSITIONS = {"born", "device_index", "dies", "high", "index", "k", "low", "m", "n", "rank", "stage"}
 
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS
+
+PURE_FIELDS = {
+    "AttentionRate.backward_half",  # a sequence length
+    "AttentionRate.forward_half",  # a sequence length
+    "Bar.capacity_cell",  # a character cell
+    "Edit.effort",  # a class from 0 to 3
+    "Field.highest",  # a bound, in the unit of the field it is about
+    "Field.lowest",
+    "OptimizerMoments.moments",  # how many
+    "Part.trained",  # elements
+    "Quantity.value",  # its unit is the field beside it
+    "RankedPlan.objective_value",  # in the unit of the objective
+    "RankedPlan.ratio_to_best",
+    "SeedPipeline.total_time",  # in layer units, as the lesson prints it
+    "Space.offload",  # an index
+    "TextStyle.width",  # characters
+    "TrainedElements.shard",  # elements
+    "TrainedElements.whole",
+    "Unit.run",  # an index
+    "UnitStates.trainable_shard",  # elements
+    "ValidCandidates.considered",  # how many
+    "VerifiedChange.effort",
+}
+"""Fields whose name is pure only in their record."""
+
+INDEX_RECORDS = {"RunMoments", "Timeline"}
+"""Records whose fields are all positions in the list of a step's moments."""

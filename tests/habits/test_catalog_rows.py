@@ -16,7 +16,7 @@ TABLES = {
     "prices": load_prices(),
     "models": load_models(),
 }
-YEAR_AND_MONTH = re.compile(r"\d{4}-\d{2}")
+YEAR = re.compile(r"\b20\d{2}\b")
 
 
 def faults(rows) -> list[str]:
@@ -26,7 +26,7 @@ def faults(rows) -> list[str]:
         name = getattr(row, "id", None) or getattr(row, "name", None) or row.gpu_id
         if not row.source:
             found.append(f"{name}: no source")
-        if not YEAR_AND_MONTH.search(row.date):
+        if not YEAR.search(row.date):
             found.append(f"{name}: no date")
     return found
 

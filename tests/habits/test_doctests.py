@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from habits.source_tree import imported_modules
+from habits.source_tree import ROOT, imported_modules
 
 MODULES = [module for module in imported_modules() if ">>>" in Path(module.__file__).read_text(encoding="utf-8")]
 
@@ -13,6 +13,18 @@ MODULES = [module for module in imported_modules() if ">>>" in Path(module.__fil
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+PAGES = [
+    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if ">>>" in page.read_text("utf-8")
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_in_pages_hold(page):
+    result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 0
     assert result.failed == 0
 

@@ -12,8 +12,8 @@ from shardwise.cli.help_page import option_names
 from shardwise.errors import ShardwiseError
 
 ERRORS_PAGE = ROOT / "docs" / "errors.md"
-OTHER_RAISES = frozenset({"ArgumentTypeError", "KeyboardInterrupt", "NotImplementedError", "AssertionError"})
-"""What may be raised besides our own errors; argparse turns the first into a usage error."""
+OTHER_RAISES = frozenset({"ArgumentTypeError", "SystemExit"})
+"""What may be raised besides our own errors: argparse makes a usage error of the first, the second ends the program."""
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 
 

@@ -7,39 +7,43 @@ from types import ModuleType
 
 import pytest
 
-from habits.pure_numbers import PURE_NUMBERS
+from habits.pure_numbers import INDEX_RECORDS, PURE_FIELDS, PURE_NUMBERS
 from habits.source_tree import imported_modules
 
-UNIT_SUFFIXES = (
-    "_bytes",
-    "_s",
-    "_us",
-    "_flop",
-    "_flop_per_s",
-    "_bytes_per_s",
-    "_bytes_per_param",
-    "_tokens",
+UNITS = (
+    "bytes",
+    "bytes_per_node",
+    "bytes_per_param",
+    "bytes_per_s",
+    "days",
+    "flop",
+    "flop_per_s",
+    "flop_per_step",
+    "fraction",
+    "hours",
+    "mhz",
+    "mwh",
+    "params",
+    "per_day",
+    "ratio",
+    "s",
     "tokens",
     "tokens_per_s",
     "tokens_per_s_per_gpu",
-    "_usd",
+    "us",
     "usd",
-    "_usd_per_hour",
     "usd_per_gpu_hour",
-    "_fraction",
-    "_ratio",
-    "_hours",
-    "_hours_per_failure",
-    "days",
-    "_mwh",
-    "_w",
-    "_mhz",
-    "bytes_per_node",
-    "flop_per_step",
-    "params",
-    "_per_day",
+    "usd_per_hour",
+    "w",
 )
-COUNT_PREFIXES = ("num_", "is_", "has_", "max_", "min_")
+COUNT_PREFIXES = ("num_", "max_", "min_")
+UNIT_OF_A_RECORD = ("Bytes ", "Elements ")
+"""A record whose docstring begins with its unit needs none in its fields."""
+
+
+def says_its_unit(name: str) -> bool:
+    """Whether a name ends in a unit, or is one, or counts something."""
+    return name in UNITS or name.endswith(tuple(f"_{unit}" for unit in UNITS)) or name.startswith(COUNT_PREFIXES)
 
 
 def is_numeric(hint: object) -> bool:
@@ -54,16 +58,21 @@ def unitless_fields(module: ModuleType) -> list[str]:
     records = [
         value
         for name, value in vars(module).items()
-        if dataclasses.is_dataclass(value) and not name.startswith("_") and value.__module__ == module.__name__
+        if isinstance(value, type)
+        and dataclasses.is_dataclass(value)
+        and not name.startswith("_")
+        and value.__module__ == module.__name__
     ]
-    found = []
-    for record in records:
-        hints = typing.get_type_hints(record)
-        for field in dataclasses.fields(record):
-            is_named = field.name.endswith(UNIT_SUFFIXES) or field.name.startswith(COUNT_PREFIXES)
-            if is_numeric(hints[field.name]) and not is_named and field.name not in PURE_NUMBERS:
-                found.append(f"{record.__name__}.{field.name}")
-    return found
+    return [fault for record in records for fault in _unitless_fields_of(record)]
+
+
+def _unitless_fields_of(record: type) -> list[str]:
+    if record.__name__ in INDEX_RECORDS or (record.__doc__ or "").startswith(UNIT_OF_A_RECORD):
+        return []
+    hints = typing.get_type_hints(record)
+    names = [field.name for field in dataclasses.fields(record) if is_numeric(hints[field.name])]
+    unitless = [name for name in names if not says_its_unit(name) and name not in PURE_NUMBERS]
+    return [f"{record.__name__}.{name}" for name in unitless if f"{record.__name__}.{name}" not in PURE_FIELDS]
 
 
 @pytest.mark.parametrize("module", imported_modules(), ids=lambda module: module.__name__)
@@ -77,9 +86,9 @@ def test_a_number_without_unit_is_found():
         bandwidth: float
         latency_s: float
         is_shared: bool
-        size: int | None
+        memory: int | None
 
     module = types.ModuleType("sample")
     Link.__module__ = "sample"
     module.Link = Link
-    assert unitless_fields(module) == ["Link.bandwidth", "Link.size"]
+    assert unitless_fields(module) == ["Link.bandwidth", "Link.memory"]

@@ -64,7 +64,7 @@ def standard_input_lines() -> Iterator[bytes]:
             code="cli-usage",
             fix="pipe a plan file: `shardwise predict - < plan.json`",
         )
-    from shardwise.plan_text import MAX_PLAN_BYTES
+    from shardwise.plan_file.text import MAX_PLAN_BYTES
 
     while line := sys.stdin.buffer.readline(MAX_PLAN_BYTES + 1):
         yield line
@@ -72,7 +72,7 @@ def standard_input_lines() -> Iterator[bytes]:
 
 def parse_standard_input(lines: Iterable[bytes]) -> Mapping[str, object]:
     """The one plan, in JSON or YAML, that the lines make."""
-    from shardwise.plan_text import decode_plan, parse_plan_text
+    from shardwise.plan_file.text import decode_plan, parse_plan_text
 
     name = "standard input"
     text = decode_plan(b"".join(lines), name=name)

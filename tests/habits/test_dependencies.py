@@ -1,0 +1,40 @@
+"""What the package imports is what pyproject.toml asks for: nothing missing, nothing installed in vain."""
+
+import ast
+import re
+import sys
+import tomllib
+
+from habits.source_tree import ROOT, parsed_files
+
+IMPORT_NAMES = {"pyyaml": "yaml"}
+"""Distributions whose module has another name."""
+
+
+def required() -> set[str]:
+    """Modules of the distributions that a plain install brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[<>=!~ \[]", requirement)[0].lower() for requirement in project["dependencies"]]
+    return {IMPORT_NAMES.get(name, name) for name in names}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Top-level modules imported anywhere in a file, standard library and the package itself left out."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.partition(".")[0])
+    return {name for name in found if name not in sys.stdlib_module_names and name != "shardwise"}
+
+
+def test_what_is_imported_is_what_is_required():
+    used = set().union(*(imported(tree) for _, tree in parsed_files()))
+    assert used == required()
+
+
+def test_an_import_that_nobody_asked_for_is_found():
+    tree = ast.parse("import torch.nn\nfrom json import loads\nfrom shardwise.plan import Plan")
+    assert imported(tree) == {"torch"}
+    assert "torch" not in required()
