@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from shardwise.errors import PlanError, RecipeError
 from shardwise.layout import Layout
-from shardwise.plan_fields import LAYOUT_FIELDS, RECIPE_FIELDS
 from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans
+from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
 from shardwise.recipe import Recipe
 from strategies import ENGINES, layouts, recipes
 

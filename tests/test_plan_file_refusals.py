@@ -10,7 +10,7 @@ import pytest
 from habits.source_tree import ROOT
 from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
 from shardwise.plan_file import read_plan
-from shardwise.plan_text import MAX_DEPTH, MAX_PLAN_BYTES
+from shardwise.plan_file.text import MAX_DEPTH, MAX_PLAN_BYTES
 
 SMALLEST = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096}}
 

@@ -1,27 +1,22 @@
-"""Read and write plan files (``shardwise.plan/1``): the one document that travels through the whole loop.
-
-Everything is optional but ``model``, ``cluster`` and ``recipe.seq_len``. What is left open is filled by
-``plan_defaults`` and said in ``Plan.assumptions``.
-"""
+"""Read plan files: one document, or many as JSON lines."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NoReturn, get_args
 
 from shardwise.cluster import Cluster
 from shardwise.errors import PlanError, ShardwiseError
-from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import PLAN_SCHEMA, EngineName, Plan
-from shardwise.plan_defaults import fill_layout
-from shardwise.plan_fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
-from shardwise.plan_text import (
+from shardwise.plan_file.defaults import fill_layout
+from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
+from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
     YAML_SUFFIXES,
     decode_plan,
+    key_text,
     parse_plan_text,
     read_plan_bytes,
     require_plain,
@@ -108,40 +103,6 @@ def _read_line(
         return error
 
 
-def plan_to_json(plan: Plan) -> dict[str, object]:
-    """The plan as the document that :func:`read_plan` turns into an equal plan; fields left open are left out.
-
-    Raises:
-        PlanError: the model or the cluster was built by hand and has no written form.
-    """
-    return {
-        "schema": PLAN_SCHEMA,
-        "model": _written_form(plan.model.spec_json, "model", plan.model.name),
-        "cluster": _written_form(plan.cluster.spec_json, "cluster", plan.cluster.node.id),
-        "recipe": _written_fields(plan.recipe),
-        "layout": _written_fields(plan.layout),
-        "engine": plan.engine,
-    }
-
-
-def _written_form(spec_json: str, part: str, name: str) -> object:
-    if not spec_json:
-        raise PlanError(
-            f"the {part} {name} was built by hand and does not say what it was read from",
-            code="plan-hand-made",
-            fix=f"read the {part} from a name, a file or a mapping",
-        )
-    found: object = json.loads(spec_json)
-    return found
-
-
-def _written_fields(record: Recipe | Layout) -> dict[str, object]:
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value is not None
-    }
-
-
 def _read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
     """The document and the folder it lies in, if it is a file."""
     if isinstance(source, Mapping):
@@ -155,7 +116,7 @@ def _read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
             f"a plan is a path, a text or a mapping, not {shown(source)}", code="plan-wrong-type", fix="give a path"
         )
     path = Path(source)
-    name = path.name or str(path)
+    name = key_text(path.name or path)
     text = decode_plan(read_plan_bytes(path), name=name)
     is_yaml = path.suffix.lower() in YAML_SUFFIXES or not (
         path.suffix.lower() == ".json" or text.lstrip().startswith(("{", "["))

@@ -6,7 +6,7 @@ from shardwise.cluster import Cluster
 from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName
-from shardwise.plan_fields import Value
+from shardwise.plan_file.fields import Value
 from shardwise.recipe import Recipe
 from shardwise.rules.engines import OFFERS
 

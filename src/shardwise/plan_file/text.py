@@ -43,6 +43,12 @@ def read_plan_bytes(path: Path) -> bytes:
     return data
 
 
+def key_text(key: object) -> str:
+    """A key as it may stand in a sentence: itself, or quoted when it is no plain word, and never long."""
+    text = str(key)[:60]
+    return text if text.isprintable() and text.strip() else repr(text)
+
+
 def _shown(path: Path | str) -> str:
     text = str(path)
     return repr(text if len(text) <= 120 else f"{text[:117]}...")
@@ -131,7 +137,7 @@ def require_plain(tree: object, *, name: str) -> None:
                     fix=f"write a number, or leave {path.removeprefix('.') or 'it'} out",
                 )
             if isinstance(value, Mapping):
-                below.extend((f"{path}.{key}", item) for key, item in value.items())
+                below.extend((f"{path}.{key_text(key)}", item) for key, item in value.items())
             elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
                 below.extend((f"{path}[{index}]", item) for index, item in enumerate(value))
         if not below:
@@ -193,6 +199,6 @@ def _parse_yaml(text: str, *, name: str) -> object:
             code="plan-too-large",
             fix="name the model instead of writing it out, or save the plan as JSON",
         )
-    from shardwise.plan_yaml import load_yaml  # noqa: PLC0415 - yaml is slow to import and most plans are JSON
+    from shardwise.plan_file.yaml_text import load_yaml  # noqa: PLC0415 - yaml is slow to import and most plans are JSON
 
     return load_yaml(text, name=name)

@@ -7,6 +7,7 @@ from typing import Literal, NoReturn, TypeAlias, get_args
 
 from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
 from shardwise.layout import Schedule
+from shardwise.plan_file.text import key_text
 from shardwise.recipe import (
     Adapter,
     Attention,
@@ -152,8 +153,8 @@ def refuse_unknown_key(section: str, key: object, fields: tuple[Field, ...]) -> 
     """Raise for a key no row has, naming the row that was most likely meant."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt key pays for it
 
-    text = key if isinstance(key, str) else shown(key)
-    path = f"{section}.{text[:60]}" if section else text[:60]
+    text = key_text(key)
+    path = f"{section}.{text}" if section else text
     meant = next((field.name for field in fields if text.lower() in field.synonyms), None)
     near = get_close_matches(text.lower(), [field.name for field in fields], n=1, cutoff=0.5)
     if meant or near:
