@@ -69,6 +69,10 @@ class ModelConfig:
         """The same config with some fields set, for families that derive one field from others."""
         return replace(self, given={**self.given, **values})
 
+    def without(self, *names: str) -> "ModelConfig":
+        """The same config with some fields empty, for families that do not read them."""
+        return self.with_values(**dict.fromkeys(names)) if names else self
+
     def value(self, name: str) -> object:
         """The field as it is, ``None`` when neither the file nor the family has it."""
         return self.given[name] if name in self.given else self.defaults.get(name)

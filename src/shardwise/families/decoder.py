@@ -56,6 +56,8 @@ class DecoderStyle:
     parallel_norms: tuple[str, ...] | None = None
     """The norms that are left when the block is parallel; ``None`` means all of them."""
     attention_kind: AttentionKind = "mha"
+    unread: tuple[str, ...] = ()
+    """Attention fields that the family does not read even when a config holds them."""
     attention_prefix: str = "self_attn"
     attention: AttentionNames = LLAMA_ATTENTION
     fused_qkv: str = ""
@@ -177,6 +179,7 @@ def style_attention(config: ModelConfig, style: DecoderStyle, kind: LayerKind) -
     """The attention shape of a block."""
     if style.attention_kind == "mla":
         return latent_attention_of(config)
+    config = config.without(*style.unread)
     has_qk_norm = style.qk_norm is not None and config.flag(style.has_qk_norm)
     return attention_of(config, window=kind.window, has_rotary=kind.has_rotary, has_qk_norm=has_qk_norm)
 

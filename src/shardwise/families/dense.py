@@ -20,8 +20,9 @@ BAICHUAN_ALIBI_HIDDEN_SIZE = 5120
 
 def gpt_bigcode(config: ModelConfig) -> ModelSpec:
     """GPT-2 with one key-value head shared by all heads (SantaCoder, StarCoder)."""
-    shared = config.with_values(num_key_value_heads=1) if config.flag("multi_query") else config
-    return decoder(shared, GPT2)
+    kv_heads = 1 if config.flag("multi_query") else None
+    flat = config.with_values(num_key_value_heads=kv_heads, head_dim=None)
+    return decoder(flat, replace(GPT2, unread=()))
 
 
 def gpt_neo(config: ModelConfig) -> ModelSpec:

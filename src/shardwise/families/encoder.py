@@ -18,6 +18,7 @@ from shardwise.families.blocks import (
     token_table,
 )
 from shardwise.families.config import ModelConfig
+from shardwise.families.gpt_styles import PLAIN_HEADS
 from shardwise.model import DenseSpec, LayerSpec, ModelSpec
 
 
@@ -93,7 +94,7 @@ def architecture_of(config: ModelConfig) -> str:
 
 def _layer(config: ModelConfig, style: EncoderStyle) -> LayerSpec:
     hidden_size, width = config.count("hidden_size"), config.count("intermediate_size")
-    attention = attention_of(config, has_rotary=False, is_causal=False)
+    attention = attention_of(config.without(*PLAIN_HEADS), has_rotary=False, is_causal=False)
     return LayerSpec(
         stack="encoder",
         mixer=attention,
@@ -218,7 +219,7 @@ def modernbert(config: ModelConfig) -> ModelSpec:
 
 def _modernbert_layer(config: ModelConfig, *, is_first: bool, window: int | None) -> LayerSpec:
     hidden_size, width = config.count("hidden_size"), config.count("intermediate_size")
-    attention = attention_of(config, window=window, is_causal=False)
+    attention = attention_of(config.without(*PLAIN_HEADS), window=window, is_causal=False)
     bias = config.flag("attention_bias")
     names = ("mlp_norm",) if is_first else ("attn_norm", "mlp_norm")
     return LayerSpec(

@@ -21,6 +21,7 @@ from shardwise.families.blocks import (
     token_table,
 )
 from shardwise.families.config import ModelConfig
+from shardwise.families.gpt_styles import PLAIN_HEADS
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Stack, Weight
 
 _T5_ATTENTION = AttentionNames(query="q", key="k", value="v", output="o")
@@ -69,7 +70,7 @@ def _t5_layer(config: ModelConfig, *, is_decoder: bool, has_bias: bool) -> Layer
     hidden_size, width = config.count("hidden_size"), config.count("intermediate_size")
     gate, _, act = config.text("feed_forward_proj").rpartition("-")
     names = MlpNames(gate="wi_0", up="wi_1", down="wo") if gate == "gated" else MlpNames(gate="", up="wi", down="wo")
-    attention = attention_of(config, has_rotary=False, is_causal=is_decoder)
+    attention = attention_of(config.without("num_key_value_heads"), has_rotary=False, is_causal=is_decoder)
     cross = replace(attention, is_causal=False) if is_decoder else None
     weights = attention_weights("layer.0.SelfAttention", attention, hidden_size, names=_T5_ATTENTION)
     if has_bias:
@@ -132,7 +133,9 @@ def _bart_layer(config: ModelConfig, stack: Stack) -> LayerSpec:
     hidden_size, is_decoder = config.count("hidden_size"), stack == "decoder"
     width = config.count("decoder_ffn_dim") if is_decoder else config.count("intermediate_size")
     heads = config.count("decoder_attention_heads") if is_decoder else config.count("num_attention_heads")
-    attention = attention_of(config.with_values(num_attention_heads=heads), has_rotary=False, is_causal=is_decoder)
+    attention = attention_of(
+        config.without(*PLAIN_HEADS).with_values(num_attention_heads=heads), has_rotary=False, is_causal=is_decoder
+    )
     cross = replace(attention, is_causal=False) if is_decoder else None
     weights = _bart_attention("self_attn", attention, hidden_size)
     if cross:

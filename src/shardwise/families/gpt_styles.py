@@ -13,10 +13,14 @@ C_FC = MlpNames(gate="", up="c_fc", down="c_proj")
 FC1_FC2 = MlpNames(gate="", up="fc1", down="fc2")
 UP_DOWN = MlpNames(gate="")
 
+PLAIN_HEADS = ("num_key_value_heads", "head_dim")
+"""Every head has its own key and value, and the heads divide the hidden size."""
+
 LAYERNORM = replace(LLAMA, norm="layernorm", norm_bias=True)
 
 GPT2 = replace(
     LAYERNORM,
+    unread=PLAIN_HEADS,
     tokens="transformer.wte",
     positions="transformer.wpe",
     final_norm="transformer.ln_f",
@@ -54,6 +58,7 @@ GPTJ = replace(
 CODEGEN = replace(GPTJ, fused_qkv="qkv_proj")
 GPT_NEOX = replace(
     LAYERNORM,
+    unread=PLAIN_HEADS,
     tokens="gpt_neox.embed_in",
     final_norm="gpt_neox.final_layer_norm",
     is_parallel="use_parallel_residual",
@@ -65,6 +70,7 @@ GPT_NEOX = replace(
 )
 BLOOM = replace(
     LAYERNORM,
+    unread=PLAIN_HEADS,
     tokens="transformer.word_embeddings",
     embedding_norm="transformer.word_embeddings_layernorm",
     final_norm="transformer.ln_f",
@@ -77,9 +83,10 @@ BLOOM = replace(
     mlp_bias=True,
     rotary="none",
 )
-FALCON = replace(BLOOM, embedding_norm="", qkv_bias="bias", output_bias="bias", mlp_bias="bias")
+FALCON = replace(BLOOM, unread=(), embedding_norm="", qkv_bias="bias", output_bias="bias", mlp_bias="bias")
 MPT = replace(
     LLAMA,
+    unread=PLAIN_HEADS,
     tokens="transformer.wte",
     final_norm="transformer.norm_f",
     norm="layernorm",
@@ -96,6 +103,7 @@ MPT = replace(
 )
 OPT = replace(
     LAYERNORM,
+    unread=PLAIN_HEADS,
     final_norm="model.decoder.final_layer_norm",
     has_norm_weights="layer_norm_elementwise_affine",
     norms=("self_attn_layer_norm", "final_layer_norm"),
@@ -109,6 +117,7 @@ OPT = replace(
 )
 PERSIMMON = replace(
     LAYERNORM,
+    unread=PLAIN_HEADS,
     final_norm="model.final_layernorm",
     attention=DENSE_OUTPUT_QK_NORM,
     fused_qkv="query_key_value",
@@ -122,6 +131,7 @@ PERSIMMON = replace(
 )
 PHI = replace(
     LAYERNORM,
+    unread=("head_dim",),
     final_norm="model.final_layernorm",
     head_bias=True,
     norms=("input_layernorm",),

@@ -165,13 +165,13 @@ def _mamba2_of(config: ModelConfig) -> Mixer:
     return mamba2(config, "mamba", HYBRID_FIELDS, inner=expanded_size(config, HYBRID_FIELDS))
 
 
-_JAMBA_STYLE = replace(
+_BAMBA_STYLE = replace(
     LLAMA,
     final_norm="model.final_layernorm",
     norms=("input_layernorm", "pre_ff_layernorm"),
     mlp_prefix="feed_forward",
-    rotary="none",
 )
+_JAMBA_STYLE = replace(_BAMBA_STYLE, qkv_bias=False, output_bias=False, mlp_bias=False, rotary="none")
 _QWEN_STYLE = replace(LLAMA, qk_norm="head", mlp_bias=False, extras=_query_gate)
 
 JAMBA = Hybrid(
@@ -182,7 +182,7 @@ JAMBA = Hybrid(
         sparse=sparse(ExpertStyle(prefix="feed_forward", router="router", width="intermediate_size"), _jamba_sparse),
     )
 )
-BAMBA = Hybrid(HybridStyle(decoder=replace(_JAMBA_STYLE, rotary="all"), mixers=_bamba_mixers, recurrent=_mamba2_of))
+BAMBA = Hybrid(HybridStyle(decoder=_BAMBA_STYLE, mixers=_bamba_mixers, recurrent=_mamba2_of))
 QWEN3_NEXT = Hybrid(
     HybridStyle(
         decoder=_QWEN_STYLE,
@@ -224,7 +224,9 @@ _NEMOTRON_FIELDS = MambaFields(
     bias="use_bias",
     conv_bias="use_conv_bias",
 )
-_NEMOTRON_STYLE = replace(LLAMA, attention_prefix="mixer", mlp_prefix="mixer", mlp=UP_DOWN, rotary="none")
+_NEMOTRON_STYLE = replace(
+    LLAMA, attention_prefix="mixer", qkv_bias=False, output_bias=False, mlp_prefix="mixer", mlp=UP_DOWN, rotary="none"
+)
 
 
 def nemotron_h(config: ModelConfig) -> ModelSpec:

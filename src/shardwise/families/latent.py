@@ -5,11 +5,12 @@ from dataclasses import replace
 from shardwise.families.blocks import Weights, norm, projection
 from shardwise.families.config import ModelConfig
 from shardwise.families.decoder import LLAMA, DenseDecoder, SparseDecoder
-from shardwise.families.experts import after_first_dense, sparse
-from shardwise.families.moe_styles import DEEPSEEK_EXPERTS
+from shardwise.families.experts import ExpertStyle, after_first_dense, sparse
+from shardwise.families.moe_styles import DEEPSEEK_EXPERTS, SHARED_EXPERTS
 from shardwise.model import AttentionSpec
 
 MLA_STYLE = replace(LLAMA, attention_kind="mla")
+NO_MLP_BIAS = replace(MLA_STYLE, mlp_bias=False)
 
 
 def _indexer(config: ModelConfig, attention: AttentionSpec) -> Weights:
@@ -28,6 +29,9 @@ def _indexer(config: ModelConfig, attention: AttentionSpec) -> Weights:
     )
 
 
-DEEPSEEK = SparseDecoder(MLA_STYLE, sparse(DEEPSEEK_EXPERTS, after_first_dense))
-DEEPSEEK_V32 = SparseDecoder(replace(MLA_STYLE, extras=_indexer), sparse(DEEPSEEK_EXPERTS, after_first_dense))
+DEEPSEEK_V2 = SparseDecoder(
+    MLA_STYLE, sparse(ExpertStyle(shared=replace(SHARED_EXPERTS, bias="mlp_bias")), after_first_dense)
+)
+DEEPSEEK_V3 = SparseDecoder(NO_MLP_BIAS, sparse(DEEPSEEK_EXPERTS, after_first_dense))
+DEEPSEEK_V32 = SparseDecoder(replace(NO_MLP_BIAS, extras=_indexer), sparse(DEEPSEEK_EXPERTS, after_first_dense))
 MINICPM3 = DenseDecoder(MLA_STYLE)

@@ -39,6 +39,7 @@ OLMO2 = replace(LLAMA, norms=POST_NORMS, qk_norm="full", mlp_bias=False)
 OLMO3 = replace(OLMO2, window="periodic", window_period=4)
 STABLELM = replace(
     LAYERNORM,
+    unread=("head_dim",),
     is_parallel="use_parallel_residual",
     parallel_norms=("input_layernorm",),
     attention=AttentionNames(query_norm="q_layernorm", key_norm="k_layernorm"),

@@ -110,7 +110,7 @@ GPT_OSS = SparseDecoder(
     sparse(replace(_DENSE_WIDTH, router="router", router_bias=True, expert_bias=True)),
 )
 GLM4_MOE = SparseDecoder(
-    replace(LLAMA, output_bias=False, qk_norm="head", has_qk_norm="use_qk_norm"),
+    replace(LLAMA, output_bias=False, mlp_bias=False, qk_norm="head", has_qk_norm="use_qk_norm"),
     sparse(DEEPSEEK_EXPERTS, after_first_dense),
 )
 SOLAR_OPEN = SparseDecoder(replace(LLAMA, output_bias=False), sparse(DEEPSEEK_EXPERTS))
@@ -140,6 +140,7 @@ MINIMAX_M2 = SparseDecoder(replace(NO_BIAS, qk_norm="full"), sparse(_DENSE_WIDTH
 AFMOE = SparseDecoder(
     replace(
         LLAMA,
+        mlp_bias=False,
         norms=("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"),
         qk_norm="head",
         extras=_output_gate,
@@ -176,6 +177,7 @@ def dbrx(config: ModelConfig) -> ModelSpec:
     width = experts.get("ffn_hidden_size", config.value("moe_intermediate_size"))
     style = replace(
         NO_BIAS,
+        unread=("head_dim",),
         tokens="transformer.wte",
         final_norm="transformer.norm_f",
         norm="layernorm",

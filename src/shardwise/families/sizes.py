@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, log
 
 from shardwise.errors import ModelError
 from shardwise.units import format_count
 
 SMALLEST_PARAMS, LARGEST_PARAMS = 1e7, 1e14
+LARGEST_HIDDEN_STEPS = 128
+LEAST_WIDTH_PER_LAYER, MOST_WIDTH_PER_LAYER = 24, 320
+"""Published decoders have 19 to 250 of hidden size per layer."""
 TOLERANCE_FRACTION = 0.01
 """How far the made shape may be from the asked count."""
 
@@ -104,42 +107,31 @@ def assumption_for(shape: Shape) -> str:
 
 
 def _candidates(num_params: float) -> Iterator[Shape]:
-    """Shapes within the tolerance: hidden sizes that divide well, and the width that meets the count."""
+    """Shapes within the tolerance: heads and layers that divide well, and the width that meets the count."""
     is_small = num_params < 1e9
-    vocab_size = 8_192 if num_params < 1e8 else 32_000 if is_small else 128_256
-    step, head_dim = (64, 64) if is_small else (512, 128) if num_params < 1e10 else (1_024, 128)
-    width_step = 8 if num_params < 1e8 else 64 if num_params < 3e9 else 128
-    for hidden_size in range(step, 60 * step + 1, step) if is_small else range(2 * step, 80 * step + 1, step):
+    hidden_step, head_dim, layer_step = (128, 64, 2) if is_small else (1_024, 128, 4)
+    for hidden_size in range(hidden_step, LARGEST_HIDDEN_STEPS * hidden_step + 1, hidden_step):
         heads = hidden_size // head_dim
-        for layers in range(4, 257, 2):
-            yield from _fitted(num_params, vocab_size, hidden_size, layers, heads, width_step)
+        kv_heads = 8 if heads % 8 == 0 else heads
+        narrow = _published(_vocab_size(num_params), hidden_size, 0, heads, kv_heads, 2 * hidden_size)
+        wide = replace(narrow, intermediate_size=5 * hidden_size)
+        body = num_params - narrow.num_params
+        fewest = max(int(body / wide.params_per_layer), hidden_size // MOST_WIDTH_PER_LAYER)
+        most = min(int(body / narrow.params_per_layer), hidden_size // LEAST_WIDTH_PER_LAYER)
+        for layers in range(max(layer_step, fewest // layer_step * layer_step), most + 1, layer_step):
+            yield from _fitted(num_params, replace(narrow, num_hidden_layers=layers))
 
 
-def _fitted(
-    num_params: float, vocab_size: int, hidden_size: int, layers: int, heads: int, width_step: int
-) -> Iterator[Shape]:
-    shape = _published(
-        vocab_size,
-        hidden_size,
-        layers,
-        heads,
-        8 if heads % 8 == 0 else heads,
-        0,
-        tied=num_params < 4e9,
-    )
-    width = (num_params - shape.num_params) / (3 * hidden_size * layers)
-    rounded = round(width / width_step) * width_step
-    if not 2 * hidden_size <= rounded <= 5 * hidden_size:
-        return
-    fitted = _published(
-        vocab_size,
-        hidden_size,
-        layers,
-        heads,
-        shape.num_key_value_heads,
-        rounded,
-        tied=shape.tie_word_embeddings,
-    )
+def _vocab_size(num_params: float) -> int:
+    return 8_192 if num_params < 1e8 else 32_000 if num_params < 1e9 else 128_256
+
+
+def _fitted(num_params: float, shape: Shape) -> Iterator[Shape]:
+    """The shape with the feed-forward width that meets the count, if it does so within the tolerance."""
+    tied = replace(shape, tie_word_embeddings=num_params < 4e9, intermediate_size=0)
+    width_step = 8 if num_params < 1e8 else 64 if num_params < 3e9 else 128
+    width = (num_params - tied.num_params) / (3 * shape.hidden_size * shape.num_hidden_layers)
+    fitted = replace(tied, intermediate_size=max(1, round(width / width_step)) * width_step)
     if abs(fitted.num_params - num_params) <= TOLERANCE_FRACTION * num_params:
         yield fitted
 
