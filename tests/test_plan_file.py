@@ -173,6 +173,22 @@ def test_chunks_on_a_stage_are_interleaved_and_parameters_stay_gathered_under_a_
     assert with_layout({"pp": 4, "reshard_after_forward": True}).layout.reshard_after_forward
 
 
+@pytest.mark.parametrize(
+    ("engine", "cluster", "precision"),
+    [
+        ("native", "aws-p3dn.24xlarge", "fp16-mixed"),
+        ("torchtitan", "aws-p3dn.24xlarge", "fp32"),
+        ("native", "dgx-h100", "bf16-mixed"),
+    ],
+)
+def test_a_gpu_without_bf16_gets_a_precision_it_can_multiply(engine, cluster, precision):
+    plan = with_layout({}, engine=engine, cluster=cluster)
+    assert plan.recipe.precision == precision
+    assert any("no bf16 matrix unit" in note for note in plan.assumptions) is (cluster != "dgx-h100")
+    stated = with_layout({}, engine=engine, cluster=cluster, precision="bf16-mixed")
+    assert stated.recipe.precision == "bf16-mixed"
+
+
 def test_overrides_win_before_anything_left_open_is_filled():
     plan = read_plan(YAML_EXAMPLE, overrides={"layout": {"tp": 4}, "recipe": {"micro_batch_size": 2}})
     assert (plan.layout.tp, plan.layout.dp_shard) == (4, 4)

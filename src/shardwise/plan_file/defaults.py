@@ -7,12 +7,22 @@ from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName
 from shardwise.plan_file.fields import Value
-from shardwise.recipe import Recipe
+from shardwise.recipe import Precision, Recipe
 from shardwise.rules.engines import OFFERS
 
 REST = -1
 """``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
 TORCH_ENGINES = ("native", "torchtitan")
+
+
+def fill_recipe(given: dict[str, Value], *, cluster: Cluster, engine: EngineName) -> tuple[Recipe, tuple[str, ...]]:
+    """The whole recipe: bf16 unless it is stated otherwise or the GPU multiplies fp16 only (V100, T4)."""
+    gpu = cluster.gpu
+    if "precision" in given or gpu.peak_flop_per_s("bf16") > 0 or gpu.peak_flop_per_s("fp16") == 0:
+        return Recipe(**given), ()  # type: ignore[arg-type]
+    precision: Precision = "fp16-mixed" if "fp16-mixed" in OFFERS[engine].precisions else "fp32"
+    recipe = Recipe(**{**given, "precision": precision})  # type: ignore[arg-type]
+    return recipe, (f"precision={precision}: {gpu.name} has no bf16 matrix unit",)
 
 
 def fill_layout(

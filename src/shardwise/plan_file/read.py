@@ -10,7 +10,7 @@ from shardwise.cluster import Cluster
 from shardwise.errors import PlanError, ShardwiseError
 from shardwise.model import ModelSpec
 from shardwise.plan import PLAN_SCHEMA, EngineName, Plan
-from shardwise.plan_file.defaults import fill_layout
+from shardwise.plan_file.defaults import fill_layout, fill_recipe
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
 from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
@@ -21,7 +21,6 @@ from shardwise.plan_file.text import (
     read_plan_bytes,
     require_plain,
 )
-from shardwise.recipe import Recipe
 
 PlanSource = str | Path | Mapping[str, object]
 PARTS = (
@@ -159,11 +158,18 @@ def _build_plan(
         _refuse_missing("recipe.seq_len", 'write recipe: {"seq_len": 4096}')
     layout_values = check_fields("layout", tree.get("layout"), LAYOUT_FIELDS)
     engine = _engine(tree.get("engine"))
-    recipe = Recipe(**recipe_values)  # type: ignore[arg-type]
     model = read_model(_source_json("model", tree["model"], folder))
     cluster = read_cluster(_source_json("cluster", tree["cluster"], folder))
-    layout, assumptions = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)
-    return Plan(model=model, cluster=cluster, recipe=recipe, layout=layout, engine=engine, assumptions=assumptions)
+    recipe, recipe_notes = fill_recipe(recipe_values, cluster=cluster, engine=engine)
+    layout, layout_notes = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)
+    return Plan(
+        model=model,
+        cluster=cluster,
+        recipe=recipe,
+        layout=layout,
+        engine=engine,
+        assumptions=recipe_notes + layout_notes,
+    )
 
 
 def _check_parts(tree: Mapping[str, object]) -> None:
