@@ -1,6 +1,7 @@
 """Counts and bytes of collectives against what frameworks were counted to do."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -260,3 +261,23 @@ def test_what_cannot_be_hidden_is_one_call_per_round():
         ("all-gather embedding and head", 3, 3),
         ("reduce-scatter embedding and head", 3, 3),
     ]
+
+
+def test_blocks_that_differ_in_their_window_only_are_one_entry():
+    layer = shapes.llama_3_8b().layers[0]
+    windowed = replace(layer, mixer=replace(layer.mixer, sliding_window=1024))
+    model = replace(shapes.llama_3_8b(), layers=(layer, windowed) * 16)
+    plan = plan_of(Layout(dp_shard=8), model=model)
+    assert counts(plan) == {"all_gather": 65, "reduce_scatter": 33}
+    assert len({call.name for call in calls_of(plan) if call.kind == "reduce_scatter"}) == 2
+
+
+def test_dualpipe_hides_the_exchange_of_experts():
+    layouts = (Layout(dp_shard=8, ep=4, pp=2, schedule=schedule) for schedule in ("1f1b", "dualpipev"))
+    layer = moe_model().layers[0]
+    model = shapes.model(layer, num_layers=4, hidden_size=2048, vocab_size=1024)
+    hidden = [
+        {call.is_overlappable for call in calls_of(plan_of(layout, model=model)) if call.axis == "ep"}
+        for layout in layouts
+    ]
+    assert hidden == [{False}, {True}]

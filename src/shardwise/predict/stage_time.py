@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from shardwise.cluster import Cluster
 from shardwise.engine import engine_profile
@@ -21,6 +22,10 @@ OVERLAP_SLOWDOWN = 0.126
 1.126 for the overlapped time."""
 
 DATA_AXES = ("dp_shard", "dp_replicate")
+
+Cover = Literal["attention", "blocks", "blocks_and_waiting"]
+"""Ring attention hides under the attention of the previous piece; exchanges of a micro-batch under another one's
+blocks; data parallelism under blocks and whatever those wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,32 +166,40 @@ def _expose(
     use other links). What exceeds that window is exposed, and what is hidden slows both sides.
     """
     waited: dict[OperationPhase, Seconds] = {"forward": 0.0, "backward": 0.0, "recompute": 0.0, "optimizer": 0.0}
-    hideable: dict[tuple[bool, OperationPhase], Seconds] = {}
+    hideable: dict[tuple[Cover, OperationPhase], Seconds] = {}
+    rounds: dict[tuple[Cover, OperationPhase], int] = {}
     for call, total_s in timed:
-        if not call.is_overlappable:
-            waited[call.phase] += total_s if _is_per_micro_batch(call) else 0.0
-        else:
-            key = (_is_per_micro_batch(call), call.phase)
+        if call.is_overlappable:
+            key = (_cover(call), call.phase)
             hideable[key] = hideable.get(key, 0.0) + total_s
-    shares: dict[tuple[bool, OperationPhase], float] = {}
-    for (is_model_parallel, phase), total_s in hideable.items():
-        rounds = max(call.rounds for call, _ in timed if call.phase == phase and call.is_overlappable)
-        window_s = _window_s(phase, compute, waited, is_model_parallel=is_model_parallel)
-        window_s *= min(1.0, rounds / num_microbatches)
+            rounds[key] = max(rounds.get(key, 0), call.rounds)
+        elif _is_per_micro_batch(call):
+            waited[call.phase] += total_s
+    shares: dict[tuple[Cover, OperationPhase], float] = {}
+    for key, total_s in hideable.items():
+        window_s = _window_s(*key, compute, waited) * min(1.0, rounds[key] / num_microbatches)
         hidden_s = min(total_s, window_s)
-        exposed_s = total_s - hidden_s + OVERLAP_SLOWDOWN * hidden_s
-        shares[is_model_parallel, phase] = exposed_s / total_s if total_s else 0.0
+        shares[key] = (total_s - hidden_s + OVERLAP_SLOWDOWN * hidden_s) / total_s
     for call, total_s in timed:
-        share = shares[_is_per_micro_batch(call), call.phase] if call.is_overlappable else 1.0
+        share = shares[_cover(call), call.phase] if call.is_overlappable else 1.0
         yield CollectiveTime(collective=call, total_s=total_s, exposed_s=share * total_s)
 
 
+def _cover(call: Collective) -> Cover:
+    """What a hideable collective hides under."""
+    if call.axis == "cp":
+        return "attention"
+    return "blocks" if _is_per_micro_batch(call) else "blocks_and_waiting"
+
+
 def _window_s(
-    phase: OperationPhase, compute: PhaseTimes, waited: dict[OperationPhase, Seconds], *, is_model_parallel: bool
+    cover: Cover, phase: OperationPhase, compute: PhaseTimes, waited: dict[OperationPhase, Seconds]
 ) -> Seconds:
     """Seconds of a step under which hideable collectives of a phase can run."""
-    if is_model_parallel:
+    if cover == "attention":
         return compute.attention_forward_s if phase == "forward" else compute.attention_backward_s
+    waits = cover == "blocks_and_waiting"
     if phase == "forward":
-        return compute.forward_s + waited["forward"]
-    return compute.backward_s + compute.recompute_s + waited["backward"] + waited["recompute"]
+        return compute.forward_s + (waited["forward"] if waits else 0.0)
+    busy_s = compute.backward_s + compute.recompute_s
+    return busy_s + (waited["backward"] + waited["recompute"] if waits else 0.0)

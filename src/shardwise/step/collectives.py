@@ -132,16 +132,20 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
 
 
 def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int, bool]]:
-    """Token copies to their experts and back, in forward and in backward."""
+    """Token copies to their experts and back, in forward and in backward.
+
+    DualPipe runs them under the other direction's micro-batch (DeepSeek-V3, arXiv:2412.19437, section 3.2.1).
+    """
     if not isinstance(layer.feed_forward, MoeSpec) or context.plan.layout.ep == 1:
         return
     block = context.block_context
     copies = block.tokens * layer.feed_forward.num_experts_per_tok // context.plan.layout.tp
     payload = copies * block.hidden_size * block.element_bytes
     group = Groups(layout=context.plan.layout).experts
+    is_hidden = context.plan.layout.schedule == "dualpipev"
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
-            yield Call(name=name, kind="all_to_all", group=group, num_bytes=payload, phase=phase), 1, False
+            yield Call(name=name, kind="all_to_all", group=group, num_bytes=payload, phase=phase), 1, is_hidden
 
 
 def _tables(context: StageContext) -> Iterator[Collective]:

@@ -5,10 +5,11 @@ reduction of a step have no computation beside them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from shardwise.step.collective_calls import Call, Group, Groups
+from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
@@ -86,7 +87,7 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
     ``distributed/fsdp.py``; torch ``pipelining/stage.py``).
     """
     rounds = 1 if context.plan.layout.pp > 1 else context.plan.num_microbatches
-    root_first = sorted(context.units, key=lambda unit: unit.is_block)
+    root_first = sorted(_equal_units(context), key=lambda unit: unit.is_block)
     for position, unit in enumerate(root_first):
         for part in _parts(unit, context):
             for call in (*_gathers(part, unit, context), *_reductions(part, context)):
@@ -95,6 +96,16 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
                     yield from call.hidden_but_one(units=unit.count, rounds=rounds)
                 else:
                     yield from call.hidden(units=unit.count, rounds=rounds)
+
+
+def _equal_units(context: StageContext) -> tuple[Unit, ...]:
+    """Units with equal weights as one, as in models that alternate windows between equal blocks."""
+    merged: dict[tuple[bool, HeldWeights, HeldWeights], Unit] = {}
+    for unit in context.units:
+        key = (unit.is_block, unit.base, unit.adapter)
+        before = merged.get(key)
+        merged[key] = replace(before, count=before.count + unit.count) if before else unit
+    return tuple(merged.values())
 
 
 def _gathers(part: Part, unit: Unit, context: StageContext) -> Iterator[Call]:

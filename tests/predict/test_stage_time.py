@@ -1,0 +1,101 @@
+"""What a stage can hide, and what it waits for."""
+
+from dataclasses import replace
+
+import pytest
+
+import shapes
+from shardwise.catalog import read_cluster
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.stage_time import OVERLAP_SLOWDOWN, StageClock
+from shardwise.recipe import Recipe
+from shardwise.step.placement import pipeline_stages
+
+
+def plan_of(layout, *, engine="native", network_ratio=1.0, **recipe):
+    cluster = read_cluster(f"{max(1, layout.world_size // 8)} x dgx-h100")
+    network = cluster.node.network
+    slower = replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * network_ratio)
+    return Plan(
+        model=shapes.llama_3_8b(),
+        cluster=replace(cluster, node=replace(cluster.node, network=slower)),
+        recipe=Recipe(**({"seq_len": 8192} | recipe)),
+        layout=layout,
+        engine=engine,
+    )
+
+
+def stages_of(plan):
+    clock = StageClock(plan)
+    return [clock.stage_time(stage) for stage in pipeline_stages(model=plan.model, layout=plan.layout)]
+
+
+def exposed_share(stage, name, phase="backward"):
+    """Exposed over total time of the hideable calls of a name."""
+    found = [
+        time
+        for time in stage.collectives
+        if time.collective.name == name and time.collective.is_overlappable and time.collective.phase == phase
+    ]
+    return sum(time.exposed_s for time in found) / sum(time.total_s for time in found)
+
+
+def test_what_fits_under_compute_only_slows_it():
+    stage = stages_of(plan_of(Layout(dp_shard=8)))[0]
+    assert exposed_share(stage, "all-gather blocks[0]", "forward") == pytest.approx(OVERLAP_SLOWDOWN)
+    assert exposed_share(stage, "reduce-scatter blocks[0]") == pytest.approx(OVERLAP_SLOWDOWN)
+
+
+def test_what_does_not_fit_is_waited_for():
+    """A network a hundred times slower: everything beyond the backward's compute is exposed."""
+    stage = stages_of(plan_of(Layout(dp_shard=16), network_ratio=0.01))[0]
+    total_s = sum(
+        time.total_s
+        for time in stage.collectives
+        if time.collective.is_overlappable and time.collective.phase == "backward"
+    )
+    window_s = stage.compute.backward_s
+    expected = (total_s - window_s + OVERLAP_SLOWDOWN * window_s) / total_s
+    assert exposed_share(stage, "reduce-scatter blocks[0]") == pytest.approx(expected)
+
+
+def test_a_reduction_once_per_step_hides_under_one_micro_batch():
+    """DDP of eight micro-batches has the last backward only."""
+    one = stages_of(plan_of(Layout(dp_shard=16, zero_stage=0), network_ratio=0.1))[0]
+    eight = stages_of(plan_of(Layout(dp_shard=16, zero_stage=0), network_ratio=0.1, global_batch_size=128))[0]
+    assert eight.compute.backward_s == pytest.approx(8 * one.compute.backward_s)
+    assert eight.step_exposed_s == pytest.approx(one.step_exposed_s, rel=1e-6)
+
+
+def test_the_first_gather_and_the_last_reduction_are_always_exposed():
+    stage = stages_of(plan_of(Layout(dp_shard=8)))[0]
+    edges = [time for time in stage.collectives if "embedding and head" in time.collective.name]
+    assert len(edges) == 2
+    assert all(time.exposed_s == time.total_s for time in edges)
+
+
+def test_tensor_parallelism_is_waited_for_by_every_micro_batch():
+    stage = stages_of(plan_of(Layout(tp=8, zero_stage=0)))[0]
+    assert stage.model_parallel_exposed_s == pytest.approx(
+        sum(time.total_s for time in stage.collectives if time.collective.phase != "optimizer")
+    )
+    assert stage.busy_s > stage.compute.forward_s + stage.compute.backward_s
+
+
+def test_ring_attention_hides_under_attention_only():
+    """Long sequences hide the ring, short ones do not."""
+    long, short = (
+        stages_of(plan_of(Layout(cp=8, zero_stage=0), engine="megatron", seq_len=length))[0]
+        for length in (262_144, 8_192)
+    )
+    name = "context parallel send_recv"
+    assert exposed_share(long, name, "forward") == pytest.approx(OVERLAP_SLOWDOWN)
+    assert exposed_share(short, name, "forward") > 1.5 * OVERLAP_SLOWDOWN
+
+
+def test_inner_stages_take_equally_long_and_the_last_one_longest():
+    stages = stages_of(plan_of(Layout(pp=4, zero_stage=0), engine="megatron", global_batch_size=8))
+    assert stages[1].busy_s == stages[2].busy_s
+    assert [stage.stage for stage in stages] == [0, 1, 2, 3]
+    assert max(stages, key=lambda stage: stage.busy_s).stage == 3
