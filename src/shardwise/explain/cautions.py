@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shardwise.engine import state_bytes
+from shardwise.engine import engine_profile, state_bytes
 from shardwise.explain.conventions import engine_bytes_per_param
 from shardwise.explain.records import Finding, Quantity
 from shardwise.plan import Plan
@@ -15,7 +15,6 @@ __all__ = ["cautions"]
 
 SMALL_MODEL_BUCKETS_FRACTION = 0.5
 DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
-LORA_TARGETS_HINT = "zero_stage=3 (FSDP) divides frozen weights too"
 
 Check = Callable[[Plan, Prediction], Finding | None]
 
@@ -74,7 +73,7 @@ def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:
         numbers=(Quantity(name="frozen base per GPU", value=base, unit="bytes"),),
         because=f"zero_stage={layout.zero_stage} divides optimizer states and gradients of trained weights, and the "
         "adapters are tiny",
-        suggestion=LORA_TARGETS_HINT,
+        suggestion="zero_stage=3 (FSDP) divides frozen weights too",
     )
 
 
@@ -172,7 +171,33 @@ def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | N
     )
 
 
+def _whole_gradients_in_pipeline(plan: Plan, prediction: Prediction) -> Finding | None:
+    """FSDP inside a pipeline accumulates whole gradients: the schedule reduces once, after the last micro-batch."""
+    layout = plan.layout
+    is_torch = engine_profile(plan.engine).sharding in ("fsdp2", "fsdp1")
+    if not is_torch or layout.pp == 1 or layout.zero_stage < 2 or layout.state_shard_size == 1:
+        return None
+    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
+    whole = states.reduce_bytes * plan.model.num_params / (layout.tp * layout.pp)
+    divided = whole / layout.state_shard_size
+    return Finding(
+        topic="caution",
+        claim=f"In a pipeline every stage keeps whole gradients ({format_gib(whole)}) and gathered weights until the "
+        f"last micro-batch, instead of {format_gib(divided)} per GPU.",
+        numbers=(
+            Quantity(name="whole gradients", value=whole, unit="bytes"),
+            Quantity(name="divided gradients", value=divided, unit="bytes"),
+            Quantity(
+                name="gradients at the peak", value=prediction.memory.worst.component_bytes("gradients"), unit="bytes"
+            ),
+        ),
+        because="gathering and reducing in each of many micro-batches would dominate, so the schedules do both once",
+        suggestion="a larger pp or tp divides them; without a pipeline FSDP reduces every micro-batch",
+    )
+
+
 _CHECKS: tuple[Check, ...] = (
+    _whole_gradients_in_pipeline,
     _nothing_to_shard,
     _frozen_replicas,
     _hybrid_sharding,

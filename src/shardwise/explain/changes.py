@@ -9,7 +9,7 @@ from shardwise.predict import predict
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
 
-__all__ = ["faster_changes", "smallest_changes", "verify_edits"]
+__all__ = ["faster_changes", "smallest_changes", "verify", "verify_edits"]
 
 MAX_CHANGES = 8
 FASTER_RATIO = 0.99
@@ -53,15 +53,14 @@ def verify_edits(edits: Iterable[Edit], *, plan: Plan, prediction: Prediction) -
 def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
     """An edit with the prediction of its plan set against that of the plan it was made from."""
     predicted = predict(edit.plan)
-    used = predicted.memory.worst.device_used_bytes
     return VerifiedChange(
         edit=edit.text,
         cost=edit.cost,
         effort=edit.effort,
         plan=edit.plan,
         fits=predicted.fits,
-        device_used_bytes=used,
-        saved_bytes=prediction.memory.worst.device_used_bytes - used,
+        device_used_bytes=predicted.memory.worst.device_used_bytes,
+        saved_bytes=prediction.memory.needed_bytes - predicted.memory.needed_bytes,
         step_s=predicted.time.step_s,
         step_ratio=predicted.time.step_s / prediction.time.step_s,
     )

@@ -5,17 +5,16 @@ An edit only proposes; :mod:`shardwise.explain.changes` asks the rules about it 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from shardwise.plan import Plan
 from shardwise.recipe import Precision
 
-__all__ = ["Edit", "EditAim", "faster_edits", "smaller_edits"]
+__all__ = ["HARDWARE", "Edit", "faster_edits", "smaller_edits"]
 
-EditAim = Literal["smaller", "faster"]
 LOSS_CHUNKS = 8
 
 FLAG, LAYOUT, TRAINING, HARDWARE = 0, 1, 2, 3
+"""Effort of an edit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

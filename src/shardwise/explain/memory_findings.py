@@ -86,32 +86,34 @@ def state_bytes_of(stage: StageMemory) -> Bytes:
 
 
 def _headroom(memory: MemoryPrediction) -> Finding:
-    worst, capacity = memory.worst, memory.capacity_bytes
-    low, high = worst.device_used_bytes * memory.low_fraction, worst.device_used_bytes * memory.high_fraction
+    needed, capacity = memory.needed_bytes, memory.capacity_bytes
+    low, high = needed * memory.low_fraction, needed * memory.high_fraction
     numbers = (
-        Quantity(name="device used", value=worst.device_used_bytes, unit="bytes"),
+        Quantity(name="needed", value=needed, unit="bytes"),
         Quantity(name="low", value=low, unit="bytes"),
         Quantity(name="high", value=high, unit="bytes"),
         Quantity(name="capacity", value=capacity, unit="bytes"),
-        Quantity(name="headroom", value=memory.headroom_bytes, unit="bytes"),
+        Quantity(name="spare", value=memory.spare_bytes, unit="bytes"),
+        Quantity(name="device used with cached blocks", value=memory.worst.device_used_bytes, unit="bytes"),
     )
     band = f"the band from measured runs is {format_gib(low)} to {format_gib(high)}"
-    used = f"{format_gib(worst.device_used_bytes)} of {format_gib(capacity)}"
-    if low <= capacity < high:
+    need = f"{format_gib(needed)} of {format_gib(capacity)}"
+    if memory.is_borderline:
         verdict = "fits" if memory.fits_device else "does not fit"
         return Finding(
             topic="headroom",
-            claim=f"Borderline: {used}, so the prediction says it {verdict}, but the device lies inside the band.",
+            claim=f"Borderline: {need} are needed, so the prediction says it {verdict}, but the device lies inside the "
+            "band.",
             numbers=numbers,
             because=band,
-            suggestion=f"gain {format_gib(high - capacity)} more before relying on it; the changes below say how",
+            suggestion=f"gain {format_gib(high - capacity)} before relying on it; the changes below say how",
         )
     if memory.fits_device:
-        claim = f"It fits with {format_gib(memory.headroom_bytes)} to spare: {used} on the fullest GPU."
+        claim = f"It fits with {format_gib(memory.spare_bytes)} to spare: {need} are needed on the fullest GPU."
         return Finding(topic="headroom", claim=claim, numbers=numbers, because=band)
     return Finding(
         topic="headroom",
-        claim=f"It does not fit: {format_gib(-memory.headroom_bytes)} are missing, {used} would be needed.",
+        claim=f"It does not fit: {format_gib(-memory.spare_bytes)} are missing, {need} would be needed.",
         numbers=numbers,
         because=f"{band}, all of it above the capacity",
         suggestion="see the changes below; each was predicted again",
@@ -172,7 +174,8 @@ def _peak_moment(memory: MemoryPrediction) -> Finding:
             Quantity(name="reserved", value=worst.peak_reserved_bytes, unit="bytes"),
             Quantity(name="device used", value=worst.device_used_bytes, unit="bytes"),
         ),
-        because="allocated is what tensors hold, reserved what the allocator keeps, device used what nvidia-smi shows",
+        because="allocated is what tensors hold, reserved what the allocator keeps (cached blocks included, given back "
+        "before an allocation fails), device used what nvidia-smi shows",
     )
 
 

@@ -68,7 +68,7 @@ class VerifiedChange:
     fits: bool
     device_used_bytes: Bytes
     saved_bytes: Bytes
-    """Against the plan it was made from; negative when it needs more."""
+    """Of what the device cannot do without, against the plan it was made from; negative when it needs more."""
     step_s: Seconds
     step_ratio: float
     """Step time over that of the plan it was made from."""

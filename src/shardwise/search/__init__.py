@@ -12,7 +12,7 @@ from shardwise.search.records import (
     SearchResult,
     SearchSpace,
 )
-from shardwise.search.search import assumed_global_batch_size, search
+from shardwise.search.search import assumed_global_batch_size, question_of, search
 
 __all__ = [
     "OBJECTIVES",
@@ -28,5 +28,6 @@ __all__ = [
     "SearchSpace",
     "assumed_global_batch_size",
     "parse_range",
+    "question_of",
     "search",
 ]

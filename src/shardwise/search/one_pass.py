@@ -1,20 +1,21 @@
 """One pass over the space of a question: enumerate, drop what breaks a rule or cannot fit, predict the promising."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.plan import Plan
-from shardwise.rules import OFFERS
+from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, Mask, group_rows
+from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, Mask, group_rows
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.memory_floor import MemoryFloor
 from shardwise.search.probes import Probes
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.space import Space
 from shardwise.search.time_estimate import TimeEstimate
-from shardwise.search.validity import valid_candidates
+from shardwise.search.validity import ValidCandidates, valid_candidates
 
 __all__ = ["Found", "find"]
 
@@ -40,7 +41,7 @@ class Found:
     evaluation: Evaluation
     rejected: tuple[Rejection, ...]
     smallest: Plan | None
-    """The valid candidate with the lowest memory bound."""
+    """The candidate with the lowest memory bound, when nothing fits."""
 
 
 def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time") -> Found:
@@ -49,17 +50,15 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     space = Space(question=question, bounds=bounds, offload=OFFLOADS.index(offload))
     probes = Probes(question=question)
     floor, capacity_bytes = MemoryFloor(probes=probes), question.cluster.gpu.memory_bytes
-    smallest = _Smallest()
+    dropped: list[Candidates] = []
 
     def states_fit(rows: Candidates) -> Mask:
-        states = floor.state_bytes(rows)
-        smallest.offer(rows, states)
-        fits: Mask = states <= capacity_bytes
+        dropped.append(_frugal(rows, bounds))
+        fits: Mask = floor.state_bytes(rows) <= capacity_bytes
         return fits
 
     valid = valid_candidates(space, states_fit=states_fit)
     floor_bytes = floor.device_bytes(valid.rows, num_microbatches=valid.num_microbatches)
-    smallest.offer(valid.rows, floor_bytes)
     small = floor_bytes <= capacity_bytes
     rows, floor_bytes = valid.rows.take(small), floor_bytes[small]
     evaluator = Evaluator(rows, floor_bytes=floor_bytes, question=question)
@@ -90,25 +89,34 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
         ),
         evaluation=evaluation,
         rejected=valid.rejected,
-        smallest=smallest.plan(question),
+        smallest=None if evaluation.fitting else _smallest(floor, valid, dropped),
     )
 
 
-class _Smallest:
-    """Remembers the candidate with the lowest memory bound, for when nothing fits."""
+def _smallest(floor: MemoryFloor, valid: ValidCandidates, dropped: Sequence[Candidates]) -> Plan | None:
+    """The candidate with the lowest memory bound, for when nothing fits; ``None`` when every one breaks a rule."""
+    question = floor.probes.question
+    rows, counts = valid.rows, valid.num_microbatches
+    if not len(rows) and dropped:
+        rows = dropped[0]
+        counts = np.maximum(1, question.global_batch_size // rows.data_parallel_size)
+    if not len(rows):
+        return None
+    plan = rows.plan(int(np.argmin(floor.device_bytes(rows, num_microbatches=counts))), question=question)
+    if plan.layout.sequence_parallel and find_errors(plan):
+        return replace(plan, layout=replace(plan.layout, sequence_parallel=False))
+    return plan
 
-    def __init__(self) -> None:
-        self._rows: Candidates | None = None
-        self._row = 0
 
-    def offer(self, rows: Candidates, num_bytes: FloatColumn) -> None:
-        """Later offers know more axes and replace earlier ones."""
-        if len(rows):
-            self._rows, self._row = rows, int(np.argmin(num_bytes))
-
-    def plan(self, question: Plan) -> Plan | None:
-        """The smallest candidate; ``None`` when every one breaks a rule."""
-        return None if self._rows is None else self._rows.plan(self._row, question=question)
+def _frugal(rows: Candidates, bounds: SearchBounds) -> Candidates:
+    """Rows whose axes are not all known yet, with the choices that need least memory in the missing ones."""
+    deepest = max((RECOMPUTES.index(name) for name in bounds.recompute or RECOMPUTES), default=0)
+    divides = bounds.sequence_parallel is not False
+    return replace(
+        rows,
+        recompute=np.full(len(rows), deepest, dtype=np.int64),
+        sequence_parallel=((rows.tp > 1) & divides).astype(np.int64),
+    )
 
 
 def _walk(

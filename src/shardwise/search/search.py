@@ -19,7 +19,7 @@ from shardwise.search.one_pass import Found, find
 from shardwise.search.ranking import pareto_front, rank
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
 
-__all__ = ["assumed_global_batch_size", "search"]
+__all__ = ["assumed_global_batch_size", "question_of", "search"]
 
 ASSUMED_TOKENS_PER_STEP = 4 * 2**20
 """Used when no global batch is given: what Llama 3 405B started with (arXiv:2407.21783, section 3.4.1)."""
@@ -46,7 +46,7 @@ def search(
     """
     started_s = time.perf_counter()
     limits = bounds or SearchBounds()
-    question = _question(model=model, cluster=cluster, recipe=recipe, engine=engine)
+    question = question_of(model=model, cluster=cluster, recipe=recipe, engine=engine)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
     found = find(question, limits, objective=objective)
@@ -77,7 +77,7 @@ def assumed_global_batch_size(*, seq_len: int, num_gpus: int) -> int:
     return max(1, round(ASSUMED_TOKENS_PER_STEP / seq_len / num_gpus)) * num_gpus
 
 
-def _question(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName) -> Plan:
+def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName) -> Plan:
     """The plan whose layout the search fills in, with its global batch written down."""
     question = Plan(model=model, cluster=cluster, recipe=recipe, layout=Layout(), engine=engine)
     if any(rule.breaks(question) for rule in RANGE_RULES):

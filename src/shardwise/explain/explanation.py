@@ -1,0 +1,58 @@
+"""Everything there is to say about one plan: verdict, memory, time, traps, world sizes, and what to change."""
+
+from shardwise.explain.cautions import cautions
+from shardwise.explain.changes import faster_changes, smallest_changes
+from shardwise.explain.conventions import seed_differences
+from shardwise.explain.memory_findings import memory_findings
+from shardwise.explain.records import Explanation, Finding, Quantity
+from shardwise.explain.time_findings import time_findings
+from shardwise.explain.world_sizes import hardware_changes, world_size_finding
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.prediction import Prediction
+from shardwise.rules import require_valid
+from shardwise.units import format_gib, format_seconds
+
+__all__ = ["explain"]
+
+
+def explain(plan: Plan) -> Explanation:
+    """Structured findings about a valid plan, and changes that were each predicted again.
+
+    Raises:
+        LayoutError: the layout breaks a rule.
+        RecipeError: the recipe breaks a rule.
+    """
+    require_valid(plan)
+    prediction = predict(plan)
+    if prediction.fits and not prediction.memory.is_borderline:
+        changes = faster_changes(plan, prediction)
+    else:
+        changes = (*smallest_changes(plan, prediction), *hardware_changes(plan, prediction))
+    findings = (
+        _verdict(plan, prediction),
+        *memory_findings(plan, prediction.memory),
+        *time_findings(plan, prediction),
+        world_size_finding(plan, prediction),
+        *cautions(plan, prediction),
+        *(seed_differences(plan) if plan.recipe.convention == "seed" else ()),
+    )
+    return Explanation(plan=plan, prediction=prediction, findings=findings, changes=changes)
+
+
+def _verdict(plan: Plan, prediction: Prediction) -> Finding:
+    memory, time = prediction.memory, prediction.time
+    fits = "fits" if prediction.fits else "does not fit"
+    borderline = ", but only just" if memory.is_borderline else ""
+    return Finding(
+        topic="verdict",
+        claim=f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name} {fits}{borderline}: "
+        f"{format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} per GPU, "
+        f"{format_seconds(time.step_s)} per step.",
+        numbers=(
+            Quantity(name="needed", value=memory.needed_bytes, unit="bytes"),
+            Quantity(name="capacity", value=memory.capacity_bytes, unit="bytes"),
+            Quantity(name="step", value=time.step_s, unit="s"),
+        ),
+        because="; ".join(prediction.assumptions),
+    )

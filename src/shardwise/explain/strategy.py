@@ -1,0 +1,341 @@
+"""When data parallel, FSDP, ZeRO, tensor, pipeline or context parallel: answered for one model on one cluster.
+
+Every sentence rests on a search restricted to that strategy, so that "it fits" and "it is slower" are predictions with
+the best micro-batch size and recomputation the strategy allows, not rules of thumb.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.cluster import Cluster
+from shardwise.engine import state_bytes
+from shardwise.explain.conventions import engine_bytes_per_param
+from shardwise.explain.records import Finding, Quantity
+from shardwise.layout import ZeroStage
+from shardwise.model import ModelSpec
+from shardwise.plan import EngineName, Plan
+from shardwise.predict.memory import predict_memory
+from shardwise.prediction import CommunicationEntry, Prediction
+from shardwise.recipe import Recipe
+from shardwise.rules import OFFERS
+from shardwise.search import IntRange, SearchBounds, question_of
+from shardwise.search.one_pass import find
+from shardwise.search.ranking import short_layout
+from shardwise.units import Bytes, format_count, format_gb, format_gib, format_percent, format_seconds
+
+__all__ = ["StrategyTrial", "advise", "try_strategies"]
+
+FEW_PREDICTIONS = 6
+TIE_FRACTION = 0.05
+"""Two strategies closer than this cannot be told apart by a prediction."""
+EQUAL_FRACTION = 0.005
+SMALL_PAYLOAD_FRACTION = 0.001
+LONG_SEQ_LEN = 32768
+ONE = IntRange(low=1, high=1)
+MANY = IntRange(low=2, high=10_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """A way to divide the work, as bounds on a search."""
+
+    name: str
+    when: str
+    """The textbook's criterion, in a sentence."""
+    bounds: SearchBounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyTrial:
+    """What the best layout of a strategy was predicted to do."""
+
+    strategy: Strategy
+    plan: Plan | None
+    """``None`` when every layout of the strategy breaks a rule."""
+    prediction: Prediction | None
+    """Only when it fits."""
+    needed_bytes: Bytes
+    """Per GPU, of the best layout or of the one that comes closest."""
+    refusal: str
+    """Why there is no layout at all."""
+
+
+def advise(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName = "native") -> tuple[Finding, ...]:
+    """Which strategy when, and why, with this model's numbers; the last finding is the recommendation."""
+    question = question_of(model=model, cluster=cluster, recipe=recipe, engine=engine)
+    trials = try_strategies(question)
+    return (
+        _one_gpu(question),
+        _ladder(question),
+        *(_strategy_finding(trial, trials, question) for trial in trials),
+        *(
+            _communication(trial.strategy.name, trial.prediction)
+            for trial in trials
+            if trial.prediction is not None and trial.prediction.time.communication
+        ),
+        _recommendation(trials, question),
+    )
+
+
+def try_strategies(question: Plan) -> tuple[StrategyTrial, ...]:
+    """Each strategy the engine and the cluster allow, with its best layout predicted."""
+    return tuple(_try(strategy, question) for strategy in _strategies(question))
+
+
+def _strategies(question: Plan) -> Iterator[Strategy]:
+    """Data parallelism and its sharded forms first, then those that divide the model."""
+    offer, world = OFFERS[question.engine], question.cluster.num_gpus
+    plain = SearchBounds(tp=ONE, cp=ONE, pp=ONE, max_predictions=FEW_PREDICTIONS)
+    yield Strategy(
+        name="data parallel (DDP)" if world > 1 else "one GPU",
+        when="while states, activations and logits of the whole model fit one GPU",
+        bounds=replace(plain, zero_stage=(0,)),
+    )
+    if world == 1:
+        return
+    words = {1: "when the optimizer states are what does not fit", 2: "when gradients do not fit either"}
+    for stage, when in words.items():
+        if stage in offer.zero_stages:
+            stages: tuple[ZeroStage, ...] = (1,) if stage == 1 else (2,)
+            yield Strategy(name=f"ZeRO-{stage}", when=when, bounds=replace(plain, zero_stage=stages, dp_replicate=ONE))
+    if 3 in offer.zero_stages:
+        yield Strategy(
+            name="FSDP / ZeRO-3",
+            when="when the parameters themselves do not fit, or their states are the bulk",
+            bounds=replace(plain, zero_stage=(3,), dp_replicate=ONE),
+        )
+        per_node = question.cluster.node.gpus_per_node
+        if question.cluster.num_nodes > 1 and per_node > 1:
+            inside = IntRange(low=2, high=per_node)
+            yield Strategy(
+                name="HSDP (shard in a node, replicate across)",
+                when="when gathers across nodes cannot be hidden and a node's GPUs hold all states",
+                bounds=replace(plain, zero_stage=(3,), dp_replicate=MANY, dp_shard=inside),
+            )
+    yield from _model_parallel(question)
+
+
+def _model_parallel(question: Plan) -> Iterator[Strategy]:
+    offer, few = OFFERS[question.engine], SearchBounds(max_predictions=FEW_PREDICTIONS)
+    if "tp" in offer.axes and question.cluster.node.gpus_per_node > 1:
+        yield Strategy(
+            name="tensor parallel with data parallel",
+            when="when one layer's weights, activations or logits are too large, or there are more GPUs than sequences",
+            bounds=replace(few, tp=MANY, cp=ONE, pp=ONE),
+        )
+    if "pp" in offer.axes:
+        yield Strategy(
+            name="pipeline parallel with data parallel",
+            when="when the network is slow or states outgrow a node, and there are many micro-batches",
+            bounds=replace(few, tp=ONE, cp=ONE, pp=MANY),
+        )
+    if {"tp", "pp"} <= offer.axes and question.cluster.num_gpus >= 4:
+        yield Strategy(
+            name="tensor, pipeline and data parallel (3D)",
+            when="when tensor parallelism inside a node does not make the model small enough",
+            bounds=replace(few, tp=MANY, cp=ONE, pp=MANY),
+        )
+    if "cp" in offer.axes and question.recipe.seq_len >= LONG_SEQ_LEN:
+        yield Strategy(
+            name="context parallel",
+            when="when the activations of one sequence are too large for a GPU",
+            bounds=replace(few, cp=MANY, pp=ONE),
+        )
+
+
+def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
+    found = find(question, strategy.bounds)
+    fitting = found.evaluation.fitting
+    if fitting:
+        best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
+        return StrategyTrial(
+            strategy=strategy,
+            plan=best.plan,
+            prediction=best.prediction,
+            needed_bytes=best.prediction.memory.needed_bytes,
+            refusal="",
+        )
+    nearest = found.evaluation.nearest
+    plan = nearest[0] if nearest is not None else found.smallest
+    refusal = found.rejected[0].example if found.rejected and plan is None else ""
+    needed = predict_memory(plan).needed_bytes if plan is not None else 0
+    return StrategyTrial(strategy=strategy, plan=plan, prediction=None, needed_bytes=needed, refusal=refusal)
+
+
+def _one_gpu(question: Plan) -> Finding:
+    per_param, params = engine_bytes_per_param(question), question.model.num_params
+    states, capacity = per_param * params, question.cluster.gpu.memory_bytes
+    fits = states < capacity
+    return Finding(
+        topic="strategy",
+        claim=f"One {question.cluster.gpu.name} holds {format_gib(capacity)}; the states of {format_count(params)} "
+        f"parameters are {format_gib(states)}, {states / capacity:.1f} times that.",
+        numbers=(
+            Quantity(name="states", value=states, unit="bytes"),
+            Quantity(name="capacity", value=capacity, unit="bytes"),
+            Quantity(name="bytes per parameter", value=per_param, unit="count"),
+        ),
+        because=f"{question.engine} keeps {per_param:g} bytes per parameter with {question.recipe.optimizer} in "
+        f"{question.recipe.precision}: weights, gradients, master copy and moments",
+        suggestion="states alone do not force any division" if fits else "states have to be divided or made smaller",
+    )
+
+
+def _ladder(question: Plan) -> Finding:
+    """What each ZeRO stage divides, over all GPUs of the cluster."""
+    states = state_bytes(engine=question.engine, precision=question.recipe.precision)
+    params, world = question.model.num_params, question.cluster.num_gpus
+    weights, gradients = states.weight_bytes, states.gradient_bytes
+    optimizer = engine_bytes_per_param(question) - weights - gradients
+    per_param = (
+        weights + gradients + optimizer,
+        weights + gradients + optimizer / world,
+        weights + (gradients + optimizer) / world,
+        (weights + gradients + optimizer) / world,
+    )
+    sizes = [each * params for each in per_param]
+    return Finding(
+        topic="strategy",
+        claim=f"States per GPU over {world} GPUs: {format_gib(sizes[0])} undivided (DDP), {format_gib(sizes[1])} with "
+        f"ZeRO-1, {format_gib(sizes[2])} with ZeRO-2, {format_gib(sizes[3])} with ZeRO-3 or FSDP.",
+        numbers=tuple(
+            Quantity(name=f"ZeRO-{stage} saves", value=sizes[0] / size, unit="ratio")
+            for stage, size in enumerate(sizes)
+            if stage
+        ),
+        because=f"stage 1 divides the optimizer ({optimizer:g} of {per_param[0]:g} bytes per parameter), stage 2 "
+        f"gradients too ({gradients:g}), stage 3 also weights ({weights:g}); activations are never divided by it",
+    )
+
+
+def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], question: Plan) -> Finding:
+    name, when = trial.strategy.name, trial.strategy.when
+    if trial.plan is None:
+        return Finding(topic="strategy", claim=f"{name}: not possible here.", because=trial.refusal or when)
+    capacity = question.cluster.gpu.memory_bytes
+    numbers = (
+        Quantity(name="needed per GPU", value=trial.needed_bytes, unit="bytes"),
+        Quantity(name="capacity", value=capacity, unit="bytes"),
+    )
+    if trial.prediction is None:
+        return Finding(
+            topic="strategy",
+            claim=f"{name}: does not fit; its smallest layout needs {format_gib(trial.needed_bytes)} of "
+            f"{format_gib(capacity)} ({short_layout(trial.plan)}).",
+            numbers=numbers,
+            because=f"it is the choice {when}; here it is not enough",
+        )
+    step_s = trial.prediction.time.step_s
+    fastest_s = min(other.prediction.time.step_s for other in trials if other.prediction is not None)
+    slower = step_s / fastest_s - 1
+    comparison = "as fast as any" if slower < EQUAL_FRACTION else f"{format_percent(slower)} slower than the fastest"
+    return Finding(
+        topic="strategy",
+        claim=f"{name}: fits with {format_gib(trial.needed_bytes)} of {format_gib(capacity)}, "
+        f"{format_seconds(step_s)} per step, {comparison} ({_settings(trial.plan)}).",
+        numbers=(
+            *numbers,
+            Quantity(name="step", value=step_s, unit="s"),
+            Quantity(name="exposed communication", value=_exposed_s(trial.prediction), unit="s"),
+            Quantity(name="recompute", value=_component_s(trial.prediction, "recompute"), unit="s"),
+            Quantity(name="pipeline bubble", value=_component_s(trial.prediction, "pipeline_bubble"), unit="s"),
+        ),
+        because=f"use it {when}",
+    )
+
+
+def _settings(plan: Plan) -> str:
+    recipe = plan.recipe
+    return f"{short_layout(plan)}, micro_batch_size={recipe.micro_batch_size}, recompute={recipe.recompute}"
+
+
+def _component_s(prediction: Prediction, component: str) -> float:
+    return sum(entry.duration_s for entry in prediction.time.components if entry.component == component)
+
+
+def _exposed_s(prediction: Prediction) -> float:
+    return _component_s(prediction, "exposed_communication")
+
+
+def _communication(name: str, prediction: Prediction) -> Finding:
+    """The pattern of a strategy: which collectives, over which axis, how often, how many bytes."""
+    entries = prediction.time.communication
+    total = sum(entry.num_bytes * entry.count for entry in entries)
+    shown = [entry for entry in _by_kind(entries) if entry.num_bytes > SMALL_PAYLOAD_FRACTION * total]
+    return Finding(
+        topic="communication",
+        claim=f"{name} communicates {format_gb(total)} of payload per GPU and step: "
+        f"{', '.join(_pattern(entry) for entry in shown[:4])}.",
+        numbers=(
+            Quantity(name="payload per step", value=total, unit="traffic_bytes"),
+            Quantity(name="in total", value=sum(entry.total_s for entry in entries), unit="s"),
+            Quantity(name="exposed", value=sum(entry.exposed_s for entry in entries), unit="s"),
+        ),
+        because="what is not exposed runs under computation",
+    )
+
+
+def _by_kind(entries: Iterable[CommunicationEntry]) -> list[CommunicationEntry]:
+    """Entries of one kind over one axis added up; ``count`` is of calls and ``num_bytes`` of all of them together."""
+    merged: dict[tuple[str, str], CommunicationEntry] = {}
+    for entry in entries:
+        key = (entry.kind, entry.axis)
+        before = merged.get(key)
+        merged[key] = replace(
+            entry,
+            count=entry.count + (before.count if before else 0),
+            num_bytes=entry.num_bytes * entry.count + (before.num_bytes if before else 0),
+        )
+    return sorted(merged.values(), key=lambda entry: -entry.num_bytes)
+
+
+def _pattern(entry: CommunicationEntry) -> str:
+    return f"{entry.count:,} {entry.kind} over {entry.axis} ({entry.group_size} ranks, {format_gb(entry.num_bytes)})"
+
+
+def _recommendation(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding:
+    """The first strategy, in order of simplicity, that is as fast as the fastest within the error."""
+    fitting = [trial for trial in trials if trial.plan is not None and trial.prediction is not None]
+    if not fitting:
+        return _nothing_fits([trial for trial in trials if trial.plan is not None], question)
+    fastest = min(fitting, key=_step_s)
+    chosen = next(trial for trial in fitting if _step_s(trial) <= _step_s(fastest) * (1 + TIE_FRACTION))
+    behind = format_percent(_step_s(chosen) / _step_s(fastest) - 1)
+    reason = (
+        "it is the fastest"
+        if chosen is fastest
+        else f"it is {behind} from the fastest ({fastest.strategy.name}), inside the error of a prediction, and simpler"
+    )
+    settings = f" ({_settings(chosen.plan)})" if chosen.plan is not None else ""
+    return Finding(
+        topic="strategy",
+        claim=f"Recommended here: {chosen.strategy.name}{settings}.",
+        numbers=(
+            Quantity(name="step", value=_step_s(chosen), unit="s"),
+            Quantity(name="needed per GPU", value=chosen.needed_bytes, unit="bytes"),
+        ),
+        because=f"{reason}; start with the simplest setup that works and add an axis only for a reason",
+        suggestion="shardwise plan searches all combinations of these",
+    )
+
+
+def _nothing_fits(possible: list[StrategyTrial], question: Plan) -> Finding:
+    capacity = format_gib(question.cluster.gpu.memory_bytes)
+    if not possible:
+        return Finding(
+            topic="strategy",
+            claim="No strategy has a layout that keeps all rules.",
+            suggestion="shardwise plan lists the rules that exclude them, each with a fix",
+        )
+    least = min(possible, key=lambda trial: trial.needed_bytes)
+    return Finding(
+        topic="strategy",
+        claim=f"No strategy fits; {least.strategy.name} comes closest with {format_gib(least.needed_bytes)} of "
+        f"{capacity} per GPU.",
+        numbers=(Quantity(name="needed per GPU", value=least.needed_bytes, unit="bytes"),),
+        suggestion="shardwise plan names what would help: more GPUs, offload, an 8-bit optimizer or adapters",
+    )
+
+
+def _step_s(trial: StrategyTrial) -> float:
+    return trial.prediction.time.step_s if trial.prediction is not None else float("inf")

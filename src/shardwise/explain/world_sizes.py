@@ -1,0 +1,104 @@
+"""Which world sizes would hold a plan: by its states alone, and as predicted with the states divided further."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from shardwise.explain.changes import verify
+from shardwise.explain.conventions import engine_bytes_per_param
+from shardwise.explain.edits import HARDWARE, Edit
+from shardwise.explain.records import Finding, Quantity, VerifiedChange
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.rules import find_errors
+from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.units import format_gib
+
+__all__ = ["hardware_changes", "world_size_finding"]
+
+NODE_FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+MAX_HARDWARE_CHANGES = 3
+
+
+def world_size_finding(plan: Plan, prediction: Prediction) -> Finding:
+    """How few GPUs could hold the states, and how many hold this plan."""
+    per_param, params = engine_bytes_per_param(plan), plan.model.num_params
+    capacity = prediction.memory.capacity_bytes
+    fewest = ceil(per_param * params / capacity)
+    numbers = (
+        Quantity(name="states", value=per_param * params, unit="bytes"),
+        Quantity(name="capacity", value=capacity, unit="bytes"),
+        Quantity(name="fewest GPUs for states", value=fewest, unit="count"),
+    )
+    because = f"{per_param:g} bytes x {params:,} parameters are {format_gib(per_param * params)}"
+    if prediction.fits:
+        return Finding(
+            topic="world-size",
+            claim=f"States alone would need {fewest} of these GPUs; this plan uses {plan.layout.world_size} and fits.",
+            numbers=numbers,
+            because=because,
+        )
+    enough = smallest_world(plan, prediction)
+    if enough is None:
+        claim = f"States alone need at least {fewest} of these GPUs; no larger cluster helps this layout by itself."
+        return Finding(
+            topic="world-size", claim=claim, numbers=numbers, because=because, suggestion="change the layout"
+        )
+    return Finding(
+        topic="world-size",
+        claim=f"States alone need at least {fewest} of these GPUs; with dp_shard grown to "
+        f"{enough.plan.layout.dp_shard}, this plan fits on {enough.plan.cluster.num_gpus}.",
+        numbers=(*numbers, Quantity(name="GPUs that hold the plan", value=enough.plan.cluster.num_gpus, unit="count")),
+        because=because,
+        suggestion=enough.edit,
+    )
+
+
+def smallest_world(plan: Plan, prediction: Prediction) -> VerifiedChange | None:
+    """The smallest multiple of the cluster on which the plan fits when dp_shard grows with it."""
+    for edit in _more_nodes(plan):
+        change = verify(edit, prediction=prediction)
+        if change.fits:
+            return change
+    return None
+
+
+def hardware_changes(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
+    """More nodes, or the next bigger GPUs, as far as they make the plan fit."""
+    found = [change for change in (smallest_world(plan, prediction),) if change is not None]
+    for edit in _bigger_gpus(plan):
+        change = verify(edit, prediction=prediction)
+        if change.fits:
+            found.append(change)
+    return tuple(found[:MAX_HARDWARE_CHANGES])
+
+
+def _more_nodes(plan: Plan) -> Iterator[Edit]:
+    """The same layout on more nodes: more shards of the same states, and a batch that every rank has a part of."""
+    layout = plan.layout
+    for factor in NODE_FACTORS:
+        grown = replace(
+            layout,
+            dp_shard=layout.dp_shard * factor,
+            zero_stage=max(1, layout.zero_stage) if layout.state_shard_size == 1 else layout.zero_stage,
+        )
+        cluster = with_num_nodes(plan.cluster, plan.cluster.num_nodes * factor)
+        step = plan.recipe.micro_batch_size * grown.data_parallel_size
+        size = max(1, ceil(plan.global_batch_size / step)) * step
+        larger = replace(plan, cluster=cluster, layout=grown, recipe=replace(plan.recipe, global_batch_size=size))
+        if not find_errors(larger):
+            text = f"num_nodes={cluster.num_nodes} dp_shard={grown.dp_shard}"
+            yield Edit(text=text, cost=f"{factor} times the GPUs", effort=HARDWARE, plan=larger)
+
+
+def _bigger_gpus(plan: Plan) -> Iterator[Edit]:
+    for gpu in bigger_gpus(plan.cluster.gpu):
+        cluster = with_gpu(plan.cluster, gpu)
+        if cluster is not None:
+            memory = format_gib(gpu.memory_bytes)
+            yield Edit(
+                text=f"gpu={gpu.id}",
+                cost=f"other hardware ({memory} each)",
+                effort=HARDWARE,
+                plan=replace(plan, cluster=cluster),
+            )
