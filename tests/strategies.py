@@ -13,6 +13,7 @@ from shardwise.layout import Layout, Schedule
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Adapter, Offload, OptimizerName, Precision, Recipe
+from shardwise.rules import apply_changes, find_errors
 
 DEGREES = st.sampled_from((1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16))
 """Degrees as people write them: mostly powers of two, sometimes not."""
@@ -159,6 +160,15 @@ def runnable_plans(draw: st.DrawFn) -> Plan:
     cluster = replace(drawn, node=node, num_nodes=layout.world_size // per_node, spec_json='"test"')
     spec = replace(spec, spec_json='"test"')
     return Plan(model=spec, cluster=cluster, recipe=recipe, layout=layout, engine=engine)
+
+
+@st.composite
+def valid_plans(draw: st.DrawFn) -> Plan:
+    """Plans that break no rule: random ones whose fixes were followed to the end, so that every corner is visited."""
+    plan = draw(plans() | runnable_plans())
+    while errors := find_errors(plan):
+        plan = apply_changes(plan, errors[0].neighbour)
+    return plan
 
 
 ODD_VALUES = st.one_of(
