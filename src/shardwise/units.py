@@ -63,6 +63,8 @@ def format_seconds(duration_s: float) -> str:
     >>> format_seconds(0.01234)
     '12.3 ms'
     """
+    if duration_s == 0:
+        return "0 s"
     if duration_s >= SECONDS_PER_DAY:
         return f"{duration_s / SECONDS_PER_DAY:.1f} d"
     if duration_s >= SECONDS_PER_HOUR:
