@@ -1,4 +1,105 @@
-"""x"""
+"""Say why a plan fits or not, what dominates its memory and time, and which changes help.
+
+With a PLAN, or MODEL and CLUSTER with a layout, every change is predicted again before it is shown; the exit code is 3
+when the plan does not fit. MODEL and CLUSTER without a layout compare strategies: when data parallelism is enough, when
+to shard states, when to add tensor or pipeline parallelism, and why. --oom and --allocation-bytes name the tensor
+behind an out-of-memory error; the plan that was running makes the answer sharper but may be left out.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
+from shardwise.cli.options import (
+    add_engine_option,
+    add_json_option,
+    add_layout_options,
+    add_plan_source,
+    add_recipe_options,
+    given_layout,
+)
+from shardwise.cli.output import stdout_style, write_line
+from shardwise.cli.plan_source import plan_from, read_log
+
+if TYPE_CHECKING:
+    from shardwise.explain.records import Finding
+    from shardwise.plan import Plan
 
 
-def add_arguments(p): ...
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """PLAN, or MODEL and CLUSTER; or an out-of-memory text."""
+    add_plan_source(parser, is_optional=True)
+    add_json_option(parser)
+    parser.add_argument("--oom", metavar="TEXT", help="an out-of-memory message, as the framework printed it")
+    parser.add_argument("--oom-log", type=Path, metavar="FILE", help="a log that holds the message; '-' reads a pipe")
+    parser.add_argument("--allocation-bytes", metavar="SIZE", help="a failed allocation: bytes, or such as '32.00 GiB'")
+    parser.add_argument("--strategies", action="store_true", dest="is_strategies", help="compare strategies for a PLAN")
+    add_engine_option(parser)
+    add_recipe_options(parser)
+    add_layout_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings."""
+    texts = [arguments.oom, arguments.oom_log, arguments.allocation_bytes]
+    num_texts = sum(text is not None for text in texts)
+    if num_texts > 1:
+        raise UsageError("--oom, --oom-log and --allocation-bytes exclude each other", code="cli-usage", fix="give one")
+    if num_texts:
+        return _print_findings(_out_of_memory(arguments), arguments)
+    if arguments.source is None:
+        raise UsageError(
+            "there is nothing to explain", code="cli-usage", fix="name a plan: `shardwise explain plan.json`"
+        )
+    plan = plan_from(arguments)
+    if arguments.is_strategies or (arguments.cluster is not None and not given_layout(arguments)):
+        return _print_findings(_strategies(plan), arguments)
+    return _print_explanation(plan, arguments)
+
+
+def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":
+    from shardwise.explain.out_of_memory import explain_allocation, explain_out_of_memory
+
+    plan = None if arguments.source is None else plan_from(arguments)
+    if arguments.allocation_bytes is not None:
+        return explain_allocation(arguments.allocation_bytes, plan=plan)
+    text = arguments.oom if arguments.oom is not None else read_log(arguments.oom_log)
+    return explain_out_of_memory(text, plan=plan)
+
+
+def _strategies(plan: "Plan") -> "tuple[Finding, ...]":
+    from shardwise.cli.progress import waiting
+    from shardwise.explain.strategy import advise
+
+    with waiting("trying strategies"):
+        return advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
+
+
+def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespace) -> int:
+    if arguments.is_json:
+        from shardwise.render.json_explanation import findings_object
+        from shardwise.render.json_text import json_text
+
+        write_line(json_text(findings_object(findings)))
+    else:
+        from shardwise.render.text_explanation import findings_text
+
+        write_line(findings_text(findings, style=stdout_style()))
+    return EXIT_OK
+
+
+def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
+    from shardwise.explain.explanation import explain
+
+    explanation = explain(plan)
+    if arguments.is_json:
+        from shardwise.render.json_explanation import explanation_object
+        from shardwise.render.json_text import json_text
+
+        write_line(json_text(explanation_object(explanation)))
+    else:
+        from shardwise.render.text_explanation import explanation_text
+
+        write_line(explanation_text(explanation, style=stdout_style()))
+    return EXIT_OK if explanation.prediction.fits else EXIT_DOES_NOT_FIT

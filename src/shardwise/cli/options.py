@@ -89,9 +89,14 @@ def list_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def add_plan_source(parser: argparse.ArgumentParser) -> None:
+def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
     """PLAN, or MODEL and CLUSTER."""
-    parser.add_argument("source", metavar="PLAN|MODEL", help=f"plan file or '-' for standard input; or {MODEL_HELP}")
+    parser.add_argument(
+        "source",
+        metavar="PLAN|MODEL",
+        nargs="?" if is_optional else None,
+        help=f"plan file or '-' for standard input; or {MODEL_HELP}",
+    )
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help=f"only after MODEL: {CLUSTER_HELP}")
 
 

@@ -10,6 +10,8 @@ from shardwise.cli.options import DEFAULT_SEQ_LEN, given_layout, given_recipe
 from shardwise.plan import Plan
 
 STANDARD_INPUT = "-"
+MAX_LOG_BYTES = 1_000_000
+"""An out-of-memory message stands near the end of a log."""
 PLAN_SUFFIXES = (".json", ".yaml", ".yml")
 MODEL_ALONE_FIX = "name the cluster as well: {model} 8xh100-sxm"
 
@@ -77,6 +79,22 @@ def parse_standard_input(lines: Iterable[bytes]) -> Mapping[str, object]:
     name = "standard input"
     text = decode_plan(b"".join(lines), name=name)
     return parse_plan_text(text, name=name, is_yaml=not text.lstrip().startswith(("{", "[")))
+
+
+def read_log(path: Path) -> str:
+    """The text of a log file, or of standard input, whatever its encoding; the end of a very long one."""
+    if str(path) == STANDARD_INPUT:
+        content = b"".join(standard_input_lines())
+    else:
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - MAX_LOG_BYTES))
+                content = file.read(MAX_LOG_BYTES)
+        except OSError as error:
+            raise UsageError(
+                f"cannot read '{path}': {error.strerror}", code="oom-log", fix="give the path of a text file"
+            ) from None
+    return content[-MAX_LOG_BYTES:].decode("utf-8", errors="replace")
 
 
 def _require_plan_file(path: Path) -> None:

@@ -16,8 +16,9 @@ Written by `make docs` from the program itself; a test compares the two.
 {overview}```
 
 The JSON of every answer has a `schema`: `shardwise.prediction/1`, `shardwise.search/1`, `shardwise.explanation/1`,
-`shardwise.cost/1`, `shardwise.catalog/1`, `shardwise.validation/1`. An error is `{{"ok": false, "error", "code", "fix"}}`
-on standard output with `--json`, and two lines on standard error without; [errors.md](errors.md) explains each code.
+`shardwise.cost/1`, `shardwise.catalog/1`, `shardwise.validation/1`. An error is one object with `ok` (false), `error`,
+`code` and `fix` on standard output with `--json`, and two lines on standard error without;
+[errors.md](errors.md) explains each code.
 `SHARDWISE_DEBUG=1` shows the traceback of a failure of ours. `NO_COLOR=1` turns colour off; a pipe never gets any.
 """
 

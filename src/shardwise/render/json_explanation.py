@@ -21,6 +21,11 @@ def explanation_object(explanation: Explanation) -> dict[str, object]:
     }
 
 
+def findings_object(findings: Sequence[Finding]) -> dict[str, object]:
+    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies."""
+    return {"schema": EXPLANATION_SCHEMA, "findings": findings_list(findings)}
+
+
 def findings_list(findings: Sequence[Finding]) -> list[dict[str, object]]:
     """Each finding with its numbers in base units."""
     return [

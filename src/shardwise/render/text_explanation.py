@@ -22,13 +22,18 @@ def explanation_text(explanation: Explanation, *, style: TextStyle = PLAIN) -> s
     return page_text(explanation_parts(explanation), style=style)
 
 
+def findings_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> str:
+    """Findings that are not about one predicted plan."""
+    return page_text(finding_parts(findings), style=style).lstrip("\n")
+
+
 def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
     yield plan_header(explanation.plan)
     yield Text()
     yield verdict_text(explanation.prediction)
     yield stage_picture(explanation.prediction.memory)
-    yield from finding_parts(explanation.findings)
+    yield from finding_parts([finding for finding in explanation.findings if finding.topic != "verdict"])
     if explanation.changes:
         yield Text()
         yield changes_table(explanation.changes)

@@ -1,0 +1,61 @@
+"""``shardwise cost``: from FLOP and an MFU, or from a plan."""
+
+import json
+
+import pytest
+
+from shardwise.cli.main import main
+
+LLAMA_405B = ["cost", "llama-3.1-405b", "--tokens", "15.6T", "--gpu", "h100-sxm", "--num-gpus", "16384"]
+
+
+def answer(words, capsys, *, exit_code: int = 0):
+    assert main([*words, "--json"]) == exit_code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_gpu_hours_of_llama_3_405b_follow_from_its_published_figures(capsys):
+    """arXiv:2407.21783, section 2: 3.8e25 FLOP, 15.6T tokens; table 4: 0.38 to 0.43 MFU. The model card's 30.84 M
+    GPU-hours lie inside what that range of MFU gives."""
+    hours = [
+        answer([*LLAMA_405B, "--mfu", mfu, "--goodput", "1"], capsys)["cost"]["gpu_hours"] for mfu in ("0.43", "0.34")
+    ]
+    assert hours[0] < 30.84e6 < hours[1]
+
+
+def test_gpu_hours_are_flop_over_rate(capsys):
+    """6 x 405,853,388,800 x 15.6e12 / (0.4 x 989.5e12 x 3600) = 26,660,404.5 hours at goodput 1."""
+    cost = answer([*LLAMA_405B, "--mfu", "0.4", "--goodput", "1", "--price", "2"], capsys)["cost"]
+    assert cost["gpu_hours"] == pytest.approx(26_660_404.5, rel=1e-6)
+    assert cost["usd"] == pytest.approx(53_320_809.0, rel=1e-6)
+    assert cost["days"] == pytest.approx(67.80, abs=0.01)
+
+
+def test_the_answer_has_its_shape(capsys):
+    written = answer(LLAMA_405B, capsys)
+    assert list(written) == ["schema", "model", "parameters", "gpu", "num_gpus", "fits", "cost", "assumptions"]
+    assert written["schema"] == "shardwise.cost/1"
+    assert {"gpu_hours", "usd", "days", "goodput_fraction", "goodput_low_fraction"} <= set(written["cost"])
+
+
+def test_a_cluster_says_the_same_as_a_gpu_and_a_number(capsys):
+    by_cluster = answer(["cost", "llama-3.1-405b", "16384xh100-sxm", "--tokens", "15.6T"], capsys)
+    assert by_cluster["cost"] == answer(LLAMA_405B, capsys)["cost"]
+
+
+def test_a_plan_is_priced_at_its_predicted_rate(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    plan = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096, "tokens": 1e12}}
+    path.write_text(json.dumps(plan), encoding="utf-8")
+    predicted = answer(["predict", str(path)], capsys)
+    written = answer(["cost", str(path)], capsys)
+    assert written["cost"] == predicted["cost"]
+    dearer = answer(["cost", str(path), "--price", "100", "--tokens", "2T"], capsys)["cost"]
+    assert dearer["usd"] == pytest.approx(200 * predicted["cost"]["gpu_hours"])
+
+
+def test_the_text_names_the_price_and_what_is_assumed(capsys):
+    assert main([*LLAMA_405B, "--price", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "at $2.00 per GPU and hour (given)" in printed
+    assert "Assumed" in printed

@@ -1,0 +1,106 @@
+"""``shardwise explain``: one plan, a choice of strategies, and the tensor behind an out-of-memory error."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from shardwise.cli.main import main
+
+SETTINGS = ["--seq-len", "4096", "--global-batch-size", "64"]
+TOO_BIG = ["explain", "llama-3.1-8b", "8xh100-sxm", *SETTINGS, "--dp-replicate", "8", "--zero-stage", "0"]
+MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB. GPU 0 has a total capacity of 79.18 GiB "
+    "of which 1.20 GiB is free. Process 7 has 77.98 GiB memory in use. Of the allocated memory 70.00 GiB is allocated "
+    "by PyTorch, and 5.00 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def answer(words, capsys, *, exit_code: int = 0):
+    assert main([*words, "--json"]) == exit_code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_that_does_not_fit_is_explained_with_changes_that_were_predicted_again(capsys):
+    written = answer(TOO_BIG, capsys, exit_code=3)
+    assert list(written) == ["schema", "plan", "prediction", "findings", "changes"]
+    assert written["schema"] == "shardwise.explanation/1"
+    assert written["prediction"]["fits"] is False
+    assert any(change["fits"] for change in written["changes"])
+    for change in written["changes"]:
+        assert change["plan"]["schema"] == "shardwise.plan/1"
+
+
+def test_a_change_gives_what_it_promises_when_its_plan_is_predicted(tmp_path, capsys):
+    change = next(change for change in answer(TOO_BIG, capsys, exit_code=3)["changes"] if change["fits"])
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(change["plan"]), encoding="utf-8")
+    predicted = answer(["predict", str(path)], capsys)
+    assert predicted["memory"]["device_used_bytes"] == change["device_used_bytes"]
+    assert predicted["time"]["step_s"] == pytest.approx(change["step_s"])
+
+
+def test_findings_have_numbers_in_base_units(capsys):
+    written = answer(TOO_BIG, capsys, exit_code=3)
+    for finding in written["findings"]:
+        assert list(finding) == ["topic", "claim", "numbers", "because", "suggestion"]
+        for number in finding["numbers"]:
+            assert list(number) == ["name", "value", "unit"]
+
+
+def test_the_text_keeps_to_eighty_columns(capsys):
+    assert main(TOO_BIG) == 3
+    printed = capsys.readouterr().out
+    assert "Changes, each predicted again" in printed
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+def test_model_and_cluster_without_a_layout_compare_strategies(capsys):
+    written = answer(["explain", "llama-3.1-8b", "8xh100-sxm", *SETTINGS], capsys)
+    assert list(written) == ["schema", "findings"]
+    claims = [finding["claim"] for finding in written["findings"] if finding["topic"] == "strategy"]
+    assert any("FSDP" in claim for claim in claims)
+    assert claims[-1].startswith("Recommended here")
+
+
+def test_an_out_of_memory_text_names_the_tensor_of_the_plan(capsys):
+    """One sequence of 8,192 tokens over 128,256 words in fp32 is 8192 x 128256 x 4 = 4,202,692,608 bytes, 3.91 GiB."""
+    words = ["explain", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "8192", "--dp-shard", "8", "--oom", MESSAGE]
+    findings = answer(words, capsys)["findings"]
+    assert any(finding["topic"] == "allocation" and "logits" in finding["claim"] for finding in findings)
+
+
+def test_an_out_of_memory_text_is_explained_without_a_plan(capsys):
+    findings = answer(["explain", "--oom", MESSAGE], capsys)["findings"]
+    assert findings[0]["topic"] == "out-of-memory"
+    assert "3.91 GiB" in findings[0]["claim"]
+
+
+def test_a_log_and_a_pipe_hold_the_same_message(tmp_path, capsys, monkeypatch):
+    log = tmp_path / "train.log"
+    log.write_bytes(b"\xff step 1\n" + MESSAGE.encode() + b"\nExiting\n")
+    from_log = answer(["explain", "--oom-log", str(log)], capsys)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MESSAGE.encode())))
+    assert answer(["explain", "--oom-log", "-"], capsys) == from_log
+
+
+@pytest.mark.parametrize("size", ["34359738368", "32.00 GiB"])
+def test_an_allocation_size_is_inverted(size, capsys):
+    """16 x 32 heads x 4096^2 scores in fp32 are 34,359,738,368 bytes."""
+    findings = answer(["explain", "--allocation-bytes", size], capsys)["findings"]
+    assert any("scores" in finding["claim"] for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["explain"], "cli-usage"),
+        (["explain", "--oom", "all is well"], "oom-text"),
+        (["explain", "--oom-log", "nothing.log"], "oom-log"),
+        (["explain", "--allocation-bytes", "many"], "allocation-size"),
+        (["explain", "--oom", MESSAGE, "--allocation-bytes", "7"], "cli-usage"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(words, code, capsys):
+    assert answer(words, capsys, exit_code=2)["code"] == code
