@@ -9,7 +9,15 @@ from shardwise.families.config import ModelConfig, with_our_spelling
 from shardwise.families.defaults import family_defaults
 from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from shardwise.families.table import FAMILIES, SAME_AS
-from shardwise.families.wrappers import TEXT_FIELDS, WRAPPERS, Wrapper, attach, uncounted_sentence, wrapped_text
+from shardwise.families.wrappers import (
+    NO_TOWER_SENTENCE,
+    TEXT_FIELDS,
+    WRAPPERS,
+    Wrapper,
+    attach,
+    uncounted_sentence,
+    wrapped_text,
+)
 from shardwise.model import ModelSpec
 
 SIZE_FIELDS = (
@@ -19,9 +27,8 @@ SIZE_FIELDS = (
     "num_key_value_heads",
     "intermediate_size",
     "vocab_size",
-    "num_experts",
-    "moe_intermediate_size",
 )
+EXPERT_FIELDS = ("num_experts", "moe_intermediate_size")
 """Fields that decide a model's size: when the family fills one in, the user is told."""
 
 Fields = Mapping[str, object]
@@ -31,9 +38,12 @@ def build_model(fields: Fields) -> ModelSpec:
     """The model a config describes."""
     model_type = model_type_of(fields)
     text = wrapped_text(fields)
-    if model_type in WRAPPERS:
-        return _wrapped(fields, model_type, WRAPPERS[model_type], text)
-    if model_type not in FAMILIES and text is not None:
+    wrapper_type = model_type
+    if text is not None and model_type not in WRAPPERS:
+        wrapper_type = _type_of_architecture(fields.get("architectures"))
+    if wrapper_type in WRAPPERS:
+        return replace(_wrapped(fields, wrapper_type, text), model_type=model_type)
+    if text is not None and with_our_spelling(fields).get("hidden_size") is None:
         return _unknown_wrapper(fields, model_type, text)
     return _single(config_of(fields, model_type))
 
@@ -88,7 +98,7 @@ def _single(config: ModelConfig) -> ModelSpec:
     if family is None:
         raise unknown_family(config.model_type)
     spec = family(config)
-    return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config)))
+    return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config, spec)))
 
 
 def unknown_family(model_type: str) -> ModelError:
@@ -106,17 +116,18 @@ def unknown_family(model_type: str) -> ModelError:
     )
 
 
-def _filled_in(config: ModelConfig) -> tuple[str, ...]:
+def _filled_in(config: ModelConfig, spec: ModelSpec) -> tuple[str, ...]:
     """One sentence when the family's defaults decide a size."""
-    missing = [name for name in SIZE_FIELDS if name not in config.given and config.defaults.get(name) is not None]
+    names = SIZE_FIELDS + (EXPERT_FIELDS if spec.is_moe else ())
+    missing = [name for name in names if name not in config.given and config.defaults.get(name) is not None]
     if not missing:
         return ()
     values = ", ".join(f"{name} {config.defaults[name]}" for name in missing)
     return (f"the config does not say it, so the defaults of {config.model_type} were taken: {values}",)
 
 
-def _wrapped(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fields | None) -> ModelSpec:
-    outer = config_of(fields, model_type)
+def _wrapped(fields: Fields, model_type: str, nested: Fields | None) -> ModelSpec:
+    wrapper, outer = WRAPPERS[model_type], config_of(fields, model_type)
     text = _text_config(fields, model_type, wrapper, nested)
     is_tied = outer.flag("tie_word_embeddings")
     if wrapper.text_decides_tying:
@@ -124,7 +135,7 @@ def _wrapped(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fields |
     spec = _single(text.with_values(tie_word_embeddings=is_tied))
     vision = outer.nested("vision_config")
     if vision is None:
-        return replace(spec, model_type=model_type, assumptions=(*spec.assumptions, uncounted_sentence("")))
+        return replace(spec, assumptions=(*spec.assumptions, NO_TOWER_SENTENCE))
     vision_type = vision.get("model_type")
     if not isinstance(vision_type, str) or vision_type == model_type:
         vision_type = wrapper.vision_type

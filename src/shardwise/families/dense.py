@@ -115,4 +115,6 @@ def chatglm(config: ModelConfig) -> ModelSpec:
     """ChatGLM 2 and 3, GLM-4-9B-chat: grouped key-value heads, fused gate, vocabulary padded in the file."""
     groups = config.value("multi_query_group_num") if config.flag("multi_query_attention") else None
     vocab_size = config.count_or("padded_vocab_size", config.count_or("vocab_size", 1))
-    return decoder(config.with_values(num_key_value_heads=groups, vocab_size=vocab_size), CHATGLM)
+    # The files name ChatGLMModel, but what is loaded and trained is the model with its output layer.
+    flat = config.with_values(num_key_value_heads=groups, vocab_size=vocab_size, architectures=None)
+    return decoder(flat, CHATGLM)

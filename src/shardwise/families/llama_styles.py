@@ -106,6 +106,7 @@ QWEN1 = replace(
     qkv_bias=True,
     mlp=MlpNames(gate="w1", up="w2", down="c_proj"),
 )
+ORION = replace(LAYERNORM, qkv_bias=False, output_bias=False, mlp_bias=False)
 BAICHUAN = replace(NO_BIAS, fused_qkv="W_pack")
 INTERNLM = replace(NO_BIAS, qkv_bias="bias", output_bias="bias")
 INTERNLM2 = replace(

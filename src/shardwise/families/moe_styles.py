@@ -5,7 +5,7 @@ from dataclasses import replace
 from shardwise.families.assembly import num_layers
 from shardwise.families.blocks import MlpNames, Weights, projection, vector
 from shardwise.families.config import ModelConfig
-from shardwise.families.decoder import LLAMA, FeedForward, Sparse, SparseDecoder
+from shardwise.families.decoder import LLAMA, DenseDecoder, FeedForward, Sparse, SparseDecoder
 from shardwise.families.experts import (
     ExpertStyle,
     SharedExpert,
@@ -150,6 +150,13 @@ AFMOE = SparseDecoder(
     ),
     sparse(ExpertStyle(router="router.gate", correction_bias="expert_bias", shared=SHARED_EXPERTS), _after_num_dense),
 )
+
+
+def minicpm(config: ModelConfig) -> ModelSpec:
+    """MiniCPM: Llama with scaled residuals; the MoE variant has Mixtral's experts in every block."""
+    if config.count_or_zero("num_experts") > 1:
+        return SparseDecoder(LLAMA, sparse(_DENSE_WIDTH))(config)
+    return DenseDecoder(LLAMA)(config)
 
 
 def granite_moe(config: ModelConfig) -> ModelSpec:

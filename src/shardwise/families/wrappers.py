@@ -11,6 +11,8 @@ from shardwise.model import ModelSpec, Weight
 TEXT_FIELDS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where wrappers keep the config of their language model."""
 
+NO_TOWER_SENTENCE = "only the language model is counted: the config has no vision_config"
+
 Projector = Callable[[ModelConfig, Tower, int], Weights]
 """Weights between the tower and the language model, from the wrapper's config, the tower and the language width."""
 
@@ -41,19 +43,15 @@ def attach(text: ModelSpec, config: ModelConfig, wrapper: Wrapper, vision: Model
     """The language model with its tower and projector among the side weights."""
     build = TOWERS.get(vision.model_type)
     if build is None:
-        return replace(
-            text,
-            model_type=config.model_type,
-            assumptions=(*text.assumptions, uncounted_sentence(vision.model_type)),
-        )
+        return replace(text, assumptions=(*text.assumptions, uncounted_sentence(vision.model_type)))
     tower = build(vision, wrapper.vision_prefix)
     side = tower.weights + wrapper.projector(config, tower, text.hidden_size)
-    return replace(text, model_type=config.model_type, side_weights=side)
+    return replace(text, side_weights=side)
 
 
 def uncounted_sentence(tower_type: str) -> str:
     """What the user is told about a tower nobody here knows."""
-    return f"only the language model is counted: the attached {tower_type or 'tower'} is not known"
+    return f"only the language model is counted: the attached {tower_type} is not known"
 
 
 def _num_features(config: ModelConfig) -> int:
