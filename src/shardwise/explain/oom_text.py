@@ -135,7 +135,7 @@ def parse_oom(text: str) -> OomMessage:
     raise PlanError(
         f"no out-of-memory message found in {len(text)} characters of text",
         code="oom-text",
-        fix="paste the line that holds 'Tried to allocate ... GiB', or give the size with --bytes",
+        fix="paste the line that holds 'Tried to allocate ... GiB', or give the size with --allocation-bytes",
     )
 
 
