@@ -18,6 +18,7 @@ LossKind = Literal[
     "huggingface",
     "vocab_parallel",
     "vocab_parallel_fused",
+    "fused_in_place",
     "fused",
     "fused_upcast",
 ]

@@ -90,7 +90,7 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     if not (context.stage.has_head and plan.model.has_head):
         return
     size = context.block_context.element_bytes
-    kind = loss_kind(profile=context.profile, recipe=plan.recipe)
+    kind = loss_kind(profile=context.profile, recipe=plan.recipe, tp=plan.layout.tp)
     per_logit = loss_bytes(kind=kind, element_bytes=size)
     chunks = plan.recipe.loss_chunks
     spans = (

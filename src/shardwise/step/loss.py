@@ -25,7 +25,8 @@ LOSS_BYTES: dict[LossKind, LossBytes] = {
     "huggingface": LossBytes(forward=10, backward=14, head=4),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
     "vocab_parallel": LossBytes(forward=6, backward=6, head=2),
-    # Transformer Engine's kernel writes the gradient over the logits; one transposed copy stays beside them.
+    # Transformer Engine's kernel writes the gradient over the logits; with tp > 1 one copy stays beside them.
+    "fused_in_place": LossBytes(forward=2, backward=2, head=2),
     "vocab_parallel_fused": LossBytes(forward=4, backward=4, head=4),
     # One kernel from low-precision logits to their gradient (torch.compile of the same expression).
     "fused": LossBytes(forward=2, backward=4, head=2),
@@ -44,8 +45,13 @@ FUSED_KIND: dict[LossKind, LossKind] = {
 UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_parallel"}
 
 
-def loss_kind(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
+def loss_kind(*, profile: EngineProfile, recipe: Recipe, tp: int) -> LossKind:
     """The loss a recipe asks for: the engine's own, compiled where the engine compiles it, or as the recipe says."""
+    kind = _asked_for(profile=profile, recipe=recipe)
+    return "fused_in_place" if kind == "vocab_parallel_fused" and tp == 1 else kind
+
+
+def _asked_for(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
     engine_kind, fused_loss = profile.loss, recipe.fused_loss
     if fused_loss is None and not (profile.compiles_loss and recipe.compile):
         return engine_kind

@@ -16,6 +16,7 @@ LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
     "huggingface": (29, 22),
     "vocab_parallel": (34, 14),
     "vocab_parallel_fused": (6, 4),
+    "fused_in_place": (6, 4),
     "fused": (6, 4),
     "fused_upcast": (12, 10),
 }
@@ -81,7 +82,7 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
 
 def _loss_bytes(context: StageContext) -> tuple[int, int]:
     recipe = context.plan.recipe
-    kind = loss_kind(profile=context.profile, recipe=recipe)
+    kind = loss_kind(profile=context.profile, recipe=recipe, tp=context.plan.layout.tp)
     if recipe.fused_loss or (recipe.compile and kind == "torch"):
         return FUSED_LOSS_BYTES
     return LOSS_BYTES[kind]
