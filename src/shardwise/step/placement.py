@@ -45,6 +45,11 @@ class Stage:
         return any(chunk.has_head for chunk in self.chunks)
 
     @property
+    def layer_runs(self) -> tuple[tuple[LayerSpec, int], ...]:
+        """Runs of identical blocks over all chunks, in model order; equal neighbours of two chunks are one run."""
+        return _merged(run for chunk in self.chunks for run in chunk.layer_runs)
+
+    @property
     def num_layers(self) -> int:
         """Blocks of all chunks."""
         return sum(chunk.num_layers for chunk in self.chunks)
@@ -107,13 +112,17 @@ def _chunk_layer_counts(*, model: ModelSpec, layout: Layout, chunks: int) -> tup
 
 
 def _runs(layers: Iterable[LayerSpec]) -> tuple[tuple[LayerSpec, int], ...]:
-    runs: list[tuple[LayerSpec, int]] = []
-    for layer in layers:
-        if runs and (runs[-1][0] is layer or runs[-1][0] == layer):
-            runs[-1] = (layer, runs[-1][1] + 1)
+    return _merged((layer, 1) for layer in layers)
+
+
+def _merged(runs: Iterable[tuple[LayerSpec, int]]) -> tuple[tuple[LayerSpec, int], ...]:
+    merged: list[tuple[LayerSpec, int]] = []
+    for layer, count in runs:
+        if merged and (merged[-1][0] is layer or merged[-1][0] == layer):
+            merged[-1] = (layer, merged[-1][1] + count)
         else:
-            runs.append((layer, 1))
-    return tuple(runs)
+            merged.append((layer, count))
+    return tuple(merged)
 
 
 def tensor_shards(weight: Weight, layout: Layout) -> int:

@@ -149,7 +149,7 @@ class StageContext:
     @cached_property
     def layer_runs(self) -> tuple[tuple[LayerSpec, int], ...]:
         """Runs of identical blocks over all chunks, in model order."""
-        return tuple(run for chunk in self.stage.chunks for run in chunk.layer_runs)
+        return self.stage.layer_runs
 
     def _table_weights(self) -> tuple[Weight, ...]:
         model, stage = self.plan.model, self.stage

@@ -50,10 +50,9 @@ def stage_timeline(stage: Stage) -> Timeline:
             Moment(phase="backward", name="backward of the head"),
         ]
         loss_forward, loss_backward, head_backward = 2, 3, 4
-    runs = [(chunk, layer, count) for chunk in stage.chunks for layer, count in chunk.layer_runs]
     spans: list[RunMoments] = []
     number = stage.num_layers
-    for _, _, count in reversed(runs):
+    for _, count in reversed(stage.layer_runs):
         first = len(moments)
         moments.append(Moment(phase="backward", name=f"backward of block {number} of {stage.num_layers}"))
         number -= count
