@@ -40,6 +40,7 @@ MODEL = ModelSpec(
     )
     * 3,
     embedding_weights=(Weight(name="embed_tokens.weight", shape=(101, 7), split="vocab", role="embedding"),),
+    spec_json='"tiny-7"',
     assumptions=("the vocabulary is not padded",),
 )
 GPU = Gpu(
@@ -63,6 +64,7 @@ GPU = Gpu(
 )
 CLUSTER = Cluster(
     num_nodes=2,
+    spec_json='{"node": "acme-8", "num_nodes": 2}',
     node=Node(
         id="acme-8",
         name="Acme 8",

@@ -4,8 +4,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from render.sample_records import MEMORY, PLAN, PREDICTION, too_big
 
+from render.sample_records import MEMORY, PLAN, PREDICTION, too_big
 from shardwise.render.html_prediction import prediction_html
 from shardwise.render.svg_memory import BAR_WIDTH, LABEL_WIDTH, memory_svg
 

@@ -42,10 +42,10 @@ def fit_object(summary: FitSummary) -> dict[str, object]:
         "name": summary.name,
         "num_rows": summary.num_rows,
         "correct_fraction": summary.correct_fraction,
-        "fits_predicted_fits": summary.num_fits_right,
-        "fits_predicted_oom": summary.num_fits_wrong,
-        "oom_predicted_fits": summary.num_oom_wrong,
-        "oom_predicted_oom": summary.num_oom_right,
+        "num_fits_right": summary.num_fits_right,
+        "num_fits_wrong": summary.num_fits_wrong,
+        "num_oom_wrong": summary.num_oom_wrong,
+        "num_oom_right": summary.num_oom_right,
     }
 
 

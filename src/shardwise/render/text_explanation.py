@@ -10,7 +10,7 @@ from rich.text import Text
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.render.names import gib_number
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
-from shardwise.render.text_memory import stage_picture
+from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import plan_header, verdict_text
 from shardwise.units import format_seconds
 
@@ -33,6 +33,7 @@ def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:
     yield Text()
     yield verdict_text(explanation.prediction)
     yield stage_picture(explanation.prediction.memory)
+    yield picture_legend()
     yield from finding_parts([finding for finding in explanation.findings if finding.topic != "verdict"])
     if explanation.changes:
         yield Text()

@@ -71,6 +71,12 @@ def stage_picture(memory: MemoryPrediction) -> Text:
     return picture
 
 
+def picture_legend() -> Text:
+    """What the letters of the picture stand for, where no table beside it says so."""
+    names = ", ".join(f"{mark.letter} {component}" for component, mark in COMPONENT_MARKS.items())
+    return Text(f"({names}; | the device's end)", style="dim")
+
+
 def shown_stages(stages: Sequence[StageMemory]) -> tuple[StageMemory, ...]:
     """All stages, or the fullest of a long pipeline, in pipeline order."""
     fullest = sorted(stages, key=lambda stage: -stage.device_used_bytes)[:MAX_STAGES]

@@ -10,7 +10,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.render.names import cluster_text, degrees_text, gib_number, layout_text, model_text, question_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
-from shardwise.render.text_memory import stage_picture
+from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import assumption_parts, cost_text
 from shardwise.search.records import ClosestPlan, RankedPlan, SearchResult, SearchSpace
 from shardwise.units import format_gib, format_percent, format_seconds, format_usd
@@ -47,6 +47,7 @@ def _found_parts(result: SearchResult) -> Iterator[RenderableType]:
     yield Text("Recommended: " + layout_text(best.plan.layout), style="bold green")
     yield Text(best.why)
     yield stage_picture(best.prediction.memory)
+    yield picture_legend()
     if best.prediction.cost is not None:
         yield cost_text(best.prediction.cost)
     yield from _runner_up_parts(result.plans[1:])
@@ -123,6 +124,7 @@ def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     yield Text(layout_text(closest.plan.layout))
     yield Text(closest.because)
     yield stage_picture(closest.prediction.memory)
+    yield picture_legend()
     if not closest.reliefs:
         return
     yield Text()
