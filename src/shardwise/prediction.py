@@ -95,8 +95,13 @@ class MemoryPrediction:
 
     @property
     def spare_bytes(self) -> Bytes:
-        """What that device has beyond its need; negative when it does not fit."""
-        return self.capacity_bytes - self.needed_bytes
+        """What that device has beyond its need; 0 when it does not fit."""
+        return max(0, self.capacity_bytes - self.needed_bytes)
+
+    @property
+    def missing_bytes(self) -> Bytes:
+        """What that device lacks; 0 when it fits."""
+        return max(0, self.needed_bytes - self.capacity_bytes)
 
     @property
     def is_borderline(self) -> bool:

@@ -94,6 +94,7 @@ def _headroom(memory: MemoryPrediction) -> Finding:
         Quantity(name="high", value=high, unit="bytes"),
         Quantity(name="capacity", value=capacity, unit="bytes"),
         Quantity(name="spare", value=memory.spare_bytes, unit="bytes"),
+        Quantity(name="missing", value=memory.missing_bytes, unit="bytes"),
         Quantity(name="device used with cached blocks", value=memory.worst.device_used_bytes, unit="bytes"),
     )
     band = f"the band from measured runs is {format_gib(low)} to {format_gib(high)}"
@@ -113,7 +114,7 @@ def _headroom(memory: MemoryPrediction) -> Finding:
         return Finding(topic="headroom", claim=claim, numbers=numbers, because=band)
     return Finding(
         topic="headroom",
-        claim=f"It does not fit: {format_gib(-memory.spare_bytes)} are missing, {need} would be needed.",
+        claim=f"It does not fit: {format_gib(memory.missing_bytes)} are missing, {need} would be needed.",
         numbers=numbers,
         because=f"{band}, all of it above the capacity",
         suggestion="see the changes below; each was predicted again",

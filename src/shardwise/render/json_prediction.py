@@ -14,7 +14,7 @@ from shardwise.prediction import (
     Throughput,
     TimePrediction,
 )
-from shardwise.render.names import stated_assumptions
+from shardwise.render.names import plan_warnings, stated_assumptions
 
 PREDICTION_SCHEMA = "shardwise.prediction/1"
 
@@ -36,6 +36,9 @@ def prediction_object(*, plan: Plan, prediction: Prediction) -> dict[str, object
     }
     if prediction.cost is not None:
         written["cost"] = cost_object(prediction.cost)
+    written["warnings"] = [
+        {"rule": refusal.rule, "warning": refusal.message, "fix": refusal.fix} for refusal in plan_warnings(plan)
+    ]
     written["assumptions"] = list(stated_assumptions(plan=plan, prediction=prediction))
     return written
 
@@ -50,6 +53,7 @@ def memory_object(memory: MemoryPrediction) -> dict[str, object]:
         "device_used_bytes": worst.device_used_bytes,
         "needed_bytes": memory.needed_bytes,
         "spare_bytes": memory.spare_bytes,
+        "missing_bytes": memory.missing_bytes,
         "low_fraction": memory.low_fraction,
         "high_fraction": memory.high_fraction,
         "fits_device": memory.fits_device,

@@ -8,7 +8,15 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
-from shardwise.render.names import batch_text, cluster_text, layout_text, model_text, recipe_text, stated_assumptions
+from shardwise.render.names import (
+    batch_text,
+    cluster_text,
+    layout_text,
+    model_text,
+    plan_warnings,
+    recipe_text,
+    stated_assumptions,
+)
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
 from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds, format_usd
@@ -36,6 +44,7 @@ def prediction_parts(*, plan: Plan, prediction: Prediction) -> Iterator[Renderab
     if prediction.cost is not None:
         yield Text()
         yield cost_text(prediction.cost)
+    yield from warning_parts(plan)
     yield from assumption_parts(stated_assumptions(plan=plan, prediction=prediction))
 
 
@@ -61,7 +70,7 @@ def verdict_text(prediction: Prediction) -> Text:
         return Text(f"It fits: {used}, {format_gib(memory.spare_bytes)} to spare.", style="bold green")
     if memory.fits_device:
         return Text(f"It does not fit: the GPUs hold it ({used}), the host does not.", style="bold red")
-    return Text(f"It does not fit: {used}, {format_gib(-memory.spare_bytes)} too much.", style="bold red")
+    return Text(f"It does not fit: {used}, {format_gib(memory.missing_bytes)} too much.", style="bold red")
 
 
 def memory_parts(memory: MemoryPrediction) -> Iterator[RenderableType]:
@@ -150,6 +159,13 @@ def cost_text(cost: CostPrediction) -> Text:
         f"take {cost.gpu_hours:,.0f} GPU-hours, {cost.days:,.1f} days, {cost.energy_mwh:,.1f} MWh; {money}; "
         f"goodput {format_percent(cost.goodput_fraction)} ({goodput})",
     )
+
+
+def warning_parts(plan: Plan) -> Iterator[RenderableType]:
+    """Rules the plan breaks without becoming impossible."""
+    for refusal in plan_warnings(plan):
+        yield Text()
+        yield Text.assemble(("Warning ", "bold yellow"), f"{refusal.message} [{refusal.rule}]; {refusal.fix}")
 
 
 def assumption_parts(assumptions: tuple[str, ...]) -> Iterator[RenderableType]:
