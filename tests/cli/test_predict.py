@@ -16,7 +16,7 @@ PLAN = {
     "layout": {"dp_shard": 8},
 }
 TOO_BIG = {**PLAN, "model": "llama-3.1-405b"}
-TOP_LEVEL = ["schema", "fits", "parameters", "memory", "time", "throughput", "assumptions"]
+TOP_LEVEL = ["schema", "fits", "parameters", "memory", "time", "throughput", "warnings", "assumptions"]
 
 
 @pytest.fixture
@@ -87,6 +87,14 @@ def test_a_plan_that_does_not_fit_is_an_answer_with_exit_code_3(tmp_path, capsys
     assert answer(["predict", str(path), "--json"], capsys, exit_code=3)["fits"] is False
     assert main(["predict", str(path)]) == 3
     assert "It does not fit" in capsys.readouterr().out
+
+
+def test_a_rule_that_only_warns_is_said_and_does_not_refuse(capsys):
+    words = ["predict", "llama-3.1-8b", "8xa10g", "--seq-len", "512", "--tp", "8"]
+    warnings = answer([*words, "--json"], capsys)["warnings"]
+    assert [warning["rule"] for warning in warnings] == ["layout-tp-over-pcie"]
+    assert main(words) == 0
+    assert "[layout-tp-over-pcie]" in capsys.readouterr().out
 
 
 def test_the_seed_convention_counts_twelve_bytes_per_parameter(capsys):

@@ -15,7 +15,7 @@ WRITTEN = json.loads(json_text(prediction_object(plan=PLAN, prediction=PREDICTIO
 
 
 def test_the_top_level_is_the_contract():
-    expected = ["schema", "fits", "parameters", "memory", "time", "throughput", "cost", "assumptions"]
+    expected = ["schema", "fits", "parameters", "memory", "time", "throughput", "cost", "warnings", "assumptions"]
     assert list(WRITTEN) == expected
     assert WRITTEN["schema"] == "shardwise.prediction/1"
 

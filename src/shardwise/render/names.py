@@ -8,6 +8,7 @@ from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
+from shardwise.rules import Refusal, find_refusals
 from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
@@ -99,3 +100,8 @@ def value_text(value: object) -> str:
 def stated_assumptions(*, plan: Plan, prediction: Prediction) -> tuple[str, ...]:
     """Everything that was filled in or taken for granted, each sentence once."""
     return tuple(dict.fromkeys((*plan.assumptions, *prediction.assumptions)))
+
+
+def plan_warnings(plan: Plan) -> tuple[Refusal, ...]:
+    """Rules of severity warning that the plan breaks: it runs, with a consequence worth knowing."""
+    return tuple(refusal for refusal in find_refusals(plan) if refusal.severity == "warning")
