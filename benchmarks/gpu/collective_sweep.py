@@ -105,7 +105,8 @@ def contention_rows(device: torch.device, tiny: bool) -> Iterator[Row]:
 
         together_s = _agreed_s(both, device, 1)
         yield {
-            "op": op, "size_bytes": 2**28, "m": m, "n": n, "k": k, "num_products": 200,
+            "op": op, "num_ranks": dist.get_world_size(), "size_bytes": 2**28,
+            "m": m, "n": n, "k": k, "num_products": 200,
             "num_collectives": num_collectives, "product_s": f"{product_s:.4e}", "collective_s": f"{collective_s:.4e}",
             "together_s": f"{together_s:.4e}",
             "slowdown_ratio": f"{together_s / max(200 * product_s, num_collectives * collective_s):.3f}",

@@ -1,6 +1,7 @@
 """Times the kernels of a transformer step on one GPU and writes CSV tables.
 
-``python3 benchmarks/gpu/kernel_sweep.py --out DIR`` writes gemm.csv, attention.csv and bandwidth.csv.
+``python3 benchmarks/gpu/kernel_sweep.py --out DIR`` writes gemm.csv, attention.csv and bandwidth.csv;
+``--share 0/4`` does the first quarter of the work, so that four GPUs can divide it.
 
 GEMM layouts, for a linear layer ``y[M,N] = x[M,K] W[N,K]^T``: ``forward`` is TN, ``dgrad`` (``dy W``) NN,
 ``wgrad`` (``dy^T x``) NT. ``m n k`` are always the forward's.
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -25,6 +27,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 L2_BYTES = 50 * 2**20
 MAX_FLOP = 6e12
 Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Where, until when and which part of the work."""
+
+    device: torch.device
+    tiny: bool
+    share: slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +137,19 @@ def time_fp8(shape: tuple[int, int, int], fast: bool, device: torch.device) -> f
     return graph_s(run, device=device)
 
 
-def gemm_rows(device: torch.device, deadline_s: float, tiny: bool) -> Iterator[Row]:
+def gemm_rows(sweep: Sweep, deadline_s: float) -> Iterator[Row]:
     """bf16 products of every shape and layout, then fp8 forwards of the two commonest models."""
-    shapes = [(16, 32, 48)] if tiny else gemm_shapes()
+    device = sweep.device
+    shapes = [(16, 32, 48)] if sweep.tiny else gemm_shapes()
     fp8_widths = {linear for widths in MODELS[:2] for tp in (1, 8) for linear in linears(widths, tp)}
     fp8 = [s for s in shapes if s[1:] in fp8_widths and s[0] in (2048, 8192)] if device.type == "cuda" else []
-    fp8_deadline_s = deadline_s - (25 if fp8 else 0)
-    for shape in shapes:
+    fp8_deadline_s = deadline_s - (12 if fp8 else 0)
+    for shape in shapes[sweep.share]:
         for layout in ("forward", "dgrad", "wgrad"):
             if time.perf_counter() > fp8_deadline_s:
                 break
             yield _gemm_row(shape, layout, "bf16", time_gemm(shape, layout, device))
-    for shape in fp8:
+    for shape in fp8[sweep.share]:
         for fast in (True, False):
             if time.perf_counter() > deadline_s:
                 return
@@ -176,24 +188,26 @@ def _product(x: Tensor, w: Tensor, y: Tensor, _index: int) -> None:
     torch.mm(x, w.t(), out=y)
 
 
-def attention_rows(device: torch.device, deadline_s: float, tiny: bool) -> Iterator[Row]:
-    """Causal attention forward and backward by sequence, head size, heads and kernel."""
+def attention_rows(sweep: Sweep, deadline_s: float) -> Iterator[Row]:
+    """Attention forward and backward by sequence, head size, heads, mask and kernel."""
     heads = [(32, 8, 128), (32, 8, 64), (8, 1, 128), (64, 8, 128), (32, 32, 128), (16, 16, 64)]
-    lengths = [32] if tiny else [4096, 8192, 2048, 16384, 1024, 32768, 512]
-    for num_heads, num_kv, head_dim in heads:
-        for seq_len in lengths:
-            for kernel in ("flash", "cudnn") if device.type == "cuda" else ("math",):
-                for causal in (True, False) if seq_len <= 8192 else (True,):
-                    if time.perf_counter() > deadline_s:
-                        return
-                    batch = max(1, 8192 // seq_len)
-                    shape = (batch, num_heads, num_kv, seq_len, head_dim)
-                    try:
-                        forward_s, backward_s = _time_attention(shape, kernel, causal, device)
-                    except RuntimeError as error:
-                        print(f"attention {kernel} {shape}: {str(error)[:150]}", flush=True)
-                        continue
-                    yield _attention_row(shape, kernel, causal, (forward_s, backward_s))
+    lengths = [32] if sweep.tiny else [4096, 8192, 2048, 16384, 1024, 32768, 512]
+    kernels = ["flash", "cudnn"] if sweep.device.type == "cuda" else ["math"]
+    cases = [
+        ((max(1, 8192 // seq_len), num_heads, num_kv, seq_len, head_dim), kernel, causal)
+        for (num_heads, num_kv, head_dim), seq_len in product(heads, lengths)
+        for kernel in kernels
+        for causal in ((True, False) if seq_len <= 8192 else (True,))
+    ]
+    for shape, kernel, causal in cases[sweep.share]:
+        if time.perf_counter() > deadline_s:
+            return
+        try:
+            seconds = _time_attention(shape, kernel, causal, sweep.device)
+        except RuntimeError as error:
+            print(f"attention {kernel} {shape}: {str(error)[:150]}", flush=True)
+            continue
+        yield _attention_row(shape, kernel, causal, seconds)
 
 
 def _time_attention(
@@ -312,8 +326,9 @@ def _transfers(device: torch.device, num_bytes: int) -> Iterator[tuple[str, floa
     yield "launch-add-in-place", 0.0, lambda _: small.add_(1)
 
 
-def bandwidth_rows(device: torch.device, deadline_s: float, tiny: bool) -> Iterator[Row]:
+def bandwidth_rows(sweep: Sweep, deadline_s: float) -> Iterator[Row]:
     """Memory-bound work: seconds and bytes per second of each."""
+    device, tiny = sweep.device, sweep.tiny
     sizes = [(64, 256)] if tiny else [(4096, 4096), (8192, 4096), (16384, 8192), (2048, 2048)]
     groups = [_transfers(device, 2**12 if tiny else 2**29)]
     groups += [_elementwise(device, t, h) for t, h in sizes]
@@ -324,6 +339,7 @@ def bandwidth_rows(device: torch.device, deadline_s: float, tiny: bool) -> Itera
     for n in [2**10] if tiny else [2**24, 2**28, 2**30]:
         groups.append(_optimizers(device, n))
         labels.append((n, 0))
+    groups, labels = groups[sweep.share], labels[sweep.share]
     for group, (rows, columns) in zip(groups, labels, strict=True):
         for name, num_bytes, action in group:
             if time.perf_counter() > deadline_s:
@@ -335,36 +351,39 @@ def bandwidth_rows(device: torch.device, deadline_s: float, tiny: bool) -> Itera
             }  # fmt: skip
 
 
-def _write(path: Path, rows: Iterator[Row]) -> None:
+def _write(path: Path, rows: Iterator[Row], share: str) -> None:
     count = 0
     with path.open("w", newline="") as file:
         writer = None
         for row in rows:
             if writer is None:
-                writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
+                writer = csv.DictWriter(file, fieldnames=[*row, "share"], lineterminator="\n")
                 writer.writeheader()
-            writer.writerow(row)
+            writer.writerow(row | {"share": share})
             file.flush()
             count += 1
     print(f"{path.name}: {count} rows", flush=True)
 
 
 def main() -> None:
-    """Run the three sweeps, each within its share of the time."""
+    """Run the sweeps, each within its part of the time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--budget-s", type=float, default=500)
+    parser.add_argument("--share", default="0/1", help="which part of the work, such as 0/4")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     functorch_config.donated_buffer = False  # backward is timed many times over one graph
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    first, step = map(int, args.share.split("/"))
+    sweep = Sweep(device=device, tiny=args.tiny, share=slice(first, None, step))
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     started_s = time.perf_counter()
-    _write(out / "attention.csv", attention_rows(device, started_s + 0.2 * args.budget_s, args.tiny))
-    _write(out / "bandwidth.csv", bandwidth_rows(device, started_s + 0.4 * args.budget_s, args.tiny))
-    _write(out / "gemm-sustained.csv", sustained_rows(device, args.tiny))
-    _write(out / "gemm.csv", gemm_rows(device, started_s + args.budget_s, args.tiny))
+    _write(out / "attention.csv", attention_rows(sweep, started_s + 0.2 * args.budget_s), args.share)
+    _write(out / "bandwidth.csv", bandwidth_rows(sweep, started_s + 0.4 * args.budget_s), args.share)
+    _write(out / "gemm-sustained.csv", sustained_rows(device, args.tiny), args.share)
+    _write(out / "gemm.csv", gemm_rows(sweep, started_s + args.budget_s), args.share)
 
 
 if __name__ == "__main__":

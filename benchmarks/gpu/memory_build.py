@@ -9,7 +9,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from decoder import Decoder, next_token_loss
-from memory_configs import MemoryRun
+from memory_configs import FSDP2_KINDS, MemoryRun
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -131,7 +131,7 @@ def _shard_fsdp2(model: Decoder | nn.Module, blocks: list[nn.Module], run: Memor
 
 
 def _shard_tensors(model: Decoder, run: MemoryRun, mesh: DeviceMesh) -> None:
-    along = Shard(1) if run.kind == "tp-sp" else Replicate()
+    along = Replicate() if run.kind == "tp" else Shard(1)
     plan: dict[str, object] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=along),
         "output": ColwiseParallel(input_layouts=along, output_layouts=Shard(-1), use_local_output=False),
@@ -147,7 +147,7 @@ def _shard_tensors(model: Decoder, run: MemoryRun, mesh: DeviceMesh) -> None:
         "feed_forward.w2": RowwiseParallel(output_layouts=along),
         "feed_forward.w3": ColwiseParallel(),
     }
-    if run.kind == "tp-sp":
+    if run.kind != "tp":
         plan["norm"] = SequenceParallel()
         block_plan |= {"attention_norm": SequenceParallel(), "ffn_norm": SequenceParallel()}
     parallelize_module(model, mesh, plan)
@@ -171,9 +171,21 @@ def _make_optimizer(run: MemoryRun, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _autocast_of(run: MemoryRun, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    if run.precision == "bf16-mixed" and run.kind != "fsdp2":
+    if run.precision == "bf16-mixed" and run.kind not in FSDP2_KINDS:
         return partial(torch.autocast, device.type, dtype=torch.bfloat16)
     return nullcontext
+
+
+def mesh_of(run: MemoryRun, device: torch.device) -> DeviceMesh:
+    """Ranks of the run, by axis."""
+    size = dist.get_world_size()
+    names, degrees = {
+        "hsdp": (("dp_replicate", "dp_shard"), (2, size // 2)),
+        "fsdp2-tp-sp": (("dp_shard", "tp"), (size // 2, 2)),
+        "tp": (("tp",), (size,)),
+        "tp-sp": (("tp",), (size,)),
+    }.get(run.kind, (("dp_shard",), (size,)))
+    return init_device_mesh(device.type, degrees, mesh_dim_names=names)
 
 
 def _layers_of(model: nn.Module) -> nn.ModuleList:
@@ -184,12 +196,12 @@ def _make_model(run: MemoryRun, device: torch.device) -> nn.Module:
     """The whole model with recompute, adapter and compile applied, not yet divided."""
     is_decoder = run.model == "decoder"
     model = _make_decoder(run, device) if is_decoder else _make_transformers(run, device)
-    if (run.precision == "bf16" and run.kind != "fsdp2") or run.adapter != "none":
+    if (run.precision == "bf16" and run.kind not in FSDP2_KINDS) or run.adapter != "none":
         model.to(torch.bfloat16)
     if isinstance(model, Decoder):
         model.prepare(seq_len=run.seq_len, device=device)
-        if run.kind.startswith("tp"):
-            _shard_tensors(model, run, init_device_mesh(device.type, (dist.get_world_size(),)))
+        if "tp" in run.kind:
+            _shard_tensors(model, run, mesh_of(run, device)["tp"])
     layers = _layers_of(model)
     for index, block in enumerate(layers):
         changed = _recomputed(block, run) if is_decoder else block
@@ -204,8 +216,9 @@ def build(run: MemoryRun, device: torch.device) -> Built:
     blocks = list(_layers_of(model))
     if run.adapter != "none":
         model = _with_adapter(model, run)
-    if run.kind == "fsdp2":
-        _shard_fsdp2(model, blocks, run, init_device_mesh(device.type, (dist.get_world_size(),)))
+    if run.kind in FSDP2_KINDS:
+        mesh = mesh_of(run, device)
+        _shard_fsdp2(model, blocks, run, mesh if run.kind == "hsdp" else mesh["dp_shard"])
         if run.precision == "bf16":
             model.to(torch.bfloat16)
     loss: LossFunction = next_token_loss if is_decoder else partial(_transformers_loss, model)
@@ -220,7 +233,7 @@ def build(run: MemoryRun, device: torch.device) -> Built:
         loss=torch.compile(loss) if run.compile else loss,
         optimizer=_make_optimizer(run, wrapped),
         autocast=_autocast_of(run, device),
-        around_loss=loss_parallel if run.kind.startswith("tp") else nullcontext,
+        around_loss=loss_parallel if "tp" in run.kind else nullcontext,
     )
 
 

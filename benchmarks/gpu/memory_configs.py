@@ -17,9 +17,10 @@ HIDDEN_4096_MHA = Shape(
 HIDDEN_8192 = Shape(
     hidden_size=8192, intermediate_size=28672, num_attention_heads=64, num_key_value_heads=8, head_dim=128
 )
-TINY = Shape(hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+TINY = Shape(hidden_size=64, intermediate_size=128, num_attention_heads=8, num_key_value_heads=4, head_dim=8)
 
-Kind = Literal["single", "fsdp2", "ddp", "tp", "tp-sp", "pp"]
+Kind = Literal["single", "fsdp2", "hsdp", "fsdp2-tp-sp", "ddp", "tp", "tp-sp", "pp"]
+FSDP2_KINDS = ("fsdp2", "hsdp", "fsdp2-tp-sp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,12 @@ class MemoryRun:
 
 def plan_of(run: MemoryRun, *, gpu: str, world_size: int) -> dict[str, object]:
     """The run as a plan file."""
-    data_parallel = world_size if run.kind in ("fsdp2", "ddp") else 1
+    data_parallel = {"fsdp2": world_size, "ddp": world_size, "hsdp": world_size, "fsdp2-tp-sp": world_size // 2}
+    zero3 = {"zero_stage": 3, "reshard_after_forward": run.reshard_after_forward}
     layout: dict[str, object] = {
-        "fsdp2": {"dp_shard": world_size, "zero_stage": 3, "reshard_after_forward": run.reshard_after_forward},
+        "fsdp2": {"dp_shard": world_size, **zero3},
+        "hsdp": {"dp_replicate": 2, "dp_shard": world_size // 2, **zero3},
+        "fsdp2-tp-sp": {"dp_shard": world_size // 2, "tp": 2, "sequence_parallel": True, **zero3},
         "ddp": {"dp_replicate": world_size, "zero_stage": 0},
         "tp": {"tp": world_size},
         "tp-sp": {"tp": world_size, "sequence_parallel": True},
@@ -68,7 +72,7 @@ def plan_of(run: MemoryRun, *, gpu: str, world_size: int) -> dict[str, object]:
     recipe = {
         "seq_len": run.seq_len,
         "micro_batch_size": run.micro_batch_size,
-        "global_batch_size": run.micro_batch_size * run.num_microbatches * data_parallel,
+        "global_batch_size": run.micro_batch_size * run.num_microbatches * data_parallel.get(run.kind, 1),
         "precision": run.precision,
         "optimizer": run.optimizer,
         "recompute": run.recompute,
@@ -267,6 +271,25 @@ def _pipeline() -> tuple[MemoryRun, ...]:
     )
 
 
+def _four() -> tuple[MemoryRun, ...]:
+    base = MemoryRun(name="base", kind="fsdp2", vocab_size=128256, num_hidden_layers=8)
+    return (
+        replace(base, name="four-hsdp", kind="hsdp", trace=True),
+        replace(base, name="four-hsdp-full", kind="hsdp", recompute="full"),
+        replace(base, name="four-fsdp2", trace=True),
+        replace(base, name="four-fsdp2-16layers-selective", num_hidden_layers=16, recompute="selective"),
+        replace(base, name="four-fsdp2-24layers-full", num_hidden_layers=24, recompute="full"),
+        replace(base, name="four-fsdp2-tp-sp", kind="fsdp2-tp-sp", trace=True),
+        replace(
+            base, name="four-fsdp2-tp-sp-16layers-full", kind="fsdp2-tp-sp", num_hidden_layers=16, recompute="full"
+        ),
+        replace(base, name="four-tp-sp", kind="tp-sp"),
+        replace(base, name="four-tp-sp-h8192", kind="tp-sp", shape=HIDDEN_8192, num_hidden_layers=4),
+        replace(base, name="four-pp", kind="pp", num_microbatches=8, precision="bf16", vocab_size=32000),
+        replace(base, name="four-ddp", kind="ddp", num_hidden_layers=4, vocab_size=32000),
+    )
+
+
 def _expandable() -> tuple[MemoryRun, ...]:
     names = ("mixed", "mixed-selective-8layers", "mixed-vocab128k", "mixed-full-8layers", "mixed-mha7b")
     return tuple(replace(run, name=f"{run.name}-expandable", trace=False) for run in _single() if run.name in names)
@@ -289,6 +312,7 @@ FAMILIES = {
     "ddp": _ddp,
     "tensor-parallel": _tensor_parallel,
     "pipeline": _pipeline,
+    "four": _four,
 }
 
 
