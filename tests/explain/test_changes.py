@@ -1,0 +1,110 @@
+"""Every change that is shown was predicted, helps, breaks no rule and keeps what is trained."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.explain.changes import faster_changes, smallest_changes
+from shardwise.explain.world_sizes import hardware_changes
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.recipe import Recipe
+from shardwise.rules import find_errors
+
+
+def plan(model="llama-3.1-8b", cluster="8xh100-sxm", layout=None, engine="native", **recipe):
+    return Plan(
+        model=read_model(model),
+        cluster=read_cluster(cluster),
+        recipe=Recipe(**({"seq_len": 8192, "global_batch_size": 64} | recipe)),
+        layout=layout or Layout(dp_shard=8),
+        engine=engine,
+    )
+
+
+def changes_of(asked, find=smallest_changes):
+    prediction = predict(asked)
+    return prediction, find(asked, prediction)
+
+
+def test_each_change_repeats_under_prediction():
+    prediction, changes = changes_of(plan(micro_batch_size=4))
+    assert changes
+    for change in changes:
+        again = predict(change.plan)
+        assert change.fits == again.fits
+        assert change.device_used_bytes == again.memory.worst.device_used_bytes
+        assert change.saved_bytes == prediction.memory.needed_bytes - again.memory.needed_bytes
+        assert change.step_s == again.time.step_s
+        assert change.step_ratio == pytest.approx(again.time.step_s / prediction.time.step_s)
+
+
+def test_no_change_alters_the_batch_or_breaks_a_rule():
+    asked = plan(micro_batch_size=4)
+    for change in changes_of(asked)[1]:
+        assert change.plan.global_batch_size == asked.global_batch_size
+        assert change.plan.recipe.seq_len == asked.recipe.seq_len
+        assert find_errors(change.plan) == ()
+
+
+def test_flags_come_before_layouts_and_layouts_before_other_training():
+    _, changes = changes_of(plan(micro_batch_size=4))
+    efforts = [change.effort for change in changes]
+    assert efforts == sorted(efforts)
+    assert efforts[0] == 0
+
+
+def test_all_changes_fit_when_one_does():
+    assert all(change.fits for change in changes_of(plan(micro_batch_size=4))[1])
+
+
+def test_recomputation_is_found_for_a_plan_that_activations_overflow():
+    _, changes = changes_of(plan(micro_batch_size=2))
+    assert "recompute=full" in [change.edit for change in changes]
+
+
+def test_several_edits_are_added_up_when_no_single_one_is_enough():
+    """8B undivided on 80 GB: states of 120 GiB and 17 GiB of logits need more than one change."""
+    asked = plan(layout=Layout(dp_replicate=8, zero_stage=0), micro_batch_size=8, recompute="none")
+    _, changes = changes_of(asked)
+    combined = changes[0]
+    assert combined.fits
+    assert " and " in combined.edit
+
+
+def test_a_fitting_plan_gets_faster_not_smaller():
+    asked = plan(recompute="full")
+    prediction, changes = changes_of(asked, faster_changes)
+    assert prediction.fits
+    assert "recompute=none" in [change.edit for change in changes]
+    assert all(change.fits and change.step_ratio < 0.99 for change in changes)
+
+
+def test_a_plan_at_its_best_has_nothing_to_change_much():
+    best = plan(
+        model="gpt2",
+        cluster="1xh100-sxm",
+        layout=Layout(zero_stage=0),
+        seq_len=1024,
+        global_batch_size=32,
+        micro_batch_size=32,
+    )
+    _, changes = changes_of(best, faster_changes)
+    assert all(change.step_ratio > 0.5 for change in changes)
+
+
+def test_more_nodes_and_bigger_gpus_are_offered_when_the_hardware_is_too_small():
+    asked = plan(model="llama-3.1-70b", recompute="full")
+    prediction, changes = changes_of(asked, hardware_changes)
+    assert not prediction.fits
+    edits = [change.edit for change in changes]
+    assert any(edit.startswith("num_nodes=") for edit in edits)
+    assert any(edit.startswith("gpu=") for edit in edits)
+    assert all(change.fits and change.effort == 3 for change in changes)
+
+
+def test_megatron_is_not_offered_what_it_does_not_have():
+    asked = plan(engine="megatron", layout=Layout(dp_shard=8, zero_stage=1), micro_batch_size=4)
+    edits = [change.edit for change in changes_of(asked)[1]]
+    assert not any("adamw-8bit" in edit or "precision=bf16" in edit for edit in edits)

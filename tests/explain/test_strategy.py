@@ -1,0 +1,106 @@
+"""When DP, when FSDP, when ZeRO, when TP or PP: answered with predictions for a model and a cluster."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.explain.strategy import advise, try_strategies
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.search import question_of
+
+
+def advice(model, cluster, engine="native", **recipe):
+    asked = Recipe(**({"seq_len": 4096, "global_batch_size": 256} | recipe))
+    return advise(model=read_model(model), cluster=read_cluster(cluster), recipe=asked, engine=engine)
+
+
+def claim_about(findings, name):
+    return next(finding.claim for finding in findings if finding.claim.startswith(name))
+
+
+def test_a_small_model_is_trained_data_parallel():
+    findings = advice("gpt2", "8xa100-sxm-80", seq_len=1024)
+    assert "data parallel (DDP)" in findings[-1].claim
+    assert findings[-1].claim.startswith("Recommended here")
+
+
+def test_eight_billion_parameters_do_not_fit_undivided_but_do_when_sharded():
+    """120 GiB of states against 79 GiB."""
+    findings = advice("llama-3.1-8b", "8xh100-sxm")
+    assert "does not fit" in claim_about(findings, "data parallel (DDP)")
+    assert "fits with" in claim_about(findings, "FSDP / ZeRO-3")
+    assert "1.5 times" in findings[0].claim
+
+
+def test_hybrid_sharding_of_70b_needs_more_than_a_node():
+    """141 GB of states per GPU when divided over the 8 GPUs of a node."""
+    findings = advice("llama-3.1-70b", "64xh100-sxm", seq_len=8192)
+    assert "does not fit" in claim_about(findings, "HSDP")
+
+
+def test_the_ladder_of_zero_stages_shows_the_savings_of_the_paper():
+    """16 bytes over 64 ranks with 2-byte weights and gradients: ZeRO-1 3.8x, ZeRO-2 7.3x, ZeRO-3 64x (1910.02054)."""
+    findings = advice("llama-3.1-70b", "64xh100-sxm", engine="deepspeed", seq_len=8192)
+    ladder = next(finding for finding in findings if finding.claim.startswith("States per GPU"))
+    assert [round(quantity.value, 1) for quantity in ladder.numbers] == [3.8, 7.2, 64.0]
+
+
+def test_each_fitting_strategy_has_its_communication_pattern():
+    findings = advice("llama-3.1-8b", "8xh100-sxm")
+    patterns = {
+        finding.claim.split(" communicates")[0]: finding.claim
+        for finding in findings
+        if finding.topic == "communication"
+    }
+    assert "all_gather over dp_shard" in patterns["FSDP / ZeRO-3"]
+    assert "reduce_scatter over dp_shard" in patterns["FSDP / ZeRO-3"]
+    assert "over tp" in patterns["tensor parallel with data parallel"]
+    assert "send_recv over pp" in patterns["pipeline parallel with data parallel"]
+
+
+def test_data_parallel_all_reduces_once_a_step_and_fsdp_moves_more():
+    findings = advice("gpt2", "8xa100-sxm-80", seq_len=1024)
+    payload = {
+        finding.claim.split(" communicates")[0]: finding.numbers[0].value
+        for finding in findings
+        if finding.topic == "communication"
+    }
+    assert "all_reduce" in claim_about(findings, "data parallel (DDP) communicates")
+    assert payload["FSDP / ZeRO-3"] > payload["data parallel (DDP)"]
+
+
+def test_every_verdict_is_a_prediction():
+    question = question_of(
+        model=read_model("llama-3.1-8b"),
+        cluster=read_cluster("16xh100-sxm"),
+        recipe=Recipe(seq_len=4096, global_batch_size=64),
+        engine="native",
+    )
+    for trial in try_strategies(question):
+        assert trial.plan is not None
+        assert trial.plan.global_batch_size == 64
+        if trial.prediction is not None:
+            assert trial.prediction.fits
+        else:
+            assert trial.needed_bytes > question.cluster.gpu.memory_bytes
+
+
+def test_engines_without_an_axis_are_not_asked_for_it():
+    findings = advice("llama-3.1-8b", "8xh100-sxm", engine="fsdp1")
+    assert not any(finding.claim.startswith(("tensor", "pipeline")) for finding in findings)
+
+
+def test_long_sequences_bring_context_parallelism_in():
+    findings = advice("llama-3.1-8b", "8xh100-sxm", seq_len=131072, global_batch_size=8)
+    assert any(finding.claim.startswith("context parallel") for finding in findings)
+
+
+def test_one_gpu_has_one_strategy():
+    findings = advice("gpt2", "1xh100-sxm", seq_len=1024, global_batch_size=8)
+    assert "one GPU" in findings[-1].claim
+
+
+def test_when_nothing_fits_the_closest_is_named():
+    findings = advice("llama-3.1-405b", "8xh100-sxm", global_batch_size=8)
+    assert findings[-1].claim.startswith("No strategy fits")
+    assert findings[-1].numbers[0].value == pytest.approx(800 * 2**30, rel=0.1)
