@@ -35,16 +35,14 @@ def test_headroom_comes_first_with_what_is_spare():
 def test_what_is_missing_is_said_when_it_does_not_fit():
     memory, findings = found(micro_batch_size=4)
     assert "does not fit" in findings[0].claim
-    assert format_gib(-memory.spare_bytes) in findings[0].claim
+    assert format_gib(memory.missing_bytes) in findings[0].claim
     assert findings[0].suggestion
 
 
 def test_a_device_inside_the_band_is_called_borderline():
     """MPT-like edge: 2 sequences of 8k without recomputation on 80 GB cards."""
     sizes = [{"seq_len": length, "micro_batch_size": 1, "recompute": "none"} for length in range(8192, 16384, 256)]
-    borderline = [
-        (memory, findings) for memory, findings in map(lambda size: found(**size), sizes) if memory.is_borderline
-    ]
+    borderline = [(memory, findings) for memory, findings in (found(**size) for size in sizes) if memory.is_borderline]
     assert borderline
     memory, findings = borderline[0]
     assert findings[0].claim.startswith("Borderline")

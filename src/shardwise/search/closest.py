@@ -43,7 +43,7 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
     return ClosestPlan(
         plan=plan,
         prediction=prediction,
-        missing_bytes=max(0, prediction.memory.needed_bytes - prediction.memory.capacity_bytes),
+        missing_bytes=prediction.memory.missing_bytes,
         because=_what_fills_it(prediction),
         reliefs=tuple(_reliefs(question, bounds)),
     )

@@ -148,7 +148,7 @@ def _differences(prediction: Prediction, winner: Prediction) -> tuple[Difference
 
 def _why_it_won(winner: Evaluated, best: Evaluated, num_layouts: int) -> str:
     step = format_seconds(winner.prediction.time.step_s)
-    headroom = format_gib(winner.prediction.memory.capacity_bytes - winner.prediction.memory.needed_bytes)
+    headroom = format_gib(winner.prediction.memory.spare_bytes)
     safety = (
         "" if not _is_borderline(winner.prediction) else "; the device lies inside its memory band, so try it first"
     )
