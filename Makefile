@@ -37,10 +37,13 @@ layers:  ## the direction of imports
 bench:  ## start-up and batch speed, written to benchmarks/results
 	@scripts/venv.sh dev
 	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/batch_speed.py
 
-docs:  ## write docs/cli.md from the program
+docs:  ## write docs/cli.md, the README's sessions and the examples' output from the program
 	@scripts/venv.sh dev
 	@$(BIN)/python -m shardwise.cli.reference > docs/cli.md
+	@UPDATE_GOLDEN=1 $(BIN)/pytest tests/habits/test_readme.py
+	@cd examples && for program in *.py; do ../$(BIN)/python $$program > $${program%.py}.out; done
 
 format:  ## let ruff lay out the code
 	@scripts/venv.sh dev

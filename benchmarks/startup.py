@@ -63,7 +63,8 @@ def time_once(case: Case) -> tuple[float, float]:
     wall_s = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if case.expected not in done.stdout:
-        raise SystemExit(f"{case.name} did not do its work (exit code {done.returncode}):\n{done.stdout[-500:]}{done.stderr[-500:]}")
+        printed = f"{done.stdout[-500:]}{done.stderr[-500:]}"
+        raise SystemExit(f"{case.name} did not do its work (exit code {done.returncode}):\n{printed}")
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
