@@ -124,11 +124,12 @@ def _answer_lines(plans: "Iterable[Plan | ShardwiseError]", arguments: argparse.
     from shardwise.render.json_text import json_line
 
     for plan in with_progress(plans, label="predicting"):
-        sys.stdout.write(json_line(_line_object(plan)) + "\n")
+        sys.stdout.write(json_line(line_object(plan)) + "\n")
     return EXIT_OK
 
 
-def _line_object(plan: "Plan | ShardwiseError") -> dict[str, object]:
+def line_object(plan: "Plan | ShardwiseError") -> dict[str, object]:
+    """The answer to one line of a JSONL file."""
     from shardwise.render.errors import error_object
     from shardwise.render.json_prediction import prediction_object
 
