@@ -16,7 +16,8 @@ def with_progress(items: Iterable[Item], *, label: str, total: int | None = None
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    # rich would take standard output over while the bar moves, and the answers with it.
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(label, total=total)
         for item in items:
             yield item

@@ -1,0 +1,59 @@
+"""A person at a terminal sees that work goes on; a pipe sees nothing, and the answers are complete in both."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+PLAN = {"model": "gpt2", "cluster": "h100-sxm", "recipe": {"seq_len": 512}}
+
+
+@pytest.fixture
+def plans_file(tmp_path):
+    path = tmp_path / "plans.jsonl"
+    path.write_text((json.dumps(PLAN) + "\n") * 50, encoding="utf-8")
+    return path
+
+
+def run_with_terminal_for_errors(words) -> tuple[str, str]:
+    """Standard output through a pipe, and what a terminal on standard error was sent."""
+    ours, theirs = pty.openpty()
+    program = subprocess.Popen([sys.executable, "-m", "shardwise", *words], stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    printed = program.communicate(timeout=60)[0].decode()
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    os.close(ours)
+    return printed, shown.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
+def test_the_bar_goes_to_the_terminal_and_the_answers_to_the_file(plans_file):
+    printed, shown = run_with_terminal_for_errors(["predict", str(plans_file)])
+    assert len([json.loads(line) for line in printed.splitlines()]) == 50
+    assert "predicting" in shown
+
+
+def test_a_search_says_that_it_is_searching(tmp_path):
+    words = ["plan", "gpt2", "8xh100-sxm", "--seq-len", "512", "--global-batch-size", "64", "--json"]
+    printed, shown = run_with_terminal_for_errors(words)
+    assert json.loads(printed)["plans"]
+    assert "searching layouts" in shown
+
+
+def test_a_pipe_gets_no_bar(plans_file):
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwise", "predict", str(plans_file)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 50
