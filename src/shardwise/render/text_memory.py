@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.table import Table
 from rich.text import Text
@@ -13,8 +14,8 @@ from shardwise.render.terminal import plain_table
 from shardwise.units import format_gib
 
 BAR_WIDTH = 50
-MAX_STAGES = 16
-"""Stages drawn in a text; beyond that the fullest ones, and JSON has them all."""
+MAX_BARS = 16
+"""Bars drawn in a text; beyond that the fullest ones, and JSON has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +58,15 @@ def components_table(stage: StageMemory) -> Table:
 
 def stage_picture(memory: MemoryPrediction) -> Text:
     """One bar per stage on one scale; ``|`` is where the device ends."""
-    drawn = shown_stages(memory.stages)
-    longest = max(stage.device_used_bytes for stage in drawn)
+    runs = shown_runs(memory.stages)
+    longest = max(run.stage.device_used_bytes for run in runs)
+    width = max(len(run.label) for run in runs)
     picture = Text()
-    for stage in drawn:
-        picture.append(f"stage {stage.stage:<3}")
-        picture.append_text(_bar_text(stage, capacity=memory.capacity_bytes, longest=longest))
-        picture.append(f" {format_gib(stage.device_used_bytes):>12}\n")
-    hidden = len(memory.stages) - len(drawn)
+    for run in runs:
+        picture.append(f"{run.label:<{width}} ")
+        picture.append_text(_bar_text(run.stage, capacity=memory.capacity_bytes, longest=longest))
+        picture.append(f" {format_gib(run.stage.device_used_bytes):>12}\n")
+    hidden = len(memory.stages) - sum(run.num_stages for run in runs)
     if hidden:
         picture.append(f"and {hidden} stages that hold less; --json has them all\n")
     picture.rstrip()
@@ -77,10 +79,28 @@ def picture_legend() -> Text:
     return Text(f"({names}; | the device's end)", style="dim")
 
 
-def shown_stages(stages: Sequence[StageMemory]) -> tuple[StageMemory, ...]:
-    """All stages, or the fullest of a long pipeline, in pipeline order."""
-    fullest = sorted(stages, key=lambda stage: -stage.device_used_bytes)[:MAX_STAGES]
-    return tuple(sorted(fullest, key=lambda stage: stage.stage))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """Consecutive stages that hold the same."""
+
+    stage: StageMemory
+    num_stages: int
+
+    @property
+    def label(self) -> str:
+        """``stage 3``, or ``stage 3-6`` for several."""
+        first = self.stage.stage
+        return f"stage {first}" if self.num_stages == 1 else f"stage {first}-{first + self.num_stages - 1}"
+
+
+def shown_runs(stages: Sequence[StageMemory]) -> tuple[StageRun, ...]:
+    """Stages with equal ones joined, in pipeline order; of a long and uneven pipeline the fullest."""
+    runs = [
+        StageRun(stage=held[0], num_stages=len(held))
+        for held in (list(group) for _, group in groupby(stages, key=lambda stage: stage.components))
+    ]
+    fullest = sorted(runs, key=lambda run: -run.stage.device_used_bytes)[:MAX_BARS]
+    return tuple(sorted(fullest, key=lambda run: run.stage.stage))
 
 
 def _bar_text(stage: StageMemory, *, capacity: int, longest: int) -> Text:
