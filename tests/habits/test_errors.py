@@ -7,13 +7,15 @@ import re
 import pytest
 
 from habits.source_tree import ROOT, imported_modules, keyword_strings, parsed_files
-from shardwise.cli.command import COMMANDS, make_parser
+from shardwise.cli.command import COMMANDS, find_command, make_parser
 from shardwise.cli.help_page import option_names
 from shardwise.errors import ShardwiseError
+from shardwise.rules import RANGE_RULES, RULES
 
 ERRORS_PAGE = ROOT / "docs" / "errors.md"
 OTHER_RAISES = frozenset({"ArgumentTypeError", "SystemExit"})
 """What may be raised besides our own errors: argparse makes a usage error of the first, the second ends the program."""
+COMMAND = re.compile(r"`(shardwise [a-z][^`{}]*?)`")
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 
 
@@ -63,6 +65,11 @@ def test_every_explained_code_is_used():
     assert sorted(code for code in page if f"'{code}'" not in source) == []
 
 
+def test_every_rule_is_explained_in_the_error_page():
+    names = {rule.name for rule in (*RULES, *RANGE_RULES)}
+    assert sorted(names - headings(ERRORS_PAGE.read_text(encoding="utf-8"))) == []
+
+
 def test_a_code_without_a_heading_is_found():
     codes = keyword_strings(ast.parse("raise PlanError('no', code='plan-unheard-of', fix='x')"), "code")
     assert codes == ["plan-unheard-of"]
@@ -98,6 +105,15 @@ def test_every_option_named_in_a_fix_exists():
     fixes = [(path.name, fix) for path, tree in parsed_files() for fix in fix_texts(tree)]
     options = known_options() | {"--help", "--version"}
     assert [(name, word) for name, fix in fixes for word in OPTION.findall(fix) if word not in options] == []
+
+
+def test_every_command_named_in_a_fix_is_one_the_program_takes():
+    fixes = [fix for _, tree in parsed_files() for fix in fix_texts(tree)]
+    named = {command for fix in fixes for command in COMMAND.findall(fix)}
+    assert named
+    for command in sorted(named):
+        entry = find_command(command.split()[1])
+        make_parser(entry, entry.load()).parse_args(command.partition(" <")[0].split()[2:])
 
 
 def fix_texts(tree: ast.AST) -> list[str]:
