@@ -56,8 +56,9 @@ def attention_of(
     heads = config.count("num_attention_heads")
     kv_heads = config.count_or("num_key_value_heads", heads)
     if heads % kv_heads:
+        origin = "" if config.is_given("num_key_value_heads") else f", the default of {config.model_type},"
         raise ModelError(
-            f"{heads} attention heads cannot share {kv_heads} key-value heads evenly",
+            f"{heads} attention heads cannot share {kv_heads} key-value heads{origin} evenly",
             code="model-heads-mismatch",
             fix=f"set {config.path}num_key_value_heads to a divisor of {heads}",
         )

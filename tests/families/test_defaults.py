@@ -1,0 +1,79 @@
+"""What families assume for fields a config omits."""
+
+import json
+from importlib.resources import files
+
+import pytest
+
+from shardwise.families import read_model
+from shardwise.families.defaults import family_defaults
+from shardwise.families.table import FAMILIES, SAME_AS
+from shardwise.families.vision import TOWERS
+from shardwise.families.wrappers import WRAPPERS
+
+
+@pytest.mark.parametrize(
+    ("model_type", "is_tied"),
+    [
+        ("gpt2", True),
+        ("gpt_neox", False),
+        ("gptj", False),
+        ("opt", True),
+        ("bloom", True),
+        ("falcon", True),
+        ("mpt", True),
+        ("llama", False),
+        ("gemma2", True),
+        ("cohere", True),
+        ("starcoder2", True),
+        ("granite", False),
+        ("mamba", True),
+        ("mamba2", False),
+        ("t5", True),
+    ],
+)
+def test_whether_tables_are_tied_when_the_config_does_not_say(model_type, is_tied):
+    """The defaults of the configuration classes of transformers 5.24.0."""
+    assert read_model({"model_type": model_type}).tie_word_embeddings is is_tied
+
+
+def test_every_family_has_defaults():
+    missing = [name for name in (*FAMILIES, *WRAPPERS, *TOWERS) if name != "mllama" and not family_defaults(name)]
+    assert missing == []
+
+
+def test_aliases_lead_to_families():
+    assert set(SAME_AS.values()) <= set(FAMILIES)
+
+
+def test_the_table_of_defaults_says_where_and_when_it_was_read():
+    table = json.loads(files("shardwise").joinpath("catalog/models/family_defaults.json").read_text(encoding="utf-8"))
+    assert table["source"].startswith("transformers 5.24.0")
+    assert table["read"] == "2026-11-27"
+    assert table["remote_source"]
+
+
+def test_a_null_in_the_config_is_not_the_default():
+    """``q_lora_rank: null`` projects queries directly; leaving the field out means DeepSeek-V3's rank of 1,536."""
+    base = {"model_type": "deepseek_v3", "num_hidden_layers": 3}
+    assert read_model(base).attention.q_lora_rank == 1536
+    assert read_model(base | {"q_lora_rank": None}).attention.q_lora_rank is None
+
+
+def test_flan_t5_keeps_a_head_of_its_own():
+    """T5 1.1 README: no sharing between the token table and the head; google/flan-t5-base has 247,577,856 weights."""
+    flan = {
+        "model_type": "t5", "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12,
+        "feed_forward_proj": "gated-gelu", "vocab_size": 32128, "tie_word_embeddings": False,
+    }  # fmt: skip
+    assert read_model(flan).num_params == 247_577_856
+
+
+def test_architectures_decide_what_follows_the_last_block():
+    base = {"model_type": "llama", "num_hidden_layers": 2, "num_labels": 7}
+    language = read_model(base)
+    bare = read_model(base | {"architectures": ["LlamaModel"]})
+    scored = read_model(base | {"architectures": ["LlamaForSequenceClassification"]})
+    assert language.num_params - bare.num_params == 32000 * 4096
+    assert scored.num_params - bare.num_params == 7 * 4096
+    assert (language.has_head, bare.has_head, scored.has_head) == (True, False, False)
