@@ -24,13 +24,16 @@ find_python() {
   exit 1
 }
 
-# What the environment was made from. The folder is part of it: a virtual environment cannot be moved.
-fingerprint() { { echo "$PWD"; cat pyproject.toml constraints/*.txt; } | cksum | tr -d ' \n'; }
+# What the environment was made from.
+fingerprint() { cat pyproject.toml constraints/*.txt | cksum | tr -d ' \n'; }
+
+# A virtual environment cannot be moved: its programs name the interpreter by its full path.
+is_at_home() { grep -qF "$(pwd -P)/.venv/bin/python" .venv/bin/pip 2>/dev/null; }
 
 wanted="$(fingerprint)"
 is_current() { [ -f ".venv/.stamp-$1" ] && [ "$(cat ".venv/.stamp-$1")" = "$wanted" ]; }
 
-if is_new_enough .venv/bin/python; then
+if is_new_enough .venv/bin/python && is_at_home; then
   if is_current "$purpose" || is_current dev; then exit 0; fi
 else
   python="$(find_python)"
