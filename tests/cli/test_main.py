@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,24 @@ def test_a_reader_that_leaves_is_not_a_failure():
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {code}"], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode in (0, 141)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", ["--help", "catalog prices --json", "catalog gpus"])
+def test_a_full_disk_is_one_sentence(words):
+    command = f"{sys.executable} -m shardwise {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the answer cannot be written: No space left on device [output-path]\n  fix: make room for it\n"
+    )
+
+
+def test_a_closed_standard_input_is_told():
+    command = f"{sys.executable} -m shardwise predict - <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "[cli-usage]" in done.stderr
 
 
 def test_the_module_runs_like_the_command():

@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a failure of ours; 2 input that cannot be used; 3 it does 
 with Ctrl-C; 141 the reader of our output went away.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -23,11 +24,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if not _is_about_output(error):
+            raise
+        return _give_up_output(error)
     return exit_code
+
+
+def _is_about_output(error: Exception) -> bool:
+    """Whether the reader of our output left, or its disk is full."""
+    return isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
+
+
+def _give_up_output(error: OSError) -> int:
+    """Stop writing; quietly when the reader left."""
+    _let_go_of_output()
+    if error.errno == errno.EPIPE:
+        return EXIT_BROKEN_PIPE
+    sys.stderr.write(f"error: the answer cannot be written: {error.strerror} [output-path]\n  fix: make room for it\n")
+    return EXIT_FAILED
+
+
+def _let_go_of_output() -> None:
+    """The interpreter flushes stdout once more at exit; give it somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_what_the_terminal_cannot() -> None:
@@ -44,10 +64,8 @@ def _run(words: list[str]) -> int:
         return _dispatch(words)
     except ShardwiseError as error:
         return _report(message=error.message, code=error.code, fix=error.fix, exit_code=error.exit_code, words=words)
-    except BrokenPipeError:
-        raise
     except Exception as error:  # the one place where a failure of ours ends
-        if os.environ.get("SHARDWISE_DEBUG"):
+        if _is_about_output(error) or os.environ.get("SHARDWISE_DEBUG"):
             raise
         return _report(
             message=f"shardwise failed: {type(error).__name__}: {error}",

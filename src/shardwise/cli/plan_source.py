@@ -60,7 +60,7 @@ def standard_input_lines() -> Iterator[bytes]:
     Raises:
         UsageError: standard input is a terminal.
     """
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(
             "'-' reads a plan from standard input, but nothing is piped into it",
             code="cli-usage",
