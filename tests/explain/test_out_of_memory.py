@@ -12,17 +12,19 @@ from shardwise.recipe import Recipe
 
 FRAGMENTED = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "
-    "of which 1.28 GiB is free. Including non-PyTorch memory, this process has 77.86 GiB memory in use. Of the allocated "
-    "memory 60.00 GiB is allocated by PyTorch, and 15.33 GiB is reserved by PyTorch but unallocated."
+    "of which 1.28 GiB is free. Including non-PyTorch memory, this process has 77.86 GiB memory in use. Of the "
+    "allocated memory 60.00 GiB is allocated by PyTorch, and 15.33 GiB is reserved by PyTorch but unallocated."
 )
 SHARED = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 23.69 GiB of which 12.00 MiB is "
     "free. Process 77 has 10.00 GiB memory in use. Including non-PyTorch memory, this process has 13.50 GiB memory in "
-    "use. Of the allocated memory 12.75 GiB is allocated by PyTorch, and 261.00 MiB is reserved by PyTorch but unallocated."
+    "use. Of the allocated memory 12.75 GiB is allocated by PyTorch, and 261.00 MiB is reserved by PyTorch but "
+    "unallocated."
 )
 TOO_LARGE = (
     "CUDA out of memory. Tried to allocate 130.00 GiB. GPU 0 has a total capacity of 23.56 GiB of which 16.57 GiB is "
-    "free. Of the allocated memory 5.45 GiB is allocated by PyTorch, and 1.17 GiB is reserved by PyTorch but unallocated."
+    "free. Of the allocated memory 5.45 GiB is allocated by PyTorch, and 1.17 GiB is reserved by PyTorch but "
+    "unallocated."
 )
 
 

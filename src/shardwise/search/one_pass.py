@@ -29,6 +29,8 @@ TIGHT_FRACTION, TIGHT_PENALTY = 0.97, 1.10
 memory band reaches beyond the device, or the bound already promises a plan that runs out."""
 RESOLUTION = 0.005
 """Estimates closer than this are ordered by simplicity."""
+TRIED_SMALLEST = 64
+"""Candidates that are checked for one that breaks no rule, when nothing fits."""
 MIN_PER_FAMILY = 2
 """Variants (schedule, ZeRO stage, micro-batch, recompute) predicted for one set of degrees, at least."""
 
@@ -102,10 +104,13 @@ def _smallest(floor: MemoryFloor, valid: ValidCandidates, dropped: Sequence[Cand
         counts = np.maximum(1, question.global_batch_size // rows.data_parallel_size)
     if not len(rows):
         return None
-    plan = rows.plan(int(np.argmin(floor.device_bytes(rows, num_microbatches=counts))), question=question)
-    if plan.layout.sequence_parallel and find_errors(plan):
-        return replace(plan, layout=replace(plan.layout, sequence_parallel=False))
-    return plan
+    by_need = np.argsort(floor.device_bytes(rows, num_microbatches=counts), kind="stable")
+    for row in by_need[:TRIED_SMALLEST]:
+        plan = rows.plan(int(row), question=question)
+        for candidate in (plan, replace(plan, layout=replace(plan.layout, sequence_parallel=False))):
+            if not find_errors(candidate):
+                return candidate
+    return None
 
 
 def _frugal(rows: Candidates, bounds: SearchBounds) -> Candidates:

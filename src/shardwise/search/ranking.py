@@ -15,6 +15,8 @@ __all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank"]
 MAX_TIE_FRACTION = 0.05
 """Two layouts of one model share most of the prediction's error, so the band of a single figure would call too much a
 tie; the tie is half that band, and never more than this."""
+SAME_FRACTION = 0.01
+"""Among plans with equally many axes only this much speed is given up for less tensor or pipeline parallelism."""
 SHOWN_DIFFERENCES = 3
 NOTEWORTHY_FRACTION = 0.005
 
@@ -71,7 +73,7 @@ def rank(evaluated: Sequence[Evaluated], *, objective: Objective, limit: int) ->
     best_value = objective_value(best, objective)
     tie_fraction = _tie_fraction(best.prediction)
     ties = [found for found in ordered if objective_value(found, objective) <= best_value * (1 + tie_fraction)]
-    winner = min(ties, key=lambda found: (_is_borderline(found.prediction), *_simplicity(found.plan.layout)))
+    winner = _simplest(ties, objective)
     others = [found for found in ordered if found is not winner][: limit - 1]
     return tuple(
         RankedPlan(
@@ -89,6 +91,17 @@ def rank(evaluated: Sequence[Evaluated], *, objective: Objective, limit: int) ->
         )
         for position, found in enumerate((winner, *others), start=1)
     )
+
+
+def _simplest(ties: Sequence[Evaluated], objective: Objective) -> Evaluated:
+    """Of the ties that fit safely, those with the fewest axes; of these, the least model parallel of the fastest."""
+    safest = min(_is_borderline(found.prediction) for found in ties)
+    safe = [found for found in ties if _is_borderline(found.prediction) == safest]
+    fewest = min(num_axes(found.plan.layout) for found in safe)
+    few = [found for found in safe if num_axes(found.plan.layout) == fewest]
+    limit = (1 + SAME_FRACTION) * min(objective_value(found, objective) for found in few)
+    fast = [found for found in few if objective_value(found, objective) <= limit]
+    return min(fast, key=lambda found: _simplicity(found.plan.layout))
 
 
 def pareto_front(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
@@ -155,13 +168,14 @@ def _why_it_won(winner: Evaluated, best: Evaluated, num_layouts: int) -> str:
     if winner is best:
         return f"Best of {num_layouts} layouts that fit: {step} per step with {headroom} to spare{safety}."
     slower = winner.prediction.time.step_s / best.prediction.time.step_s - 1
+    behind = format_percent(slower) if slower >= NOTEWORTHY_FRACTION else "next to nothing"
     reason = (
         "simpler"
         if _simplicity(winner.plan.layout) < _simplicity(best.plan.layout)
         else "safer: the other's memory band reaches beyond the device"
     )
     return (
-        f"{step} per step, {format_percent(slower)} from the fastest ({short_layout(best.plan)}), which is inside the "
+        f"{step} per step, {behind} from the fastest ({short_layout(best.plan)}), which is inside the "
         f"error of a prediction; it is {reason}, with {headroom} to spare{safety}."
     )
 
@@ -177,7 +191,7 @@ def _why_it_lost(found: Evaluated, winner: Evaluated, is_tie: bool) -> str:
     parts = ", ".join(f"{COMPONENT_WORDS[loss.component]} +{format_seconds(loss.slower_s)}" for loss in losses)
     memory = _memory_text(theirs.memory.needed_bytes - mine.memory.needed_bytes)
     if is_tie:
-        ratio = f"{slower_s / theirs.time.step_s:+.1%}"
+        ratio = f"{slower_s / theirs.time.step_s:+.1%}" + (f": {parts}" if parts and slower_s > 0 else "")
         return f"As fast within the error ({ratio}), but {_tie_reason(found, winner)}; {memory}."
     ratio = f"{format_percent(slower_s / theirs.time.step_s)} slower (+{format_seconds(slower_s)})"
     if slower_s <= 0:
@@ -191,6 +205,8 @@ def _tie_reason(found: Evaluated, winner: Evaluated) -> str:
     mine, theirs = num_axes(found.plan.layout), num_axes(winner.plan.layout)
     if mine > theirs:
         return f"it combines {mine} axes instead of {theirs}"
+    if found.prediction.time.step_s > winner.prediction.time.step_s:
+        return "it is no simpler"
     return "it uses more tensor, pipeline or context parallelism"
 
 

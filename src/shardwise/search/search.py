@@ -10,7 +10,7 @@ from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Recipe
-from shardwise.rules import OFFERS, RANGE_RULES, find_errors
+from shardwise.rules import OFFERS, RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.closest import closest_plan
@@ -141,7 +141,7 @@ def _assumptions(question: Plan, recipe: Recipe) -> tuple[str, ...]:
 
 def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     if not plans:
-        return ()
+        return ("Every layout breaks a rule; each rule below comes with a fix.",) if not space.layouts_too_big else ()
     notes: list[str] = []
     ties = sum(ranked.is_tie for ranked in plans)
     if ties > 1:
@@ -149,6 +149,10 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
             f"{ties} of these plans differ by less than a prediction can tell apart; the simplest of them that fits "
             "safely is recommended. Start there, and add an axis only when a measurement asks for it."
         )
+    notes += [
+        f"The recommended plan runs with a warning: {refusal.message} ({refusal.rule})."
+        for refusal in find_refusals(plans[0].plan)
+    ]
     if plans[0].plan.recipe.offload != "none":
         notes.append(f"Nothing fits without offloading, so offload={plans[0].plan.recipe.offload} was searched.")
     if space.layouts_slower:

@@ -1,0 +1,71 @@
+"""Whatever is asked, a search answers with plans, with what came closest, or with one sentence and a fix."""
+
+from math import isfinite
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardwise.catalog import read_cluster
+from shardwise.errors import ShardwiseError
+from shardwise.explain.explanation import explain
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.rules import find_errors
+from shardwise.search import IntRange, SearchBounds, search
+
+MODELS = ("gpt2", "llama-3.1-8b", "qwen3-30b-a3b", "mpt-7b", "pythia-160m", "gemma-2-9b")
+CLUSTERS = ("1xh100-sxm", "8xa100-sxm-40", "4xrtx-4090", "3xdgx-h100", "16xv100-sxm2-32", "8xmi300x")
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate")
+
+recipes = st.builds(
+    Recipe,
+    seq_len=st.sampled_from((128, 512, 1000, 1024, 4096, 32768)),
+    global_batch_size=st.sampled_from((None, 1, 7, 24, 64, 960)),
+    precision=st.sampled_from(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),
+    optimizer=st.sampled_from(("adamw", "adamw-8bit", "sgd", "adafactor", "muon")),
+    attention=st.sampled_from(("flash", "eager")),
+    adapter=st.sampled_from(("none", "lora", "qlora")),
+    compile=st.booleans(),
+    loss_chunks=st.sampled_from((1, 4)),
+)
+degrees = st.one_of(
+    st.none(), st.builds(lambda low, more: IntRange(low=low, high=low + more), st.integers(1, 9), st.integers(0, 8))
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    model=st.sampled_from(MODELS),
+    cluster=st.sampled_from(CLUSTERS),
+    engine=st.sampled_from(ENGINES),
+    recipe=recipes,
+    bounds=st.builds(SearchBounds, tp=degrees, pp=degrees, max_plans=st.just(3), max_predictions=st.just(6)),
+    objective=st.sampled_from(("step_time", "cost", "memory", "fewest_gpus")),
+)
+def test_every_question_has_an_answer(model, cluster, engine, recipe, bounds, objective):
+    try:
+        result = search(
+            model=read_model(model),
+            cluster=read_cluster(cluster),
+            recipe=recipe,
+            engine=engine,
+            bounds=bounds,
+            objective=objective,
+        )
+    except ShardwiseError:
+        return
+    for ranked in result.plans:
+        assert find_errors(ranked.plan) == ()
+        assert ranked.prediction.fits
+        assert isfinite(ranked.prediction.time.step_s)
+        assert ranked.prediction.time.step_s > 0
+        assert ranked.prediction.memory.needed_bytes > 0
+    if not result.plans:
+        assert result.closest is not None or result.rejected
+    shown = result.plans[0].plan if result.plans else result.closest and result.closest.plan
+    if shown is not None:
+        assert find_errors(shown) == ()
+        explanation = explain(shown)
+        assert explanation.findings
+        numbers = [quantity.value for finding in explanation.findings for quantity in finding.numbers]
+        assert all(isfinite(number) for number in numbers)
