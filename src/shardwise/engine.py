@@ -15,6 +15,7 @@ SelectivePolicy = Literal["operations", "core_attention"]
 Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
 LossKind = Literal[
     "torch",
+    "torch_parallel",
     "huggingface",
     "vocab_parallel",
     "vocab_parallel_fused",

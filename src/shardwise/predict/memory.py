@@ -51,8 +51,13 @@ def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
     inventory = stage_inventory(plan, stage)
     alive = allocated_at(inventory)
     peak = max(range(len(alive)), key=alive.__getitem__)
-    fixed = fixed_bytes(plan, stage)
-    reserved = reserved_bytes(inventory, peak_bytes=alive[peak], capacity_bytes=plan.cluster.gpu.memory_bytes - fixed)
+    fixed = fixed_bytes(plan)
+    reserved = reserved_bytes(
+        inventory,
+        peak_bytes=alive[peak],
+        capacity_bytes=plan.cluster.gpu.memory_bytes - fixed,
+        has_stream_pools=plan.layout.zero_stage == 3,
+    )
     at_peak = [tensor for tensor in inventory.tensors if tensor.born <= peak <= tensor.dies]
     return StageMemory(
         stage=stage.index,

@@ -184,16 +184,16 @@ class MemoryFloor:
         return table[:, 0], table[:, 1]
 
     def _fixed(self, rows: Candidates) -> FloatColumn:
-        """Context and communicators: they depend on which axes are in use, not on their sizes."""
+        """Context and communicators: they depend on which axes are in use, and on the peers of an all-to-all."""
         names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
 
         def outside_allocator(key: Key) -> tuple[float]:
             layout = Layout(dp_replicate=key[0], dp_shard=key[1], tp=key[2], cp=key[3], pp=key[4], ep=key[5])
-            return (
-                float(fixed_bytes(replace(self.probes.question, layout=layout), self.probes.context(Layout()).stage)),
-            )
+            return (float(fixed_bytes(replace(self.probes.question, layout=layout))),)
 
-        return look_up([np.minimum(rows.column(name), 2) for name in names], outside_allocator)[:, 0]
+        limits = (*(2 for _ in names[:-1]), self.probes.question.cluster.node.gpus_per_node)
+        columns = [np.minimum(rows.column(name), limit) for name, limit in zip(names, limits, strict=True)]
+        return look_up(columns, outside_allocator)[:, 0]
 
 
 def _unit_states(context: StageContext, unit: Unit) -> tuple[float, ...]:

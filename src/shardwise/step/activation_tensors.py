@@ -44,7 +44,7 @@ def activation_tensors(context: StageContext) -> Iterator[Tensor]:
             yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=timeline.forward, dies=dies)
         live = live_bytes(context, run)
         working = backward_temporaries(layer, context.block_context)
-        for moment in (moments.first_backward, moments.last_backward):
+        for moment in moments.inside:
             yield Tensor(
                 name=f"recomputed inside blocks[{run}]",
                 component="activations",

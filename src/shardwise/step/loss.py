@@ -21,6 +21,8 @@ class LossBytes:
 LOSS_BYTES: dict[LossKind, LossBytes] = {
     # logits 2, their fp32 copy 4, log-softmax 4; then log-softmax 4 with its gradient 4 and the softmax gradient 4.
     "torch": LossBytes(forward=10, backward=12, head=2),
+    # DTensor's loss parallel: forward holds one more fp32 copy, backward four, and the logits stay (traced).
+    "torch_parallel": LossBytes(forward=14, backward=18, head=4),
     # The model's output record keeps the 2-byte logits alive through backward.
     "huggingface": LossBytes(forward=10, backward=14, head=4),
     # Megatron's vocabulary-parallel loss works in place on one fp32 copy; the gradient is cast beside it.
@@ -48,7 +50,9 @@ UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_paralle
 def loss_kind(*, profile: EngineProfile, recipe: Recipe, tp: int) -> LossKind:
     """The loss a recipe asks for: the engine's own, compiled where the engine compiles it, or as the recipe says."""
     kind = _asked_for(profile=profile, recipe=recipe)
-    return "fused_in_place" if kind == "vocab_parallel_fused" and tp == 1 else kind
+    if tp == 1:
+        return "fused_in_place" if kind == "vocab_parallel_fused" else kind
+    return "torch_parallel" if kind == "torch" else kind
 
 
 def _asked_for(*, profile: EngineProfile, recipe: Recipe) -> LossKind:

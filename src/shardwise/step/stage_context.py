@@ -67,6 +67,18 @@ class StageContext:
         return self.plan.recipe.adapter != "none"
 
     @cached_property
+    def is_distributed_data_parallel(self) -> bool:
+        """Replicas whose gradients torch's DDP reduces in flat buckets."""
+        torch_engine = self.profile.sharding in ("fsdp2", "fsdp1")
+        return torch_engine and not self.gathers_parameters and self.plan.layout.data_parallel_size > 1
+
+    @cached_property
+    def has_persistent_gradients(self) -> bool:
+        """Gradients that are views of buffers allocated once: Megatron, DeepSpeed, DDP with bucket views."""
+        views = self.is_distributed_data_parallel and not self.profile.ddp_copies_gradients
+        return self.profile.has_persistent_gradients or views
+
+    @cached_property
     def is_autocast(self) -> bool:
         """fp32 modules under torch autocast: fp32 residual stream and cached low-precision weight copies."""
         torch_engine = self.profile.sharding in ("fsdp2", "fsdp1")

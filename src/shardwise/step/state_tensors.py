@@ -106,7 +106,7 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
     """Gradients live for the whole step when they are buffers or accumulate; otherwise each is born in its backward."""
     timeline = context.timeline
     name = f"{unit.name} gradients"
-    if context.profile.has_persistent_gradients:
+    if context.has_persistent_gradients:
         yield Tensor(name=name, component="gradients", num_bytes=num_bytes, born=0, dies=timeline.last)
         return
     if context.plan.num_microbatches > 1:
@@ -124,7 +124,16 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
             yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
         return
     moments = timeline.runs[unit.run]
-    one = num_bytes // unit.count
+    one = num_bytes // unit.count if unit.count > 1 else 0
+    if unit.count == 1:
+        yield Tensor(
+            name=name, component="gradients", num_bytes=num_bytes, born=moments.after_last, dies=timeline.optimizer
+        )
+        return
     # A block's own gradients appear while its activations go: they are counted from the moment after it.
-    for part, born in ((num_bytes - one, moments.last_backward), (one, moments.last_backward + 1)):
+    for part, born in (
+        (one, moments.after_first),
+        (num_bytes - 2 * one, moments.last_backward),
+        (one, moments.after_last),
+    ):
         yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)

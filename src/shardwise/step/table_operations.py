@@ -13,6 +13,7 @@ from shardwise.step.stage_context import StageContext
 
 LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
     "torch": (21, 22),
+    "torch_parallel": (26, 26),
     "huggingface": (29, 22),
     "vocab_parallel": (34, 14),
     "vocab_parallel_fused": (6, 4),

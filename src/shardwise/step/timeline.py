@@ -11,10 +11,22 @@ from shardwise.step.placement import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMoments:
-    """The backward of one run of identical blocks: memory just inside its first and its last executed block."""
+    """The backward of one run of identical blocks: inside and just after its first and its last executed block."""
 
     first_backward: int
+    after_first: int
     last_backward: int
+    after_last: int
+
+    @property
+    def inside(self) -> tuple[int, ...]:
+        """Moments inside a block's backward; one when the run is a single block."""
+        return tuple(dict.fromkeys((self.first_backward, self.last_backward)))
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """Moments just after a block's backward."""
+        return tuple(dict.fromkeys((self.after_first, self.after_last)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +65,10 @@ def stage_timeline(stage: Stage) -> Timeline:
     spans: list[RunMoments] = []
     number = stage.num_layers
     for _, count in reversed(stage.layer_runs):
-        first = len(moments)
-        moments.append(Moment(phase="backward", name=f"backward of block {number} of {stage.num_layers}"))
+        first = _add_block(moments, number, stage)
+        last = _add_block(moments, number - count + 1, stage) if count > 1 else first
         number -= count
-        moments.append(Moment(phase="backward", name=f"backward of block {number + 1} of {stage.num_layers}"))
-        spans.append(RunMoments(first_backward=first, last_backward=first + 1))
+        spans.append(RunMoments(first_backward=first, after_first=first + 1, last_backward=last, after_last=last + 1))
     backward_end = len(moments)
     moments += [
         Moment(phase="backward", name="end of backward"),
@@ -75,3 +86,11 @@ def stage_timeline(stage: Stage) -> Timeline:
         optimizer=backward_end + 1,
         checkpoint=backward_end + 2,
     )
+
+
+def _add_block(moments: list[Moment], number: int, stage: Stage) -> int:
+    """Append the moments inside and just after the backward of one block; the index of the first."""
+    where = f"block {number} of {stage.num_layers}"
+    moments.append(Moment(phase="backward", name=f"backward of {where}"))
+    moments.append(Moment(phase="backward", name=f"reduction after {where}"))
+    return len(moments) - 2

@@ -1,0 +1,123 @@
+"""Buffers of fully sharded data parallelism: gathered units and gradients on their way to a reduce-scatter."""
+
+from collections.abc import Iterator
+
+from shardwise.ledger import MemoryComponent
+from shardwise.step.inventory import Tensor
+from shardwise.step.stage_context import StageContext, Unit
+from shardwise.step.timeline import RunMoments
+
+DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
+DEEPSPEED_LIVE_ELEMENTS = 1_000_000_000
+DEEPSPEED_PREFETCH_ELEMENTS = 50_000_000
+"""DeepSpeed ``runtime/zero/config.py`` defaults: bucket sizes, live parameters, prefetch bucket."""
+
+FORWARD_COPIES = {"fsdp2": 3, "fsdp1": 2}
+"""A unit in forward: its parameters and, under FSDP2, two flat all-gather outputs; FSDP1 gathers in place and
+prefetches one unit."""
+
+
+def tensor(name: str, component: MemoryComponent, num_bytes: float, born: int, dies: int) -> Tensor:
+    """A tensor of the inventory, its bytes rounded."""
+    return Tensor(name=name, component=component, num_bytes=round(num_bytes), born=born, dies=dies)
+
+
+def trainable_elements(context: StageContext, unit: Unit) -> int:
+    """Elements of one unit that get a gradient on this rank."""
+    return unit.adapter.full if context.has_adapter else unit.base.full
+
+
+def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
+    """Units gathered for computing and gradients waiting for their reduce-scatter.
+
+    Inside a block's backward its parameters, the prefetched next unit and the previous block's reduce-scatter input
+    are alive; just after it, its own whole gradients and reduce-scatter input. In a pipeline every stage keeps its
+    blocks gathered and accumulates whole gradients in the reduce dtype until the last micro-batch.
+
+    Source: torch 2.11 ``distributed/fsdp/_fully_shard/`` (``_fsdp_param_group.py``, ``_fsdp_collectives.py``) and
+        ``distributed/pipelining/stage.py`` (``backward_maybe_with_nosync``); the order of the frees was read off
+        allocation traces on an H100 (``benchmarks/results``).
+    """
+    timeline, reduce = context.timeline, context.states.reduce_bytes
+    keeps_gathered = not context.plan.layout.reshard_after_forward or context.plan.layout.pp > 1
+    blocks = [unit for unit in context.units if unit.is_block]
+    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
+    if keeps_gathered:
+        total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
+        yield tensor("gathered blocks", "gathered_parameters", total, timeline.forward, timeline.backward_end - 1)
+    else:
+        copies = FORWARD_COPIES.get(context.profile.sharding, 2)
+        forward = timeline.forward
+        yield tensor("gathered blocks (forward)", "gathered_parameters", copies * largest, forward, forward)
+        if timeline.loss_backward > forward:
+            last = timeline.head_backward
+            yield tensor("gathered last block", "gathered_parameters", largest, timeline.loss_forward, last)
+    if context.plan.layout.pp > 1:
+        trained = sum(trainable_elements(context, unit) * unit.count for unit in context.units)
+        yield tensor("whole gradients", "gradients", reduce * trained, timeline.forward, timeline.backward_end)
+    for unit in blocks:
+        moments = timeline.runs[unit.run]
+        yield from _gradients_on_their_way(context, unit, moments)
+        if not keeps_gathered:
+            yield from _gathered_in_backward(context, unit, moments)
+    yield from _root_unit(context)
+
+
+def _gathered_in_backward(context: StageContext, unit: Unit, moments: RunMoments) -> Iterator[Tensor]:
+    """A block's parameters while it goes backward, and the next one's flat gather until there is none."""
+    gathered = context.gathered_bytes(unit)
+    name = "gathered and prefetched block"
+    if unit.count > 1:
+        yield tensor(name, "gathered_parameters", 2 * gathered, moments.first_backward, moments.after_first)
+    is_final = unit.run == 0
+    yield tensor(
+        name, "gathered_parameters", gathered * (1 if is_final else 2), moments.last_backward, moments.last_backward
+    )
+
+
+def _gradients_on_their_way(context: StageContext, unit: Unit, moments: RunMoments) -> Iterator[Tensor]:
+    """The previous block's reduce-scatter input inside a block; its own gradients and input just after it."""
+    states = context.states
+    trained = trainable_elements(context, unit)
+    name = "gradients being reduced"
+    is_last_executed_first = unit.run == len(context.layer_runs) - 1
+    for moment in moments.inside:
+        has_previous = not (is_last_executed_first and moment == moments.first_backward)
+        waiting = states.reduce_bytes * trained if has_previous else 0
+        yield tensor(name, "communication_buffers", waiting, moment, moment)
+    for moment in moments.after:
+        has_previous = not (is_last_executed_first and moment == moments.after_first)
+        waiting = (states.compute_bytes + states.reduce_bytes * (1 + has_previous)) * trained
+        yield tensor(name, "communication_buffers", waiting, moment, moment)
+
+
+def _root_unit(context: StageContext) -> Iterator[Tensor]:
+    """Embedding and head: gathered until the first block's backward, their gradients reduced when backward ends."""
+    timeline, states = context.timeline, context.states
+    end = timeline.backward_end
+    for unit in context.units:
+        if unit.is_block:
+            continue
+        elements, head = unit.base.full, context.head_elements
+        gathered = states.compute_bytes * elements
+        yield tensor("gathered embedding and head", "gathered_parameters", gathered, timeline.forward, end - 1)
+        if not context.has_adapter:
+            whole = states.compute_bytes * head
+            yield tensor("head gradient", "communication_buffers", whole, timeline.head_backward, end - 1)
+            waiting = states.compute_bytes * (elements - head) + states.reduce_bytes * elements
+            yield tensor("embedding gradients being reduced", "communication_buffers", waiting, end, end)
+
+
+def zero_3_tensors(context: StageContext) -> Iterator[Tensor]:
+    """DeepSpeed ZeRO-3: up to a fixed number of gathered elements stay alive, and flat buckets for gradients.
+
+    Source: DeepSpeed ``runtime/zero/config.py`` and ``partitioned_param_coordinator.py``.
+    """
+    timeline, states = context.timeline, context.states
+    whole = sum(unit.base.full * unit.count for unit in context.units)
+    trained = sum(trainable_elements(context, unit) * unit.count for unit in context.units)
+    live = min(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
+    buckets = 2 * min(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
+    end = timeline.backward_end
+    yield tensor("gathered live parameters", "gathered_parameters", live, timeline.forward, end)
+    yield tensor("reduce buckets", "communication_buffers", buckets, timeline.loss_backward, end)
