@@ -8,6 +8,7 @@ import numpy as np
 from shardwise.errors import LayoutError
 from shardwise.plan import Plan
 from shardwise.rules import OFFERS
+from shardwise.rules.degrees import divisors
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, IntColumn, Key, expand, option_counts
 
@@ -116,11 +117,11 @@ class Space:
         names = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
         asked = {name: getattr(self.bounds, name) for name in names}
         text = ", ".join(f"{name}={_range_text(limit)}" for name, limit in asked.items() if limit is not None)
-        divisors = ", ".join(str(divisor) for divisor in _divisors(world)[:12])
+        allowed = ", ".join(str(divisor) for divisor in divisors(world)[:12])
         return LayoutError(
             f"no product of degrees with {text} is the world size {world}",
             code="search-bounds",
-            fix=f"allow degrees that divide {world}: {divisors}",
+            fix=f"allow degrees that divide {world}: {allowed}",
         )
 
     def _sequence_parallel_options(self, key: Key) -> Sequence[Key]:
@@ -135,7 +136,7 @@ class Space:
         if moe is None:
             return ((1,),) if limit is None or limit.allows(1) else ((limit.low,),)
         world = self.question.cluster.num_gpus
-        found = [degree for degree in _divisors(moe.num_experts) if degree <= world]
+        found = [degree for degree in divisors(moe.num_experts) if degree <= world]
         return _pinned(found, limit)
 
     def _pipeline_options(self, key: Key) -> Sequence[Key]:
@@ -181,13 +182,8 @@ class Space:
         return [(RECOMPUTES.index(name),) for name in names]
 
 
-def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
-
-
 def _allowed_divisors(number: int, limit: IntRange | None) -> list[int]:
-    return [divisor for divisor in _divisors(number) if limit is None or limit.allows(divisor)]
+    return [divisor for divisor in divisors(number) if limit is None or limit.allows(divisor)]
 
 
 def _pinned(found: Sequence[int], limit: IntRange | None) -> Sequence[Key]:
