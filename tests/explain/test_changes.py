@@ -108,3 +108,12 @@ def test_megatron_is_not_offered_what_it_does_not_have():
     asked = plan(engine="megatron", layout=Layout(dp_shard=8, zero_stage=1), micro_batch_size=4)
     edits = [change.edit for change in changes_of(asked)[1]]
     assert not any("adamw-8bit" in edit or "precision=bf16" in edit for edit in edits)
+
+
+def test_a_borderline_plan_is_offered_what_makes_it_safe():
+    lengths = range(8192, 16384, 256)
+    plans = (plan(seq_len=length, global_batch_size=64) for length in lengths)
+    borderline = next(asked for asked in plans if predict(asked).memory.is_borderline)
+    _, changes = changes_of(borderline)
+    assert changes
+    assert not any(change.is_borderline for change in changes)

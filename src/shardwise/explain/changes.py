@@ -18,15 +18,16 @@ MAX_COMBINED = 3
 
 
 def smallest_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES) -> tuple[VerifiedChange, ...]:
-    """Changes that make a plan fit, or that save most when no single one does; smallest first.
+    """Changes that make a plan fit safely, or that save most when no single one does; smallest first.
 
     When one edit is not enough, the edits that save most for their effort are added up until the plan fits.
     """
     tried = list(verify_edits(smaller_edits(plan), plan=plan, prediction=prediction))
     saving = [change for change in tried if change.saved_bytes > 0]
     fitting = sorted((change for change in saving if change.fits), key=_by_effort)
+    safe = [change for change in fitting if not change.is_borderline]
     if fitting:
-        return tuple(fitting[:limit])
+        return tuple((safe or fitting)[:limit])
     combined = _combine(plan, prediction)
     helpful = sorted(saving, key=lambda change: -change.saved_bytes)[: limit - len(combined)]
     return (*combined, *helpful)
@@ -59,6 +60,7 @@ def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
         effort=edit.effort,
         plan=edit.plan,
         fits=predicted.fits,
+        is_borderline=predicted.memory.is_borderline,
         device_used_bytes=predicted.memory.worst.device_used_bytes,
         saved_bytes=prediction.memory.needed_bytes - predicted.memory.needed_bytes,
         step_s=predicted.time.step_s,

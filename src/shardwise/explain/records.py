@@ -66,6 +66,8 @@ class VerifiedChange:
     """0 a flag, 1 a different layout, 2 a different way to train, 3 other or more hardware."""
     plan: Plan
     fits: bool
+    is_borderline: bool = False
+    """Whether the device lies inside the memory band of the edited plan."""
     device_used_bytes: Bytes
     saved_bytes: Bytes
     """Of what the device cannot do without, against the plan it was made from; negative when it needs more."""
