@@ -55,7 +55,7 @@ def row_text(row: RowAccuracy) -> str:
 def summary_lines(report: AccuracyReport) -> Iterator[str]:
     """The tables per family and over all of them."""
     yield f"\n{'family':18s} {'scope':9s} {'n':>4s} {'median':>8s} {'|median|':>8s} {'p90':>7s} {'max':>7s}"
-    for summary in (*report.families, *report.reported, *report.fitted):
+    for summary in (*report.families, *report.overall, *report.reported, *report.fitted):
         yield (
             f"{summary.name:18s} {summary.scope:9s} {summary.num_readings:4d} "
             f"{summary.median_signed_fraction * 100:+7.1f}% {summary.median_absolute_fraction * 100:7.1f}% "

@@ -134,6 +134,7 @@ REPORT = AccuracyReport(
         RowAccuracy(run=RUN, predicted_bytes=57 * GIB, predicted_fits=True, signed_error_fraction=-0.0339, refusal=""),
     ),
     families=(SUMMARY,),
+    overall=(SUMMARY,),
     reported=(SUMMARY,),
     fitted=(),
     fits=FITS,

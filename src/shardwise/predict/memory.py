@@ -10,8 +10,10 @@ from shardwise.step.placement import Stage, pipeline_stages
 from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import Bytes
 
-LOW_FRACTION = 0.95
-HIGH_FRACTION = 1.10
+LOW_FRACTION = 0.97
+HIGH_FRACTION = 1.08
+"""Band on the peak: eight in ten of 235 published allocated and reserved readings lie between 0.976 and 1.074 of the
+prediction (``shardwise validate``); rounded outward."""
 
 
 def predict_memory(plan: Plan) -> MemoryPrediction:

@@ -12,6 +12,7 @@ def validation_object(report: AccuracyReport) -> dict[str, object]:
     return {
         "schema": VALIDATION_SCHEMA,
         "families": _summaries(report.families),
+        "overall": _summaries(report.overall),
         "reported": _summaries(report.reported),
         "fitted": _summaries(report.fitted),
         "fits": fit_object(report.fits),

@@ -51,7 +51,7 @@ def errors_table(report: AccuracyReport) -> Table:
     for summary in report.families:
         table.add_row(*_error_cells(summary))
     table.add_section()
-    for summary in (*report.reported, *report.fitted):
+    for summary in (*report.overall, *report.reported, *report.fitted):
         table.add_row(*_error_cells(summary))
     return table
 
