@@ -53,7 +53,7 @@ RUN_FAMILIES = {
 }
 """Family of a ``runs.csv`` row by the repository that published it; its ids say nothing about the source."""
 
-TABLES = ("memory", "runs", "throughput", "cost", "readings", "components")
+TABLES = ("memory", "runs", "throughput", "cost", "readings", "components", "recipes")
 
 
 @lru_cache

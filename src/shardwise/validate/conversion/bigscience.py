@@ -8,6 +8,7 @@ from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
 from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
+from shardwise.validate.records import UnusedRow
 from shardwise.validate.rows import MeasurementRow
 
 BLOOM_VOCAB_SIZE = 250_880
@@ -34,6 +35,19 @@ BALANCED_WITH_EMBEDDING_FROM = "BLOOMT-121"
 
 def convert_bloom_row(row: MeasurementRow) -> Conversion:
     """A BLOOMT row: GPT of about 200B on up to 384 A100, DeepSpeed pipeline and ZeRO stage 1."""
+    if row.id == "BLOOMT-047":
+        return unused(row, "65GB printed where a larger micro-batch takes 56GB; a misprint")
+    plan = bloom_plan(row)
+    if isinstance(plan, UnusedRow):
+        return plan
+    if row.text("status") == "oom":
+        return measured(row, plan, None, outcome="oom", assumptions=BLOOM_ASSUMPTIONS)
+    reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="device")
+    return measured(row, plan, reading, assumptions=BLOOM_ASSUMPTIONS)
+
+
+def bloom_plan(row: MeasurementRow) -> Plan | UnusedRow:
+    """The plan of a BLOOMT row, for its memory and its rate."""
     num_gpus, hidden, tp, pp, dp = (row.integer(name) for name in ("n_gpus", "d_model", "tp", "pp", "dp"))
     micro_batch, global_batch = row.integer("micro_batch"), row.integer("global_batch")
     if not (num_gpus and hidden and tp and pp and dp and micro_batch and global_batch):
@@ -43,11 +57,8 @@ def convert_bloom_row(row: MeasurementRow) -> Conversion:
     )
     if layers is None:
         return unused(row, "depth not stated and not recoverable from the printed size")
-    if row.id == "BLOOMT-047":
-        return unused(row, "65GB printed where a larger micro-batch takes 56GB; a misprint")
-    model = _bloom(hidden_size=hidden, num_layers=layers, num_heads=_heads(row, hidden), vocab_size=BLOOM_VOCAB_SIZE)
-    plan = Plan(
-        model=model,
+    return Plan(
+        model=_bloom(hidden_size=hidden, num_layers=layers, num_heads=_heads(row, hidden), vocab_size=BLOOM_VOCAB_SIZE),
         cluster=cluster_for(gpu_label=row.text("gpu"), num_gpus=num_gpus),
         recipe=Recipe(
             seq_len=2048,
@@ -67,10 +78,6 @@ def convert_bloom_row(row: MeasurementRow) -> Conversion:
         ),
         engine="deepspeed",
     )
-    if row.text("status") == "oom":
-        return measured(row, plan, None, outcome="oom", assumptions=BLOOM_ASSUMPTIONS)
-    reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="device")
-    return measured(row, plan, reading, assumptions=BLOOM_ASSUMPTIONS)
 
 
 def layers_of_printed_size(*, size_params: float, hidden_size: int, pp: int) -> int | None:

@@ -15,6 +15,7 @@ from shardwise.validate.conversion.parts import (
     row_shape,
     unused,
 )
+from shardwise.validate.records import UnusedRow
 from shardwise.validate.rows import MeasurementRow
 
 ASSUMPTIONS = (
@@ -91,8 +92,19 @@ class _Run:
 
 def convert_row(row: MeasurementRow) -> Conversion:
     """A TTITAN or TTPAPER row."""
+    plan = titan_plan(row)
+    if isinstance(plan, UnusedRow):
+        return plan
+    reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="reserved")
+    return measured(row, plan, reading, assumptions=ASSUMPTIONS)
+
+
+def titan_plan(row: MeasurementRow) -> Plan | UnusedRow:
+    """The plan of a row of torchtitan's own tables, for its memory and its rate."""
     if row.id in CONTRADICTED:
         return unused(row, "paper and repository print different layouts, 16 and 8 stages, for a run of the same rate")
+    if row.text("recompute") not in RECOMPUTE:
+        return unused(row, "recomputation of every second layer cannot be expressed in a recipe")
     shape = row_shape(row)
     dp, tp, pp, cp = (row.integer(name) or 1 for name in ("dp", "tp", "pp", "cp"))
     global_batch, num_gpus, seq_len = (row.integer(name) for name in ("global_batch", "n_gpus", "seq_len"))
@@ -110,8 +122,7 @@ def convert_row(row: MeasurementRow) -> Conversion:
         precision="fp8-mixed" if "float8" in row.text("precision") else "bf16-mixed",
         compile=row.text("compile") == "yes",
     )
-    reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="reserved")
-    return measured(row, _plan(run), reading, assumptions=ASSUMPTIONS)
+    return _plan(run)
 
 
 def convert_run(row: MeasurementRow) -> Conversion:
