@@ -23,7 +23,7 @@ from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import plan_from, read_log
 
 if TYPE_CHECKING:
-    from shardwise.explain.records import Finding
+    from shardwise.explain import Finding
     from shardwise.plan import Plan
 
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":
-    from shardwise.explain.out_of_memory import explain_allocation, explain_out_of_memory
+    from shardwise.explain import explain_allocation, explain_out_of_memory
 
     plan = None if arguments.source is None else plan_from(arguments)
     if arguments.allocation_bytes is not None:
@@ -70,7 +70,7 @@ def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":
 
 def _strategies(plan: "Plan") -> "tuple[Finding, ...]":
     from shardwise.cli.progress import waiting
-    from shardwise.explain.strategy import advise
+    from shardwise.explain import advise
 
     with waiting("trying strategies"):
         return advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
@@ -90,7 +90,7 @@ def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespa
 
 
 def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
-    from shardwise.explain.explanation import explain
+    from shardwise.explain import explain
 
     explanation = explain(plan)
     if arguments.is_json:
