@@ -153,15 +153,15 @@ def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | N
     states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
     params = plan.model.num_params / layout.tp
     whole = states.gradient_bytes * params
-    headroom = prediction.memory.headroom_bytes
-    affordable = whole < headroom
+    spare = prediction.memory.spare_bytes
+    affordable = whole < spare
     return Finding(
         topic="caution",
         claim=f"Gradients are reduced (and weights gathered) in each of {plan.num_microbatches} micro-batches; "
         f"reducing only in the last one would keep {format_gib(whole)} of whole gradients per GPU.",
         numbers=(
             Quantity(name="whole gradients", value=whole, unit="bytes"),
-            Quantity(name="headroom", value=headroom, unit="bytes"),
+            Quantity(name="spare", value=spare, unit="bytes"),
         ),
         because="FSDP and ZeRO-2 save gradient memory by dividing them as soon as they exist; DDP accumulates locally "
         "and communicates once",

@@ -155,6 +155,8 @@ def _largest_tensors(memory: MemoryPrediction) -> Finding | None:
         topic="memory",
         claim=f"The largest entry alive at the peak is {name}: {format_gib(num_bytes)}.",
         numbers=tuple(Quantity(name=name, value=num_bytes, unit="bytes") for name, num_bytes in tensors),
+        because="blocks[i] are the stage's i-th run of equal transformer blocks, all of them together; what is kept is "
+        "kept from forward to backward",
     )
 
 

@@ -31,7 +31,7 @@ TIME_MEANINGS: dict[TimeComponent, tuple[str, str]] = {
 
 def time_findings(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
     """Step time with its band, the dominant cost beyond useful compute, exposed communication, and utilisation."""
-    found = [_step(plan, prediction), _overhead(prediction), _exposed(prediction), _utilisation(prediction)]
+    found = [_step(plan, prediction), _overhead(prediction), _exposed(plan, prediction), _utilisation(prediction)]
     return tuple(finding for finding in found if finding is not None)
 
 
@@ -79,7 +79,7 @@ def _overhead(prediction: Prediction) -> Finding | None:
     )
 
 
-def _exposed(prediction: Prediction) -> Finding | None:
+def _exposed(plan: Plan, prediction: Prediction) -> Finding | None:
     entries = sorted(prediction.time.communication, key=lambda entry: -entry.exposed_s)
     exposed = [entry for entry in entries if entry.exposed_s > 0]
     if not exposed:
@@ -90,7 +90,7 @@ def _exposed(prediction: Prediction) -> Finding | None:
         claim=f"Most exposed: {_entry_text(top)}, {format_seconds(top.exposed_s)} of its "
         f"{format_seconds(top.total_s)} are not hidden.",
         numbers=tuple(Quantity(name=f"{entry.name} exposed", value=entry.exposed_s, unit="s") for entry in exposed[:6]),
-        suggestion=_communication_remedy(top),
+        suggestion=_communication_remedy(top, plan),
     )
 
 
@@ -101,14 +101,14 @@ def _entry_text(entry: CommunicationEntry) -> str:
     )
 
 
-def _communication_remedy(entry: CommunicationEntry) -> str:
+def _communication_remedy(entry: CommunicationEntry, plan: Plan) -> str:
+    hybrid = "HSDP (dp_shard inside a node, dp_replicate across), " if plan.cluster.num_nodes > 1 else ""
     remedies = {
         "tp": "a smaller tp, and tp only inside the fast domain; sequence_parallel moves the same bytes in halves",
         "cp": "a smaller cp, or longer sequences per rank so that attention hides the exchange",
         "pp": "fewer stages or chunks: every boundary sends the residual stream once each way",
         "ep": "keep ep inside a node, or fewer experts per token across nodes",
-        "dp_shard": "HSDP (dp_shard inside a node, dp_replicate across), fewer micro-batches that re-gather, or larger "
-        "micro-batches to hide it",
+        "dp_shard": f"{hybrid}fewer and larger micro-batches: each of them gathers and reduces again, and hides more",
         "dp_replicate": "larger batches per step: gradients are reduced once per step whatever the batch",
     }
     return remedies.get(entry.axis, "")

@@ -23,7 +23,7 @@ from shardwise.search.candidates import (
     Key,
     look_up,
 )
-from shardwise.search.probes import PIPELINE_KEYS, Probes, WatchedStage, watched_index
+from shardwise.search.probes import PIPELINE_KEYS, ProbedBatch, Probes, WatchedStage, watched_index
 from shardwise.step.activation_tensors import logit_tensors, resident
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.held_weights import HeldWeights
@@ -33,6 +33,8 @@ from shardwise.step.states import QUANTISED_BYTES, unit_states
 
 __all__ = ["MemoryFloor"]
 
+ONE_TOKEN = ProbedBatch(seq_len=1)
+"""For what does not depend on the batch."""
 NUM_STATES = 3
 """Parameters, gradients, optimizer."""
 
@@ -173,7 +175,9 @@ class MemoryFloor:
         def alive(key: Key) -> tuple[float, ...]:
             tp, ep, is_gathered, is_piped, has_embedding, has_head, *blocks = key
             layout = Layout(tp=tp, ep=ep, pp=1 + is_piped, zero_stage=3 if is_gathered else 0)
-            context = self.probes.context(layout, seq_len=1, tables=(has_embedding, has_head), blocks=tuple(blocks))
+            context = self.probes.context(
+                layout, batch=ONE_TOKEN, tables=(has_embedding, has_head), blocks=tuple(blocks)
+            )
             moments = (context.timeline.forward, context.timeline.loss_forward)
             tensors = tuple(buffer_tensors(context))
             return tuple(float(sum(t.num_bytes for t in tensors if t.born <= at <= t.dies)) for at in moments)

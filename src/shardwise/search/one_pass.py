@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.plan import Plan
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, Mask, group_rows
+from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, group_rows
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.memory_floor import MemoryFloor
 from shardwise.search.probes import Probes
@@ -66,15 +66,11 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     evaluator = Evaluator(rows, floor_bytes=floor_bytes, question=question)
     if len(rows):
         step_s = TimeEstimate(probes=probes).step_s(rows, num_microbatches=valid.num_microbatches[small])
-        _walk(
-            evaluator,
-            rows,
-            step_s=step_s,
-            floor_bytes=floor_bytes,
-            question=question,
-            objective=objective,
-            bounds=bounds,
-        )
+        first, second = _orders(rows, step_s, floor_bytes / capacity_bytes, question=question, objective=objective)
+        num_families = len(np.unique(group_rows([rows.column(name) for name in FAMILY])[0]))
+        per_family = max(MIN_PER_FAMILY, bounds.max_predictions // num_families)
+        evaluator.walk(first, max_fitting=bounds.max_predictions, max_per_family=per_family)
+        evaluator.walk(second, max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
     num_too_big = valid.num_too_big + int(np.count_nonzero(~small)) + evaluation.num_too_big
     num_fitting = len(evaluation.fitting)
@@ -124,27 +120,14 @@ def _frugal(rows: Candidates, bounds: SearchBounds) -> Candidates:
     )
 
 
-def _walk(
-    evaluator: Evaluator,
-    rows: Candidates,
-    *,
-    step_s: FloatColumn,
-    floor_bytes: FloatColumn,
-    question: Plan,
-    objective: Objective,
-    bounds: SearchBounds,
-) -> None:
-    """Predict what the objective asks for first, and a few of the other end for the Pareto front."""
+def _orders(
+    rows: Candidates, step_s: FloatColumn, floor_share: FloatColumn, *, question: Plan, objective: Objective
+) -> tuple[IntColumn, IntColumn]:
+    """What the objective asks for first, and the other end of the Pareto front."""
     zero_stage = OFFERS[question.engine].default_zero_stage
-    by_memory = best_first(floor_bytes, rows, default_zero_stage=zero_stage)
+    by_memory = best_first(floor_share, rows, default_zero_stage=zero_stage)
     by_memory = by_memory[step_s[by_memory] <= SLOWEST_RATIO * step_s.min()]
-    share = floor_bytes / question.cluster.gpu.memory_bytes
-    penalty = np.where(
-        share > TIGHT_FRACTION, TIGHT_PENALTY, np.where(share > BORDERLINE_FRACTION, BORDERLINE_PENALTY, 1)
-    )
+    borderline = np.where(floor_share > BORDERLINE_FRACTION, BORDERLINE_PENALTY, 1.0)
+    penalty = np.where(floor_share > TIGHT_FRACTION, TIGHT_PENALTY, borderline)
     by_time = best_first(step_s * penalty, rows, resolution=RESOLUTION, default_zero_stage=zero_stage)
-    num_families = len(np.unique(group_rows([rows.column(name) for name in FAMILY])[0]))
-    per_family = max(MIN_PER_FAMILY, bounds.max_predictions // num_families)
-    first, second = (by_memory, by_time) if objective == "memory" else (by_time, by_memory)
-    evaluator.walk(first, max_fitting=bounds.max_predictions, max_per_family=per_family)
-    evaluator.walk(second, max_fitting=OTHER_END, max_per_family=OTHER_END)
+    return (by_memory, by_time) if objective == "memory" else (by_time, by_memory)

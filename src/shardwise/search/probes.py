@@ -16,7 +16,7 @@ from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, Float
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 
-__all__ = ["PIPELINE_KEYS", "WATCHED_STAGES", "Probes", "WatchedStage", "watched_index"]
+__all__ = ["PIPELINE_KEYS", "WATCHED_STAGES", "ProbedBatch", "Probes", "WatchedStage", "watched_index"]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
 WATCHED_STAGES = 3
@@ -33,6 +33,19 @@ class WatchedStage:
     """``(rows, distinct block shapes)``"""
     has_embedding: IntColumn
     has_head: IntColumn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedBatch:
+    """The batch of a made-up stage."""
+
+    micro_batch_size: int = 1
+    num_microbatches: int = 1
+    seq_len: int | None = None
+    """``None`` for the question's own."""
+
+
+ONE_SEQUENCE = ProbedBatch()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +99,7 @@ class Probes:
         self,
         layout: Layout,
         *,
-        seq_len: int | None = None,
-        micro_batch_size: int = 1,
-        num_microbatches: int = 1,
+        batch: ProbedBatch = ONE_SEQUENCE,
         recompute: int | None = None,
         tables: tuple[int, int] = (1, 1),
         blocks: tuple[int, ...] | None = None,
@@ -97,9 +108,9 @@ class Probes:
         asked = self.question.recipe
         recipe = replace(
             asked,
-            micro_batch_size=micro_batch_size,
-            seq_len=seq_len or asked.seq_len,
-            global_batch_size=micro_batch_size * num_microbatches * layout.data_parallel_size,
+            micro_batch_size=batch.micro_batch_size,
+            seq_len=batch.seq_len or asked.seq_len,
+            global_batch_size=batch.micro_batch_size * batch.num_microbatches * layout.data_parallel_size,
             recompute=asked.recompute if recompute is None else RECOMPUTES[recompute],
         )
         counts = blocks if blocks is not None else (1,) * len(self.shapes)

@@ -25,7 +25,7 @@ from shardwise.search.candidates import (
     Key,
     look_up,
 )
-from shardwise.search.probes import Probes, WatchedStage
+from shardwise.search.probes import ProbedBatch, Probes, WatchedStage
 from shardwise.step.block_operations import block_operations, recomputed_operations
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
@@ -152,7 +152,9 @@ class TimeEstimate:
     def _head_seconds(self, rows: Candidates) -> FloatColumn:
         def of_head(key: Key) -> tuple[float, ...]:
             tp, cp, micro_batch_size = key
-            context = self.probes.context(Layout(tp=tp, cp=cp, zero_stage=0), micro_batch_size=micro_batch_size)
+            context = self.probes.context(
+                Layout(tp=tp, cp=cp, zero_stage=0), batch=ProbedBatch(micro_batch_size=micro_batch_size)
+            )
             times = self._phase_times(tuple(head_operations(context, operation_context(context))))
             return (times.forward_s, times.backward_s, times.weight_backward_s, 0.0, 0.0)
 
@@ -187,7 +189,7 @@ class TimeEstimate:
         def of_one_send(key: Key) -> tuple[float]:
             tp, cp, sequence_parallel, micro_batch_size, stride = key
             layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel))
-            block = self.probes.context(layout, micro_batch_size=micro_batch_size).block_context
+            block = self.probes.context(layout, batch=ProbedBatch(micro_batch_size=micro_batch_size)).block_context
             num_bytes = block.tokens * block.hidden_size * block.element_bytes // block.sequence_shards
             if not stride:
                 return (0.0,)
@@ -243,7 +245,7 @@ class TimeEstimate:
 
     def _sharding_seconds(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[float, ...]:
         """Exposed and hideable communication and work of data parallelism: once per step, then per micro-batch."""
-        context = self.probes.context(layout, num_microbatches=PROBED_MICROBATCHES, blocks=blocks)
+        context = self.probes.context(layout, batch=ProbedBatch(num_microbatches=PROBED_MICROBATCHES), blocks=blocks)
         calls = tuple(data_parallel_collectives(context))
         operation = operation_context(context)
         update = self._phase_times(tuple(optimizer_operations(context, operation)))
@@ -272,7 +274,11 @@ class TimeEstimate:
             tp=tp, cp=cp, ep=ep, sequence_parallel=bool(sequence_parallel), zero_stage=3 if zero_stage else 0
         )
         return self.probes.context(
-            layout, micro_batch_size=micro_batch_size, recompute=NO_RECOMPUTE, blocks=blocks, tables=(0, 0)
+            layout,
+            batch=ProbedBatch(micro_batch_size=micro_batch_size),
+            recompute=NO_RECOMPUTE,
+            blocks=blocks,
+            tables=(0, 0),
         )
 
     def _seconds(self, collectives: tuple[Collective, ...]) -> tuple[float, float]:
