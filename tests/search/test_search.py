@@ -1,5 +1,6 @@
 """What a search promises: exact batches, pinned axes, one answer, reasons, and an answer when nothing fits."""
 
+import json
 import time
 from dataclasses import replace
 
@@ -129,7 +130,9 @@ def test_less_memory_is_found_when_memory_is_the_objective():
 def test_the_fewest_gpus_that_fit_are_used_when_asked():
     """8.03e9 x 16 B are 119.7 GiB of states: one 8-GPU node holds them, so two are not needed."""
     result = plan_8b(cluster="2xdgx-h100", objective="fewest_gpus")
-    assert result.plans[0].plan.cluster.num_gpus == 8
+    plan = result.plans[0].plan
+    assert plan.cluster.num_gpus == 8
+    assert read_cluster(json.loads(plan.cluster.spec_json)) == plan.cluster
 
 
 def test_offload_is_searched_only_when_nothing_fits_without_it():

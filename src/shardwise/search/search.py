@@ -14,6 +14,7 @@ from shardwise.rules import OFFERS, RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.closest import closest_plan
+from shardwise.search.clusters import with_num_nodes
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import Found, find
 from shardwise.search.ranking import pareto_front, rank
@@ -107,7 +108,7 @@ def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
     few = replace(bounds, max_predictions=8)
     for nodes in range(1, num_nodes):
         if num_nodes % nodes == 0:
-            smaller = replace(question, cluster=replace(question.cluster, num_nodes=nodes))
+            smaller = replace(question, cluster=with_num_nodes(question.cluster, nodes))
             if find(smaller, few).evaluation.fitting:
                 return smaller
     return question
