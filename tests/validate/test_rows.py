@@ -12,7 +12,7 @@ def test_the_tables_have_the_rows_they_were_published_with():
 
 
 def test_every_row_has_an_id_a_source_and_where_known_a_date():
-    for table in ("memory", "runs", "throughput", "cost", "readings", "components"):
+    for table in ("memory", "runs", "throughput", "cost", "readings", "components", "recipes"):
         for row in read_rows(table):
             assert row.id
             assert row.text("source")

@@ -5,47 +5,104 @@ state enough to be repeated are counted, and listed with the reason by --unused.
 """
 
 import argparse
+from collections.abc import Collection
+from pathlib import Path
 
 from shardwise.cli.command import EXIT_OK, UsageError
 from shardwise.cli.options import add_json_option
-from shardwise.cli.output import stdout_style, write_line
+from shardwise.cli.output import require_free, stdout_style, write_file, write_line
 from shardwise.cli.progress import waiting
+
+QUANTITIES = ("memory", "time")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which families, and whether every row is shown."""
+    """Which quantity and families, and whether every row is shown."""
     add_json_option(parser)
+    parser.add_argument(
+        "--quantity", choices=QUANTITIES, default="memory", help="peak memory (the default) or time of a step"
+    )
+    parser.add_argument(
+        "--time", action="store_const", const="time", dest="quantity", help="the same as --quantity time"
+    )
     parser.add_argument(
         "--family", action="append", default=[], metavar="NAME", help="only this family; may be repeated"
     )
     parser.add_argument("--rows", action="store_true", dest="has_rows", help="print every reading")
     parser.add_argument("--unused", action="store_true", dest="has_unused", help="say why readings are left out")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the scatter plot, works offline")
+    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the accuracy report."""
+    """Print the accuracy report, and write its page when asked."""
+    if arguments.html is not None:
+        require_free(arguments.html, is_forced=arguments.is_forced)
+    text, page = _time_answer(arguments) if arguments.quantity == "time" else _memory_answer(arguments)
+    write_line(text)
+    if arguments.html is not None:
+        write_file(arguments.html, page, is_forced=arguments.is_forced)
+    return EXIT_OK
+
+
+def _memory_answer(arguments: argparse.Namespace) -> tuple[str, str]:
+    """What is printed about memory, and the page; the page is empty unless it is wanted."""
     from shardwise.validate.accuracy import memory_accuracy
     from shardwise.validate.measured_runs import measured_runs
 
     shipped = measured_runs().runs
-    unknown = next((name for name in arguments.family if name not in {run.family for run in shipped}), None)
-    if unknown is not None:
-        families = ", ".join(sorted({run.family for run in shipped}))
-        raise UsageError(
-            f"there is no family '{unknown}'; there are {families}", code="cli-usage", fix="leave out --family for all"
-        )
+    _require_known(arguments.family, {run.family for run in shipped})
     chosen = [run for run in shipped if not arguments.family or run.family in arguments.family]
     with waiting("predicting measured runs"):
         report = memory_accuracy(runs=chosen)
+    page = ""
+    if arguments.html is not None:
+        from shardwise.render.html_validation import memory_validation_html
+
+        page = memory_validation_html(report)
     if arguments.is_json:
         from shardwise.render.json_text import json_text
         from shardwise.render.json_validation import validation_object
 
-        write_line(json_text(validation_object(report)))
-    else:
-        from shardwise.render.text_validation import validation_text
+        return json_text(validation_object(report)), page
+    from shardwise.render.text_validation import validation_text
 
-        write_line(
-            validation_text(report, has_rows=arguments.has_rows, has_unused=arguments.has_unused, style=stdout_style())
+    text = validation_text(report, has_rows=arguments.has_rows, has_unused=arguments.has_unused, style=stdout_style())
+    return text, page
+
+
+def _time_answer(arguments: argparse.Namespace) -> tuple[str, str]:
+    """What is printed about step times, and the page; the page is empty unless it is wanted."""
+    from shardwise.validate.time_accuracy import time_accuracy
+    from shardwise.validate.timed_runs import timed_runs
+
+    shipped = timed_runs().runs
+    _require_known(arguments.family, {run.family for run in shipped})
+    chosen = [run for run in shipped if not arguments.family or run.family in arguments.family]
+    with waiting("predicting measured rates"):
+        report = time_accuracy(runs=chosen)
+    page = ""
+    if arguments.html is not None:
+        from shardwise.render.html_validation import time_validation_html
+
+        page = time_validation_html(report)
+    if arguments.is_json:
+        from shardwise.render.json_text import json_text
+        from shardwise.render.json_time_validation import time_validation_object
+
+        return json_text(time_validation_object(report)), page
+    from shardwise.render.text_time_validation import time_validation_text
+
+    text = time_validation_text(
+        report, has_rows=arguments.has_rows, has_unused=arguments.has_unused, style=stdout_style()
+    )
+    return text, page
+
+
+def _require_known(asked: Collection[str], known: Collection[str]) -> None:
+    unknown = next((name for name in asked if name not in known), None)
+    if unknown is not None:
+        families = ", ".join(sorted(known))
+        raise UsageError(
+            f"there is no family '{unknown}'; there are {families}", code="cli-usage", fix="leave out --family for all"
         )
-    return EXIT_OK

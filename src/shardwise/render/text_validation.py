@@ -61,7 +61,7 @@ def _error_cells(summary: ErrorSummary) -> tuple[str, ...]:
         summary.name,
         summary.scope,
         str(summary.num_readings),
-        _signed(summary.median_signed_fraction),
+        signed_percent(summary.median_signed_fraction),
         format_percent(summary.median_absolute_fraction),
         format_percent(summary.p90_absolute_fraction),
         format_percent(summary.max_absolute_fraction),
@@ -111,7 +111,7 @@ def _predicted_cells(row: RowAccuracy) -> tuple[str, str, str]:
     answer = {None: "", True: "fits", False: "OOM"}[row.predicted_fits]
     return (
         gib_number(row.predicted_bytes) if row.predicted_bytes is not None else NOTHING,
-        _signed(row.signed_error_fraction) if row.signed_error_fraction is not None else NOTHING,
+        signed_percent(row.signed_error_fraction) if row.signed_error_fraction is not None else NOTHING,
         "refused" if row.refusal else answer,
     )
 
@@ -127,6 +127,7 @@ def unused_table(rows: Sequence[UnusedRow]) -> Table:
     return table
 
 
-def _signed(fraction: float) -> str:
+def signed_percent(fraction: float) -> str:
+    """A share in percent with its sign, so that optimistic and pessimistic read apart."""
     text = format_percent(fraction)
     return text if fraction < 0 else f"+{text}"

@@ -3,6 +3,8 @@
 from shardwise.validate.accuracy import AccuracyReport, ErrorSummary, FitSummary, RowAccuracy, memory_accuracy
 from shardwise.validate.records import MeasuredRun, SetupFact, UnusedRow
 from shardwise.validate.setups import setup_facts
+from shardwise.validate.time_accuracy import TimeAccuracyReport, TimedRowAccuracy, TimeSummary, time_accuracy
+from shardwise.validate.timed_run import TimedRun
 
 __all__ = [
     "AccuracyReport",
@@ -11,7 +13,12 @@ __all__ = [
     "MeasuredRun",
     "RowAccuracy",
     "SetupFact",
+    "TimeAccuracyReport",
+    "TimeSummary",
+    "TimedRowAccuracy",
+    "TimedRun",
     "UnusedRow",
     "memory_accuracy",
     "setup_facts",
+    "time_accuracy",
 ]

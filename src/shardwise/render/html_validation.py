@@ -1,0 +1,82 @@
+"""Accuracy reports as one HTML file that works offline: the scatter plot and the tables, no scripts."""
+
+from collections.abc import Iterator
+from html import escape
+
+from shardwise.render.svg_scatter import ScatterPoint, scatter_svg
+from shardwise.render.terminal import TextStyle
+from shardwise.render.text_time_validation import time_validation_text
+from shardwise.render.text_validation import signed_percent, validation_text
+from shardwise.units import format_gib, format_seconds
+from shardwise.validate.accuracy import AccuracyReport
+from shardwise.validate.time_accuracy import TimeAccuracyReport
+
+PAGE_WIDTH = TextStyle(width=110)
+
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font-family: system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+svg {{ max-width: 100%; height: auto; }}
+pre {{ overflow-x: auto; background: #f6f6f6; padding: 1rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<figure>
+{picture}</figure>
+<pre>{report}</pre>
+</body>
+</html>
+"""
+
+
+def time_validation_html(report: TimeAccuracyReport) -> str:
+    """The page of step times."""
+    title = "Step time, predicted against measured"
+    picture = scatter_svg(tuple(time_points(report)), title=title, unit="seconds a step")
+    text = time_validation_text(report, has_unused=True, style=PAGE_WIDTH)
+    return PAGE.format(title=escape(title), picture=picture, report=escape(text))
+
+
+def time_points(report: TimeAccuracyReport) -> Iterator[ScatterPoint]:
+    """One point a predicted run; runs with gaps are hollow."""
+    for row in report.rows:
+        if row.predicted_s is None or row.signed_error_fraction is None:
+            continue
+        figures = f"{format_seconds(row.run.measured_s)} measured, {format_seconds(row.predicted_s)} predicted"
+        yield ScatterPoint(
+            family=row.run.family,
+            measured_ratio=row.run.measured_s,
+            predicted_ratio=row.predicted_s,
+            label=f"{row.run.id}: {figures}, {signed_percent(row.signed_error_fraction)}",
+            is_hollow=not row.run.is_faithful,
+        )
+
+
+def memory_validation_html(report: AccuracyReport) -> str:
+    """The page of peak memory."""
+    title = "Peak memory, predicted against measured"
+    picture = scatter_svg(tuple(memory_points(report)), title=title, unit="bytes")
+    text = validation_text(report, has_unused=True, style=PAGE_WIDTH)
+    return PAGE.format(title=escape(title), picture=picture, report=escape(text))
+
+
+def memory_points(report: AccuracyReport) -> Iterator[ScatterPoint]:
+    """One point a predicted reading, measured at the lower edge of what the printed figure can mean."""
+    for row in report.rows:
+        measured_bytes = row.run.measured_low_bytes
+        if not row.predicted_bytes or not measured_bytes or row.signed_error_fraction is None:
+            continue
+        figures = f"{format_gib(measured_bytes)} {row.run.scope}, {format_gib(row.predicted_bytes)} predicted"
+        yield ScatterPoint(
+            family=row.run.family,
+            measured_ratio=measured_bytes,
+            predicted_ratio=row.predicted_bytes,
+            label=f"{row.run.id}: {figures}, {signed_percent(row.signed_error_fraction)}",
+        )

@@ -1,0 +1,95 @@
+"""Published rates as plans: what is used, what is left out and why, and facts of single conversions."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.validate.rows import read_rows
+from shardwise.validate.timed_runs import NOT_TIMED, timed_runs, without_repeats
+
+
+def run(run_id):
+    return next(run for run in timed_runs().runs if run.id == run_id)
+
+
+def reason(row_id):
+    return next(row.reason for row in timed_runs().unused if row.id == row_id)
+
+
+def test_every_published_rate_is_used_or_left_out_with_a_reason():
+    used, unused = timed_runs().runs, timed_runs().unused
+    ids = [row.id for row in (*used, *unused)]
+    assert sorted(ids) == sorted(row.id for row in read_rows("throughput"))
+    assert all(row.reason for row in unused)
+
+
+def test_families_of_the_megatron_papers_come_first():
+    assert list(dict.fromkeys(run.family for run in timed_runs().runs))[:4] == ["KORTH", "MLM21", "MLM21T2", "MTNLG"]
+
+
+def test_no_family_is_both_used_and_declared_unusable():
+    assert not set(NOT_TIMED) & {run.family for run in timed_runs().runs}
+
+
+def test_korthikanti_175b_selective_is_the_plan_of_its_table():
+    plan = run("KORTH-004").plan
+    assert (plan.layout.tp, plan.layout.pp, plan.layout.vpp, plan.layout.schedule) == (8, 8, 3, "interleaved")
+    assert (plan.recipe.micro_batch_size, plan.num_microbatches, plan.recipe.recompute) == (1, 64, "selective")
+    assert plan.layout.sequence_parallel
+    assert plan.cluster.node.network.bandwidth_bytes_per_s == 25e9
+    assert run("KORTH-004").measured_s == 13.75
+
+
+def test_a_token_rate_becomes_the_time_of_the_plans_own_step():
+    """TTITAN-002: 6,667 tokens/s on each of 8 GPUs, 16 sequences of 8,192."""
+    assert run("TTITAN-002").measured_s == pytest.approx(16 * 8192 / (6667 * 8))
+
+
+def test_a_batch_that_micro_batches_do_not_divide_keeps_its_rate():
+    """llm-foundry accumulates 48 sequences as 11, 11, 11, 11 and 4; the plan has four micro-batches of 11."""
+    rows = {row.id: row for row in read_rows("throughput")}
+    for timed in timed_runs().runs:
+        if timed.family == "LLMF":
+            rate = timed.plan.tokens_per_step / timed.measured_s
+            assert rate == pytest.approx(rows[timed.id].number("tokens_per_s")), timed.id
+
+
+def test_hardware_tflops_of_the_2021_paper_become_seconds_by_its_equation_3():
+    """MLM21-010: 1T on 3,072 GPUs at 163 TFLOP/s each, 96 B s L h^2 (1 + s/6h + V/16Lh) FLOP a step."""
+    flop = 96 * 3072 * 2048 * 128 * 25600**2 * (1 + 2048 / (6 * 25600) + 51200 / (16 * 128 * 25600))
+    assert run("MLM21-010").measured_s == pytest.approx(flop / (163e12 * 3072))
+
+
+def test_a_row_that_does_what_a_plan_cannot_say_is_marked():
+    assert run("TTASYNC-002").gaps == ("asynchronous tensor parallelism hides its collectives under products",)
+    assert run("TTASYNC-001").is_faithful
+    assert not run("NEM15-001").is_faithful
+
+
+def test_racks_are_filled_in_equal_segments():
+    """256 GB300 are 64 trays: 16 trays of each 18-tray rack, so that groups of 32 or 64 stay inside one."""
+    assert run("MBRIDGE-001").plan.cluster.node.scale_up_domain_gpus == 64
+
+
+def test_a_run_published_twice_is_used_once():
+    assert reason("TTPAPER-002") == "the same run as TTITAN-002, published by another source"
+
+
+def test_two_sources_that_disagree_are_both_kept():
+    """8 GPUs without compile: 5,762 tokens/s per GPU in the repository, 6,258 in the paper."""
+    assert run("TTITAN-001").plan == run("TTPAPER-001").plan
+    assert run("TTITAN-001").measured_s > 1.08 * run("TTPAPER-001").measured_s
+
+
+def test_a_later_reading_of_the_same_plan_replaces_an_earlier_one():
+    first = replace(run("TTITAN-001"), id="A", date="2024-01")
+    second = replace(first, id="B", date="2025-01", measured_s=first.measured_s * 1.5)
+    kept, repeats = without_repeats([first, second])
+    assert [timed.id for timed in kept] == ["B"]
+    assert [row.reason for row in repeats] == ["the plan of B, a later reading"]
+
+
+def test_what_a_source_does_not_state_is_written_down():
+    for timed in timed_runs().runs:
+        assert timed.assumptions or timed.gaps, timed.id
+        assert timed.source
