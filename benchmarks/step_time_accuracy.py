@@ -48,11 +48,10 @@ def row_text(row: TimedRowAccuracy) -> str:
         f"tp{layout.tp} pp{layout.pp}x{layout.vpp} cp{layout.cp} ep{layout.ep} {layout.schedule} s{recipe.seq_len} "
         f"b{recipe.micro_batch_size} m{plan.num_microbatches} {recipe.recompute} {recipe.precision} {recipe.adapter}"
     )
-    outside = " " if row.is_in_band else "!"
+    error = f"{row.signed_error_fraction * 100:+7.1f}%" + (" " if row.is_in_band else "!")
     gaps = f" | GAP {'; '.join(run.gaps)}" if run.gaps else ""
     return (
-        f"{run.id:14s} {run.measured_s:10.4f} {row.predicted_s:10.4f} {row.signed_error_fraction * 100:+7.1f}%{outside} "
-        f"| {plan.engine} {where} | {shares}{gaps}"
+        f"{run.id:14s} {run.measured_s:10.4f} {row.predicted_s:10.4f} {error} | {plan.engine} {where} | {shares}{gaps}"
     )
 
 
