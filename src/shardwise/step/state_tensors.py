@@ -33,7 +33,7 @@ def held_states(context: StageContext) -> HeldStates:
         gradients = states.gradients * unit.count
         parameters = states.parameters * unit.count
         if offload == "none":
-            tensors += _always(context, f"{unit.name} optimizer states", "optimizer", optimizer)
+            tensors += _optimizer(context, unit, states)
         elif offload == "nvme":
             nvme += optimizer
             host += round(GRADIENT_BUFFER_FACTOR * gradients)
@@ -81,6 +81,18 @@ def _frozen(context: StageContext, unit: Unit) -> Bytes:
 
 def _always(context: StageContext, name: str, component: MemoryComponent, num_bytes: Bytes) -> Iterator[Tensor]:
     yield Tensor(name=name, component=component, num_bytes=num_bytes, born=0, dies=context.timeline.last)
+
+
+def _optimizer(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
+    """Master weights are made with the optimizer; moments by the first step, so that loading does not hold them yet."""
+    last = context.timeline.last
+    for part, num_bytes, born in (
+        ("master weights", states.master, 0),
+        ("optimizer states", states.moments, context.timeline.forward),
+    ):
+        yield Tensor(
+            name=f"{unit.name} {part}", component="optimizer", num_bytes=num_bytes * unit.count, born=born, dies=last
+        )
 
 
 def _during_step(context: StageContext, name: str, component: MemoryComponent, num_bytes: Bytes) -> Iterator[Tensor]:
