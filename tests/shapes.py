@@ -12,10 +12,16 @@ def attention_weights(hidden_size, heads, kv_heads, head_dim):
     return (
         Weight(name="self_attn.q_proj.weight", shape=(heads * head_dim, hidden_size), split="column"),
         Weight(
-            name="self_attn.k_proj.weight", shape=(kv_heads * head_dim, hidden_size), split="column", split_limit=kv_heads
+            name="self_attn.k_proj.weight",
+            shape=(kv_heads * head_dim, hidden_size),
+            split="column",
+            split_limit=kv_heads,
         ),
         Weight(
-            name="self_attn.v_proj.weight", shape=(kv_heads * head_dim, hidden_size), split="column", split_limit=kv_heads
+            name="self_attn.v_proj.weight",
+            shape=(kv_heads * head_dim, hidden_size),
+            split="column",
+            split_limit=kv_heads,
         ),
         Weight(name="self_attn.o_proj.weight", shape=(hidden_size, heads * head_dim), split="row"),
     )

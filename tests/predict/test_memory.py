@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shapes import llama_3_8b, llama_3_70b, plan
 
+from shapes import llama_3_8b, llama_3_70b, plan
 from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS
 from shardwise.predict.memory import predict_memory
@@ -75,9 +75,7 @@ def test_a_larger_micro_batch_never_needs_less(chosen):
             recipe, micro_batch_size=2 * recipe.micro_batch_size, global_batch_size=2 * recipe.global_batch_size
         ),
     )
-    assert (
-        predict_memory(larger).worst.peak_allocated_bytes >= predict_memory(chosen).worst.peak_allocated_bytes
-    )
+    assert predict_memory(larger).worst.peak_allocated_bytes >= predict_memory(chosen).worst.peak_allocated_bytes
 
 
 @given(small_plans())
@@ -115,7 +113,10 @@ def test_fsdp2_states_are_sixteen_bytes_over_the_shard_group_only():
     gigabytes = []
     for replicate, shard in ((8, 8), (2, 32), (1, 64)):
         chosen = plan(
-            llama_3_70b(), layout=Layout(dp_replicate=replicate, dp_shard=shard), recompute="full", global_batch_size=256
+            llama_3_70b(),
+            layout=Layout(dp_replicate=replicate, dp_shard=shard),
+            recompute="full",
+            global_batch_size=256,
         )
         stage = predict_memory(chosen).worst
         states = sum(stage.component_bytes(name) for name in ("parameters", "gradients", "optimizer"))

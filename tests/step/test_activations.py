@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from shapes import dense_layer, moe_layer
 
+from shapes import dense_layer, moe_layer
 from shardwise.step.activations import BlockContext, backward_temporaries, saved_tensors
 
 

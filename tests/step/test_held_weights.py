@@ -1,7 +1,6 @@
 """Elements one rank holds of a unit."""
 
 from shapes import dense_layer, moe_layer
-
 from shardwise.layout import Layout
 from shardwise.model import Weight
 from shardwise.step.held_weights import adapter_weights, hold

@@ -39,7 +39,5 @@ def test_worst_moments_of_each_stage_with_sixteen_micro_batches(schedule, pp, vp
 def test_never_more_than_there_are_and_never_less_than_part_of_one(schedule, pp, num_microbatches, data):
     stage = data.draw(st.integers(0, pp - 1))
     vpp = 2 if schedule == "interleaved" else 1
-    alive = in_flight_micro_batches(
-        schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches
-    )
+    alive = in_flight_micro_batches(schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
     assert 1 / vpp <= alive <= num_microbatches or pp == 1

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import dense_layer, llama_3_8b, model
 
+from shapes import dense_layer, llama_3_8b, model
 from shardwise.layout import Layout
 from shardwise.model import Weight
 from shardwise.step.placement import (
