@@ -99,7 +99,7 @@ def test_a_frozen_base_needs_no_inputs_for_weight_gradients():
 
 
 def test_routed_tokens_do_not_fall_with_expert_parallelism():
-    """Each rank receives T K tokens however many ranks share the experts: 2 * 11 * 3 * (2 h + 4 f_e) bytes and scores."""
+    """Each rank receives T K tokens however many share the experts: 2 * 11 * 3 * (2 h + 4 f_e) bytes, and scores."""
     layer = moe_layer(hidden_size=64, expert_size=32, heads=4, kv_heads=4, experts=16, per_token=3)
     ctx = context(hidden_size=64, tokens=11, has_fused_activation=True)
     experts = sum(t.num_bytes for t in saved_tensors(layer, ctx) if t.name.startswith(("experts", "router")))
