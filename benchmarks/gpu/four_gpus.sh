@@ -40,10 +40,10 @@ pair_b & b=$!
 wait $a; wait $b
 echo "== all four at $(now) s"
 timeout -k 5 60 torchrun --standalone --nproc-per-node 4 collective_memory.py --out "$OUTPUT/probes.jsonl" 2>>"$OUTPUT/log-c.txt"
-measure c 4 four 460
+measure c 4 four 440
 echo "== collectives at $(now) s"
-timeout -k 5 75 torchrun --standalone --nproc-per-node 4 collective_sweep.py --out "$OUTPUT/collectives-4.csv" 2>>"$OUTPUT/log-c.txt"
-CUDA_VISIBLE_DEVICES=0,1 timeout -k 5 60 torchrun --standalone --nproc-per-node 2 collective_sweep.py --out "$OUTPUT/collectives-2.csv" 2>>"$OUTPUT/log-c.txt"
+timeout -k 5 60 torchrun --standalone --nproc-per-node 4 collective_sweep.py --out "$OUTPUT/collectives-4.csv" 2>>"$OUTPUT/log-c.txt"
+CUDA_VISIBLE_DEVICES=0,1 timeout -k 5 45 torchrun --standalone --nproc-per-node 2 collective_sweep.py --out "$OUTPUT/collectives-2.csv" 2>>"$OUTPUT/log-c.txt"
 merge() { head -qn 1 "${@:2}" | head -n 1 >"$1"; tail -qn +2 "${@:2}" >>"$1"; rm "${@:2}"; }
 merge "$OUTPUT/collectives.csv" "$OUTPUT"/collectives-[24].csv
 merge "$OUTPUT/contention.csv" "$OUTPUT"/collectives-?-contention.csv

@@ -300,7 +300,38 @@ def _fsdp2_expandable() -> tuple[MemoryRun, ...]:
     return tuple(replace(run, name=f"{run.name}-expandable", trace=False) for run in _fsdp2() if run.name in names)
 
 
+def _streams() -> tuple[MemoryRun, ...]:
+    """Runs traced again for what each stream's pool holds."""
+    names = ("fsdp2", "fsdp2-full", "fsdp2-titan-selective", "fsdp2-16layers-full", "fsdp2-s8192-selective",
+             "fsdp2-vocab32k", "fsdp2-h2048-16layers", "fsdp2-16layers-vocab32k-full")  # fmt: skip
+    return tuple(replace(run, name=f"{run.name}-streams", trace=True) for run in _fsdp2() if run.name in names)
+
+
+def _streams_expandable() -> tuple[MemoryRun, ...]:
+    return tuple(replace(run, name=f"{run.name}-expandable") for run in _streams())
+
+
+def _whole_model() -> tuple[MemoryRun, ...]:
+    """Llama-3.1-8B, all 32 layers, on four GPUs, as torchtitan trains it."""
+    base = MemoryRun(name="base", kind="fsdp2", num_hidden_layers=32, vocab_size=128256, seq_len=8192, wrap="titan",
+                     recompute="selective", clip=True)  # fmt: skip
+    hf = replace(base, model="transformers", wrap="blocks")
+    return (
+        replace(base, name="8b-full-b2", recompute="full", micro_batch_size=2),
+        replace(base, name="8b-selective-s4096", seq_len=4096),
+        replace(base, name="8b-full", recompute="full"),
+        replace(base, name="8b-tp-full-b2", kind="fsdp2-tp-sp", wrap="blocks", recompute="full", micro_batch_size=2),
+        replace(hf, name="8b-hf-full", recompute="full", seq_len=8192),
+        replace(base, name="8b-selective-compile", compile=True),
+        replace(base, name="8b-none-s2048-compile", recompute="none", compile=True, seq_len=2048),
+        replace(base, name="8b-selective"),
+    )
+
+
 FAMILIES = {
+    "streams": _streams,
+    "streams-expandable": _streams_expandable,
+    "whole-model": _whole_model,
     "single": _single,
     "expandable": _expandable,
     "transformers": _transformers,
