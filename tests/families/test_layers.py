@@ -159,3 +159,20 @@ def test_latent_attention_keeps_its_ranks_and_widths():
 def test_dropout_is_the_configs_or_the_familys_own(name, attention, hidden):
     model = read_model(name)
     assert (model.attention_dropout_fraction, model.hidden_dropout_fraction) == (attention, hidden)
+
+
+def test_gemma_4_has_wider_heads_and_no_values_in_its_global_blocks():
+    model = read_model("gemma-4-31b")
+    local, world = model.layers[0], model.layers[5]
+    assert (local.mixer.head_dim, world.mixer.head_dim) == (256, 512)
+    assert (local.mixer.sliding_window, world.mixer.sliding_window) == (1024, None)
+    assert any("v_proj" in weight.name for weight in local.weights)
+    assert not any("v_proj" in weight.name for weight in world.weights)
+
+
+def test_glm_5_2_picks_tokens_anew_in_a_quarter_of_its_later_blocks():
+    def indexed(name):
+        return [any("indexer" in weight.name for weight in layer.weights) for layer in read_model(name).layers]
+
+    assert all(indexed("glm-5"))
+    assert indexed("glm-5.2") == [index < 3 or index % 4 == 2 for index in range(78)]

@@ -67,3 +67,17 @@ def test_the_architecture_finds_the_wrapper_when_model_type_names_the_language_m
     model = read_model(config)
     assert model.num_side_params > 0
     assert model.tie_word_embeddings
+
+
+def test_an_audio_tower_is_told_not_counted():
+    config = {"model_type": "gemma4", "text_config": TEXT, "vision_config": {"num_hidden_layers": 2}}
+    silent = read_model(config | {"audio_config": None})
+    model = read_model(config | {"audio_config": {"num_layers": 2}})
+    assert model.num_params == silent.num_params
+    assert "the audio tower under audio_config is not counted" in model.assumptions
+    assert "the audio tower under audio_config is not counted" not in silent.assumptions
+
+
+def test_an_empty_tower_type_means_the_wrappers_own_tower():
+    config = {"model_type": "kimi_k25", "text_config": {"num_hidden_layers": 4}, "vision_config": {"model_type": ""}}
+    assert read_model(config).num_side_params == read_model("kimi-k2.5").num_side_params

@@ -83,7 +83,7 @@ def latent_attention_of(config: ModelConfig) -> AttentionSpec:
         num_attention_heads=heads,
         num_key_value_heads=heads,
         head_dim=config.count("qk_nope_head_dim") + rope_dim,
-        v_head_dim=config.count_or("v_head_dim", config.count("hidden_size") // heads),
+        v_head_dim=config.optional_count("v_head_dim") or _even_share(config, "v_head_dim"),
         q_lora_rank=config.count_or_zero("q_lora_rank") or None,
         kv_lora_rank=config.count("kv_lora_rank"),
         qk_rope_head_dim=rope_dim,
@@ -92,15 +92,17 @@ def latent_attention_of(config: ModelConfig) -> AttentionSpec:
 
 def head_dim_of(config: ModelConfig) -> int:
     """Width of one head: ``head_dim``, or the hidden size divided by the heads."""
-    given = config.optional_count("head_dim")
-    if given is not None:
-        return given
+    return config.optional_count("head_dim") or _even_share(config, "head_dim")
+
+
+def _even_share(config: ModelConfig, name: str) -> int:
+    """The hidden size divided by the heads, for a config without the field ``name``."""
     hidden_size, heads = config.count("hidden_size"), config.count("num_attention_heads")
     if hidden_size % heads:
         raise ModelError(
-            f"hidden_size {hidden_size} does not divide into {heads} attention heads, and there is no head_dim",
+            f"hidden_size {hidden_size} does not divide into {heads} attention heads, and there is no {name}",
             code="model-heads-mismatch",
-            fix=f"give {config.path}head_dim, or set num_attention_heads to a divisor of {hidden_size}",
+            fix=f"give {config.path}{name}, or set num_attention_heads to a divisor of {hidden_size}",
         )
     return hidden_size // heads
 

@@ -10,6 +10,7 @@ from shardwise.families.defaults import family_defaults
 from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from shardwise.families.table import FAMILIES, SAME_AS
 from shardwise.families.wrappers import (
+    NO_AUDIO_SENTENCE,
     NO_TOWER_SENTENCE,
     TEXT_FIELDS,
     WRAPPERS,
@@ -133,11 +134,13 @@ def _wrapped(fields: Fields, model_type: str, nested: Fields | None) -> ModelSpe
     if wrapper.text_decides_tying:
         is_tied = is_tied or text.flag("tie_word_embeddings")
     spec = _single(text.with_values(tie_word_embeddings=is_tied))
+    if outer.nested("audio_config") is not None:
+        spec = replace(spec, assumptions=(*spec.assumptions, NO_AUDIO_SENTENCE))
     vision = outer.nested("vision_config")
     if vision is None:
         return replace(spec, assumptions=(*spec.assumptions, NO_TOWER_SENTENCE))
     vision_type = vision.get("model_type")
-    if not isinstance(vision_type, str) or vision_type == model_type:
+    if not isinstance(vision_type, str) or vision_type in ("", model_type):
         vision_type = wrapper.vision_type
     return attach(spec, outer, wrapper, config_of(vision, vision_type, "vision_config."))
 
@@ -148,7 +151,7 @@ def _text_config(fields: Fields, model_type: str, wrapper: Wrapper, nested: Fiel
         flat = {name: value for name, value in fields.items() if name not in ("architectures", "vision_config")}
         return config_of(flat, wrapper.text_type)
     text_type = nested.get("model_type")
-    if not isinstance(text_type, str) or text_type == model_type:
+    if not isinstance(text_type, str) or text_type in ("", model_type):
         text_type = wrapper.text_type
     return config_of(nested, text_type, "text_config.")
 

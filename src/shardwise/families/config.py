@@ -22,7 +22,7 @@ SPELLINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("max_position_embeddings", ("n_positions", "max_seq_len", "seq_length", "context_length", "n_ctx")),
     ("hidden_act", ("hidden_activation", "activation_function", "activation", "mlp_hidden_act", "afn")),
     ("num_experts", ("num_local_experts", "n_routed_experts", "moe_num_experts")),
-    ("num_experts_per_tok", ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token")),
+    ("num_experts_per_tok", ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token", "top_k_experts")),
     ("n_shared_experts", ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert")),
     ("attention_dropout", ("attn_pdrop", "attention_probs_dropout_prob")),
     (
@@ -32,8 +32,11 @@ SPELLINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """The names families use for one thing; the first is ours. The first spelling with a value wins."""
 
+MOST_LAYERS = 100_000
 LARGEST_BY_FIELD: Mapping[str, int] = {
-    "num_hidden_layers": 100_000,
+    "num_hidden_layers": MOST_LAYERS,
+    "num_decoder_layers": MOST_LAYERS,
+    "decoder_layers": MOST_LAYERS,
     "vocab_size": 100_000_000,
     "max_position_embeddings": 2**31,
     "sliding_window": 2**31,
@@ -211,7 +214,7 @@ class ModelConfig:
     def _entries(self, name: str, value: object) -> Sequence[object]:
         if isinstance(value, str) or not isinstance(value, Sequence):
             self.refuse_type(name, value, "a list")
-        if len(value) > LARGEST_BY_FIELD["num_hidden_layers"]:
+        if len(value) > MOST_LAYERS:
             self.refuse_range(name, len(value), "at most 100,000 entries long")
         return value
 

@@ -74,6 +74,8 @@ class DecoderStyle:
     """The config field of the dense feed-forward width."""
     extras: Callable[[ModelConfig, AttentionSpec], Weights] | None = None
     """Further weights of a block that only this family has."""
+    extras_layers: Callable[[ModelConfig], tuple[bool, ...]] | None = None
+    """Whether each block has the extras; ``None`` means that all do."""
     window: WindowRule = "never"
     window_period: int | str = 0
     rotary: RotaryRule = "all"
@@ -85,6 +87,7 @@ class LayerKind(NamedTuple):
     window: int | None
     has_rotary: bool
     is_sparse: bool
+    has_extras: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ def decoder(config: ModelConfig, style: DecoderStyle, sparse: Sparse | None = No
     windows = windows_of(config, style.window, period=style.window_period)
     rotary = rotary_of(config, style.rotary, windows)
     sparse_layers = sparse.layers(config) if sparse is not None else (False,) * len(windows)
-    kinds = tuple(map(LayerKind, windows, rotary, sparse_layers))
+    extras = style.extras_layers(config) if style.extras_layers is not None else (True,) * len(windows)
+    kinds = tuple(map(LayerKind, windows, rotary, sparse_layers, extras))
     return language_model(
         config,
         layers=repeat_layers(kinds, lambda kind: decoder_layer(config, style, kind, sparse)),
@@ -160,7 +164,7 @@ def decoder_layer(config: ModelConfig, style: DecoderStyle, kind: LayerKind, spa
     is_parallel = config.flag(style.is_parallel)
     names = style.norms if not is_parallel or style.parallel_norms is None else style.parallel_norms
     attention = style_attention(config, style, kind)
-    extras = style.extras(config, attention) if style.extras is not None else ()
+    extras = style.extras(config, attention) if style.extras is not None and kind.has_extras else ()
     second = sparse.experts(config) if sparse is not None and kind.is_sparse else dense_part(config, style)
     return LayerSpec(
         mixer=attention,

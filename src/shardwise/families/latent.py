@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from shardwise.families.assembly import num_layers, per_layer
 from shardwise.families.blocks import Weights, norm, projection
 from shardwise.families.config import ModelConfig
 from shardwise.families.decoder import LLAMA, DenseDecoder, SparseDecoder
@@ -29,9 +30,24 @@ def _indexer(config: ModelConfig, attention: AttentionSpec) -> Weights:
     )
 
 
+def _has_indexer(config: ModelConfig) -> tuple[bool, ...]:
+    """GLM 5.2: some blocks reuse the tokens that an earlier block picked, as a list, a pattern or a period says."""
+    types = config.words("indexer_types")
+    if types is not None:
+        return tuple(word != "shared" for word in per_layer(config, "indexer_types", types))
+    pattern = config.value("index_topk_pattern")
+    if isinstance(pattern, str):
+        return tuple(letter != "S" for letter in per_layer(config, "index_topk_pattern", tuple(pattern)))
+    period, offset = config.count_or("index_topk_freq", 1), config.count_or("index_skip_topk_offset", 2)
+    return tuple(max(index - offset + 1, 0) % period == 0 for index in range(num_layers(config)))
+
+
 DEEPSEEK_V2 = SparseDecoder(
     MLA_STYLE, sparse(ExpertStyle(shared=replace(SHARED_EXPERTS, bias="mlp_bias")), after_first_dense)
 )
 DEEPSEEK_V3 = SparseDecoder(NO_MLP_BIAS, sparse(DEEPSEEK_EXPERTS, after_first_dense))
 DEEPSEEK_V32 = SparseDecoder(replace(NO_MLP_BIAS, extras=_indexer), sparse(DEEPSEEK_EXPERTS, after_first_dense))
+GLM_MOE_DSA = SparseDecoder(
+    replace(NO_MLP_BIAS, extras=_indexer, extras_layers=_has_indexer), sparse(DEEPSEEK_EXPERTS, after_first_dense)
+)
 MINICPM3 = DenseDecoder(MLA_STYLE)

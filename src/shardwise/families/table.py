@@ -8,6 +8,7 @@ from shardwise.families.cross_attention import mllama_text
 from shardwise.families.decoder import LLAMA, DenseDecoder
 from shardwise.families.encoder import BERT, DISTILBERT, ELECTRA, ROBERTA, modernbert
 from shardwise.families.encoder_decoder import BART, MBART, t5, umt5
+from shardwise.families.gemma4 import gemma4_text
 from shardwise.families.generic import generic
 from shardwise.model import ModelSpec
 
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": DenseDecoder(llama_styles.GEMMA),
     "gemma2": DenseDecoder(llama_styles.GEMMA2),
     "gemma3_text": DenseDecoder(llama_styles.GEMMA3),
+    "gemma4_text": gemma4_text,
     "vaultgemma": DenseDecoder(llama_styles.VAULTGEMMA),
     "phi3": DenseDecoder(llama_styles.PHI3),
     "olmo": DenseDecoder(llama_styles.OLMO),
@@ -95,6 +97,7 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": latent.DEEPSEEK_V3,
     "glm4_moe_lite": latent.DEEPSEEK_V3,
     "deepseek_v32": latent.DEEPSEEK_V32,
+    "glm_moe_dsa": latent.GLM_MOE_DSA,
     "minicpm3": latent.MINICPM3,
     "mamba": state_space.mamba,
     "falcon_mamba": state_space.mamba,

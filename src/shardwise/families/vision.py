@@ -1,7 +1,7 @@
 """Vision towers that hang beside a language model: counted weight by weight, not planned layer by layer."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.families.blocks import (
     MlpNames,
@@ -15,6 +15,7 @@ from shardwise.families.blocks import (
     vector,
 )
 from shardwise.families.config import ModelConfig
+from shardwise.families.llama_styles import SANDWICH_NORMS
 from shardwise.model import Weight
 
 _FC1_FC2 = MlpNames(gate="", up="fc1", down="fc2")
@@ -29,12 +30,18 @@ class Tower:
     output_size: int
 
 
+DEEPEST_TOWER = 1_000
+"""Published towers have up to 48 blocks."""
+
 TowerBuilder = Callable[[ModelConfig, str], Tower]
 
 
 def image_patches(config: ModelConfig) -> int:
     """Patches of one image of the trained size."""
-    return (_side(config, "image_size") // _side(config, "patch_size")) ** 2
+    image, patch = _side(config, "image_size"), _side(config, "patch_size")
+    if patch > image:
+        config.refuse_range("patch_size", patch, f"at most image_size, {image}")
+    return (image // patch) ** 2
 
 
 def _side(config: ModelConfig, name: str) -> int:
@@ -43,6 +50,14 @@ def _side(config: ModelConfig, name: str) -> int:
         sides = config.counts(name) or (1,)
         return max(1, sides[0])
     return config.count(name)
+
+
+def _depth(config: ModelConfig, name: str = "num_hidden_layers") -> int:
+    """Blocks of the tower; every one of them is listed, so there is a limit to them."""
+    depth = config.count(name)
+    if depth > DEEPEST_TOWER:
+        config.refuse_range(name, depth, f"at most {DEEPEST_TOWER}")
+    return depth
 
 
 def _separate_attention(prefix: str, size: int, output: str, *, bias: bool, output_bias: bool) -> Weights:
@@ -84,7 +99,7 @@ def clip(config: ModelConfig, prefix: str) -> Tower:
         + norms((f"{prefix}.pre_layrnorm", f"{prefix}.post_layernorm"), size, bias=True)
         + _repeat(
             f"{prefix}.encoder.layers",
-            config.count("num_hidden_layers"),
+            _depth(config),
             _vit_layer(size, config.count("intermediate_size")),
         )
     )
@@ -99,7 +114,7 @@ def siglip(config: ModelConfig, prefix: str) -> Tower:
         convolution(f"{prefix}.embeddings.patch_embedding", kernel, bias=True)
         + position_table(f"{prefix}.embeddings.position_embedding", image_patches(config), size)
         + norm(f"{prefix}.post_layernorm", size, bias=True)
-        + _repeat(f"{prefix}.encoder.layers", config.count("num_hidden_layers"), _vit_layer(size, width))
+        + _repeat(f"{prefix}.encoder.layers", _depth(config), _vit_layer(size, width))
     )
     if config.flag("vision_use_head"):
         weights += (
@@ -122,7 +137,7 @@ def pixtral(config: ModelConfig, prefix: str) -> Tower:
     )
     weights = convolution(f"{prefix}.patch_conv", (size, config.count("num_channels"), patch, patch))
     weights += norm(f"{prefix}.ln_pre", size)
-    return Tower(weights + _repeat(f"{prefix}.transformer.layers", config.count("num_hidden_layers"), layer), size)
+    return Tower(weights + _repeat(f"{prefix}.transformer.layers", _depth(config), layer), size)
 
 
 def qwen2_vl(config: ModelConfig, prefix: str) -> Tower:
@@ -134,7 +149,7 @@ def qwen2_vl(config: ModelConfig, prefix: str) -> Tower:
         + mlp_weights("mlp", size, config.count("mlp_ratio") * size, names=_FC1_FC2, bias=True)
     )
     weights = _video_patches(config, prefix, size, bias=False)
-    weights += _repeat(f"{prefix}.blocks", config.count("depth"), layer)
+    weights += _repeat(f"{prefix}.blocks", _depth(config, "depth"), layer)
     weights += norm(f"{prefix}.merger.ln_q", size, bias=True)
     return Tower(weights + _qwen_merger(config, prefix, size, out_size), out_size)
 
@@ -148,7 +163,7 @@ def qwen2_5_vl(config: ModelConfig, prefix: str) -> Tower:
         + mlp_weights("mlp", size, config.count("intermediate_size"), bias=True)
     )
     weights = _video_patches(config, prefix, size, bias=False)
-    weights += _repeat(f"{prefix}.blocks", config.count("depth"), layer)
+    weights += _repeat(f"{prefix}.blocks", _depth(config, "depth"), layer)
     weights += norm(f"{prefix}.merger.ln_q", size)
     return Tower(weights + _qwen_merger(config, prefix, size, out_size), out_size)
 
@@ -164,7 +179,7 @@ def qwen3_vl(config: ModelConfig, prefix: str) -> Tower:
     )
     weights = _video_patches(config, prefix, size, bias=True)
     weights += position_table(f"{prefix}.pos_embed", config.count("num_position_embeddings"), size)
-    weights += _repeat(f"{prefix}.blocks", config.count("depth"), layer)
+    weights += _repeat(f"{prefix}.blocks", _depth(config, "depth"), layer)
     mergers = [(f"{prefix}.merger", size)]
     deep = config.counts("deepstack_visual_indexes") or ()
     mergers += [(f"{prefix}.deepstack_merger_list.{index}", merged) for index in range(len(deep))]
@@ -205,7 +220,7 @@ def llama4_vision(config: ModelConfig, prefix: str) -> Tower:
         + norms((f"{prefix}.layernorm_pre", f"{prefix}.layernorm_post"), size, bias=True)
         + projection(f"{prefix}.vision_adapter.mlp.fc1", (adapter_size, width), "column")
         + projection(f"{prefix}.vision_adapter.mlp.fc2", (output_size, adapter_size), "row")
-        + _repeat(f"{prefix}.model.layers", config.count("num_hidden_layers"), layer)
+        + _repeat(f"{prefix}.model.layers", _depth(config), layer)
     )
     return Tower(weights, config.count("vision_output_dim"))
 
@@ -234,8 +249,8 @@ def mllama_vision(config: ModelConfig, prefix: str) -> Tower:
     for name in ("pre_tile_positional_embedding", "post_tile_positional_embedding"):
         weights += vector(f"{prefix}.{name}.gate", 1)
         weights += position_table(f"{prefix}.{name}.embedding", num_ratios, tiles * size)
-    weights += _repeat(f"{prefix}.transformer.layers", config.count("num_hidden_layers"), layer)
-    weights += _repeat(f"{prefix}.global_transformer.layers", config.count("num_global_layers"), layer + gates)
+    weights += _repeat(f"{prefix}.transformer.layers", _depth(config), layer)
+    weights += _repeat(f"{prefix}.global_transformer.layers", _depth(config, "num_global_layers"), layer + gates)
     return Tower(weights, config.count("vision_output_dim"))
 
 
@@ -265,9 +280,46 @@ def internvl(config: ModelConfig, prefix: str) -> Tower:
     if config.flag("use_absolute_position_embeddings"):
         weights += position_table(f"{prefix}.embeddings.position_embeddings", image_patches(config) + 1, size)
     weights += convolution(f"{prefix}.embeddings.patch_embeddings.projection", kernel, bias=True)
-    weights += _repeat(f"{prefix}.encoder.layer", config.count("num_hidden_layers"), layer)
+    weights += _repeat(f"{prefix}.encoder.layer", _depth(config), layer)
     if not config.flag("use_mean_pooling"):
         weights += norm(f"{prefix}.layernorm", size, bias=True)
+    return Tower(weights, size)
+
+
+def gemma4_vision(config: ModelConfig, prefix: str) -> Tower:
+    """Gemma 4: patches through a matrix, one position table for each direction, sandwich norms."""
+    size, patch, head_dim = config.count("hidden_size"), _side(config, "patch_size"), config.count("head_dim")
+    projections = _separate_attention("self_attn", size, "o_proj", bias=False, output_bias=False)
+    projections += mlp_weights("mlp", size, config.count("intermediate_size"))
+    layer = (
+        tuple(replace(weight, name=weight.name.replace("_proj.", "_proj.linear.")) for weight in projections)
+        + norms(("self_attn.q_norm", "self_attn.k_norm"), head_dim)
+        + norms(SANDWICH_NORMS, size)
+    )
+    table = (2, config.count("position_embedding_size"), size)
+    weights = (
+        Weight(name=f"{prefix}.patch_embedder.position_embedding_table", shape=table, split="replicated", role="other"),
+        *projection(f"{prefix}.patch_embedder.input_proj", (size, 3 * patch**2), "replicated"),
+        *_repeat(f"{prefix}.encoder.layers", _depth(config), layer),
+    )
+    return Tower(weights, size)
+
+
+def kimi_vision(config: ModelConfig, prefix: str) -> Tower:
+    """Kimi K2.5: MoonViT, an image tower with a learned grid of positions."""
+    size, patch = config.count("hidden_size"), _side(config, "patch_size")
+    grid = (config.count("pos_emb_height"), config.count("pos_emb_width"), size)
+    layer = (
+        norms(("norm1", "norm2"), size, bias=True)
+        + _separate_attention("attn", size, "proj", bias=True, output_bias=True)
+        + mlp_weights("mlp", size, config.count("intermediate_size"), names=_FC1_FC2, bias=True)
+    )
+    weights = (
+        *convolution(f"{prefix}.patch_embed.proj", (size, 3, patch, patch), bias=True),
+        Weight(name=f"{prefix}.patch_embed.pos_emb.position_embeddings", shape=grid, split="replicated", role="other"),
+        *norm(f"{prefix}.final_layernorm", size, bias=True),
+        *_repeat(f"{prefix}.layers", _depth(config), layer),
+    )
     return Tower(weights, size)
 
 
@@ -287,5 +339,7 @@ TOWERS: Mapping[str, TowerBuilder] = {
     "llama4_vision_model": llama4_vision,
     "mllama_vision_model": mllama_vision,
     "internvl_vision": internvl,
+    "gemma4_vision": gemma4_vision,
+    "kimi_k25_vision": kimi_vision,
 }
 """Towers by the ``model_type`` of their config."""

@@ -12,6 +12,7 @@ TEXT_FIELDS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where wrappers keep the config of their language model."""
 
 NO_TOWER_SENTENCE = "only the language model is counted: the config has no vision_config"
+NO_AUDIO_SENTENCE = "the audio tower under audio_config is not counted"
 
 Projector = Callable[[ModelConfig, Tower, int], Weights]
 """Weights between the tower and the language model, from the wrapper's config, the tower and the language width."""
@@ -57,7 +58,7 @@ def uncounted_sentence(tower_type: str) -> str:
 def _num_features(config: ModelConfig) -> int:
     """Tower layers whose outputs are concatenated: one, or as many as ``vision_feature_layer`` lists."""
     layers = config.value("vision_feature_layer")
-    return len(layers) if isinstance(layers, list | tuple) else 1
+    return max(1, len(layers)) if isinstance(layers, list | tuple) else 1
 
 
 def _two_linear(config: ModelConfig, in_size: int, hidden_size: int, *, prefix: str) -> Weights:
@@ -114,11 +115,23 @@ def _idefics3(config: ModelConfig, tower: Tower, hidden_size: int) -> Weights:
 
 def _internvl(config: ModelConfig, tower: Tower, hidden_size: int) -> Weights:
     ratio = config.number("downsample_ratio", otherwise=0.5)
+    if not 0.01 <= ratio <= 1:
+        config.refuse_range("downsample_ratio", ratio, "from 0.01 to 1")
     shuffled, prefix = int(tower.output_size / ratio**2), "model.multi_modal_projector"
     return (
         norm(f"{prefix}.layer_norm", shuffled, bias=True)
         + projection(f"{prefix}.linear_1", (hidden_size, shuffled), "column", bias=True)
         + projection(f"{prefix}.linear_2", (hidden_size, hidden_size), "row", bias=True)
+    )
+
+
+def _kimi(_: ModelConfig, tower: Tower, hidden_size: int) -> Weights:
+    """Merges 2 x 2 patches into the language width."""
+    merged = 4 * tower.output_size
+    return (
+        norm("model.mm_projector.pre_norm", tower.output_size, bias=True)
+        + projection("model.mm_projector.in_proj", (merged, merged), "column", bias=True)
+        + projection("model.mm_projector.out_proj", (hidden_size, merged), "row", bias=True)
     )
 
 
@@ -194,6 +207,18 @@ WRAPPERS: Mapping[str, Wrapper] = {
         vision_type="internvl_vision",
         projector=_internvl,
         text_decides_tying=False,
+    ),
+    "gemma4": Wrapper(
+        text_type="gemma4_text",
+        vision_type="gemma4_vision",
+        vision_prefix="model.vision_tower",
+        projector=_single("model.embed_vision.embedding_projection", bias=False),
+    ),
+    "kimi_k25": Wrapper(
+        text_type="deepseek_v3",
+        vision_type="kimi_k25_vision",
+        vision_prefix="model.vision_tower",
+        projector=_kimi,
     ),
     "llama4": Wrapper(
         text_type="llama4_text",
