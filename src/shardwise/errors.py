@@ -41,6 +41,10 @@ class PlanError(ShardwiseError):
     """A plan file that cannot be read."""
 
 
+class SimulationError(ShardwiseError):
+    """A program of tasks, or an order of passes, that could never run to its end."""
+
+
 class NoPlanError(ShardwiseError):
     """No layout fits: an answer, with exit code 3."""
 

@@ -61,7 +61,22 @@ COUNTS = {
     "sequences",
     "sm_count",
 }
-POSITIONS = {"born", "device_index", "dies", "high", "index", "k", "low", "m", "n", "rank", "stage"}
+POSITIONS = {
+    "born",
+    "chunk",
+    "device_index",
+    "dies",
+    "high",
+    "index",
+    "k",
+    "low",
+    "m",
+    "micro_batch",
+    "n",
+    "position",
+    "rank",
+    "stage",
+}
 
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS
 

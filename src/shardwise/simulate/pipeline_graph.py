@@ -1,0 +1,237 @@
+"""The passes and sends of a pipeline as a graph in an order that can be timed in one sweep.
+
+Every node waits for at most two others: the one before it on its stream and the one that makes its input. Nodes are
+numbered from 1 so that both come before it; number 0 is the beginning of the step. The graph knows no durations, so it
+is made once for a shape and timed for every plan of that shape.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+from shardwise.errors import SimulationError
+from shardwise.simulate.schedules.actions import Action, PipelineSchedule, ScheduleShape
+from shardwise.simulate.schedules.make import make_schedule
+from shardwise.units import Seconds
+
+Sends = Literal["free", "overlapped", "blocking"]
+"""Passing a result to another rank takes no time, or runs beside compute, or holds the sender's compute."""
+NodeKind = Literal[
+    "forward", "backward", "input_backward", "weight_backward", "joined", "gate", "send_forward", "send_backward"
+]
+"""``joined`` is a forward and a backward in one block, ``gate`` the moment at which both have their inputs."""
+NODE_KINDS: tuple[NodeKind, ...] = get_args(NodeKind)
+
+
+WorkCounts = tuple[tuple[int, int], ...]
+"""Numbers of work, and how often each is done."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineGraph:
+    """Nodes in a sequence in which each comes after those it waits for."""
+
+    schedule: PipelineSchedule
+    first: tuple[int, ...]
+    """Of each node: the one before it on its stream."""
+    second: tuple[int, ...]
+    """Of each node: the one whose result it takes."""
+    work: tuple[int, ...]
+    """Of each node: which duration it has. Kind k (of ``NODE_KINDS``) of chunk c has number k times chunks plus c."""
+    micro_batch: tuple[int, ...]
+    streams: tuple[tuple[int, ...], ...]
+    """Nodes of each stream in the order they run: the compute streams of all ranks, then their sends to the next
+    chunk, then their sends to the one before."""
+    partner: Mapping[int, tuple[int, int]]
+    """Of each joined node: the chunk and the micro-batch of its backward."""
+    compute_counts: tuple[WorkCounts, ...]
+    """Per rank: how often it does each kind of computation."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Passes, blocks, gates and sends."""
+        return len(self.first)
+
+    def first_work(self, kind: NodeKind) -> int:
+        """The number of a kind's work for chunk 0."""
+        return NODE_KINDS.index(kind) * self.schedule.num_chunks
+
+    def kind(self, node: int) -> NodeKind:
+        """What a node is."""
+        return NODE_KINDS[self.work[node - 1] // self.schedule.num_chunks]
+
+    def chunk(self, node: int) -> int:
+        """The chunk that a node works for; of a joined block the one that runs forward."""
+        return self.work[node - 1] % self.schedule.num_chunks
+
+    def rank(self, node: int) -> int:
+        """The rank that runs a node."""
+        return self.schedule.rank_of_chunk[self.chunk(node)]
+
+    def backward_of(self, node: int) -> tuple[int, int] | None:
+        """The chunk and the micro-batch that a node computes the input gradient of, if it does."""
+        if self.kind(node) in ("backward", "input_backward"):
+            return self.chunk(node), self.micro_batch[node - 1]
+        return self.partner.get(node)
+
+
+def count_work(works: Sequence[int], end: int) -> WorkCounts:
+    """How often each work below ``end`` is done: gates and sends have the highest numbers and are no computation."""
+    return tuple((work, count) for work, count in sorted(Counter(works).items()) if work < end)
+
+
+def end_times_s(graph: PipelineGraph, durations_s: Sequence[Seconds]) -> list[Seconds]:
+    """When each node ends; the entry at 0 is the beginning of the step.
+
+    A node starts when its stream is free and its input is there. ``durations_s`` is indexed by ``graph.work``.
+    """
+    ends = [0.0]
+    append = ends.append
+    duration_of = durations_s.__getitem__
+    for first, second, duration in zip(graph.first, graph.second, map(duration_of, graph.work), strict=True):
+        stream_free, input_there = ends[first], ends[second]
+        append((stream_free if stream_free > input_there else input_there) + duration)
+    return ends
+
+
+@lru_cache(maxsize=64)
+def pipeline_graph(shape: ScheduleShape, sends: Sends, /) -> PipelineGraph:
+    """The graph of a shape, made once."""
+    return build_graph(make_schedule(shape), sends)
+
+
+def build_graph(schedule: PipelineSchedule, sends: Sends, /) -> PipelineGraph:
+    """The graph of a schedule.
+
+    Raises:
+        SimulationError: the ranks would wait for each other forever.
+    """
+    writer = _GraphWriter(schedule, sends)
+    positions = [0] * schedule.shape.pp
+    num_left = schedule.num_actions
+    while num_left:
+        reached = [writer.advance(rank, order, positions[rank]) for rank, order in enumerate(schedule.orders)]
+        if reached == positions:
+            raise _deadlock(schedule, positions)
+        num_left -= sum(reached) - sum(positions)
+        positions = reached
+    return writer.graph()
+
+
+def _deadlock(schedule: PipelineSchedule, positions: Sequence[int]) -> SimulationError:
+    waiting = [
+        f"rank {rank} before {order[position].text}"
+        for rank, (order, position) in enumerate(zip(schedule.orders, positions, strict=True))
+        if position < len(order)
+    ]
+    return SimulationError(
+        f"the ranks wait for each other forever: {', '.join(waiting)}",
+        code="schedule-deadlock",
+        fix="move a pass before the one that waits for its result",
+    )
+
+
+class _GraphWriter:
+    """Writes nodes down as soon as their inputs are written."""
+
+    def __init__(self, schedule: PipelineSchedule, sends: Sends) -> None:
+        self._schedule = schedule
+        self._sends = sends
+        self._first: list[int] = []
+        self._second: list[int] = []
+        self._work: list[int] = []
+        self._micro_batch: list[int] = []
+        self._partner: dict[int, tuple[int, int]] = {}
+        pp, m, num_chunks = schedule.shape.pp, schedule.shape.num_microbatches, schedule.num_chunks
+        self._streams: list[list[int]] = [[] for _ in range(3 * pp)]
+        self._last = [0] * (3 * pp)
+        self._forward_inputs = [[0 if chunk == 0 else -1] * m for chunk in range(num_chunks)]
+        """Node that makes the input of a chunk's forward; 0 when there is none, -1 while nobody has made it."""
+        self._backward_inputs = [[-1] * m for _ in range(num_chunks)]
+        self._code_of = {kind: code * num_chunks for code, kind in enumerate(NODE_KINDS)}
+        """Number of a kind's work for chunk 0."""
+
+    def advance(self, rank: int, order: Sequence[Action], position: int) -> int:
+        """Write the actions of a rank from a position on, up to the first whose input is not there; its position."""
+        while position < len(order):
+            action = order[position]
+            needed = self._needed(action)
+            if needed < 0:
+                return position
+            if action.joins_next:
+                partner = order[position + 1]
+                needed_too = self._needed(partner)
+                if needed_too < 0:
+                    return position
+                self._join(rank, action, partner, (needed, needed_too))
+                position += 2
+            else:
+                work = self._code_of[action.kind] + action.chunk
+                self._hand_on(rank, action, self._add(rank, work, action.micro_batch, needed))
+                position += 1
+        return position
+
+    def _needed(self, action: Action) -> int:
+        """The node that makes an action's input, 0 for none, -1 when it is not written yet."""
+        if action.kind == "weight_backward":
+            return 0
+        inputs = self._forward_inputs if action.kind == "forward" else self._backward_inputs
+        return inputs[action.chunk][action.micro_batch]
+
+    def _join(self, rank: int, forward: Action, backward: Action, needed: tuple[int, int]) -> None:
+        """One block of two actions behind a gate that waits for the forward's input, and itself for the other's."""
+        self._add(rank, self._code_of["gate"] + forward.chunk, forward.micro_batch, needed[0])
+        node = self._add(rank, self._code_of["joined"] + forward.chunk, forward.micro_batch, needed[1])
+        self._partner[node] = (backward.chunk, backward.micro_batch)
+        self._hand_on(rank, forward, node)
+        self._hand_on(rank, backward, node)
+
+    def _add(self, stream: int, work: int, micro_batch: int, needed: int) -> int:
+        """Append a node to a stream; its number."""
+        self._first.append(self._last[stream])
+        self._second.append(needed)
+        self._work.append(work)
+        self._micro_batch.append(micro_batch)
+        node = len(self._first)
+        self._last[stream] = node
+        self._streams[stream].append(node)
+        return node
+
+    def _hand_on(self, rank: int, action: Action, node: int) -> None:
+        """Give a result to the chunk that needs it, through a send when that is on another rank."""
+        chunk, number = action.chunk, action.micro_batch
+        if action.kind == "weight_backward":
+            return
+        if action.kind == "forward":
+            target = chunk + 1
+            if target == len(self._forward_inputs):
+                self._backward_inputs[chunk][number] = node
+                return
+            inputs, send, lane = self._forward_inputs, self._code_of["send_forward"], 1
+        else:
+            target = chunk - 1
+            if target < 0:
+                return
+            inputs, send, lane = self._backward_inputs, self._code_of["send_backward"], 2
+        if self._sends != "free" and self._schedule.rank_of_chunk[target] != rank:
+            stream = rank if self._sends == "blocking" else lane * len(self._schedule.orders) + rank
+            node = self._add(stream, send + chunk, number, node)
+        inputs[target][number] = node
+
+    def graph(self) -> PipelineGraph:
+        """What was written."""
+        return PipelineGraph(
+            schedule=self._schedule,
+            first=tuple(self._first),
+            second=tuple(self._second),
+            work=tuple(self._work),
+            micro_batch=tuple(self._micro_batch),
+            streams=tuple(map(tuple, self._streams)),
+            partner=self._partner,
+            compute_counts=tuple(
+                count_work([self._work[node - 1] for node in nodes], self._code_of["gate"])
+                for nodes in self._streams[: self._schedule.shape.pp]
+            ),
+        )

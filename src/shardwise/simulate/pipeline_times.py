@@ -1,0 +1,144 @@
+"""How long each chunk of a pipeline takes, and the durations of its graph's nodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import SimulationError
+from shardwise.simulate.pipeline_graph import (
+    NODE_KINDS,
+    NodeKind,
+    PipelineGraph,
+    Sends,
+    WorkCounts,
+    end_times_s,
+    pipeline_graph,
+)
+from shardwise.simulate.schedules.actions import PipelineSchedule, ScheduleShape
+from shardwise.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTimes:
+    """Seconds of one micro-batch in one chunk."""
+
+    forward_s: Seconds = 0.0
+    input_backward_s: Seconds = 0.0
+    """Recomputation and input gradient."""
+    weight_backward_s: Seconds = 0.0
+
+    @property
+    def backward_s(self) -> Seconds:
+        """Both halves."""
+        return self.input_backward_s + self.weight_backward_s
+
+    @property
+    def total_s(self) -> Seconds:
+        """Forward and backward."""
+        return self.forward_s + self.input_backward_s + self.weight_backward_s
+
+
+NO_TIME = ChunkTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTimes:
+    """Everything a schedule needs to be timed."""
+
+    chunks: tuple[ChunkTimes, ...]
+    """In model order, all chunks of all ranks."""
+    sends_s: tuple[Seconds, ...] = ()
+    """Across each boundary between two chunks, one direction; empty when sends take no time."""
+    is_send_blocking: bool = False
+    """Whether a rank computes nothing while it sends, as without overlapped point-to-point communication."""
+    joined_ratio: float = 1.0
+    """Time of DualPipe's joined forward and backward over the sum of both; below 1 when they hide each other's
+    communication."""
+
+    @property
+    def sends(self) -> Sends:
+        """How the graph treats sends."""
+        if not any(self.sends_s):
+            return "free"
+        return "blocking" if self.is_send_blocking else "overlapped"
+
+
+def even_chunks(
+    *, num_chunks: int, chunk: ChunkTimes, embedding: ChunkTimes = NO_TIME, head: ChunkTimes = NO_TIME
+) -> tuple[ChunkTimes, ...]:
+    """Equal chunks, the first with the embedding and the last with the head on top.
+
+    >>> [times.forward_s for times in even_chunks(
+    ...     num_chunks=3, chunk=ChunkTimes(forward_s=1.0), head=ChunkTimes(forward_s=0.25)
+    ... )]
+    [1.0, 1.0, 1.25]
+    """
+    chunks = [chunk] * num_chunks
+    chunks[0] = _sum(chunks[0], embedding)
+    chunks[-1] = _sum(chunks[-1], head)
+    return tuple(chunks)
+
+
+def _sum(one: ChunkTimes, other: ChunkTimes) -> ChunkTimes:
+    return ChunkTimes(
+        forward_s=one.forward_s + other.forward_s,
+        input_backward_s=one.input_backward_s + other.input_backward_s,
+        weight_backward_s=one.weight_backward_s + other.weight_backward_s,
+    )
+
+
+def node_durations_s(times: PipelineTimes, schedule: PipelineSchedule) -> list[Seconds]:
+    """Durations by kind of work, as ``PipelineGraph.work`` numbers it.
+
+    Raises:
+        SimulationError: there are not as many times as chunks or boundaries.
+    """
+    chunks, sends = times.chunks, times.sends_s
+    num_chunks = schedule.num_chunks
+    if len(chunks) != num_chunks or (sends and len(sends) != num_chunks - 1):
+        raise SimulationError(
+            f"{len(chunks)} chunk times and {len(sends)} send times were given for {num_chunks} chunks",
+            code="schedule-times",
+            fix=f"give {num_chunks} chunk times and {num_chunks - 1} send times, or no send times",
+        )
+    table: dict[NodeKind, list[Seconds]] = {
+        "forward": [chunk.forward_s for chunk in chunks],
+        "backward": [chunk.backward_s for chunk in chunks],
+        "input_backward": [chunk.input_backward_s for chunk in chunks],
+        "weight_backward": [chunk.weight_backward_s for chunk in chunks],
+        "joined": _joined_s(chunks, times.joined_ratio),
+        "gate": [0.0] * num_chunks,
+        "send_forward": [*(sends or [0.0] * (num_chunks - 1)), 0.0],
+        "send_backward": [0.0, *(sends or [0.0] * (num_chunks - 1))],
+    }
+    return [duration for kind in NODE_KINDS for duration in table[kind]]
+
+
+def _joined_s(chunks: Sequence[ChunkTimes], ratio: float) -> list[Seconds]:
+    """A joined block runs one chunk of a V forward and the rank's other chunk backward."""
+    return [ratio * (chunk.forward_s + other.backward_s) for chunk, other in zip(chunks, reversed(chunks), strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedGraph:
+    """A graph and when each of its nodes ends."""
+
+    graph: PipelineGraph
+    durations_s: list[Seconds]
+    """By kind of work."""
+    ends_s: list[Seconds]
+    """By node; the entry at 0 is the beginning of the step."""
+
+    def start_s(self, node: int) -> Seconds:
+        """When a node starts."""
+        return self.ends_s[node] - self.durations_s[self.graph.work[node - 1]]
+
+    def busy_s(self, counts: WorkCounts) -> Seconds:
+        """Time that computations take which are done so often."""
+        return sum(self.durations_s[work] * count for work, count in counts)
+
+
+def time_pipeline(shape: ScheduleShape, times: PipelineTimes) -> TimedGraph:
+    """The graph of a shape with these times."""
+    graph = pipeline_graph(shape, times.sends)
+    durations = node_durations_s(times, graph.schedule)
+    return TimedGraph(graph, durations, end_times_s(graph, durations))

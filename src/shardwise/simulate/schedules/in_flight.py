@@ -1,0 +1,93 @@
+"""Micro-batches in flight: what each rank of a schedule keeps between a forward and the backward that needs it.
+
+The order of the passes alone decides it; no durations enter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwise.simulate.schedules.actions import Order, ScheduleShape
+from shardwise.simulate.schedules.make import make_schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """The worst moments of one rank, each in chunks: one micro-batch of one of the rank's chunks is one."""
+
+    rank: int
+    num_kept: int
+    """From the start of a forward to the end of the weight gradient: what is kept when it is kept whole till then."""
+    num_before_backward: int
+    """From the start of a forward to the end of the input gradient: whole activation sets."""
+    num_waiting_for_weights: int
+    """From the end of the input gradient to the end of the weight gradient: inputs and output gradients of the matrix
+    products."""
+    vpp: int
+
+    @property
+    def kept_micro_batches_ratio(self) -> float:
+        """``num_kept`` in whole-rank micro-batches: chunks over the chunks of a rank."""
+        return self.num_kept / self.vpp
+
+
+def peak_in_flight(shape: ScheduleShape) -> tuple[InFlight, ...]:
+    """The worst moments of every rank.
+
+    >>> [peak.num_kept for peak in peak_in_flight(ScheduleShape(name="1f1b", pp=4, num_microbatches=16))]
+    [4, 3, 2, 1]
+    """
+    schedule = make_schedule(shape)
+    vpp = schedule.shape.vpp
+    return tuple(
+        InFlight(
+            rank=rank,
+            num_kept=round(peak_sets(order)),
+            num_before_backward=round(peak_sets(order, waiting_fraction=0.0)),
+            num_waiting_for_weights=_peak_waiting(order),
+            vpp=vpp,
+        )
+        for rank, order in enumerate(schedule.orders)
+    )
+
+
+@lru_cache(maxsize=256)
+def kept_micro_batches(shape: ScheduleShape, /, *, waiting_fraction: float = 1.0) -> tuple[float, ...]:
+    """Activation sets of a whole rank that each rank keeps at its worst moment.
+
+    Args:
+        shape: the schedule.
+        waiting_fraction: share of a set that is still kept between input gradient and weight gradient.
+    """
+    schedule = make_schedule(shape)
+    vpp = schedule.shape.vpp
+    return tuple(peak_sets(order, waiting_fraction=waiting_fraction) / vpp for order in schedule.orders)
+
+
+def peak_sets(order: Order, *, waiting_fraction: float = 1.0, set_sizes: Sequence[float] = ()) -> float:
+    """The most activation sets that an order keeps at once, in chunks.
+
+    Args:
+        order: of one rank.
+        waiting_fraction: share of a set that is still kept between input gradient and weight gradient.
+        set_sizes: size of a set of each chunk of the model; 1 for all when left out.
+    """
+    change_of = {
+        "forward": 1.0,
+        "backward": -1.0,
+        "input_backward": waiting_fraction - 1.0,
+        "weight_backward": -waiting_fraction,
+    }
+    kept = peak = 0.0
+    for action in order:
+        kept += change_of[action.kind] * (set_sizes[action.chunk] if set_sizes else 1.0)
+        peak = max(peak, kept)
+    return peak
+
+
+def _peak_waiting(order: Order) -> int:
+    waiting = peak = 0
+    for action in order:
+        waiting += (action.kind == "input_backward") - (action.kind == "weight_backward")
+        peak = max(peak, waiting)
+    return peak

@@ -1,0 +1,100 @@
+"""Schedules whose ranks run one chunk on the way down the model and one on the way up: ZBV and DualPipeV."""
+
+from shardwise.simulate.schedules.actions import Order, ScheduleShape
+from shardwise.simulate.schedules.order_writer import OrderWriter
+
+
+def zbv_order(rank: int, shape: ScheduleShape) -> Order:
+    """ZBV: a V of two chunks a rank with split backwards, zero bubble where F = B = W.
+
+    Written for at least 2p - 1 micro-batches; of fewer, those that do not exist are left out.
+
+    Source: Qi et al. 2024, arXiv:2405.15362, section 4 (V-ZB), and arXiv:2401.10241, section 6; torch 2.13
+        ``ScheduleZBVZeroBubble``, whose order this is.
+    """
+    pp, num_microbatches = shape.pp, shape.num_microbatches
+    down, up = rank, 2 * pp - 1 - rank
+    written = max(2 * pp - 1, num_microbatches)
+    writer = OrderWriter()
+    for _ in range(2 * (pp - rank) - 1):
+        writer.forward(down)
+    for _ in range(rank):
+        writer.forward(up)
+        writer.forward(down)
+    for _ in range(pp - rank):
+        writer.forward(up)
+        _split_backward(writer, up)
+    num_forwards_down = 2 * (pp - rank) - 1 + rank
+    for turn in range(written - pp):
+        if num_forwards_down + turn < written:
+            writer.forward(down)
+        _split_backward(writer, down)
+        writer.forward(up)
+        _split_backward(writer, up)
+    _drain(writer, down=down, up=up, num_pairs=rank, num_last=pp - rank)
+    return writer.order(num_microbatches=num_microbatches)
+
+
+def _split_backward(writer: OrderWriter, chunk: int) -> None:
+    writer.backward(chunk, is_split=True)
+    writer.oldest_weight_of(chunk)
+
+
+def _drain(writer: OrderWriter, *, down: int, up: int, num_pairs: int, num_last: int) -> None:
+    """Input gradients of both chunks first, then those on the way down with a weight gradient each, then the rest."""
+    for _ in range(num_pairs):
+        writer.backward(down, is_split=True)
+        writer.backward(up, is_split=True)
+    for _ in range(num_last):
+        writer.backward(down, is_split=True)
+        writer.oldest_weight_of(down)
+    for chunk in (up, down):
+        for _ in range(writer.num_pending_weights):
+            writer.oldest_weight_of(chunk)
+
+
+def dualpipev_order(rank: int, shape: ScheduleShape) -> Order:
+    """DualPipeV: a V whose steady part runs a forward of one chunk and a backward of the other as one block.
+
+    Needs at least 2p micro-batches.
+
+    Source: deepseek-ai/DualPipe, ``dualpipev.py``; torch 2.13 ``ScheduleDualPipeV``, whose order this is.
+    """
+    pp = shape.pp
+    down, up = rank, 2 * pp - 1 - rank
+    others = pp - 1 - rank
+    writer = OrderWriter()
+    for _ in range(2 * others):
+        writer.forward(down)
+    for _ in range(rank + 1):
+        writer.forward(down)
+        writer.forward(up)
+    for _ in range(others):
+        writer.backward(up, is_split=True)
+        writer.oldest_weight()
+        writer.forward(up)
+    for turn in range(shape.num_microbatches - 2 * pp + rank + 1):
+        if turn == 0 and others == 0:
+            # The rank at the turn of the V runs its first pair one after the other: it has just made that forward's
+            # input itself, and waiting for both would lengthen the bubble.
+            writer.forward(down)
+            writer.backward(up)
+        else:
+            writer.forward_and_backward(forward=down, backward=up)
+        writer.forward_and_backward(forward=up, backward=down)
+    for _ in range(others):
+        writer.backward(up)
+        writer.forward_and_backward(forward=up, backward=down)
+    _drain_with_weights(writer, rank=rank, down=down, up=up, others=others)
+    return writer.order()
+
+
+def _drain_with_weights(writer: OrderWriter, *, rank: int, down: int, up: int, others: int) -> None:
+    """The last rank + 1 pairs, the second half of their backwards split; then their weight gradients fill the gaps."""
+    for index in range(2 * (rank + 1)):
+        writer.backward(down if index % 2 else up, is_split=index > rank)
+    for _ in range(others):
+        writer.oldest_weight()
+        writer.backward(down, is_split=True)
+    for _ in range(rank + 1):
+        writer.oldest_weight()

@@ -1,0 +1,29 @@
+"""What ran when on which stream: the record that timelines are drawn from."""
+
+from dataclasses import dataclass
+
+from shardwise.ledger import TimeComponent
+from shardwise.step.inventory import CollectiveKind
+from shardwise.units import Seconds
+
+SpanCategory = TimeComponent | CollectiveKind
+"""A time component of the ledger for computation, the kind of collective for communication."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One task from its start to its end."""
+
+    stream: str
+    """Who did it, such as ``stage 0/compute``; what is before the slash is a process of a timeline."""
+    name: str
+    category: SpanCategory
+    start_s: Seconds
+    end_s: Seconds
+    micro_batch: int | None = None
+    chunk: int | None = None
+
+    @property
+    def duration_s(self) -> Seconds:
+        """From start to end."""
+        return self.end_s - self.start_s
