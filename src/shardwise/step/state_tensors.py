@@ -121,31 +121,29 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
     if context.has_persistent_gradients:
         yield Tensor(name=name, component="gradients", num_bytes=num_bytes, born=0, dies=timeline.last)
         return
+    for part, born in _births(context, unit, num_bytes):
+        yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
+
+
+def _births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
+    """Parts of a unit's gradients with the moment each appears.
+
+    A block's own gradients appear while its activations go: they are counted from the moment after it. Cast from a
+    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit.
+    """
+    timeline = context.timeline
     if context.plan.num_microbatches > 1:
-        yield Tensor(
-            name=name, component="gradients", num_bytes=num_bytes, born=timeline.forward, dies=timeline.optimizer
-        )
-        return
+        return ((num_bytes, timeline.forward),)
     if not unit.is_block:
-        is_reduced_last = context.gathers_parameters
-        head = 0 if is_reduced_last else num_bytes * context.head_elements // max(1, unit.base.full)
-        # Cast from a low-precision gradient, the head's gradient appears only after the head's backward.
+        head = 0 if context.gathers_parameters else num_bytes * context.head_elements // max(1, unit.base.full)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
-        head_born = timeline.head_backward + is_cast
-        for part, born in ((head, head_born), (num_bytes - head, timeline.backward_end)):
-            yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
-        return
+        return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.backward_end))
     moments = timeline.runs[unit.run]
-    one = num_bytes // unit.count if unit.count > 1 else 0
     if unit.count == 1:
-        yield Tensor(
-            name=name, component="gradients", num_bytes=num_bytes, born=moments.after_last, dies=timeline.optimizer
-        )
-        return
-    # A block's own gradients appear while its activations go: they are counted from the moment after it.
-    for part, born in (
+        return ((num_bytes, moments.after_last),)
+    one = num_bytes // unit.count
+    return (
         (one, moments.after_first),
         (num_bytes - 2 * one, moments.last_backward),
         (one, moments.after_last),
-    ):
-        yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
+    )
