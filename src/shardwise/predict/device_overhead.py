@@ -10,10 +10,8 @@ CONTEXT_BYTES = round(0.73 * GIB)
 FIRST_COMMUNICATOR_BYTES = round(0.83 * GIB)
 """First process group and its first collective."""
 NEXT_COMMUNICATOR_BYTES = round(0.47 * GIB)
-SEND_RECEIVE_BYTES = round(0.375 * GIB)
-"""Point-to-point channels of a communicator."""
-ALL_TO_ALL_PEER_BYTES = round(0.4 * GIB)
-"""All-to-all channels per peer of the same node."""
+PEER_BYTES = round(0.375 * GIB)
+"""Point-to-point channels of a communicator, per peer it sends to or receives from (all-to-all: every other rank)."""
 STREAM_POOL_FRACTION = 1.0
 """Share of the gap between the peak of the sum and the sum of every component's own peak that stays cached under FSDP:
 its collectives allocate on their own streams, a block of one stream never serves another, and logits leave holes that
@@ -37,10 +35,10 @@ def fixed_bytes(plan: Plan) -> Bytes:
     num_groups = max(1, sum(degree > 1 for degree in groups))
     total = CONTEXT_BYTES + FIRST_COMMUNICATOR_BYTES + NEXT_COMMUNICATOR_BYTES * (num_groups - 1)
     if layout.pp > 1:
-        total += SEND_RECEIVE_BYTES
+        total += PEER_BYTES * min(2, layout.pp - 1)
     if layout.ep > 1:
         peers = min(layout.ep, plan.cluster.node.gpus_per_node) - 1
-        total += NEXT_COMMUNICATOR_BYTES + ALL_TO_ALL_PEER_BYTES * peers
+        total += NEXT_COMMUNICATOR_BYTES + PEER_BYTES * peers
     return total
 
 

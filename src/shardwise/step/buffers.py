@@ -98,6 +98,11 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
             yield tensor(
                 "weight gradient", "temporaries", compute * largest, moments.first_backward, moments.last_backward
             )
+    is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
+    if is_torch and context.plan.layout.tp > 1:
+        # DTensor's row-wise embedding leaves the whole table's gradient on every rank until the optimizer (traced).
+        others = (context.plan.layout.tp - 1) * context.embedding_elements * context.states.gradient_bytes
+        yield tensor("whole embedding gradient", "gradients", others, timeline.backward_end, timeline.optimizer)
     if context.profile.keeps_dummy_weight_gradients or accumulates or context.is_autocast:
         head = compute * context.head_elements
         yield tensor("head weight gradient", "temporaries", head, timeline.head_backward, timeline.head_backward)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from shardwise.engine import engine_profile
 from shardwise.model import LayerSpec
@@ -14,10 +15,15 @@ from shardwise.step.step_operations import optimizer_operations, sharding_operat
 from shardwise.step.table_operations import embedding_operations, head_operations
 
 
+GroupPart = Literal["blocks", "recomputed blocks", "embedding", "head", "sharding copies", "optimizer"]
+"""What of a stage a group of operations belongs to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationGroup:
     """Operations that run one after the other, ``count`` times in a step."""
 
+    part: GroupPart
     operations: tuple[Operation, ...]
     count: int
 
@@ -53,21 +59,26 @@ class BlockBook:
 
 
 def operation_groups(context: StageContext, book: BlockBook) -> tuple[OperationGroup, ...]:
-    """Operations of one rank in groups: blocks, what is recomputed, tables, sharding copies, optimizer."""
+    """Operations of one rank in groups: blocks, what is recomputed, embedding, head, sharding copies, optimizer."""
     operation = operation_context(context)
     num_microbatches = context.plan.num_microbatches
     groups: list[OperationGroup] = []
     for layer, count in _distinct_layers(context):
         once = book.forward_and_backward(layer, operation)
-        groups.append(OperationGroup(operations=once, count=count * num_microbatches))
+        groups.append(OperationGroup(part="blocks", operations=once, count=count * num_microbatches))
         recomputed = context.recomputed_layers(count)
         if recomputed:
             again = book.recomputed(layer, operation)
-            groups.append(OperationGroup(operations=again, count=recomputed * num_microbatches))
-    tables = (*embedding_operations(context, operation), *head_operations(context, operation))
-    tables += tuple(sharding_operations(context, operation))
-    groups.append(OperationGroup(operations=tables, count=num_microbatches))
-    groups.append(OperationGroup(operations=tuple(optimizer_operations(context, operation)), count=1))
+            groups.append(
+                OperationGroup(part="recomputed blocks", operations=again, count=recomputed * num_microbatches)
+            )
+    outside: tuple[tuple[GroupPart, Iterator[Operation], int], ...] = (
+        ("embedding", embedding_operations(context, operation), num_microbatches),
+        ("head", head_operations(context, operation), num_microbatches),
+        ("sharding copies", sharding_operations(context, operation), num_microbatches),
+        ("optimizer", optimizer_operations(context, operation), 1),
+    )
+    groups += [OperationGroup(part=part, operations=tuple(found), count=count) for part, found, count in outside]
     return tuple(group for group in groups if group.operations)
 
 
