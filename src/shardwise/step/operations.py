@@ -14,7 +14,6 @@ from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import optimizer_operations, sharding_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
 
-
 GroupPart = Literal["blocks", "recomputed blocks", "embedding", "head", "sharding copies", "optimizer"]
 """What of a stage a group of operations belongs to."""
 
