@@ -47,5 +47,10 @@ def cases(draw, *, max_rounds=6):
     seconds = st.sampled_from([1.0, 0.5, 2.0, 1.25, 3.0])
     chunks = tuple(chunk(draw(seconds), draw(seconds), draw(seconds)) for _ in range(pp * vpp))
     sends = tuple(draw(st.sampled_from([0.0, 0.25, 1.0])) for _ in chunks[1:]) if draw(st.booleans()) else ()
-    times = PipelineTimes(chunks=chunks, sends_s=sends, is_send_blocking=draw(st.booleans()))
+    times = PipelineTimes(
+        chunks=chunks,
+        sends_s=sends,
+        is_send_blocking=draw(st.booleans()),
+        joined_ratio=draw(st.sampled_from([None, 0.75])),
+    )
     return shape(name, pp, m, vpp), times

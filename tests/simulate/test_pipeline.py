@@ -126,7 +126,19 @@ def test_zb_h2s_first_rank_waits_as_the_paper_says_unless_its_input_gradient_is_
 def test_dualpipev_idles_as_deepseeks_table_says_when_its_blocks_take_the_sum_of_both(pp):
     """P = 2 pp stages of half a rank each; F&B = F + B."""
     expected_s = closed.dualpipe_idle_s(pp=2 * pp, forward_backward_s=1.5, backward_s=1.0, weight_backward_s=0.5)
-    assert even_run("dualpipev", pp=pp, m=4 * pp, vpp=2).idle_s(0) == pytest.approx(expected_s, abs=1e-9)
+    for ratio in (1.0, None):
+        run = even_run("dualpipev", pp=pp, m=4 * pp, vpp=2, joined_ratio=ratio)
+        assert run.idle_s(0) == pytest.approx(expected_s, abs=1e-9)
+
+
+@given(st.data())
+def test_pairs_in_turn_are_never_slower_than_blocks_that_wait_for_both_inputs(data):
+    chunks = tuple(chunk(*(data.draw(POSITIVE) for _ in range(3))) for _ in range(6))
+    together, in_turn = (
+        run_pipeline(shape("dualpipev", 3, 8, 2), PipelineTimes(chunks=chunks, sends_s=(0.3,) * 5, joined_ratio=ratio))
+        for ratio in (1.0, None)
+    )
+    assert in_turn.makespan_s <= together.makespan_s + 1e-9
 
 
 def test_blocks_that_hide_their_communication_shorten_dualpipev():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from shardwise.errors import SimulationError
-from shardwise.simulate.pipeline_graph import build_graph, pipeline_graph
+from shardwise.simulate.pipeline_graph import GraphStyle, build_graph, pipeline_graph
 from shardwise.simulate.schedules.actions import PipelineSchedule
 from shardwise.simulate.schedules.make import make_schedule
 from simulate.pipelines import cases, shape
@@ -14,13 +14,13 @@ from simulate.pipelines import cases, shape
 
 def test_a_graph_has_a_node_per_pass_and_per_send():
     """16 ranks, 512 micro-batches: 16,384 passes and 2 * 15 * 512 sends."""
-    assert pipeline_graph(shape("1f1b", 16, 512), "free").num_nodes == 16_384
-    assert pipeline_graph(shape("1f1b", 16, 512), "overlapped").num_nodes == 16_384 + 15_360
+    assert pipeline_graph(shape("1f1b", 16, 512), GraphStyle()).num_nodes == 16_384
+    assert pipeline_graph(shape("1f1b", 16, 512), GraphStyle(sends="overlapped")).num_nodes == 16_384 + 15_360
 
 
 def test_the_turn_of_a_v_sends_nothing():
     """Chunks 1 and 2 of a V of two ranks are neighbours on rank 1."""
-    graph = pipeline_graph(shape("zbv", 2, 1), "overlapped")
+    graph = pipeline_graph(shape("zbv", 2, 1), GraphStyle(sends="overlapped"))
     sends = {
         (graph.kind(node), graph.chunk(node)) for node in range(1, graph.num_nodes + 1) if "send" in graph.kind(node)
     }
@@ -30,7 +30,7 @@ def test_the_turn_of_a_v_sends_nothing():
 @given(cases())
 def test_every_node_comes_after_those_it_waits_for(case):
     asked, times = case
-    graph = pipeline_graph(asked, times.sends)
+    graph = pipeline_graph(asked, times.style)
     for node, (first, second) in enumerate(zip(graph.first, graph.second, strict=True), start=1):
         assert 0 <= first < node
         assert 0 <= second < node
@@ -47,7 +47,7 @@ def test_ranks_that_wait_for_each_other_are_named():
             PipelineSchedule(
                 shape=made.shape, placement="loop", orders=((first[0], first[2], first[1], first[3]), turned)
             ),
-            "free",
+            GraphStyle(),
         )
     assert caught.value.code == "schedule-deadlock"
     assert "rank 0 before 0B0, rank 1 before 1F1" in caught.value.message

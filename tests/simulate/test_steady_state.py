@@ -28,6 +28,7 @@ def test_the_step_is_the_same_and_really_was_not_run_in_full(name, vpp, last, se
         chunks=tuple(chunks),
         sends_s=() if sends == "free" else (0.05,) * (pp * vpp - 1),
         is_send_blocking=sends == "blocking",
+        joined_ratio=0.9 if sends == "overlapped" else None,
     )
     short, full = both(shape(name, pp, m, vpp), times)
     assert short.is_extrapolated

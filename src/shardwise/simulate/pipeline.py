@@ -169,7 +169,7 @@ def _span(stream: str, kind: NodeKind, chunk: int, number: int, from_to_s: tuple
 def pipeline_tasks(asked: ScheduleShape, times: PipelineTimes) -> tuple[Task, ...]:
     """The same step as a program for the event engine, to be run with other streams or under contention."""
     shape = settled(asked)
-    graph = pipeline_graph(shape, times.sends)
+    graph = pipeline_graph(shape, times.style)
     durations_s = node_durations_s(times, graph.schedule)
     stream_of = {node: _stream_name(graph, stream) for stream, nodes in enumerate(graph.streams) for node in nodes}
     return tuple(

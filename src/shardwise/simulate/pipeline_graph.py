@@ -18,6 +18,18 @@ from shardwise.units import Seconds
 
 Sends = Literal["free", "overlapped", "blocking"]
 """Passing a result to another rank takes no time, or runs beside compute, or holds the sender's compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphStyle:
+    """What a graph makes of sends and of pairs."""
+
+    sends: Sends = "free"
+    are_pairs_joined: bool = False
+    """Whether DualPipe's pairs of forward and backward are one block that waits for both inputs and hands on both
+    results at its end; if not they run in turn, each as soon as its own input is there, and hand on at the end."""
+
+
 NodeKind = Literal[
     "forward", "backward", "input_backward", "weight_backward", "joined", "gate", "send_forward", "send_backward"
 ]
@@ -97,18 +109,18 @@ def end_times_s(graph: PipelineGraph, durations_s: Sequence[Seconds]) -> list[Se
 
 
 @lru_cache(maxsize=64)
-def pipeline_graph(shape: ScheduleShape, sends: Sends, /) -> PipelineGraph:
+def pipeline_graph(shape: ScheduleShape, style: GraphStyle, /) -> PipelineGraph:
     """The graph of a shape, made once."""
-    return build_graph(make_schedule(shape), sends)
+    return build_graph(make_schedule(shape), style)
 
 
-def build_graph(schedule: PipelineSchedule, sends: Sends, /) -> PipelineGraph:
+def build_graph(schedule: PipelineSchedule, style: GraphStyle, /) -> PipelineGraph:
     """The graph of a schedule.
 
     Raises:
         SimulationError: the ranks would wait for each other forever.
     """
-    writer = _GraphWriter(schedule, sends)
+    writer = _GraphWriter(schedule, style)
     positions = [0] * schedule.shape.pp
     num_left = schedule.num_actions
     while num_left:
@@ -136,9 +148,9 @@ def _deadlock(schedule: PipelineSchedule, positions: Sequence[int]) -> Simulatio
 class _GraphWriter:
     """Writes nodes down as soon as their inputs are written."""
 
-    def __init__(self, schedule: PipelineSchedule, sends: Sends) -> None:
+    def __init__(self, schedule: PipelineSchedule, style: GraphStyle) -> None:
         self._schedule = schedule
-        self._sends = sends
+        self._style = style
         self._first: list[int] = []
         self._second: list[int] = []
         self._work: list[int] = []
@@ -181,10 +193,14 @@ class _GraphWriter:
         return inputs[action.chunk][action.micro_batch]
 
     def _join(self, rank: int, forward: Action, backward: Action, needed: tuple[int, int]) -> None:
-        """One block of two actions behind a gate that waits for the forward's input, and itself for the other's."""
-        self._add(rank, self._code_of["gate"] + forward.chunk, forward.micro_batch, needed[0])
-        node = self._add(rank, self._code_of["joined"] + forward.chunk, forward.micro_batch, needed[1])
-        self._partner[node] = (backward.chunk, backward.micro_batch)
+        """A pair: one block behind a gate that waits for the forward's input, the block for the other's; or two nodes."""
+        if self._style.are_pairs_joined:
+            self._add(rank, self._code_of["gate"] + forward.chunk, forward.micro_batch, needed[0])
+            node = self._add(rank, self._code_of["joined"] + forward.chunk, forward.micro_batch, needed[1])
+            self._partner[node] = (backward.chunk, backward.micro_batch)
+        else:
+            self._add(rank, self._code_of["forward"] + forward.chunk, forward.micro_batch, needed[0])
+            node = self._add(rank, self._code_of["backward"] + backward.chunk, backward.micro_batch, needed[1])
         self._hand_on(rank, forward, node)
         self._hand_on(rank, backward, node)
 
@@ -215,8 +231,8 @@ class _GraphWriter:
             if target < 0:
                 return
             inputs, send, lane = self._backward_inputs, self._code_of["send_backward"], 2
-        if self._sends != "free" and self._schedule.rank_of_chunk[target] != rank:
-            stream = rank if self._sends == "blocking" else lane * len(self._schedule.orders) + rank
+        if self._style.sends != "free" and self._schedule.rank_of_chunk[target] != rank:
+            stream = rank if self._style.sends == "blocking" else lane * len(self._schedule.orders) + rank
             node = self._add(stream, send + chunk, number, node)
         inputs[target][number] = node
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shardwise.errors import SimulationError
 from shardwise.simulate.pipeline_graph import (
     NODE_KINDS,
+    GraphStyle,
     NodeKind,
     PipelineGraph,
     Sends,
@@ -50,16 +51,15 @@ class PipelineTimes:
     """Across each boundary between two chunks, one direction; empty when sends take no time."""
     is_send_blocking: bool = False
     """Whether a rank computes nothing while it sends, as without overlapped point-to-point communication."""
-    joined_ratio: float = 1.0
-    """Time of DualPipe's joined forward and backward over the sum of both; below 1 when they hide each other's
-    communication."""
+    joined_ratio: float | None = None
+    """Time of a pair of DualPipe, run as one block, over the sum of its forward and its backward; below 1 when they
+    hide each other's communication. ``None`` when nothing is overlapped and the two run in turn, as in torch."""
 
     @property
-    def sends(self) -> Sends:
-        """How the graph treats sends."""
-        if not any(self.sends_s):
-            return "free"
-        return "blocking" if self.is_send_blocking else "overlapped"
+    def style(self) -> GraphStyle:
+        """What the graph makes of sends and of pairs."""
+        sends: Sends = "free" if not any(self.sends_s) else "blocking" if self.is_send_blocking else "overlapped"
+        return GraphStyle(sends=sends, are_pairs_joined=self.joined_ratio is not None)
 
 
 def even_chunks(
@@ -105,7 +105,7 @@ def node_durations_s(times: PipelineTimes, schedule: PipelineSchedule) -> list[S
         "backward": [chunk.backward_s for chunk in chunks],
         "input_backward": [chunk.input_backward_s for chunk in chunks],
         "weight_backward": [chunk.weight_backward_s for chunk in chunks],
-        "joined": _joined_s(chunks, times.joined_ratio),
+        "joined": _joined_s(chunks, 1.0 if times.joined_ratio is None else times.joined_ratio),
         "gate": [0.0] * num_chunks,
         "send_forward": [*(sends or [0.0] * (num_chunks - 1)), 0.0],
         "send_backward": [0.0, *(sends or [0.0] * (num_chunks - 1))],
@@ -139,6 +139,6 @@ class TimedGraph:
 
 def time_pipeline(shape: ScheduleShape, times: PipelineTimes) -> TimedGraph:
     """The graph of a shape with these times."""
-    graph = pipeline_graph(shape, times.sends)
+    graph = pipeline_graph(shape, times.style)
     durations = node_durations_s(times, graph.schedule)
     return TimedGraph(graph, durations, end_times_s(graph, durations))

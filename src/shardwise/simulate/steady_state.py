@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from shardwise.simulate.pipeline_graph import PipelineGraph, Sends, WorkCounts, count_work, pipeline_graph
+from shardwise.simulate.pipeline_graph import GraphStyle, PipelineGraph, WorkCounts, count_work, pipeline_graph
 from shardwise.simulate.pipeline_times import PipelineTimes, TimedGraph, time_pipeline
 from shardwise.simulate.schedules.actions import ScheduleShape
 from shardwise.simulate.schedules.make import repeats_after
@@ -73,7 +73,7 @@ def extrapolate(shape: ScheduleShape, times: PipelineTimes) -> Extrapolation | N
         few = _fewer(shape, period=period, rounds=rounds)
         if few.num_microbatches > LARGEST_SHARE * shape.num_microbatches:
             return None
-        steady = _steady_graph(few, times.sends)
+        steady = _steady_graph(few, times.style)
         timed = time_pipeline(few, times)
         cycle = _cycle(steady, timed)
         num_left = (shape.num_microbatches - few.num_microbatches) // period
@@ -95,9 +95,9 @@ def _fewer(shape: ScheduleShape, *, period: int, rounds: int) -> ScheduleShape:
 
 
 @lru_cache(maxsize=64)
-def _steady_graph(shape: ScheduleShape, sends: Sends, /) -> _SteadyGraph:
+def _steady_graph(shape: ScheduleShape, style: GraphStyle, /) -> _SteadyGraph:
     """Where the streams of a graph repeat, cut behind the same micro-batch on all ranks; none when one never does."""
-    graph = pipeline_graph(shape, sends)
+    graph = pipeline_graph(shape, style)
     period = repeats_after(shape)
     found = [_steady_stream(graph, nodes, period) for nodes in graph.streams if nodes]
     repeating = [stream for stream in found if stream is not None]
