@@ -108,6 +108,10 @@ class _Clock:
 
     program: _Program
     contentions: Sequence[Contention]
+    slowed_by: dict[str, list[Contention]] = field(default_factory=dict)
+    """Contentions that slow a stream."""
+    minded_by: dict[str, list[str]] = field(default_factory=dict)
+    """Streams whose speed depends on whether a stream is busy."""
     queue: list[tuple[Seconds, int, int, int]] = field(default_factory=list)
     num_events: int = 0
     running: dict[str, _Running] = field(default_factory=dict)
@@ -117,6 +121,12 @@ class _Clock:
 
     def run(self) -> None:
         """Until the queue is empty."""
+        for contention in self.contentions:
+            for slowed in contention.slowed:
+                self.slowed_by.setdefault(slowed, []).append(contention)
+                for busy in contention.while_busy:
+                    if busy != slowed:
+                        self.minded_by.setdefault(busy, []).append(slowed)
         self.waiting = list(self.program.waits_for)
         self.starts = [0.0] * len(self.waiting)
         self.ends = [0.0] * len(self.waiting)
@@ -159,27 +169,23 @@ class _Clock:
         return max(
             (
                 contention.slowdown_ratio
-                for contention in self.contentions
-                if stream in contention.slowed
-                and any(other in self.running and other != stream for other in contention.while_busy)
+                for contention in self.slowed_by.get(stream, ())
+                if any(other in self.running and other != stream for other in contention.while_busy)
             ),
             default=1.0,
         )
 
     def _adjust(self, now: Seconds, changed: str) -> None:
         """Give every stream that minds the changed one its new speed and its new end."""
-        for contention in self.contentions:
-            if changed not in contention.while_busy:
+        for stream in self.minded_by.get(changed, ()):
+            running = self.running.get(stream)
+            if running is None:
                 continue
-            for stream in contention.slowed:
-                running = self.running.get(stream)
-                if running is None:
-                    continue
-                ratio = self._ratio(stream)
-                if ratio != running.ratio:
-                    running.left_s = max(0.0, running.left_s - (now - running.since_s) / running.ratio)
-                    running.ratio, running.since_s = ratio, now
-                    self._announce_end(running, now)
+            ratio = self._ratio(stream)
+            if ratio != running.ratio:
+                running.left_s = max(0.0, running.left_s - (now - running.since_s) / running.ratio)
+                running.ratio, running.since_s = ratio, now
+                self._announce_end(running, now)
 
     def result(self, tasks: tuple[Task, ...]) -> Run:
         """Starts and ends of the tasks."""

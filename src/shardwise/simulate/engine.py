@@ -9,12 +9,14 @@ A task may depend only on tasks listed before it, as a CUDA stream can wait only
 That makes the times of a program without contention one sweep over it; with contention ``contention.py`` moves a clock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.errors import SimulationError
 from shardwise.simulate.spans import Span, SpanCategory
 from shardwise.units import Seconds
+
+FOREVER_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +128,11 @@ def run_program(program: Iterable[Task]) -> Run:
         if task.issued_by is not None:
             issued = free_s.get(task.issued_by, 0.0) + task.issue_s
             free_s[task.issued_by] = issued
-        start = free_s.get(task.stream, 0.0)
-        start = max(start, issued)
+        stream_free = free_s.get(task.stream, 0.0)
+        start = stream_free if stream_free > issued else issued
         for earlier in task.depends_on:
-            start = max(start, ends[earlier])
+            done = ends[earlier]
+            start = start if start > done else done
         end = start + task.duration_s
         free_s[task.stream] = end
         starts.append(start)
@@ -142,22 +145,17 @@ def checked(program: Iterable[Task]) -> tuple[Task, ...]:
     """The tasks of a program that can run."""
     tasks = tuple(program)
     for position, task in enumerate(tasks):
-        if not 0.0 <= task.duration_s < float("inf") or not 0.0 <= task.issue_s < float("inf"):
+        if not (0.0 <= task.duration_s < FOREVER_S and 0.0 <= task.issue_s < FOREVER_S):
             raise SimulationError(
                 f"task {position} ({task.name}) takes {task.duration_s} s and {task.issue_s} s to issue",
                 code="simulation-duration",
                 fix="give durations of 0 s or more",
             )
-        if task.depends_on and not (min(task.depends_on) >= 0 and max(task.depends_on) < position):
-            raise SimulationError(
-                f"task {position} ({task.name}) depends on {_later(task.depends_on, position)}, which is not listed "
-                "before it",
-                code="simulation-order",
-                fix="list a task after those it depends on",
-            )
+        for earlier in task.depends_on:
+            if not 0 <= earlier < position:
+                raise SimulationError(
+                    f"task {position} ({task.name}) depends on {earlier}, which is not listed before it",
+                    code="simulation-order",
+                    fix="list a task after those it depends on",
+                )
     return tasks
-
-
-def _later(depends_on: Sequence[int], position: int) -> int:
-    """The first dependency that is not an earlier position."""
-    return next(other for other in depends_on if not 0 <= other < position)

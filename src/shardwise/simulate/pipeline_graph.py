@@ -193,7 +193,7 @@ class _GraphWriter:
         return inputs[action.chunk][action.micro_batch]
 
     def _join(self, rank: int, forward: Action, backward: Action, needed: tuple[int, int]) -> None:
-        """A pair: one block behind a gate that waits for the forward's input, the block for the other's; or two nodes."""
+        """A pair: one block behind a gate, which together wait for both inputs; or two nodes in turn."""
         if self._style.are_pairs_joined:
             self._add(rank, self._code_of["gate"] + forward.chunk, forward.micro_batch, needed[0])
             node = self._add(rank, self._code_of["joined"] + forward.chunk, forward.micro_batch, needed[1])

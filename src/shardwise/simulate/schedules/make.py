@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Literal
 
 from shardwise.errors import LayoutError
+from shardwise.layout import Layout
 from shardwise.simulate.schedules.actions import Order, PipelineSchedule, ScheduleName, ScheduleShape
 from shardwise.simulate.schedules.fill_and_drain import gpipe_order, looped_bfs_order
 from shardwise.simulate.schedules.one_forward_one_backward import (
@@ -53,6 +55,23 @@ def repeats_after(shape: ScheduleShape) -> int:
         return 0
     in_rounds = shape.name in IN_ROUNDS and shape.vpp > 1
     return (shape.num_microbatches_per_round or 0) if in_rounds else 1
+
+
+def shape_of_layout(layout: Layout, *, num_microbatches: int, rounds: Literal["even", "of pp"]) -> ScheduleShape:
+    """The shape of a layout's pipeline.
+
+    Args:
+        layout: with its schedule, ranks and chunks.
+        num_microbatches: per data-parallel rank and step.
+        rounds: how interleaved schedules divide them: evenly as torch, or into rounds of p as Megatron.
+    """
+    return ScheduleShape(
+        name=layout.schedule if layout.pp > 1 else "1f1b",
+        pp=layout.pp,
+        vpp=layout.vpp if layout.pp > 1 else 1,
+        num_microbatches=num_microbatches,
+        num_microbatches_per_round=layout.pp if rounds == "of pp" else None,
+    )
 
 
 def settled(asked: ScheduleShape) -> ScheduleShape:
