@@ -2,10 +2,16 @@
 
 from shardwise.validate.measured_runs import CONVERTERS
 from shardwise.validate.setups import setup_facts
+from shardwise.validate.timed_runs import TIMED_CONVERTERS
 
 
 def test_every_converted_family_has_cited_facts():
     assert set(CONVERTERS) <= {fact.family for fact in setup_facts()}
+
+
+def test_every_family_with_rates_has_cited_facts():
+    uncited = set(TIMED_CONVERTERS) - {fact.family for fact in setup_facts()}
+    assert uncited <= {"MLM21T2", "NEM15"}, "their rows print everything that is used, or are shown with a gap"
 
 
 def test_every_fact_has_a_source_and_a_date():

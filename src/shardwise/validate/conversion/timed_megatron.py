@@ -119,7 +119,11 @@ def convert_sc21_table(row: MeasurementRow) -> TimedConversion:
             schedule="interleaved" if run.vpp > 1 else "1f1b",
         ),
     )
-    assumptions = (*PAPER_ASSUMPTIONS, "micro-batch size and virtual stages of sc21/run_table_1.sh")
+    assumptions = (
+        *PAPER_ASSUMPTIONS,
+        "micro-batch size and virtual stages of sc21/run_table_1.sh",
+        "gradients are predicted as overlapped; from 39B on Megatron's own data parallelism overlapped nothing",
+    )
     return _timed_by_equation_3(row, plan, shape, assumptions=assumptions)
 
 
