@@ -159,6 +159,11 @@ def test_sends_delay_the_next_rank_and_block_the_sender_only_if_they_must(blocki
     assert run_pipeline(shape("1f1b", 2, 2), times).makespan_s == expected_s
 
 
+def test_a_pipeline_that_does_nothing_has_no_bubble():
+    run = run_pipeline(shape("1f1b", 2, 4), PipelineTimes(chunks=(ChunkTimes(),) * 2))
+    assert (run.makespan_s, bubble_over_ideal(run), idle_fraction(run)) == (0.0, 0.0, 0.0)
+
+
 def test_even_chunks_put_the_embedding_first_and_the_head_last():
     chunks = even_chunks(num_chunks=3, chunk=chunk(), embedding=ChunkTimes(forward_s=0.2), head=chunk(0.5, 0.25, 0.125))
     assert [times.forward_s for times in chunks] == [1.2, 1.0, 1.5]

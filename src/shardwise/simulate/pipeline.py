@@ -63,13 +63,13 @@ def bubble_over_ideal(run: PipelineRun) -> float:
     :func:`idle_fraction`.
     """
     busy_s = sum(rank.busy_s for rank in run.ranks)
-    return (len(run.ranks) * run.makespan_s - busy_s) / busy_s
+    return (len(run.ranks) * run.makespan_s - busy_s) / busy_s if busy_s else 0.0
 
 
 def idle_fraction(run: PipelineRun) -> float:
     """Idle share of the step, over all ranks: ``(p - 1) / (v m + p - 1)`` for equal stages of 1F1B and the like."""
     busy_s = sum(rank.busy_s for rank in run.ranks)
-    return 1 - busy_s / (len(run.ranks) * run.makespan_s)
+    return 1 - busy_s / (len(run.ranks) * run.makespan_s) if run.makespan_s else 0.0
 
 
 def run_pipeline(asked: ScheduleShape, times: PipelineTimes, *, may_extrapolate: bool = True) -> PipelineRun:
