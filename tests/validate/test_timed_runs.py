@@ -66,6 +66,12 @@ def test_a_row_that_does_what_a_plan_cannot_say_is_marked():
     assert not run("NEM15-001").is_faithful
 
 
+def test_llm_foundry_ran_version_2_of_flash_attention_only_in_part_of_its_last_table():
+    faithful = [timed for timed in timed_runs().runs if timed.family == "LLMF" and timed.is_faithful]
+    assert len(faithful) == 12
+    assert {timed.plan.layout.world_size for timed in faithful} == {128, 256, 512}
+
+
 def test_racks_are_filled_in_equal_segments():
     """256 GB300 are 64 trays: 16 trays of each 18-tray rack, so that groups of 32 or 64 stay inside one."""
     assert run("MBRIDGE-001").plan.cluster.node.scale_up_domain_gpus == 64

@@ -16,6 +16,14 @@ from shardwise.validate.timed_run import TimedConversion
 FOUNDRY_NETWORKS = {"RoCE 1600 Gb/s per node": "roce-200"}
 """Eight 200 Gb/s adapters a node."""
 
+FLASH_1 = "FlashAttention 1, about half as fast as version 2, which is the one a plan means"
+
+LARGE_SCALE_TABLE = "H100 80GB BF16 (Large Scale, >= 128 GPUs)"
+FLASH_2_MODELS = ("MPT-1b", "MPT-3b", "MPT-7b", "MPT-70b")
+"""mosaicml/llm-foundry@5e85bd6 scripts/train/benchmarking/sweep.py: only these runs of the last table asked for
+``--attn_impl flash``, with flash-attn 2.4.2; its 13B and 30B runs and the tables of 2023-10 ran the Triton kernels of
+version 1, then the default of submit_benchmarks.py."""
+
 H100_NETWORK = "the network of the H100 nodes is not stated; 400 Gb/s InfiniBand per GPU is assumed"
 
 
@@ -56,7 +64,11 @@ def convert_foundry(row: MeasurementRow) -> TimedConversion:
         engine="fsdp1",
     )
     notes = () if row.text("interconnect") else (H100_NETWORK,)
-    return timed(row, plan, assumptions=(*MPT_ASSUMPTIONS, *notes))
+    return timed(row, plan, assumptions=(*MPT_ASSUMPTIONS, *notes), gaps=() if _has_flash_2(row) else (FLASH_1,))
+
+
+def _has_flash_2(row: MeasurementRow) -> bool:
+    return row.text("source_table") == LARGE_SCALE_TABLE and row.text("model") in FLASH_2_MODELS
 
 
 def _foundry_precision(text: str) -> Precision:
@@ -141,7 +153,7 @@ def convert_flash_training(row: MeasurementRow) -> TimedConversion:
         "micro-batch, heads and optimizer sharding of the repository's configs for 80 GB",
         "fused dropout, norm, bias and loss kernels, as Megatron's profile has them",
     )
-    return timed(row, plan, assumptions=assumptions)
+    return timed(row, plan, assumptions=assumptions, gaps=(FLASH_1,))
 
 
 def convert_with_memory_plan(row: MeasurementRow, plan: Plan) -> TimedConversion:
