@@ -84,8 +84,9 @@ class PipelineGraph:
 
     def backward_of(self, node: int) -> tuple[int, int] | None:
         """The chunk and the micro-batch that a node computes the input gradient of, if it does."""
-        if self.kind(node) in ("backward", "input_backward"):
-            return self.chunk(node), self.micro_batch[node - 1]
+        code, chunk = divmod(self.work[node - 1], self.schedule.num_chunks)
+        if NODE_KINDS[code] in ("backward", "input_backward"):
+            return chunk, self.micro_batch[node - 1]
         return self.partner.get(node)
 
 
@@ -145,6 +146,10 @@ def _deadlock(schedule: PipelineSchedule, positions: Sequence[int]) -> Simulatio
     )
 
 
+_Route = tuple[list[int], int, int]
+"""Where a result goes by micro-batch, and the stream and the work of the send that takes it there; work 0 for none."""
+
+
 class _GraphWriter:
     """Writes nodes down as soon as their inputs are written."""
 
@@ -164,6 +169,14 @@ class _GraphWriter:
         self._backward_inputs = [[-1] * m for _ in range(num_chunks)]
         self._code_of = {kind: code * num_chunks for code, kind in enumerate(NODE_KINDS)}
         """Number of a kind's work for chunk 0."""
+        last = num_chunks - 1
+        self._forward_routes = [self._route(chunk, chunk + 1, self._forward_inputs[chunk + 1]) for chunk in range(last)]
+        self._forward_routes.append((self._backward_inputs[last], 0, 0))
+        nowhere = [0] * m
+        self._backward_routes: list[_Route] = [(nowhere, 0, 0)]
+        self._backward_routes += [
+            self._route(chunk, chunk - 1, self._backward_inputs[chunk - 1]) for chunk in range(1, num_chunks)
+        ]
 
     def advance(self, rank: int, order: Sequence[Action], position: int) -> int:
         """Write the actions of a rank from a position on, up to the first whose input is not there; its position."""
@@ -181,7 +194,7 @@ class _GraphWriter:
                 position += 2
             else:
                 work = self._code_of[action.kind] + action.chunk
-                self._hand_on(rank, action, self._add(rank, work, action.micro_batch, needed))
+                self._hand_on(action, self._add(rank, work, action.micro_batch, needed))
                 position += 1
         return position
 
@@ -201,8 +214,8 @@ class _GraphWriter:
         else:
             self._add(rank, self._code_of["forward"] + forward.chunk, forward.micro_batch, needed[0])
             node = self._add(rank, self._code_of["backward"] + backward.chunk, backward.micro_batch, needed[1])
-        self._hand_on(rank, forward, node)
-        self._hand_on(rank, backward, node)
+        self._hand_on(forward, node)
+        self._hand_on(backward, node)
 
     def _add(self, stream: int, work: int, micro_batch: int, needed: int) -> int:
         """Append a node to a stream; its number."""
@@ -215,26 +228,25 @@ class _GraphWriter:
         self._streams[stream].append(node)
         return node
 
-    def _hand_on(self, rank: int, action: Action, node: int) -> None:
+    def _hand_on(self, action: Action, node: int) -> None:
         """Give a result to the chunk that needs it, through a send when that is on another rank."""
-        chunk, number = action.chunk, action.micro_batch
         if action.kind == "weight_backward":
             return
-        if action.kind == "forward":
-            target = chunk + 1
-            if target == len(self._forward_inputs):
-                self._backward_inputs[chunk][number] = node
-                return
-            inputs, send, lane = self._forward_inputs, self._code_of["send_forward"], 1
-        else:
-            target = chunk - 1
-            if target < 0:
-                return
-            inputs, send, lane = self._backward_inputs, self._code_of["send_backward"], 2
-        if self._style.sends != "free" and self._schedule.rank_of_chunk[target] != rank:
-            stream = rank if self._style.sends == "blocking" else lane * len(self._schedule.orders) + rank
-            node = self._add(stream, send + chunk, number, node)
-        inputs[target][number] = node
+        routes = self._forward_routes if action.kind == "forward" else self._backward_routes
+        inputs, stream, send = routes[action.chunk]
+        if send:
+            node = self._add(stream, send, action.micro_batch, node)
+        inputs[action.micro_batch] = node
+
+    def _route(self, source: int, target: int, inputs: list[int]) -> _Route:
+        """The route of a chunk's result to the next chunk or to the one before."""
+        rank = self._schedule.rank_of_chunk[source]
+        if self._style.sends == "free" or self._schedule.rank_of_chunk[target] == rank:
+            return inputs, 0, 0
+        is_forward = target > source
+        lane = 0 if self._style.sends == "blocking" else 1 if is_forward else 2
+        kind: NodeKind = "send_forward" if is_forward else "send_backward"
+        return inputs, lane * self._schedule.shape.pp + rank, self._code_of[kind] + source
 
     def graph(self) -> PipelineGraph:
         """What was written."""

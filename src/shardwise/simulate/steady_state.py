@@ -9,6 +9,7 @@ max-plus linear systems; Baccelli et al. 1992, Synchronization and Linearity, se
 The shift is looked for, never assumed: where none is found the whole step is run.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -106,13 +107,12 @@ def _steady_graph(shape: ScheduleShape, style: GraphStyle, /) -> _SteadyGraph:
     cuts = _common_cuts(graph, repeating[: shape.pp], period)
     if cuts is None:
         return _NOT_STEADY
-    places = _places(graph)
-    streams = tuple(_cut(graph, stream, places, cuts) for stream in repeating)
+    streams = tuple(_cut(graph, stream, cuts) for stream in repeating)
     computing = streams[: shape.pp]
     rounds = [[graph.work[node - 1] for node in one.nodes[one.end - one.length : one.end]] for one in computing]
     return _SteadyGraph(
         streams=streams,
-        num_rounds_back=_num_rounds_back(graph, streams, places),
+        num_rounds_back=_num_rounds_back(graph, streams),
         round_counts=tuple(count_work(works, graph.first_work("gate")) for works in rounds),
     )
 
@@ -152,42 +152,31 @@ def _last_backwards(graph: PipelineGraph, stream: _SteadyStream, period: int) ->
     }
 
 
-def _places(graph: PipelineGraph) -> list[tuple[int, int]]:
-    """Of every node: its stream, counted without empty ones, and its position in it."""
-    places = [(0, 0)] * (graph.num_nodes + 1)
-    for index, nodes in enumerate(nodes for nodes in graph.streams if nodes):
-        for position, node in enumerate(nodes):
-            places[node] = (index, position)
-    return places
+def _cut(graph: PipelineGraph, stream: _SteadyStream, cuts: Sequence[int]) -> _SteadyStream:
+    """The same stream, its steady part ending with the cut of its rank, or with what was made before the cut.
+
+    Nodes are numbered in the order in which a rank makes them, so numbers can be compared.
+    """
+    cut = cuts[graph.rank(stream.nodes[0])]
+    is_sending = graph.kind(stream.nodes[0]).startswith("send")
+
+    def made_by(node: int) -> int:
+        return graph.second[node - 1] if is_sending else node
+
+    return replace(stream, end=min(stream.end, bisect_right(stream.nodes, cut, key=made_by)))
 
 
-def _cut(
-    graph: PipelineGraph, stream: _SteadyStream, places: Sequence[tuple[int, int]], cuts: Sequence[int]
-) -> _SteadyStream:
-    """The same stream, its steady part ending with the cut of its rank, or with what was sent before the cut."""
-    own, _ = places[stream.nodes[0]]
-    if own < len(cuts):
-        return replace(stream, end=places[cuts[own]][1] + 1)
-    rank = graph.rank(stream.nodes[0])
-    _, last = places[cuts[rank]]
-    num_before = sum(places[graph.second[node - 1]][1] <= last for node in stream.nodes)
-    return replace(stream, end=min(num_before, stream.end))
-
-
-def _num_rounds_back(
-    graph: PipelineGraph, streams: Sequence[_SteadyStream], places: Sequence[tuple[int, int]]
-) -> float:
+def _num_rounds_back(graph: PipelineGraph, streams: Sequence[_SteadyStream]) -> float:
     """The furthest that a node of the last steady round or of the drain looks back, in rounds before that round."""
-    furthest = 0.0
+    before_end = [0.0] * (graph.num_nodes + 1)
     for stream in streams:
-        for position in range(stream.end - stream.length, len(stream.nodes)):
-            own = max(0.0, (stream.end - position) / stream.length)
-            node = stream.nodes[position]
-            for earlier in (graph.first[node - 1], graph.second[node - 1]):
-                if earlier:
-                    index, other_position = places[earlier]
-                    other = streams[index]
-                    furthest = max(furthest, (other.end - other_position) / other.length - own)
+        for position, node in enumerate(stream.nodes):
+            before_end[node] = (stream.end - position) / stream.length
+    furthest = max(1 / stream.length for stream in streams)
+    for node, input_node in enumerate(graph.second, start=1):
+        if before_end[node] <= 1.0 and input_node:
+            own = before_end[node]
+            furthest = max(furthest, before_end[input_node] - (own if own > 0.0 else 0.0))
     return furthest
 
 
