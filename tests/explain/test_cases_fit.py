@@ -328,7 +328,7 @@ def test_f35_four_times_the_published_tokens_do_not_fit():
 def test_f42_schedules_trade_memory_in_the_published_order():
     """sail-sg/zero-bubble-pipeline-parallelism 21, 6.2B on 8 x H800: 48, 53, 57 and 79 GB; 1F1B is the slowest."""
     needed, step_s = {}, {}
-    for schedule, vpp in (("1f1b", 1), ("zbv", 1), ("interleaved", 3), ("zb-h2", 1)):
+    for schedule, vpp in (("1f1b", 1), ("zbv", 1), ("interleaved", 2), ("zb-h2", 1)):
         layout = Layout(pp=8, vpp=vpp, schedule=schedule)
         asked = plan(GPT_6B, "8xh800-sxm", "megatron", layout, seq_len=1024, micro_batch_size=6, global_batch_size=144)
         prediction = predict(asked)

@@ -262,4 +262,4 @@ def test_equal_calls_are_one_entry():
     assert names.count("all-gather blocks[0]") == 1
     blocks = next(entry for entry in time.communication if entry.name == "all-gather blocks[0]")
     assert blocks.count == 64
-    assert blocks.exposed_s < blocks.total_s / 2
+    assert 0 < blocks.exposed_s < blocks.total_s

@@ -1,11 +1,24 @@
-"""Waiting time that a pipeline schedule adds to its stages, uneven ones included."""
+"""Waiting time that a pipeline schedule adds to its stages, uneven ones included.
+
+GPipe and 1F1B have a closed form that equals their simulation. Every other schedule is simulated pass by pass.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardwise.errors import LayoutError
 from shardwise.formulas.pipeline_bubbles import uneven_pipeline_s
 from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.simulate.pipeline import run_pipeline
+from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
+from shardwise.simulate.schedules.actions import ScheduleShape
+from shardwise.simulate.schedules.make import settled
 from shardwise.units import Seconds
+
+CLOSED_SCHEDULES = ("gpipe", "1f1b")
+NO_SEND_S = 1e-12
+"""A send that takes no time, in the same graph as one that does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +35,48 @@ class MicroBatchTimes:
     def total_s(self) -> Seconds:
         """The whole micro-batch."""
         return self.forward_s + self.input_backward_s + self.weight_backward_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineDuration:
+    """From the first forward to the last backward of a step."""
+
+    total_s: Seconds
+    sends_s: Seconds
+    """The part of it that would go if sends took no time, where a schedule runs them beside computation."""
+
+
+def schedule_shape(plan: Plan) -> ScheduleShape | None:
+    """The schedule of a plan, ``None`` where no order can be written for its micro-batches.
+
+    Megatron interleaves in rounds of pp micro-batches, torch in rounds as even as possible.
+    """
+    layout = plan.layout
+    asked = ScheduleShape(
+        name=layout.schedule,
+        pp=layout.pp,
+        vpp=layout.vpp,
+        num_microbatches=plan.num_microbatches,
+        num_microbatches_per_round=layout.pp if plan.engine == "megatron" else None,
+    )
+    try:
+        return settled(asked)
+    except LayoutError:
+        return None
+
+
+def pipeline_duration(plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds) -> PipelineDuration | None:
+    """Simulate a schedule that is not in closed form; ``None`` where its order cannot be written."""
+    shape = schedule_shape(plan)
+    if shape is None:
+        return None
+    num_sends = len(chunks) - 1
+    times = PipelineTimes(chunks=tuple(chunks), sends_s=(send_s,) * num_sends)
+    total_s = run_pipeline(shape, times).makespan_s
+    if not send_s:
+        return PipelineDuration(total_s=total_s, sends_s=0.0)
+    free = PipelineTimes(chunks=tuple(chunks), sends_s=(NO_SEND_S,) * num_sends)
+    return PipelineDuration(total_s=total_s, sends_s=max(0.0, total_s - run_pipeline(shape, free).makespan_s))
 
 
 def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_microbatches: int) -> Seconds:

@@ -1,7 +1,7 @@
 """Compute and exposed communication of one pipeline stage in one step."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.cluster import Cluster
@@ -9,7 +9,11 @@ from shardwise.engine import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.communication import Placement, collective_time_s, place_group
 from shardwise.predict.compute import PhaseTimes, phase_times
+from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.kernel_rates import kernel_rates
+from shardwise.predict.stage_passes import TimedCall, exposed_calls, stage_passes
+from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
+from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.inventory import Collective, OperationPhase
 from shardwise.step.operations import BlockBook, OperationGroup, operation_groups
@@ -17,15 +21,11 @@ from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop, Seconds
 
-OVERLAP_SLOWDOWN = 0.126
-"""Compute and communication that run at once slow each other: the shipped coefficient of PKU-DAIR/Hetu-Galvatron is
-1.126 for the overlapped time."""
-
 DATA_AXES = ("dp_shard", "dp_replicate")
 
-Cover = Literal["attention", "blocks", "blocks_and_waiting"]
+Cover = Literal["attention", "blocks"]
 """Ring attention hides under the attention of the previous piece; exchanges of a micro-batch under another one's
-blocks; data parallelism under blocks and whatever those wait for."""
+blocks. What data parallelism hides under is simulated, and so are the sends of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ class StageTime:
 
     stage: int
     compute: PhaseTimes
+    chunks: tuple[ChunkTimes, ...]
+    """One micro-batch in each chunk of the stage, in model order, with what it waits for."""
     collectives: tuple[CollectiveTime, ...]
     forward_flop: Flop
     """Of matrix products and attention on one rank."""
@@ -96,30 +98,37 @@ class StageClock:
     def stage_time(self, stage: Stage) -> StageTime:
         """Seconds of one stage; stages that hold equal blocks take equally long."""
         context = StageContext(plan=self._plan, stage=stage)
-        ends = (stage.index == 0, stage.index == self._plan.layout.pp - 1, stage.has_embedding, stage.has_head)
-        key = (ends, tuple((id(layer), count) for layer, count in context.layer_runs))
+        key = (
+            (stage.index == 0, stage.index == self._plan.layout.pp - 1, stage.has_embedding, stage.has_head),
+            tuple((id(layer), count) for layer, count in context.layer_runs),
+            tuple(chunk.num_layers for chunk in stage.chunks),
+        )
         found = self._stages.get(key)
         if found is None:
             found = self._stages[key] = self._time(context)
-        return StageTime(
-            stage=stage.index,
-            compute=found.compute,
-            collectives=found.collectives,
-            forward_flop=found.forward_flop,
-            recompute_flop=found.recompute_flop,
-        )
+        return replace(found, stage=stage.index)
+
+    def timed_calls(self, context: StageContext) -> tuple[TimedCall, ...]:
+        """Every collective of a stage with the time of one call."""
+        return tuple(self._timed(call) for call in stage_collectives(context))
+
+    def work_book(self, context: StageContext) -> WorkBook:
+        """The groups of a stage's operations, timed."""
+        groups = operation_groups(context, self._book)
+        return WorkBook(groups=groups, times=tuple(self._group_times(group) for group in groups), blocks=self._book)
 
     def _time(self, context: StageContext) -> StageTime:
-        groups = operation_groups(context, self._book)
-        compute = PhaseTimes()
-        for group in groups:
-            compute = compute.plus(self._group_times(group), times=group.count)
+        book = self.work_book(context)
+        calls = self.timed_calls(context)
+        compute = book.total
+        collectives = self._collective_times(context, book, calls)
         return StageTime(
             stage=context.stage.index,
             compute=compute,
-            collectives=self._collective_times(context, compute),
-            forward_flop=_flop(groups, "forward"),
-            recompute_flop=_flop(groups, "recompute"),
+            chunks=chunk_times(context, book, _waited_s(collectives)),
+            collectives=collectives,
+            forward_flop=_flop(book.groups, "forward"),
+            recompute_flop=_flop(book.groups, "recompute"),
         )
 
     def _group_times(self, group: OperationGroup) -> PhaseTimes:
@@ -131,21 +140,34 @@ class StageClock:
                 self._groups[id(group.operations)] = found
         return found
 
-    def _collective_times(self, context: StageContext, compute: PhaseTimes) -> tuple[CollectiveTime, ...]:
-        timed = [(call, call.count * self._call_s(call)) for call in stage_collectives(context)]
-        return tuple(_expose(timed, compute=compute, num_microbatches=self._plan.num_microbatches))
+    def _collective_times(
+        self, context: StageContext, book: WorkBook, calls: Sequence[TimedCall]
+    ) -> tuple[CollectiveTime, ...]:
+        times = tuple(_expose(calls, compute=book.total))
+        data = [timed for timed in calls if timed.collective.axis in DATA_AXES]
+        if not data:
+            return times
+        exposed: dict[tuple[str, str, OperationPhase], Seconds] = {}
+        for one in stage_passes(context, data, stage_work(context, book, calls)):
+            for call in exposed_calls(one):
+                key = (call.name, call.axis, one.phase)
+                exposed[key] = exposed.get(key, 0.0) + one.rounds * call.exposed_s
+            for timed in data:
+                exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
+        return tuple(_with_exposed(times, exposed))
 
-    def _call_s(self, call: Collective) -> Seconds:
-        key = (call.kind, call.num_bytes, call.group_size, call.stride)
+    def _timed(self, call: Collective) -> TimedCall:
+        where = (call.group_size, call.stride)
+        placement = self._placements.get(where)
+        if placement is None:
+            placement = self._placements[where] = place_group(
+                cluster=self._cluster, size=call.group_size, stride=call.stride
+            )
+        key = (call.kind, call.num_bytes, *where)
         found = self._calls.get(key)
         if found is None:
-            where = (call.group_size, call.stride)
-            placement = self._placements.get(where)
-            if placement is None:
-                placement = place_group(cluster=self._cluster, size=call.group_size, stride=call.stride)
-                self._placements[where] = placement
             found = self._calls[key] = collective_time_s(call, placement=placement)
-        return found
+        return TimedCall(collective=call, call_s=found, slowdown_ratio=slowdown_ratio(placement))
 
 
 def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:
@@ -157,49 +179,71 @@ def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:
     )
 
 
-def _expose(
-    timed: list[tuple[Collective, Seconds]], *, compute: PhaseTimes, num_microbatches: int
-) -> Iterable[CollectiveTime]:
-    """What of each collective is not hidden.
-
-    A hideable call runs under the compute of its own phase, and of the collectives that phase waits for anyway (they
-    use other links). What exceeds that window is exposed, and what is hidden slows both sides.
-    """
+def _waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
+    """What all micro-batches wait for, by phase."""
     waited: dict[OperationPhase, Seconds] = {"forward": 0.0, "backward": 0.0, "recompute": 0.0, "optimizer": 0.0}
+    for time in times:
+        if _is_per_micro_batch(time.collective):
+            waited[time.collective.phase] += time.exposed_s
+    return waited
+
+
+def _with_exposed(
+    times: Iterable[CollectiveTime], exposed: dict[tuple[str, str, OperationPhase], Seconds]
+) -> Iterable[CollectiveTime]:
+    """The times with what passes found exposed, divided among the records of one name by their time."""
+    times = tuple(times)
+    totals: dict[tuple[str, str, OperationPhase], Seconds] = {}
+    for time in times:
+        key = (time.collective.name, time.collective.axis, time.collective.phase)
+        totals[key] = totals.get(key, 0.0) + time.total_s
+    for time in times:
+        key = (time.collective.name, time.collective.axis, time.collective.phase)
+        found = exposed.get(key)
+        if found is None or not totals[key]:
+            yield time
+        else:
+            yield replace(time, exposed_s=found * time.total_s / totals[key])
+
+
+def _expose(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
+    """What of each collective is not hidden, before data parallelism is simulated.
+
+    A hideable call of every micro-batch runs under the compute of its own phase: what exceeds that is exposed, and
+    what is hidden slows both sides. For equal blocks this is what the event engine finds.
+    """
     hideable: dict[tuple[Cover, OperationPhase], Seconds] = {}
-    rounds: dict[tuple[Cover, OperationPhase], int] = {}
-    for call, total_s in timed:
-        if call.is_overlappable:
-            key = (_cover(call), call.phase)
-            hideable[key] = hideable.get(key, 0.0) + total_s
-            rounds[key] = max(rounds.get(key, 0), call.rounds)
-        elif _is_per_micro_batch(call):
-            waited[call.phase] += total_s
+    ratios: dict[tuple[Cover, OperationPhase], float] = {}
+    for timed in calls:
+        if _is_covered(timed.collective):
+            key = (_cover(timed.collective), timed.collective.phase)
+            hideable[key] = hideable.get(key, 0.0) + timed.total_s
+            ratios[key] = max(ratios.get(key, 1.0), timed.slowdown_ratio)
     shares: dict[tuple[Cover, OperationPhase], float] = {}
     for key, total_s in hideable.items():
-        window_s = _window_s(*key, compute, waited) * min(1.0, rounds[key] / num_microbatches)
-        hidden_s = min(total_s, window_s)
-        shares[key] = (total_s - hidden_s + OVERLAP_SLOWDOWN * hidden_s) / total_s
-    for call, total_s in timed:
-        share = shares[_cover(call), call.phase] if call.is_overlappable else 1.0
-        yield CollectiveTime(collective=call, total_s=total_s, exposed_s=share * total_s)
+        window_s = _window_s(*key, compute)
+        added_s = overlapped_s(work_s=window_s, hidden_s=total_s, ratio=ratios[key]) - window_s
+        shares[key] = added_s / total_s if total_s else 0.0
+    for timed in calls:
+        call = timed.collective
+        share = 1.0
+        if call.is_overlappable:
+            share = shares[_cover(call), call.phase] if _is_covered(call) else 0.0
+        yield CollectiveTime(collective=call, total_s=timed.total_s, exposed_s=share * timed.total_s)
+
+
+def _is_covered(call: Collective) -> bool:
+    """Whether the closed form of covers applies: data parallelism and sends are simulated."""
+    return call.is_overlappable and _is_per_micro_batch(call) and call.axis != "pp"
 
 
 def _cover(call: Collective) -> Cover:
     """What a hideable collective hides under."""
-    if call.axis == "cp":
-        return "attention"
-    return "blocks" if _is_per_micro_batch(call) else "blocks_and_waiting"
+    return "attention" if call.axis == "cp" else "blocks"
 
 
-def _window_s(
-    cover: Cover, phase: OperationPhase, compute: PhaseTimes, waited: dict[OperationPhase, Seconds]
-) -> Seconds:
+def _window_s(cover: Cover, phase: OperationPhase, compute: PhaseTimes) -> Seconds:
     """Seconds of a step under which hideable collectives of a phase can run."""
     if cover == "attention":
         return compute.attention_forward_s if phase == "forward" else compute.attention_backward_s
-    waits = cover == "blocks_and_waiting"
-    if phase == "forward":
-        return compute.forward_s + (waited["forward"] if waits else 0.0)
-    busy_s = compute.backward_s + compute.recompute_s
-    return busy_s + (waited["backward"] + waited["recompute"] if waits else 0.0)
+    return compute.forward_s if phase == "forward" else compute.backward_s + compute.recompute_s

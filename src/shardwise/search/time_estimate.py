@@ -13,8 +13,9 @@ from shardwise.cluster import Gpu
 from shardwise.layout import Layout, Schedule
 from shardwise.predict.communication import Placement, collective_time_s, place_group
 from shardwise.predict.compute import PhaseTimes, phase_times
+from shardwise.predict.concurrency import slowdown_ratio
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
-from shardwise.predict.stage_time import DATA_AXES, OVERLAP_SLOWDOWN
+from shardwise.predict.stage_time import DATA_AXES
 from shardwise.search.candidates import (
     RECOMPUTES,
     SCHEDULES,
@@ -86,9 +87,9 @@ class TimeEstimate:
         )
         stages = [self._stage_seconds(stage, *work) for stage in self.probes.watched_stages(rows)]
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
-        compute = num_microbatches * np.max(np.stack([stage.forward + stage.backward for stage in stages]), axis=0)
         steady: FloatColumn = slowest * num_microbatches.astype(np.float64)
-        return steady + self._bubble_s(rows, stages[1]) + self._data_parallel_s(rows, num_microbatches, compute)
+        bubble = self._bubble_s(rows, stages[1], num_microbatches)
+        return steady + bubble + self._data_parallel_s(rows, num_microbatches, steady)
 
     def _capped(self, rows: Candidates) -> tuple[Candidates, FloatColumn]:
         """The rows with micro-batches no larger than saturate a GPU, and how many times larger they really are."""
@@ -106,19 +107,23 @@ class TimeEstimate:
             forward=times[:, 0],
             backward=times[:, 1] + times[:, 4],
             weight_backward=times[:, 2],
-            exposed=np.maximum(0.0, exposed) + _beyond(hideable, times[:, 3]),
+            exposed=np.maximum(0.0, exposed) + self._beyond(hideable, times[:, 3]),
         )
 
-    def _bubble_s(self, rows: Candidates, middle: StageSeconds) -> FloatColumn:
-        """Idle time at both ends of a step."""
+    def _bubble_s(self, rows: Candidates, middle: StageSeconds, num_microbatches: IntColumn) -> FloatColumn:
+        """Idle time at both ends of a step.
+
+        A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
+        """
         full = middle.total
         names = np.asarray(SCHEDULES)[rows.schedule]
         per_hop = np.where(
             names == "zb-h1",
-            np.maximum(middle.forward, full - 2 * middle.weight_backward),
+            np.maximum(middle.forward, full - 2 * middle.weight_backward) / rows.vpp,
             np.where(np.isin(names, SKEW_ONLY), middle.forward / 2, full / rows.vpp),
         )
-        bubble: FloatColumn = per_hop * (rows.pp - 1).astype(np.float64)
+        filling = np.minimum(num_microbatches, rows.pp)
+        bubble: FloatColumn = per_hop * (filling - 1) + full * (rows.pp - filling)
         return bubble
 
     def _block_seconds(self, rows: Candidates) -> FloatColumn:
@@ -240,7 +245,7 @@ class TimeEstimate:
         totals = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
         once, each = np.maximum(0.0, totals[:, :3]), np.maximum(0.0, totals[:, 3:]) * num_microbatches[:, None]
         exposed, hideable, work = (once + each).T
-        added: FloatColumn = exposed + _beyond(hideable, compute) + work
+        added: FloatColumn = exposed + self._beyond(hideable, compute) + work
         return added
 
     def _sharding_seconds(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[float, ...]:
@@ -314,9 +319,15 @@ class TimeEstimate:
         head_dim = attention.head_dim if attention is not None else 0
         return kernel_rates(gpu=self._gpu, profile=context.profile, head_dim=head_dim)
 
+    def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
+        """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap.
 
-def _beyond(hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
-    """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap."""
-    hidden = np.minimum(np.maximum(0.0, hideable), work)
-    added: FloatColumn = np.maximum(0.0, hideable) - hidden + OVERLAP_SLOWDOWN * hidden
-    return added
+        All groups slow computation as the widest one does: one ratio for a cluster.
+        """
+        hidden = np.minimum(np.maximum(0.0, hideable), work)
+        added: FloatColumn = np.maximum(0.0, hideable) - hidden + (self._slowdown_ratio - 1) * hidden
+        return added
+
+    @cached_property
+    def _slowdown_ratio(self) -> float:
+        return slowdown_ratio(self._placement(self.probes.question.cluster.num_gpus, 1))

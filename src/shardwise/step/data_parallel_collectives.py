@@ -43,9 +43,8 @@ class Gradients:
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
     """Everything data parallelism communicates in one step of a stage."""
-    layout, sharding = context.plan.layout, context.profile.sharding
-    is_torch = sharding in ("fsdp2", "fsdp1")
-    if layout.zero_stage == 3 or (layout.zero_stage == 2 and is_torch):
+    layout, is_torch = context.plan.layout, _is_torch(context)
+    if shards_unit_by_unit(context):
         yield from _fully_sharded(context)
     elif layout.zero_stage == 0 or layout.state_shard_size == 1:
         yield from _replicated(context)
@@ -53,6 +52,16 @@ def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
         yield from _torch_zero1(context)
     else:
         yield from _sharded_optimizer(context)
+
+
+def shards_unit_by_unit(context: StageContext) -> bool:
+    """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets."""
+    zero_stage = context.plan.layout.zero_stage
+    return zero_stage == 3 or (zero_stage == 2 and _is_torch(context))
+
+
+def _is_torch(context: StageContext) -> bool:
+    return context.profile.sharding in ("fsdp2", "fsdp1")
 
 
 def _parts(unit: Unit, context: StageContext) -> tuple[Part, ...]:

@@ -1,0 +1,143 @@
+"""How long a pass takes in the event engine, and which collectives it waits for.
+
+Computation is one line of tasks. The pass is longer than the line where the line waits for a gather or is slowed by one
+that runs beside it; both are laid to the collectives that were running at that time, so their shares sum to what the
+pass takes longer.
+
+A run of equal pieces soon repeats: when all tasks of a piece end exactly as much later as those of the piece before,
+and so did the piece before, every further piece shifts by that time again. Then the pieces that were not listed are
+added as shifts (eventual periodicity, as :mod:`shardwise.simulate.steady_state` uses it for pipelines).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.predict.passes import COMPUTE, PassProgram, Piece, pass_program
+from shardwise.simulate.contention import run_contended
+from shardwise.simulate.engine import Run
+from shardwise.units import Seconds
+
+FIRST_PIECES = 5
+"""Pieces of a run listed at first; three of them are compared."""
+RELATIVE_ROUNDING = 1e-9
+"""Shifts that differ by less than this share of the pass are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedCall:
+    """What one collective adds to a pass."""
+
+    name: str
+    axis: str
+    exposed_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTime:
+    """One pass of a micro-batch."""
+
+    duration_s: Seconds
+    line_s: Seconds
+    """Computation and what waits in line with it."""
+    exposed: tuple[ExposedCall, ...]
+    """They sum to the difference."""
+    num_simulated: int
+    """Pieces that went through the engine."""
+
+
+def pass_time(runs: Sequence[Piece], *, is_throttled: bool, may_extrapolate: bool = True) -> PassTime:
+    """Time of a pass and of what it waits for."""
+    longest = max((piece.count for piece in runs), default=0)
+    most_pieces = FIRST_PIECES if may_extrapolate else longest
+    while True:
+        program = pass_program(runs, is_throttled=is_throttled, most_pieces=most_pieces)
+        run = run_contended(program.tasks, program.contentions)
+        shifts = _shifts(runs, program, run) if most_pieces < longest else [0.0] * len(runs)
+        if shifts is not None:
+            return _measured(runs, program, run, shifts)
+        most_pieces = min(longest, 4 * most_pieces)
+
+
+def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Seconds] | None:
+    """By how much each left-out piece of every run delays the rest; ``None`` when a run does not repeat yet."""
+    tolerance_s = RELATIVE_ROUNDING * run.makespan_s
+    shifts = []
+    for index, piece in enumerate(runs):
+        listed = [pieces for pieces in program.pieces if pieces.index == index]
+        if len(listed) == piece.count:
+            shifts.append(0.0)
+            continue
+        # The last listed piece already works ahead for what follows the run.
+        *_, before, earlier, later, _ = listed
+        shift_s = run.ends_s[later.last_work] - run.ends_s[earlier.last_work]
+        pairs = [*zip(later.tasks, earlier.tasks, strict=True), *zip(earlier.tasks, before.tasks, strict=True)]
+        if any(abs(run.ends_s[one] - run.ends_s[other] - shift_s) > tolerance_s for one, other in pairs):
+            return None
+        shifts.append(shift_s)
+    return shifts
+
+
+def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Sequence[Seconds]) -> PassTime:
+    """The listed pieces as they ran, and a steady piece of each run again for every piece left out."""
+    num_listed = [sum(pieces.index == index for pieces in program.pieces) for index in range(len(runs))]
+    left_out = [piece.count - listed for piece, listed in zip(runs, num_listed, strict=True)]
+    shares = _Shares(program, run)
+    line_s = end_s = 0.0
+    seen = [0] * len(runs)
+    for pieces in program.pieces:
+        seen[pieces.index] += 1
+        is_steady = left_out[pieces.index] > 0 and seen[pieces.index] == num_listed[pieces.index] - 1
+        times = 1 + (left_out[pieces.index] if is_steady else 0)
+        for position in pieces.line:
+            shares.before(position, end_s, times=times)
+            line_s += times * run.tasks[position].duration_s
+            end_s = run.ends_s[position]
+    shares.tail(end_s)
+    added_s = sum(shift * count for shift, count in zip(shifts, left_out, strict=True))
+    return PassTime(
+        duration_s=run.makespan_s + added_s,
+        line_s=line_s,
+        exposed=tuple(
+            ExposedCall(name=name, axis=axis, exposed_s=seconds) for (name, axis), seconds in shares.found.items()
+        ),
+        num_simulated=len(program.pieces),
+    )
+
+
+class _Shares:
+    """Time by which the line is later than it could be, by the collective that ran meanwhile."""
+
+    def __init__(self, program: PassProgram, run: Run) -> None:
+        in_line = {position for pieces in program.pieces for position in pieces.line}
+        self.found: dict[tuple[str, str], Seconds] = {}
+        self._run = run
+        self._beside = [position for position in range(len(run.tasks)) if position not in in_line]
+
+    def before(self, position: int, free_s: Seconds, *, times: int) -> None:
+        """What held up one task of the line, ready at ``free_s``, and slowed it down."""
+        run = self._run
+        start_s, end_s = run.starts_s[position], run.ends_s[position]
+        if start_s > free_s:
+            self._lay(free_s, start_s, start_s - free_s, times)
+        stretched_s = end_s - start_s - run.tasks[position].duration_s
+        if stretched_s > 0 and run.tasks[position].stream == COMPUTE:
+            self._lay(start_s, end_s, stretched_s, times)
+
+    def tail(self, free_s: Seconds) -> None:
+        """What ran after the end of the line."""
+        if self._run.makespan_s > free_s:
+            self._lay(free_s, self._run.makespan_s, self._run.makespan_s - free_s, 1)
+
+    def _lay(self, from_s: Seconds, to_s: Seconds, seconds: Seconds, times: int) -> None:
+        """Divide seconds among the collectives that ran in an interval, by how long they did."""
+        run = self._run
+        overlaps = [
+            (position, min(to_s, run.ends_s[position]) - max(from_s, run.starts_s[position]))
+            for position in self._beside
+            if run.starts_s[position] < to_s and run.ends_s[position] > from_s
+        ]
+        total_s = sum(overlap for _, overlap in overlaps)
+        for position, overlap in overlaps:
+            task = run.tasks[position]
+            key = (task.name, task.stream)
+            self.found[key] = self.found.get(key, 0.0) + times * seconds * overlap / total_s

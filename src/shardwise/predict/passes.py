@@ -1,0 +1,178 @@
+"""One pass of a micro-batch through a stage as a program for the event engine.
+
+The pass is a sequence of pieces: blocks that FSDP gathers one at a time, or equal shares of the pass between two
+buckets. A piece computes, waits for the collectives inside it, and is accompanied by gathers before and reductions
+after it, which run on their axis' own stream:
+
+- gathers are issued one piece ahead, once the piece before the current one is done: its memory is free then and its
+  output copied (FSDP2's implicit prefetch in forward, explicit in backward; torch ``_fsdp_param_group.py``);
+- the gather ahead is issued before the reduction of the current piece, so that it hides under the next one;
+- FSDP2 frees a gradient only after its reduction, so computation runs at most one reduction ahead (``is_throttled``);
+- gathers and reductions of one axis share its links and its communicator, hence one stream per axis.
+
+Equal pieces repeat: only the first few of a run are listed, see :mod:`shardwise.predict.pass_time`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.simulate.contention import Contention
+from shardwise.simulate.engine import Task
+from shardwise.simulate.spans import SpanCategory
+from shardwise.step.inventory import Axis, CollectiveKind
+from shardwise.units import Seconds
+
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCall:
+    """Collectives of one piece, one after the other."""
+
+    name: str
+    kind: CollectiveKind
+    axis: Axis
+    duration_s: Seconds
+    slowdown_ratio: float
+    """While it and computation run together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWork:
+    """Computation of one piece."""
+
+    name: str
+    category: SpanCategory
+    duration_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """``count`` equal pieces of a pass, one after the other."""
+
+    works: tuple[PassWork, ...]
+    waits: tuple[PassCall, ...] = ()
+    """Collectives that the piece's own computation waits for."""
+    gathers: tuple[PassCall, ...] = ()
+    reductions: tuple[PassCall, ...] = ()
+    """Each after the one before it."""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceTasks:
+    """Positions of the tasks of one piece in its program."""
+
+    index: int
+    """Of the run the piece belongs to."""
+    tasks: tuple[int, ...]
+    line: tuple[int, ...]
+    """Those of its tasks that run one after the other whatever else happens: computation and what it waits for."""
+
+    @property
+    def last_work(self) -> int:
+        """What the next piece comes after."""
+        return self.line[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassProgram:
+    """The tasks of a pass, and which pieces of the runs they are."""
+
+    tasks: tuple[Task, ...]
+    pieces: tuple[PieceTasks, ...]
+    """In the order they run."""
+    contentions: tuple[Contention, ...]
+
+
+def pass_program(runs: Sequence[Piece], *, is_throttled: bool, most_pieces: int | None = None) -> PassProgram:
+    """List the tasks of a pass; of a run no more than ``most_pieces`` pieces."""
+    writer = _PassWriter(is_throttled=is_throttled)
+    pieces = [
+        (index, piece)
+        for index, piece in enumerate(runs)
+        for _ in range(piece.count if most_pieces is None else min(piece.count, most_pieces))
+    ]
+    if pieces:
+        writer.gather(pieces[0][1])
+    for (index, piece), following in zip(pieces, [*pieces[1:], None], strict=True):
+        if following is not None:
+            writer.gather(following[1])
+        writer.work(index, piece)
+    return PassProgram(tasks=tuple(writer.tasks), pieces=tuple(writer.pieces), contentions=_contentions(runs))
+
+
+def _contentions(runs: Sequence[Piece]) -> tuple[Contention, ...]:
+    """Computation against every stream that runs beside it, both ways."""
+    ratios: dict[str, float] = {}
+    for piece in runs:
+        for call in (*piece.gathers, *piece.reductions):
+            ratios[call.axis] = max(ratios.get(call.axis, 1.0), call.slowdown_ratio)
+    found: list[Contention] = []
+    for ratio in dict.fromkeys(ratios.values()):
+        streams = tuple(axis for axis, own in ratios.items() if own == ratio)
+        found.append(Contention(slowed=(COMPUTE,), while_busy=streams, slowdown_ratio=ratio))
+        found.append(Contention(slowed=streams, while_busy=(COMPUTE,), slowdown_ratio=ratio))
+    return tuple(found)
+
+
+class _PassWriter:
+    """Lists the tasks of one piece after the other."""
+
+    def __init__(self, *, is_throttled: bool) -> None:
+        self.tasks: list[Task] = []
+        self.pieces: list[PieceTasks] = []
+        self._is_throttled = is_throttled
+        self._gathered: list[list[int]] = []
+        """Of every piece: the gathers it waits for."""
+        self._reduced: list[int | None] = []
+        """Of every finished piece: its first reduction."""
+
+    def gather(self, piece: Piece) -> None:
+        """Issue the gathers of the next piece, behind the piece before the current one."""
+        before = self.pieces[-1].last_work if self.pieces else None
+        depends_on = () if before is None else (before,)
+        self._gathered.append([self._add_call(call, depends_on) for call in piece.gathers])
+
+    def work(self, index: int, piece: Piece) -> None:
+        """Compute a piece, with what it waits for, and reduce its gradients."""
+        number = len(self.pieces)
+        first = len(self.tasks)
+        needed = list(self._gathered[number])
+        tasks = list(needed)
+        if self.pieces:
+            needed.append(self.pieces[-1].last_work)
+        earlier = self._reduced[number - 2] if self._is_throttled and number >= 2 else None
+        if earlier is not None:
+            needed.append(earlier)
+        for work in piece.works:
+            self.tasks.append(
+                Task(
+                    name=work.name,
+                    stream=COMPUTE,
+                    duration_s=work.duration_s,
+                    depends_on=tuple(needed),
+                    category=work.category,
+                )
+            )
+            needed = []
+        for call in piece.waits:
+            self._add_call(call, (len(self.tasks) - 1,))
+        line = tuple(range(first, len(self.tasks)))
+        self._reduced.append(len(self.tasks) if piece.reductions else None)
+        for call in piece.reductions:
+            self._add_call(call, (len(self.tasks) - 1,))
+        tasks += range(first, len(self.tasks))
+        self.pieces.append(PieceTasks(index=index, tasks=tuple(tasks), line=line))
+
+    def _add_call(self, call: PassCall, depends_on: tuple[int, ...]) -> int:
+        self.tasks.append(
+            Task(
+                name=call.name,
+                stream=call.axis,
+                duration_s=call.duration_s,
+                depends_on=depends_on,
+                category=call.kind,
+            )
+        )
+        return len(self.tasks) - 1

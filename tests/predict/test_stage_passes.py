@@ -1,0 +1,47 @@
+"""Data parallelism of whole stages: closed forms against the event engine."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.predict.pass_time import pass_time
+from shardwise.predict.passes import PassCall, PassWork, Piece
+from shardwise.predict.stage_passes import MOST_SIMULATED_BUCKETS, StagePass, exposed_calls
+
+
+def buckets(*, compute_s, reduce_s, ratio, count):
+    return Piece(
+        works=(PassWork(name="backward of one bucket", category="backward", duration_s=compute_s),),
+        reductions=(
+            PassCall(
+                name="all-reduce gradients",
+                kind="all_reduce",
+                axis="dp_replicate",
+                duration_s=reduce_s,
+                slowdown_ratio=ratio,
+            ),
+        ),
+        count=count,
+    )
+
+
+@given(
+    compute_s=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    reduce_s=st.sampled_from([0.1, 0.3, 1.0, 2.3]),
+    ratio=st.sampled_from([1.0, 1.126, 1.5]),
+    count=st.integers(MOST_SIMULATED_BUCKETS + 1, 90),
+)
+def test_many_buckets_in_closed_form_equal_the_event_engine(compute_s, reduce_s, ratio, count):
+    """The fast road: exact while one kind of reduction queues behind computation."""
+    piece = buckets(compute_s=compute_s, reduce_s=reduce_s, ratio=ratio, count=count)
+    one = StagePass(phase="backward", runs=(piece,), rounds=1, is_throttled=False)
+    closed_s = sum(call.exposed_s for call in exposed_calls(one))
+    simulated = pass_time((piece,), is_throttled=False, may_extrapolate=False)
+    assert closed_s == pytest.approx(simulated.duration_s - simulated.line_s, rel=1e-9, abs=1e-9)
+
+
+def test_all_but_the_last_bucket_hide():
+    """40 buckets of 1 s under 40 pieces of 2 s, not slowed: the last one is left."""
+    piece = buckets(compute_s=2.0, reduce_s=1.0, ratio=1.0, count=40)
+    (found,) = exposed_calls(StagePass(phase="backward", runs=(piece,), rounds=1, is_throttled=False))
+    assert found.exposed_s == pytest.approx(1.0)
