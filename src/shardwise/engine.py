@@ -138,7 +138,8 @@ of the local gradient partition while it steps."""
 DEEPSPEED_BF16_ACCUMULATED_STATES = StateBytes(
     weight_bytes=2, gradient_bytes=6, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
 )
-"""DeepSpeed ``runtime/bf16_optimizer.py`` (bf16 below ZeRO 2): 2-byte gradients and whole fp32 accumulators beside."""
+"""DeepSpeed ``runtime/bf16_optimizer.py``, which its pipeline engine uses for bf16 below ZeRO 2 (BLOOM's set-up): 2-byte
+gradients and whole fp32 accumulators beside. Without a pipeline ZeRO 1 keeps 2-byte gradients (``engine.py``)."""
 
 _PROFILES = (
     EngineProfile(
@@ -240,9 +241,11 @@ def engine_profile(name: EngineName) -> EngineProfile:
     return _BY_NAME[name]
 
 
-def state_bytes(*, engine: EngineName, precision: Precision, zero_stage: int = 3) -> StateBytes:
+def state_bytes(
+    *, engine: EngineName, precision: Precision, zero_stage: int = 3, is_pipelined: bool = False
+) -> StateBytes:
     """Bytes per parameter of every model state of an engine at a precision, before sharding."""
-    if engine == "deepspeed" and zero_stage <= 1 and precision in ("bf16-mixed", "bf16"):
+    if engine == "deepspeed" and is_pipelined and zero_stage <= 1 and precision in ("bf16-mixed", "bf16"):
         return DEEPSPEED_BF16_ACCUMULATED_STATES
     tables = {"megatron": MEGATRON_STATES, "deepspeed": DEEPSPEED_STATES}
     return tables.get(_BY_NAME[engine].sharding, TORCH_STATES)[precision]

@@ -33,6 +33,9 @@ class PhaseMemory:
 
     phase: Phase
     allocated_bytes: Bytes
+    reserved_bytes: Bytes
+    """What the allocator holds: after the first step it keeps its high-water mark, so only loading has its own."""
+    device_used_bytes: Bytes
     moment: str
     """The moment of the mark, such as ``backward of layers.31``."""
 

@@ -102,7 +102,15 @@ def stage_memory(stage: int, *, extra_gib: int = 0) -> StageMemory:
         peak_reserved_bytes=(47 + extra_gib) * GIB,
         device_used_bytes=(52 + extra_gib) * GIB,
         components=tuple(MemoryEntry(component=name, num_bytes=size * GIB) for name, size in sizes.items()),
-        phases=(PhaseMemory(phase="backward", allocated_bytes=43 * GIB, moment="backward of layers.2"),),
+        phases=(
+            PhaseMemory(
+                phase="backward",
+                allocated_bytes=43 * GIB,
+                reserved_bytes=45 * GIB,
+                device_used_bytes=47 * GIB,
+                moment="backward of layers.2",
+            ),
+        ),
         largest_tensors=(("logits", 11 * GIB),),
         host_bytes=0,
         nvme_bytes=0,

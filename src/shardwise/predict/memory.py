@@ -71,7 +71,7 @@ def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
         peak_reserved_bytes=reserved,
         device_used_bytes=reserved + fixed,
         components=_components(at_peak, framework_bytes=reserved + fixed - alive[peak]),
-        phases=_phases(inventory, alive),
+        phases=_phases(inventory, alive, reserved_bytes=reserved, outside_bytes=fixed),
         largest_tensors=_largest(at_peak),
         host_bytes=inventory.host_bytes,
         nvme_bytes=inventory.nvme_bytes,
@@ -86,13 +86,25 @@ def _components(tensors: list[Tensor], *, framework_bytes: Bytes) -> tuple[Memor
     return tuple(MemoryEntry(component=name, num_bytes=totals[name]) for name in MEMORY_COMPONENTS)
 
 
-def _phases(inventory: StageInventory, alive: tuple[Bytes, ...]) -> tuple[PhaseMemory, ...]:
+def _phases(
+    inventory: StageInventory, alive: tuple[Bytes, ...], *, reserved_bytes: Bytes, outside_bytes: Bytes
+) -> tuple[PhaseMemory, ...]:
     marks: list[PhaseMemory] = []
     for phase in PHASES:
         inside = [index for index, moment in enumerate(inventory.moments) if moment.phase == phase]
-        if inside:
-            top = max(inside, key=alive.__getitem__)
-            marks.append(PhaseMemory(phase=phase, allocated_bytes=alive[top], moment=inventory.moments[top].name))
+        if not inside:
+            continue
+        top = max(inside, key=alive.__getitem__)
+        reserved = alive[top] if phase == "load" else reserved_bytes
+        marks.append(
+            PhaseMemory(
+                phase=phase,
+                allocated_bytes=alive[top],
+                reserved_bytes=reserved,
+                device_used_bytes=reserved + outside_bytes,
+                moment=inventory.moments[top].name,
+            )
+        )
     return tuple(marks)
 
 

@@ -51,28 +51,40 @@ def predict_seed_memory(plan: Plan) -> MemoryPrediction:
     totals["gradients"] = round(memory.gradient_bytes)
     totals["optimizer"] = round(memory.optimizer_bytes)
     totals["activations"] = round(memory.activation_bytes)
+    host = 0
+    if recipe.offload != "none":
+        # The seeds move Adam's moments to the CPU (exercise 5); "parameters" and "nvme" move no more in their count.
+        host, totals["optimizer"] = totals["optimizer"], 0
     total = sum(totals.values())
     stage = StageMemory(
         stage=0,
         layers=model.num_hidden_layers,
         in_flight_micro_batches=1.0,
         peak_phase="backward",
-        peak_moment="the seeds look at one moment only",
+        peak_moment="the one moment the seeds look at",
         peak_allocated_bytes=total,
         peak_reserved_bytes=total,
         device_used_bytes=total,
         components=tuple(MemoryEntry(component=name, num_bytes=totals[name]) for name in MEMORY_COMPONENTS),
-        phases=(PhaseMemory(phase="backward", allocated_bytes=total, moment="all states and activations at once"),),
+        phases=(
+            PhaseMemory(
+                phase="backward",
+                allocated_bytes=total,
+                reserved_bytes=total,
+                device_used_bytes=total,
+                moment="all states and activations at once",
+            ),
+        ),
         largest_tensors=tuple(sorted(totals.items(), key=lambda item: -item[1])[:4]),
-        host_bytes=0,
+        host_bytes=host,
         nvme_bytes=0,
     )
     gpu = plan.cluster.gpu
     return MemoryPrediction(
         capacity_bytes=gpu.nominal_memory_bytes or gpu.memory_bytes,
         stages=(stage,),
-        host_capacity_bytes=0,
-        host_bytes_per_node=0,
+        host_capacity_bytes=plan.cluster.node.host_memory_bytes,
+        host_bytes_per_node=host * min(plan.cluster.node.gpus_per_node, layout.world_size),
         nvme_capacity_bytes=0,
         nvme_bytes_per_node=0,
         low_fraction=1.0,

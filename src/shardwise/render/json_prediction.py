@@ -90,7 +90,13 @@ def stage_object(stage: StageMemory) -> dict[str, object]:
         "peak_moment": stage.peak_moment,
         "components_bytes": components_object(stage.components),
         "phases": [
-            {"phase": phase.phase, "allocated_bytes": phase.allocated_bytes, "moment": phase.moment}
+            {
+                "phase": phase.phase,
+                "allocated_bytes": phase.allocated_bytes,
+                "reserved_bytes": phase.reserved_bytes,
+                "device_used_bytes": phase.device_used_bytes,
+                "moment": phase.moment,
+            }
             for phase in stage.phases
         ],
         "largest_tensors": [{"name": name, "bytes": num_bytes} for name, num_bytes in stage.largest_tensors],

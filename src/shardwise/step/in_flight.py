@@ -7,7 +7,7 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     """Whole-stage activation sets alive at the worst moment of a stage.
 
     GPipe keeps every micro-batch. 1F1B keeps ``p - stage``. Interleaved 1F1B keeps
-    ``(v - 1) p + 2 (p - stage - 1) + 1`` chunks of 1/v stage each. Zero-bubble schedules delay the weight gradient, so
+    ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks of 1/v stage each, g the micro-batches of a round (p when p divides m). Zero-bubble schedules delay the weight gradient, so
     every stage fills up to p (ZB-H1, ZBV) or 2p - 1 (ZB-H2) sets; DualPipeV keeps p + 1/2.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Qi et al. 2024, arXiv:2401.10241, section 2.3 and
@@ -26,6 +26,7 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     if schedule == "1f1b":
         return float(min(num_microbatches, pp - stage))
     if schedule == "interleaved":
-        return min(num_microbatches * vpp, (vpp - 1) * pp + 2 * (pp - stage - 1) + 1) / vpp
+        rounds = num_microbatches // max(1, num_microbatches // pp)
+        return min(num_microbatches * vpp, (vpp - 1) * rounds + 2 * (pp - stage - 1) + 1) / vpp
     full = {"zb-h1": float(pp), "zbv": float(pp), "zb-h2": 2.0 * pp - 1, "dualpipev": pp + 0.5}[schedule]
     return min(float(num_microbatches), full)

@@ -44,7 +44,12 @@ class StageContext:
     @cached_property
     def states(self) -> StateBytes:
         """Bytes per parameter of each state."""
-        return state_bytes(engine=self.plan.engine, precision=self.plan.recipe.precision, zero_stage=self.zero_stage)
+        return state_bytes(
+            engine=self.plan.engine,
+            precision=self.plan.recipe.precision,
+            zero_stage=self.zero_stage,
+            is_pipelined=self.plan.layout.pp > 1,
+        )
 
     @cached_property
     def timeline(self) -> Timeline:
