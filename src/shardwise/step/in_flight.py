@@ -7,8 +7,9 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     """Whole-stage activation sets alive at the worst moment of a stage.
 
     GPipe keeps every micro-batch. 1F1B keeps ``p - stage``. Interleaved 1F1B keeps
-    ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks of 1/v stage each, g the micro-batches of a round (p when p divides m). Zero-bubble schedules delay the weight gradient, so
-    every stage fills up to p (ZB-H1, ZBV) or 2p - 1 (ZB-H2) sets; DualPipeV keeps p + 1/2.
+    ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks of 1/v stage each, with g micro-batches a round (p when p divides m).
+    Zero-bubble schedules delay the weight gradient, so every stage fills up to p (ZB-H1, ZBV) or 2p - 1 (ZB-H2) sets;
+    DualPipeV keeps p + 1/2.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Qi et al. 2024, arXiv:2401.10241, section 2.3 and
         table 4; deepseek-ai/DualPipe README.
