@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from shardwise.errors import PlanError, RecipeError
+from shardwise.errors import ModelError, PlanError, RecipeError
 from shardwise.layout import Layout
 from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
@@ -308,3 +308,21 @@ def test_i25_an_unquoted_no_of_yaml_is_understood_and_answered():
         read_plan("model: gpt2\ncluster: h100-sxm\nrecipe: {seq_len: 1024, offload: no}")
     assert caught.value.fix == 'write offload: "none"'
     assert not read_plan("model: gpt2\ncluster: h100-sxm\nrecipe: {seq_len: 1024, compile: no}").recipe.compile
+
+
+@pytest.mark.parametrize("model_type", ["mamba2", "bamba", "granitemoehybrid"])
+def test_a_config_may_be_infinite_where_nobody_reads_it(model_type):
+    """transformers 5.24.0: to_dict() of these families holds "time_step_limit": [0.0, Infinity]."""
+    config = {"model_type": model_type, "time_step_limit": [0.0, float("inf")]}
+    bare = read_plan({**SMALLEST, "model": {"model_type": model_type}})
+    for source in ({**SMALLEST, "model": config}, json.dumps({**SMALLEST, "model": config})):
+        plan = read_plan(source)
+        assert plan.model.num_params == bare.model.num_params
+        assert read_plan(json.loads(json.dumps(plan_to_json(plan), allow_nan=False))).model == plan.model
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_of_the_config_that_is_read_has_to_be_finite(value):
+    with pytest.raises(ModelError) as caught:
+        read_plan({**SMALLEST, "model": {"model_type": "mamba2", "num_hidden_layers": value}})
+    assert caught.value.code == "model-field-type"

@@ -105,7 +105,13 @@ FILES: dict[str, tuple[str, bytes, str, str]] = {
         "plan.json is nested deeper than 24 levels",
     ),
     "deep yaml": ("plan.yaml", b"[" * 20_000, "plan-too-deep", "plan.yaml is nested deeper than 24 levels"),
-    "NaN": ("plan.json", b'{"model": NaN}', "plan-not-finite", "plan.json holds NaN, which is not a number of JSON"),
+    "NaN": ("plan.json", b'{"model": NaN}', "plan-not-finite", "model is nan, which is not a finite number"),
+    "NaN in a key": (
+        "plan.json",
+        b'{"model": "gpt2", "layout": {"tp": -Infinity}}',
+        "plan-not-finite",
+        "layout.tp is -inf, which is not a finite number",
+    ),
     "infinity in yaml": ("plan.yaml", b"recipe: {seq_len: .inf}", "plan-not-finite", "recipe.seq_len is inf"),
     "thousands of digits": (
         "plan.json",

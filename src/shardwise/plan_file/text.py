@@ -14,6 +14,8 @@ MAX_YAML_BYTES = 2**18
 """YAML is parsed by slower code."""
 MAX_DEPTH = 24
 YAML_SUFFIXES = (".yaml", ".yml")
+MODEL_FIELDS = ".model."
+"""How the path of every field of a written-out model starts."""
 
 
 def read_plan_bytes(path: Path) -> bytes:
@@ -92,7 +94,7 @@ def decode_plan(data: bytes, *, name: str) -> str:
 
 
 def parse_plan_text(text: str, *, name: str, is_yaml: bool) -> Mapping[str, object]:
-    """The document as a mapping with text keys, without duplicates, aliases, NaN or absurd nesting.
+    """The document as a mapping with text keys, without duplicates, aliases, absurd nesting, or NaN where it is read.
 
     Raises:
         PlanError: with the line where the text stops being a plan.
@@ -121,7 +123,10 @@ def _refuse_depth(name: str) -> NoReturn:
 
 
 def require_plain(tree: object, *, name: str) -> None:
-    """Return when the tree is shallow and every number in it is finite.
+    """Return when the tree is shallow and every number in it is finite, but for those of a written-out model.
+
+    A model's config holds fields that nobody here reads, and some of them are infinite in published configs
+    (``time_step_limit: [0.0, Infinity]`` of Mamba 2); the family checks each number that it does read.
 
     Raises:
         PlanError: otherwise, with the path of the offending value.
@@ -130,7 +135,7 @@ def require_plain(tree: object, *, name: str) -> None:
     for _ in range(MAX_DEPTH):
         below: list[tuple[str, object]] = []
         for path, value in level:
-            if isinstance(value, float) and not isfinite(value):
+            if isinstance(value, float) and not isfinite(value) and not path.startswith(MODEL_FIELDS):
                 raise PlanError(
                     f"{path.removeprefix('.') or name} is {value}, which is not a finite number",
                     code="plan-not-finite",
@@ -147,13 +152,6 @@ def require_plain(tree: object, *, name: str) -> None:
 
 
 def _parse_json(text: str, *, name: str) -> object:
-    def refuse_constant(constant: str) -> NoReturn:
-        raise PlanError(
-            f"{name} holds {constant}, which is not a number of JSON",
-            code="plan-not-finite",
-            fix="write a finite number, or leave the key out",
-        )
-
     def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -165,7 +163,7 @@ def _parse_json(text: str, *, name: str) -> object:
         return found
 
     try:
-        tree: object = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=without_duplicates)
+        tree: object = json.loads(text, object_pairs_hook=without_duplicates)
     except json.JSONDecodeError as error:
         raise PlanError(
             f"{name} is not JSON: {_lower_first(error.msg)} at line {error.lineno}, column {error.colno}",
