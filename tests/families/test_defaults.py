@@ -77,3 +77,11 @@ def test_architectures_decide_what_follows_the_last_block():
     assert language.num_params - bare.num_params == 32000 * 4096
     assert scored.num_params - bare.num_params == 7 * 4096
     assert (language.has_head, bare.has_head, scored.has_head) == (True, False, False)
+
+
+def test_glm4_moe_rounds_the_width_of_its_heads_down():
+    """transformers 5.24.0 counts 103,481,200,640 parameters for Glm4MoeConfig(): 96 heads of 4096 // 96 = 42."""
+    model = read_model({"model_type": "glm4_moe"})
+    assert model.attention.head_dim == 42
+    assert model.num_params == 103_481_200_640
+    assert read_model({"model_type": "glm4_moe", "head_dim": 128}).attention.head_dim == 128

@@ -109,7 +109,7 @@ GPT_OSS = SparseDecoder(
     replace(LLAMA, window="periodic", window_period=2, extras=_sinks),
     sparse(replace(_DENSE_WIDTH, router="router", router_bias=True, expert_bias=True)),
 )
-GLM4_MOE = SparseDecoder(
+_GLM4_MOE = SparseDecoder(
     replace(LLAMA, output_bias=False, mlp_bias=False, qk_norm="head", has_qk_norm="use_qk_norm"),
     sparse(DEEPSEEK_EXPERTS, after_first_dense),
 )
@@ -157,6 +157,16 @@ def minicpm(config: ModelConfig) -> ModelSpec:
     if config.count_or_zero("num_experts") > 1:
         return SparseDecoder(LLAMA, sparse(_DENSE_WIDTH))(config)
     return DenseDecoder(LLAMA)(config)
+
+
+def glm4_moe(config: ModelConfig) -> ModelSpec:
+    """GLM 4.5: heads have a width of their own; where the config gives none, the even share is rounded down.
+
+    transformers does the same with its own defaults, 4,096 over 96 heads of 42.
+    """
+    if config.value("head_dim") is None:
+        config = config.with_values(head_dim=config.count("hidden_size") // config.count("num_attention_heads"))
+    return _GLM4_MOE(config)
 
 
 def granite_moe(config: ModelConfig) -> ModelSpec:

@@ -84,7 +84,7 @@ FAMILIES: Mapping[str, Family] = {
     "dbrx": moe_styles.dbrx,
     "llama4_text": moe_styles.LLAMA4,
     "gpt_oss": moe_styles.GPT_OSS,
-    "glm4_moe": moe_styles.GLM4_MOE,
+    "glm4_moe": moe_styles.glm4_moe,
     "solar_open": moe_styles.SOLAR_OPEN,
     "dots1": moe_styles.DOTS1,
     "deepseek": moe_styles.DEEPSEEK_V1,
