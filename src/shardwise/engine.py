@@ -4,7 +4,7 @@ A profile says which dtypes the model states have, which tensors a block saves f
 and which buffers the sharding keeps. Every field's origin is the named framework's source; see ``docs/memory.md``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.plan import EngineName
@@ -141,98 +141,64 @@ DEEPSPEED_BF16_ACCUMULATED_STATES = StateBytes(
 """DeepSpeed ``runtime/bf16_optimizer.py``, which its pipeline engine uses for bf16 below ZeRO 2 (BLOOM's set-up): 2-byte
 gradients and whole fp32 accumulators beside. Without a pipeline ZeRO 1 keeps 2-byte gradients (``engine.py``)."""
 
-_PROFILES = (
-    EngineProfile(
-        name="native",
-        sharding="fsdp2",
-        has_fused_norm=False,
-        has_fused_activation=False,
-        saves_gathered_input=True,
-        selective_policy="operations",
-        loss="torch",
-        compiles_loss=True,
-        has_foreach_optimizer=False,
-        has_persistent_gradients=False,
-        keeps_dummy_weight_gradients=False,
-        ddp_copies_gradients=False,
-        bucket_bytes=25 * MIB,
-    ),
-    EngineProfile(
-        name="torchtitan",
-        sharding="fsdp2",
-        has_fused_norm=False,
-        has_fused_activation=False,
-        saves_gathered_input=True,
-        selective_policy="operations",
-        loss="torch",
-        compiles_loss=False,
-        has_foreach_optimizer=True,
-        has_persistent_gradients=False,
-        keeps_dummy_weight_gradients=False,
-        ddp_copies_gradients=False,
-        bucket_bytes=25 * MIB,
-    ),
-    EngineProfile(
-        name="megatron",
-        sharding="megatron",
-        has_fused_norm=True,
-        has_fused_activation=True,
-        saves_gathered_input=False,
-        selective_policy="core_attention",
-        loss="vocab_parallel_fused",
-        compiles_loss=False,
-        has_foreach_optimizer=False,
-        has_persistent_gradients=True,
-        keeps_dummy_weight_gradients=True,
-        ddp_copies_gradients=False,
-        bucket_bytes=0,
-    ),
-    EngineProfile(
-        name="deepspeed",
-        sharding="deepspeed",
-        has_fused_norm=False,
-        has_fused_activation=False,
-        saves_gathered_input=False,
-        selective_policy="core_attention",
-        loss="huggingface",
-        compiles_loss=False,
-        has_foreach_optimizer=False,
-        has_persistent_gradients=True,
-        keeps_dummy_weight_gradients=False,
-        ddp_copies_gradients=False,
-        bucket_bytes=500_000_000 * 2,
-    ),
-    EngineProfile(
-        name="fsdp1",
-        sharding="fsdp1",
-        has_fused_norm=False,
-        has_fused_activation=False,
-        saves_gathered_input=False,
-        selective_policy="core_attention",
-        loss="huggingface",
-        compiles_loss=False,
-        has_foreach_optimizer=True,
-        has_persistent_gradients=False,
-        keeps_dummy_weight_gradients=False,
-        ddp_copies_gradients=True,
-        bucket_bytes=25 * MIB,
-    ),
-    EngineProfile(
-        name="accelerate",
-        sharding="fsdp2",
-        has_fused_norm=False,
-        has_fused_activation=False,
-        saves_gathered_input=True,
-        selective_policy="core_attention",
-        loss="huggingface",
-        compiles_loss=False,
-        has_foreach_optimizer=True,
-        has_persistent_gradients=False,
-        keeps_dummy_weight_gradients=False,
-        ddp_copies_gradients=True,
-        bucket_bytes=25 * MIB,
-    ),
+_NATIVE = EngineProfile(
+    name="native",
+    sharding="fsdp2",
+    has_fused_norm=False,
+    has_fused_activation=False,
+    saves_gathered_input=True,
+    selective_policy="operations",
+    loss="torch",
+    compiles_loss=True,
+    has_foreach_optimizer=False,
+    has_persistent_gradients=False,
+    keeps_dummy_weight_gradients=False,
+    ddp_copies_gradients=False,
+    bucket_bytes=25 * MIB,
 )
+"""Our own runtime: transformers' blocks, FSDP2, fused AdamW, DDP with bucket views."""
+
+_TORCHTITAN = replace(_NATIVE, name="torchtitan", compiles_loss=False, has_foreach_optimizer=True)
+
+_ACCELERATE = replace(
+    _NATIVE,
+    name="accelerate",
+    selective_policy="core_attention",
+    loss="huggingface",
+    compiles_loss=False,
+    has_foreach_optimizer=True,
+    ddp_copies_gradients=True,
+)
+
+_FSDP1 = replace(_ACCELERATE, name="fsdp1", sharding="fsdp1", saves_gathered_input=False)
+
+_DEEPSPEED = replace(
+    _FSDP1,
+    name="deepspeed",
+    sharding="deepspeed",
+    has_foreach_optimizer=False,
+    has_persistent_gradients=True,
+    ddp_copies_gradients=False,
+    bucket_bytes=500_000_000 * 2,
+)
+
+_MEGATRON = EngineProfile(
+    name="megatron",
+    sharding="megatron",
+    has_fused_norm=True,
+    has_fused_activation=True,
+    saves_gathered_input=False,
+    selective_policy="core_attention",
+    loss="vocab_parallel_fused",
+    compiles_loss=False,
+    has_foreach_optimizer=False,
+    has_persistent_gradients=True,
+    keeps_dummy_weight_gradients=True,
+    ddp_copies_gradients=False,
+    bucket_bytes=0,
+)
+
+_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP1, _ACCELERATE)
 _BY_NAME: dict[EngineName, EngineProfile] = {profile.name: profile for profile in _PROFILES}
 
 
