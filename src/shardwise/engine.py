@@ -138,8 +138,8 @@ of the local gradient partition while it steps."""
 DEEPSPEED_BF16_ACCUMULATED_STATES = StateBytes(
     weight_bytes=2, gradient_bytes=6, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
 )
-"""DeepSpeed ``runtime/bf16_optimizer.py``, which its pipeline engine uses for bf16 below ZeRO 2 (BLOOM's set-up): 2-byte
-gradients and whole fp32 accumulators beside. Without a pipeline ZeRO 1 keeps 2-byte gradients (``engine.py``)."""
+"""DeepSpeed ``runtime/bf16_optimizer.py``, which its pipeline engine uses for bf16 below ZeRO 2 (BLOOM's set-up):
+2-byte gradients and whole fp32 accumulators beside. Without a pipeline ZeRO 1 keeps 2-byte gradients."""
 
 _NATIVE = EngineProfile(
     name="native",

@@ -1,9 +1,8 @@
 """Memory under ``convention=seed``: the textbook arithmetic of the seeds, exactly, with its omissions."""
 
 import json
-from typing import Literal
 
-from shardwise.formulas.seed import SeedOptimizer, activation_bytes_per_layer, per_gpu_memory
+from shardwise.formulas.seed import SeedMemory, SeedOptimizer, activation_bytes_per_layer, per_gpu_memory
 from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
@@ -27,38 +26,61 @@ def predict_seed_memory(plan: Plan) -> MemoryPrediction:
 
     Nothing is counted for master weights, logits, buffers, the CUDA context or fragmentation, and the card has its
     decimal marketing capacity. Model states are divided over the GPUs that the ZeRO stage divides them over; the
-    seeds' fallback activations (half of the weights, for a model known only by size) never are.
+    seeds' fallback activations (half of the weights, for a model known only by size) never are. Offload moves Adam's
+    moments to the CPU (exercise 5).
     """
+    memory = _seed_memory(plan)
+    is_offloaded = plan.recipe.offload != "none"
+    optimizer = round(memory.optimizer_bytes)
+    totals: dict[MemoryComponent, Bytes] = dict.fromkeys(MEMORY_COMPONENTS, 0)
+    totals["parameters"] = round(memory.weight_bytes)
+    totals["gradients"] = round(memory.gradient_bytes)
+    totals["optimizer"] = 0 if is_offloaded else optimizer
+    totals["activations"] = round(memory.activation_bytes)
+    host = optimizer if is_offloaded else 0
+    gpu, node = plan.cluster.gpu, plan.cluster.node
+    return MemoryPrediction(
+        capacity_bytes=gpu.nominal_memory_bytes or gpu.memory_bytes,
+        stages=(_stage(plan, totals, host_bytes=host),),
+        host_capacity_bytes=node.host_memory_bytes,
+        host_bytes_per_node=host * min(node.gpus_per_node, plan.layout.world_size),
+        nvme_capacity_bytes=0,
+        nvme_bytes_per_node=0,
+        low_fraction=1.0,
+        high_fraction=1.0,
+    )
+
+
+def _seed_memory(plan: Plan) -> SeedMemory:
     layout, recipe, model = plan.layout, plan.recipe, plan.model
-    precision_bytes = 4 if recipe.precision == "fp32" else 2
     sized = sized_num_params(model)
     num_params = float(model.num_params) if sized is None else sized
     per_layer = activation_bytes_per_layer(
         seq_len=recipe.seq_len, micro_batch_size=recipe.micro_batch_size, hidden_size=model.hidden_size
     )
-    zero_stage: Literal[0, 1, 2, 3] = layout.zero_stage
     shape_activations = per_layer * model.num_hidden_layers / (layout.tp * layout.pp * layout.cp)
-    memory = per_gpu_memory(
+    return per_gpu_memory(
         num_params=num_params / (layout.tp * layout.pp),
         num_gpus=layout.dp_shard,
-        zero_stage=zero_stage,
+        zero_stage=layout.zero_stage,
         activation_bytes=shape_activations if sized is None else None,
-        precision_bytes=precision_bytes,
+        precision_bytes=4 if recipe.precision == "fp32" else 2,
         optimizer=SEED_OPTIMIZERS.get(recipe.optimizer, "none"),
     )
-    totals: dict[MemoryComponent, Bytes] = dict.fromkeys(MEMORY_COMPONENTS, 0)
-    totals["parameters"] = round(memory.weight_bytes)
-    totals["gradients"] = round(memory.gradient_bytes)
-    totals["optimizer"] = round(memory.optimizer_bytes)
-    totals["activations"] = round(memory.activation_bytes)
-    host = 0
-    if recipe.offload != "none":
-        # The seeds move Adam's moments to the CPU (exercise 5); "parameters" and "nvme" move no more in their count.
-        host, totals["optimizer"] = totals["optimizer"], 0
+
+
+def _stage(plan: Plan, totals: dict[MemoryComponent, Bytes], *, host_bytes: Bytes) -> StageMemory:
     total = sum(totals.values())
-    stage = StageMemory(
+    mark = PhaseMemory(
+        phase="backward",
+        allocated_bytes=total,
+        reserved_bytes=total,
+        device_used_bytes=total,
+        moment="all states and activations at once",
+    )
+    return StageMemory(
         stage=0,
-        layers=model.num_hidden_layers,
+        layers=plan.model.num_hidden_layers,
         in_flight_micro_batches=1.0,
         peak_phase="backward",
         peak_moment="the one moment the seeds look at",
@@ -66,27 +88,8 @@ def predict_seed_memory(plan: Plan) -> MemoryPrediction:
         peak_reserved_bytes=total,
         device_used_bytes=total,
         components=tuple(MemoryEntry(component=name, num_bytes=totals[name]) for name in MEMORY_COMPONENTS),
-        phases=(
-            PhaseMemory(
-                phase="backward",
-                allocated_bytes=total,
-                reserved_bytes=total,
-                device_used_bytes=total,
-                moment="all states and activations at once",
-            ),
-        ),
+        phases=(mark,),
         largest_tensors=tuple(sorted(totals.items(), key=lambda item: -item[1])[:4]),
-        host_bytes=host,
+        host_bytes=host_bytes,
         nvme_bytes=0,
-    )
-    gpu = plan.cluster.gpu
-    return MemoryPrediction(
-        capacity_bytes=gpu.nominal_memory_bytes or gpu.memory_bytes,
-        stages=(stage,),
-        host_capacity_bytes=plan.cluster.node.host_memory_bytes,
-        host_bytes_per_node=host * min(plan.cluster.node.gpus_per_node, layout.world_size),
-        nvme_capacity_bytes=0,
-        nvme_bytes_per_node=0,
-        low_fraction=1.0,
-        high_fraction=1.0,
     )
