@@ -1,13 +1,15 @@
 """Edits that were tried: checked against the rules and predicted again, smallest first."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
-from shardwise.explain.edits import Edit, faster_edits, smaller_edits
+from shardwise.explain.edits import TRAINING, Edit, faster_edits, host_edits, smaller_edits
 from shardwise.explain.records import VerifiedChange
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
+from shardwise.units import Bytes
 
 __all__ = ["faster_changes", "smallest_changes", "verify", "verify_edits"]
 
@@ -20,16 +22,16 @@ MAX_COMBINED = 3
 def smallest_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANGES) -> tuple[VerifiedChange, ...]:
     """Changes that make a plan fit safely, or that save most when no single one does; smallest first.
 
-    When one edit is not enough, the edits that save most for their effort are added up until the plan fits.
+    When one edit is not enough, the edits that save most for their effort are added up until the plan fits. What is
+    saved is memory of the GPU, or of the host when only the host lacks it.
     """
-    tried = list(verify_edits(smaller_edits(plan), plan=plan, prediction=prediction))
-    saving = [change for change in tried if change.saved_bytes > 0]
+    saving = [change for change in _tried(plan, prediction) if _relief_bytes(change, prediction) > 0]
     fitting = sorted((change for change in saving if change.fits), key=_by_effort)
     safe = [change for change in fitting if not change.is_borderline]
     if fitting:
         return tuple((safe or fitting)[:limit])
     combined = _combine(plan, prediction)
-    helpful = sorted(saving, key=lambda change: -change.saved_bytes)[: limit - len(combined)]
+    helpful = sorted(saving, key=lambda change: -_relief_bytes(change, prediction))[: limit - len(combined)]
     return (*combined, *helpful)
 
 
@@ -63,9 +65,22 @@ def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
         is_borderline=predicted.memory.is_borderline,
         device_used_bytes=predicted.memory.worst.device_used_bytes,
         saved_bytes=prediction.memory.needed_bytes - predicted.memory.needed_bytes,
+        host_saved_bytes=prediction.memory.host_bytes_per_node - predicted.memory.host_bytes_per_node,
         step_s=predicted.time.step_s,
         step_ratio=predicted.time.step_s / prediction.time.step_s,
     )
+
+
+def _tried(plan: Plan, prediction: Prediction) -> Iterator[VerifiedChange]:
+    """Every edit that may save what the plan lacks."""
+    edits = smaller_edits(plan) if prediction.memory.fits_host else chain(host_edits(plan), smaller_edits(plan))
+    return verify_edits(edits, plan=plan, prediction=prediction)
+
+
+def _relief_bytes(change: VerifiedChange, prediction: Prediction) -> Bytes:
+    """What a change saves of the memory that is short: the host's when the GPU has enough, and the GPU's otherwise."""
+    memory = prediction.memory
+    return change.host_saved_bytes if memory.fits_device and not memory.fits_host else change.saved_bytes
 
 
 def _by_effort(change: VerifiedChange) -> tuple[int, float, int, str]:
@@ -78,12 +93,15 @@ def _combine(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
     costs: list[str] = []
     effort, current, now = 0, plan, prediction
     for _ in range(MAX_COMBINED):
-        tried = list(verify_edits(smaller_edits(current), plan=current, prediction=now))
-        saving = [change for change in tried if change.saved_bytes > 0 and change.effort <= 2 and not _is_lora(change)]
+        saving = [
+            change
+            for change in _tried(current, now)
+            if _relief_bytes(change, now) > 0 and change.effort <= TRAINING and not _is_lora(change)
+        ]
         if not saving:
             return ()
         fitting = sorted((change for change in saving if change.fits), key=_by_effort)
-        best = fitting[0] if fitting else max(saving, key=lambda change: change.saved_bytes)
+        best = fitting[0] if fitting else _most_relief(saving, now)
         texts.append(best.edit)
         costs.append(best.cost)
         effort, current, now = max(effort, best.effort), best.plan, predict(best.plan)
@@ -91,6 +109,10 @@ def _combine(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
             edit = Edit(text=" and ".join(texts), cost="; ".join(costs), effort=effort, plan=best.plan)
             return (verify(edit, prediction=prediction),)
     return ()
+
+
+def _most_relief(saving: Iterable[VerifiedChange], prediction: Prediction) -> VerifiedChange:
+    return max(saving, key=lambda change: _relief_bytes(change, prediction))
 
 
 def _is_lora(change: VerifiedChange) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from shardwise.plan import Plan
 from shardwise.recipe import Precision
 
-__all__ = ["HARDWARE", "Edit", "faster_edits", "smaller_edits"]
+__all__ = ["HARDWARE", "TRAINING", "Edit", "faster_edits", "host_edits", "smaller_edits"]
 
 LOSS_CHUNKS = 8
 
@@ -35,6 +35,24 @@ def smaller_edits(plan: Plan) -> Iterator[Edit]:
     yield from _sharding_edits(pinned)
     yield from _degree_edits(pinned)
     yield from _training_edits(pinned)
+
+
+def host_edits(plan: Plan) -> Iterator[Edit]:
+    """Edits that hold less on the host: less is offloaded, or it goes to drives."""
+    pinned = _with_pinned_batch(plan)
+    recipe = pinned.recipe
+    if recipe.activation_offload:
+        kept = replace(recipe, activation_offload=False)
+        yield _recipe_edit(pinned, "activation_offload=false", "activations stay on the GPU", FLAG, kept)
+    if recipe.offload == "none":
+        return
+    yield _recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
+    if recipe.offload == "parameters":
+        weights = replace(recipe, offload="optimizer")
+        yield _recipe_edit(pinned, "offload=optimizer", "weights stay on the GPU", FLAG, weights)
+    if recipe.offload != "nvme":
+        drives = replace(recipe, offload="nvme")
+        yield _recipe_edit(pinned, "offload=nvme", "the update waits for the drives", TRAINING, drives)
 
 
 def faster_edits(plan: Plan) -> Iterator[Edit]:

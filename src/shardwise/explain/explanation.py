@@ -3,6 +3,7 @@
 from shardwise.explain.cautions import cautions
 from shardwise.explain.changes import faster_changes, smallest_changes
 from shardwise.explain.conventions import seed_differences
+from shardwise.explain.host import host_shortage
 from shardwise.explain.memory_findings import memory_findings
 from shardwise.explain.records import Explanation, Finding, Quantity
 from shardwise.explain.time_findings import time_findings
@@ -43,12 +44,14 @@ def explain(plan: Plan) -> Explanation:
 def _verdict(plan: Plan, prediction: Prediction) -> Finding:
     memory, time = prediction.memory, prediction.time
     fits = "fits" if prediction.fits else "does not fit"
-    borderline = ", but only just" if memory.is_borderline else ""
+    borderline = ", but only just" if memory.is_borderline and memory.fits_host else ""
+    shortage = host_shortage(memory)
+    host = f"; {shortage}" if shortage else ""
     return Finding(
         topic="verdict",
         claim=f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name} {fits}{borderline}: "
         f"{format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} per GPU, "
-        f"{format_seconds(time.step_s)} per step.",
+        f"{format_seconds(time.step_s)} per step{host}.",
         numbers=(
             Quantity(name="needed", value=memory.needed_bytes, unit="bytes"),
             Quantity(name="capacity", value=memory.capacity_bytes, unit="bytes"),

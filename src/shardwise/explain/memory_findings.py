@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shardwise.explain.host import host_finding, host_numbers, host_remedy, host_shortage
 from shardwise.explain.records import Finding, Quantity
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
@@ -75,8 +76,8 @@ COMPONENT_MEANINGS: dict[MemoryComponent, ComponentMeaning] = {
 
 def memory_findings(plan: Plan, memory: MemoryPrediction) -> tuple[Finding, ...]:
     """Headroom first, then what dominates, the largest tensors, the moment of the peak, uneven stages and the host."""
-    found = [_headroom(memory), _dominant(plan, memory), _largest_tensors(memory), _peak_moment(memory)]
-    found += [_stages(memory), _host(memory)]
+    found = [_headroom(plan, memory), _dominant(plan, memory), _largest_tensors(memory), _peak_moment(memory)]
+    found += [_stages(memory), host_finding(plan, memory)]
     return tuple(finding for finding in found if finding is not None)
 
 
@@ -85,7 +86,7 @@ def state_bytes_of(stage: StageMemory) -> Bytes:
     return sum(stage.component_bytes(component) for component in STATE_COMPONENTS)
 
 
-def _headroom(memory: MemoryPrediction) -> Finding:
+def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
     needed, capacity = memory.needed_bytes, memory.capacity_bytes
     low, high = needed * memory.low_fraction, needed * memory.high_fraction
     numbers = (
@@ -99,6 +100,14 @@ def _headroom(memory: MemoryPrediction) -> Finding:
     )
     band = f"the band from measured runs is {format_gib(low)} to {format_gib(high)}"
     need = f"{format_gib(needed)} of {format_gib(capacity)}"
+    if not memory.fits_host:
+        return Finding(
+            topic="headroom",
+            claim=f"It does not fit: {host_shortage(memory)}; {_device_beside(memory, need)}.",
+            numbers=(*numbers, *host_numbers(memory)),
+            because=f"{band} on the GPU; what is offloaded has to stay on the hosts for the whole run",
+            suggestion=host_remedy(plan, memory),
+        )
     if memory.is_borderline:
         verdict = "fits" if memory.fits_device else "does not fit"
         return Finding(
@@ -119,6 +128,15 @@ def _headroom(memory: MemoryPrediction) -> Finding:
         because=f"{band}, all of it above the capacity",
         suggestion="see the changes below; each was predicted again",
     )
+
+
+def _device_beside(memory: MemoryPrediction, need: str) -> str:
+    """How the device stands when the host is short."""
+    if not memory.fits_device:
+        return f"the fullest GPU lacks {format_gib(memory.missing_bytes)} as well, {need}"
+    if memory.is_borderline:
+        return f"the fullest GPU is borderline, {need}"
+    return f"the fullest GPU would have {format_gib(memory.spare_bytes)} to spare, {need}"
 
 
 def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
@@ -203,32 +221,4 @@ def _stages(memory: MemoryPrediction) -> Finding | None:
         "loss sit on the first and last stage",
         suggestion="move layers away from the full stage (stage_layers), or choose a schedule with fewer micro-batches "
         "in flight",
-    )
-
-
-def _host(memory: MemoryPrediction) -> Finding | None:
-    if not memory.host_bytes_per_node and not memory.nvme_bytes_per_node:
-        return None
-    numbers = (
-        Quantity(name="host per node", value=memory.host_bytes_per_node, unit="bytes"),
-        Quantity(name="host capacity", value=memory.host_capacity_bytes, unit="bytes"),
-        Quantity(name="NVMe per node", value=memory.nvme_bytes_per_node, unit="bytes"),
-    )
-    needs = f"Offloading needs {format_gib(memory.host_bytes_per_node)} of host memory per node"
-    if not memory.host_capacity_bytes:
-        return Finding(
-            topic="memory",
-            claim=f"{needs}; how much the node has is not known.",
-            numbers=numbers,
-            suggestion="check free -g on a node",
-        )
-    if memory.fits_host:
-        return Finding(
-            topic="memory", claim=f"{needs}; it has {format_gib(memory.host_capacity_bytes)}.", numbers=numbers
-        )
-    return Finding(
-        topic="memory",
-        claim=f"{needs}, but it has {format_gib(memory.host_capacity_bytes)}: it fits the GPU and not the host.",
-        numbers=numbers,
-        suggestion="spread over more nodes, or offload to NVMe",
     )

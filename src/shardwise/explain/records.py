@@ -71,6 +71,8 @@ class VerifiedChange:
     device_used_bytes: Bytes
     saved_bytes: Bytes
     """Of what the device cannot do without, against the plan it was made from; negative when it needs more."""
+    host_saved_bytes: Bytes = 0
+    """Of the memory of a node."""
     step_s: Seconds
     step_ratio: float
     """Step time over that of the plan it was made from."""

@@ -7,11 +7,18 @@ from math import ceil
 from shardwise.explain.changes import verify
 from shardwise.explain.conventions import engine_bytes_per_param
 from shardwise.explain.edits import HARDWARE, Edit
+from shardwise.explain.host import enough_host_gib
 from shardwise.explain.records import Finding, Quantity, VerifiedChange
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
-from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.clusters import (
+    bigger_gpus,
+    with_fewer_gpus_per_node,
+    with_gpu,
+    with_host_memory,
+    with_num_nodes,
+)
 from shardwise.units import format_gib
 
 __all__ = ["hardware_changes", "world_size_finding"]
@@ -64,9 +71,10 @@ def smallest_world(plan: Plan, prediction: Prediction) -> VerifiedChange | None:
 
 
 def hardware_changes(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange, ...]:
-    """More nodes, or the next bigger GPUs, as far as they make the plan fit."""
+    """Larger hosts, more nodes, or the next bigger GPUs, as far as they make the plan fit."""
     found = [change for change in (smallest_world(plan, prediction),) if change is not None]
-    for edit in _bigger_gpus(plan):
+    edits = _bigger_gpus(plan) if prediction.memory.fits_host else _roomier_hosts(plan, prediction)
+    for edit in edits:
         change = verify(edit, prediction=prediction)
         if change.fits:
             found.append(change)
@@ -89,6 +97,28 @@ def _more_nodes(plan: Plan) -> Iterator[Edit]:
         if not find_errors(larger):
             text = f"num_nodes={cluster.num_nodes} dp_shard={grown.dp_shard}"
             yield Edit(text=text, cost=f"{factor} times the GPUs", effort=HARDWARE, plan=larger)
+
+
+def _roomier_hosts(plan: Plan, prediction: Prediction) -> Iterator[Edit]:
+    """More memory in each node, or fewer ranks that share it."""
+    enough = enough_host_gib(prediction.memory)
+    roomier = None if enough is None else with_host_memory(plan.cluster, enough)
+    if roomier is not None:
+        yield Edit(
+            text=f"host_memory_gib={enough}",
+            cost="hosts with more memory",
+            effort=HARDWARE,
+            plan=replace(plan, cluster=roomier),
+        )
+    for times in (2, 4, 8):
+        spread = with_fewer_gpus_per_node(plan.cluster, times)
+        if spread is not None and not find_errors(replace(plan, cluster=spread)):
+            yield Edit(
+                text=f"gpus_per_node={spread.node.gpus_per_node} num_nodes={spread.num_nodes}",
+                cost="the other GPUs of each node stay idle",
+                effort=HARDWARE,
+                plan=replace(plan, cluster=spread),
+            )
 
 
 def _bigger_gpus(plan: Plan) -> Iterator[Edit]:

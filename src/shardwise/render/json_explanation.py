@@ -51,6 +51,7 @@ def change_object(change: VerifiedChange) -> dict[str, object]:
         "fits": change.fits,
         "device_used_bytes": change.device_used_bytes,
         "saved_bytes": change.saved_bytes,
+        "host_saved_bytes": change.host_saved_bytes,
         "step_s": change.step_s,
         "step_ratio": change.step_ratio,
         "plan": plan_to_json(change.plan),

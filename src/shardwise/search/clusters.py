@@ -6,17 +6,27 @@ from dataclasses import replace
 from shardwise.catalog import load_gpus, read_cluster
 from shardwise.cluster import Cluster, Gpu
 from shardwise.errors import ClusterError
+from shardwise.units import GIB
 
-__all__ = ["bigger_gpus", "with_gpu", "with_num_nodes"]
+__all__ = ["bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "with_host_memory", "with_num_nodes"]
 
 BIGGER_RATIO = 1.15
 """A GPU has to hold this many times the memory to be worth naming."""
+KEPT_KEYS = (
+    "host_memory_gib",
+    "nvme_tb",
+    "network",
+    "network_gbit_per_s_per_node",
+    "network_gb_per_s_per_gpu",
+    "network_latency_us",
+)
+"""What a user said about hosts and fabric holds for other GPUs too."""
 
 
 def with_num_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
     """The cluster with another number of equal nodes, its description included."""
-    described = json.loads(cluster.spec_json) if cluster.spec_json else {}
-    if not isinstance(described, dict) or "num_nodes" not in described:
+    described = _described(cluster)
+    if "num_nodes" not in described:
         return replace(cluster, num_nodes=num_nodes)
     return read_cluster({**described, "num_nodes": num_nodes})
 
@@ -35,10 +45,43 @@ def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
 
 
 def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster | None:
-    """As many nodes of as many GPUs of another part; ``None`` when no server of the catalogue is like that."""
+    """As many nodes of as many GPUs of another part; ``None`` when no server of the catalogue is like that.
+
+    Hosts and fabric stay as the user described them; a server of unknown host memory is given that of the old one.
+    """
+    described = _described(cluster)
+    kept = {key: described[key] for key in KEPT_KEYS if key in described}
+    sizes = {"gpus_per_node": cluster.node.gpus_per_node, "num_nodes": cluster.num_nodes}
+    changed = _read({"gpu": gpu.id, **sizes, **kept})
+    if changed is None or changed.node.host_memory_bytes or not cluster.node.host_memory_bytes:
+        return changed
+    return _read({"gpu": gpu.id, **sizes, **kept, "host_memory_gib": cluster.node.host_memory_bytes / GIB})
+
+
+def with_host_memory(cluster: Cluster, host_memory_gib: float) -> Cluster | None:
+    """The cluster with other hosts; ``None`` when it was made by hand and cannot be described again."""
+    described = _described(cluster)
+    return _read({**described, "host_memory_gib": host_memory_gib}) if described else None
+
+
+def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
+    """As many GPUs on ``times`` the nodes, whose other GPUs stay idle; ``None`` when that cannot be."""
+    node, described = cluster.node, _described(cluster)
+    if not described or node.gpus_per_node % times or node.gpus_per_node == times or not node.host_memory_bytes:
+        return None
+    kept = {key: described[key] for key in KEPT_KEYS if key in described}
+    sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}
+    return _read({"gpu": node.gpu.id, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
+
+
+def _described(cluster: Cluster) -> dict[str, object]:
+    """What the cluster was read from; empty for one made by hand."""
+    described = json.loads(cluster.spec_json) if cluster.spec_json else {}
+    return described if isinstance(described, dict) else {}
+
+
+def _read(description: dict[str, object]) -> Cluster | None:
     try:
-        return read_cluster(
-            {"gpu": gpu.id, "gpus_per_node": cluster.node.gpus_per_node, "num_nodes": cluster.num_nodes}
-        )
+        return read_cluster(description)
     except ClusterError:
         return None
