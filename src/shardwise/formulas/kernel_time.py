@@ -19,8 +19,10 @@ def roofline_s(
     return max(flop / flop_per_s, num_bytes / bandwidth_bytes_per_s)
 
 
-def wave_efficiency(*, m: int, n: int, tile_m: int, tile_n: int, num_sms: int) -> float:
+def wave_efficiency(*, m: int, n: int, tile_m: int, tile_n: int, num_sms: int, groups: int = 1) -> float:
     """Useful share of a tiled matrix product's waves: ``M N / (Tm Tn SM ceil(tiles / SM))``.
+
+    ``groups`` equal products of one kernel share its waves.
 
     Source: NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and wave quantisation.
     Assumes: one tile per multiprocessor at a time, every tile as long as a full one.
@@ -28,8 +30,25 @@ def wave_efficiency(*, m: int, n: int, tile_m: int, tile_n: int, num_sms: int) -
     >>> round(wave_efficiency(m=8192, n=8192, tile_m=128, tile_n=256, num_sms=132), 3)
     0.97
     """
-    tiles = ceil(m / tile_m) * ceil(n / tile_n)
-    return m * n / (tile_m * tile_n * num_sms * ceil(tiles / num_sms))
+    tiles = groups * ceil(m / tile_m) * ceil(n / tile_n)
+    return groups * m * n / (tile_m * tile_n * num_sms * ceil(tiles / num_sms))
+
+
+def power_limited_ratio(*, power_w: float, reference_w: float, idle_w: float, exponent: float) -> float:
+    """Clock, and with it the rate of products, under one power limit over that under another.
+
+    ``((P - P_idle) / (P_ref - P_idle)) ** (1 / exponent)``: dynamic power is voltage squared times clock, and the
+    voltage follows the clock, so the exponent lies near 3.
+
+    Source: exponent 2.5 to 3.05 measured on one H100: bursts of 771 TFLOP/s draw 930 to 970 W, the same product held
+        at 686 W settles at 668 TFLOP/s, idle 127 W (``benchmarks/results/2026-11-28-h100-power.csv``).
+    Assumes: both limits bind, and memory draws the same under both.
+
+    >>> round(power_limited_ratio(power_w=500, reference_w=700, idle_w=127, exponent=2.9), 3)
+    0.862
+    """
+    dynamic = max(0.0, power_w - idle_w) / (reference_w - idle_w)
+    return float(dynamic ** (1 / exponent))
 
 
 def saturation(*, x: float, half: float) -> float:

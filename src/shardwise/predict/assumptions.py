@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from shardwise.engine import engine_profile
 from shardwise.plan import Plan
-from shardwise.predict.kernel_rates import DEFAULT_GEMM_FRACTION, kernel_rates
+from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
+from shardwise.predict.product_rates import DEFAULT_GEMM_FRACTION
 
 
 def plan_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -2,27 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
 from typing import get_args
 
 from shardwise.cluster import Gpu
-from shardwise.formulas.kernel_time import saturation, wave_efficiency
+from shardwise.formulas.kernel_time import saturation
 from shardwise.predict.kernel_rates import (
+    ATTENTION_REFERENCE_ROUNDS,
+    ATTENTION_TAILS,
+    ATTENTION_TILE_ROWS,
     ELEMENTWISE_FRACTION,
-    GEMM_K_HALF,
-    GEMM_K_HALF_FP8,
-    GEMM_K_REFERENCE,
     OPTIMIZER_FRACTION,
     KernelRates,
 )
+from shardwise.predict.product_rates import Product
 from shardwise.step.inventory import Operation, OperationPhase
+from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
 from shardwise.units import Seconds
 
 OPERATION_PHASES: tuple[OperationPhase, ...] = get_args(OperationPhase)
-
-TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.9))
-"""Tile rows, columns and the share of the rate that the tile itself allows: a smaller tile reads more per FLOP
-(NVIDIA, Matrix Multiplication Background User's Guide). The library picks the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,69 +51,92 @@ class PhaseTimes:
 
 
 def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> Seconds:
-    """Time of one execution of an operation."""
+    """Time of one execution of an operation on the device."""
     fraction = ELEMENTWISE_FRACTION
     if operation.kind == "optimizer":
         fraction = OPTIMIZER_FRACTION / rates.optimizer_ratio
+    if not operation.num_bytes and not operation.flop:
+        return 0.0
     moving_s = operation.num_bytes / (fraction * gpu.memory_bandwidth_bytes_per_s)
+    floor_s = operation.num_kernels * rates.floor_s
     if not operation.flop or operation.kind in ("memory", "optimizer"):
-        return max(moving_s, rates.floor_s)
-    peak = gpu.peak_flop_per_s(operation.dtype)
-    computing_s = operation.flop / (peak * compute_fraction(operation, rates)) if peak else 0.0
-    return max(computing_s, moving_s, rates.floor_s)
-
-
-def compute_fraction(operation: Operation, rates: KernelRates) -> float:
-    """Share of the dense peak an operation reaches when memory does not bound it."""
+        return max(moving_s, floor_s)
     if operation.kind == "attention":
-        return _attention_fraction(operation, rates)
-    is_fp8 = operation.dtype == "fp8"
-    ceiling = rates.fp8_gemm_fraction if is_fp8 else rates.gemm_fraction
-    half = GEMM_K_HALF_FP8 if is_fp8 else GEMM_K_HALF
-    depth = saturation(x=max(1, operation.k), half=half) / saturation(x=GEMM_K_REFERENCE, half=half)
-    return ceiling * min(1.0, depth) * _wave_fraction(operation, rates)
+        peak = gpu.peak_flop_per_s(operation.dtype)
+        computing_s = operation.flop / (peak * attention_fraction(operation, rates)) if peak else 0.0
+    else:
+        computing_s = _product_s(operation, rates) if gpu.peak_flop_per_s(operation.dtype) else 0.0
+    return max(computing_s, moving_s, floor_s)
 
 
-def _wave_fraction(operation: Operation, rates: KernelRates) -> float:
-    """Best tile's useful share; experts' products share the waves of one grouped kernel."""
-    if rates.num_sms <= 1:
-        return 1.0
-    groups = max(1, round(operation.flop / (2 * operation.m * operation.n * operation.k)))
-    best = 0.0
-    for tile_m, tile_n, share in TILES:
-        rows = ceil(operation.m / tile_m) * tile_m * groups
-        padded = operation.m * groups / rows
-        waves = wave_efficiency(m=rows, n=operation.n, tile_m=tile_m, tile_n=tile_n, num_sms=rates.num_sms)
-        best = max(best, share * padded * waves)
-    return best
+def _product_s(operation: Operation, rates: KernelRates) -> Seconds:
+    """A product, or as many as its FLOP hold; experts' products share one grouped kernel."""
+    times = operation.flop / (2.0 * operation.m * operation.n * operation.k)
+    is_grouped = operation.kind == "grouped_matmul" and times > 1.5
+    is_wgrad = operation.name.endswith(".wgrad")
+    product = Product(
+        product_pass="wgrad" if is_wgrad else "dgrad" if operation.name.endswith(".dgrad") else "forward",
+        dtype=operation.dtype,
+        m=operation.m,
+        n=operation.n,
+        k=operation.k,
+        groups=round(times) if is_grouped else 1,
+        is_grouped=is_grouped,
+    )
+    once_s = rates.products.duration_s(product) * (rates.accumulation_ratio if is_wgrad else 1.0)
+    return once_s * times / product.groups
 
 
-def _attention_fraction(operation: Operation, rates: KernelRates) -> float:
+def attention_fraction(operation: Operation, rates: KernelRates) -> float:
+    """Share of the dense peak an attention core reaches when memory does not bound it."""
     length = max(1, min(operation.m, operation.n))
-    attention = rates.attention
-    if operation.phase == "backward":
-        return attention.backward_fraction * saturation(x=length, half=attention.backward_half)
-    return attention.forward_fraction * saturation(x=length, half=attention.forward_half)
+    attention, is_backward = rates.attention, operation.phase == "backward"
+    half = attention.backward_half if is_backward else attention.forward_half
+    limit = attention.backward_fraction if is_backward else attention.forward_fraction
+    share = limit * saturation(x=length, half=half) * _attention_tail(operation, rates)
+    return min(share, rates.attention_limit_fraction)
+
+
+def _attention_tail(operation: Operation, rates: KernelRates) -> float:
+    """What few heads and short sequences leave idle at the end, over what the fits contain."""
+    if rates.num_sms <= 1 or not operation.n or not operation.k:
+        return 1.0
+    is_backward = operation.phase == "backward"
+    pairs = operation.flop / (ATTENTION_BACKWARD_RATIO if is_backward else 1.0) / (4.0 * operation.k)
+    tiles = 2.0 * pairs / operation.n / ATTENTION_TILE_ROWS
+    tail = ATTENTION_TAILS[is_backward]
+    reference = saturation(x=ATTENTION_REFERENCE_ROUNDS, half=tail)
+    return min(1.0, saturation(x=max(tiles / rates.num_sms, 1e-3), half=tail) / reference)
 
 
 def phase_times(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates) -> PhaseTimes:
-    """Seconds of a list of operations by phase, each executed ``count`` times."""
-    totals: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
+    """Seconds of a list of operations by phase, each executed ``count`` times.
+
+    Kernels queue on the device while the host issues further ones, so a phase of the list takes as long as the slower
+    of the two.
+    """
+    device: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
+    host: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
     attention: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
     weight_backward = 0.0
     for operation in operations:
         duration = operation.count * operation_time_s(operation, gpu=gpu, rates=rates)
-        totals[operation.phase] += duration
+        phase = operation.phase
+        device[phase] += duration
+        per_kernel = rates.host_backward_s if phase == "backward" else rates.host_forward_s
+        host[phase] += operation.count * operation.num_kernels * per_kernel
         if operation.kind == "attention":
-            attention[operation.phase] += duration
+            attention[phase] += duration
         elif operation.name.endswith(".wgrad"):
             weight_backward += duration
+    host["optimizer"] = 0.0
+    slower = {phase: max(1.0, host[phase] / seconds) if seconds else 1.0 for phase, seconds in device.items()}
     return PhaseTimes(
-        forward_s=totals["forward"],
-        backward_s=totals["backward"],
-        weight_backward_s=weight_backward,
-        recompute_s=totals["recompute"],
-        optimizer_s=totals["optimizer"],
-        attention_forward_s=attention["forward"],
-        attention_backward_s=attention["backward"] + attention["recompute"],
+        forward_s=slower["forward"] * device["forward"],
+        backward_s=slower["backward"] * device["backward"],
+        weight_backward_s=slower["backward"] * weight_backward,
+        recompute_s=slower["recompute"] * device["recompute"],
+        optimizer_s=device["optimizer"],
+        attention_forward_s=slower["forward"] * attention["forward"],
+        attention_backward_s=slower["backward"] * attention["backward"] + slower["recompute"] * attention["recompute"],
     )

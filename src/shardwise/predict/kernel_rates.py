@@ -1,29 +1,22 @@
-"""Shares of peak rates that kernels reach, from measurements of kernels (never from the training runs we report).
+"""What kernels of each kind reach on one part, from measurements of kernels (never from the training runs we report).
 
-Matrix products: best shape found on each part (stas00/ml-engineering, compute/accelerator, "maximum achievable matmul
-FLOPS"), times what the products of real layers reach of it on an H100. Attention: fits ``P s / (s + s_half)``.
-Published figures are rows of the hardware catalogue (``catalog/hardware/data/achieved.csv`` and ``kernel_fits.csv``),
-our own of ``catalog/kernels/h100-sxm.csv`` (``benchmarks/gpu_kernels.py``).
+Matrix products: :mod:`shardwise.predict.product_rates`. Attention: fits ``P s / (s + s_half)``. Published figures are
+rows of the hardware catalogue (``catalog/hardware/data/achieved.csv`` and ``kernel_fits.csv``), our own of
+``catalog/kernels/h100-sxm.csv`` and ``benchmarks/results/2026-11-2*-h100-*.csv``.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from shardwise.cluster import Gpu
 from shardwise.engine import EngineProfile
+from shardwise.predict.product_rates import (
+    SUSTAINED_ATTENTION_RATIO,
+    ProductRates,
+    product_rates,
+    sustained_share,
+)
 from shardwise.units import Seconds
-
-DEFAULT_GEMM_FRACTION = 0.75
-"""torch's own estimator uses this for every part (torch ``utils/_runtime_estimation.py``)."""
-GEMM_K_HALF = 258
-"""Inner length at which a 16-bit product reaches half its limit: H800, m = n = 8192 (TileLang sweep, error 1.4 %)."""
-GEMM_K_HALF_FP8 = 446
-GEMM_K_REFERENCE = 8192
-"""The best-shape figures are taken as reached at this inner length."""
-
-REAL_SHAPE_FRACTION = 0.92
-"""What products of real layers reach of the best-shape figure after waves and inner length are counted: median of 240
-products of Llama 8B to 405B, whole and divided, all three passes, on one H100 (their 10th and 90th percentile: 0.86
-and 0.98)."""
 
 ELEMENTWISE_FRACTION = 0.76
 """Copies, read and written: 77.5 % of the memory bandwidth on A100, 75.2 % on H100, 72.5 % on GB200 (p2p bandwidth
@@ -32,43 +25,20 @@ OPTIMIZER_FRACTION = 0.78
 """Fused AdamW in fp32 on one H100."""
 FOREACH_OPTIMIZER_RATIO = 2.8
 """Time of torch's multi-tensor AdamW over the fused one, on one H100."""
-EAGER_FLOOR_S = 10e-6
-"""Shortest time between two kernels that Python issues one by one: 10.6 us measured for an in-place addition."""
-COMPILED_FLOOR_S = 4e-6
-"""The same for generated code without graphs. Low confidence: between 1.0 us in a graph and the eager 10.6 us."""
+KERNEL_FLOOR_S = 1e-6
+"""Shortest time from one kernel to the next on the device: 200 additions in one graph, H100."""
+ACCUMULATION_RATIO = 1.04
+"""Weight gradients added in fp32 in place, as Megatron does, over plain ones: the limits of both in the tables of A100
+(1.04) and B200 (1.06), and 1.01 to 1.05 of three products on H100 less the copy that torch adds
+(``2026-11-28-h100-products.csv``). Tables that hold accumulated gradients contain it."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmCeiling:
-    """Best share of the dense peak a matrix product was measured to reach."""
-
-    part: str
-    """Catalogue id, or the beginning of an architecture name."""
-    fraction: float
-    fp8_fraction: float = 0.0
-    """0 when not measured."""
-
-
-GEMM_CEILINGS = (
-    GemmCeiling(part="a100-sxm-80", fraction=0.869),
-    GemmCeiling(part="a100-pcie-80", fraction=0.811),
-    GemmCeiling(part="h100-sxm", fraction=0.803, fp8_fraction=0.709),
-    GemmCeiling(part="h200-sxm", fraction=0.803, fp8_fraction=0.734),
-    GemmCeiling(part="gh200-96", fraction=0.837, fp8_fraction=0.776),
-    GemmCeiling(part="b200-sxm", fraction=0.776, fp8_fraction=0.763),
-    GemmCeiling(part="b300-sxm", fraction=0.786, fp8_fraction=0.745),
-    GemmCeiling(part="gb200", fraction=0.729, fp8_fraction=0.723),
-    GemmCeiling(part="mi300x", fraction=0.511),
-    GemmCeiling(part="mi325x", fraction=0.6),
-    GemmCeiling(part="mi355x", fraction=0.622),
-    GemmCeiling(part="gaudi2", fraction=0.969, fp8_fraction=0.955),
-    GemmCeiling(part="gaudi3", fraction=0.741, fp8_fraction=0.769),
-    # A whole architecture takes the figure of its measured part.
-    GemmCeiling(part="Ampere GA100", fraction=0.869),
-    GemmCeiling(part="Hopper", fraction=0.803, fp8_fraction=0.709),
-    GemmCeiling(part="Blackwell Ultra", fraction=0.786, fp8_fraction=0.745),
-    GemmCeiling(part="Blackwell GB100", fraction=0.776, fp8_fraction=0.763),
-)
+HOST_FORWARD_S = 33e-6
+HOST_BACKWARD_S = 40e-6
+"""Host time per kernel that Python issues, median over three blocks with and without autocast (25 to 48 us forward, 26
+to 43 backward; ``2026-11-28-h100-dispatch.csv``). One virtual machine, where a bare in-place addition takes 7 to 11 us;
+hosts differ by a factor of two either way."""
+HOST_COMPILED_S = 10.6e-6
+"""The same for generated code: one queued addition, which has no module or autograd code around it. Low confidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +56,24 @@ class AttentionRate:
 
 
 ATTENTION_RATES = (
-    # A100, causal, forward and backward together: 176.1 and 194.0 of 312 TFLOP/s.
+    # A100, causal, forward and backward together: 176.1 and 194.0 of 312 TFLOP/s; divided between the passes as on A100
+    # PCIe (SimuMax configs/system/a100_pcie.json, 32 and 64 heads of 128: forward at 1.16 times the rate of backward).
     AttentionRate(
         implementation="FlashAttention-2",
         arch="Ampere",
         head_dim=64,
-        forward_fraction=0.564,
+        forward_fraction=0.628,
         forward_half=512,
-        backward_fraction=0.564,
+        backward_fraction=0.542,
         backward_half=512,
     ),
     AttentionRate(
         implementation="FlashAttention-2",
         arch="Ampere",
         head_dim=128,
-        forward_fraction=0.622,
+        forward_fraction=0.693,
         forward_half=490,
-        backward_fraction=0.622,
+        backward_fraction=0.598,
         backward_half=490,
     ),
     # H100, causal, torch 2.11, 1,024 to 16,384 tokens: our fits, within 5 % of every reading. The published sweeps of
@@ -143,46 +114,79 @@ ATTENTION_RATES = (
         backward_fraction=0.576,
         backward_half=910,
     ),
+    # B200, causal, 4,096 to 131,072 tokens, 32 heads or more (SimuMax b200_bf16_ceperm.json; its FLOP count both
+    # halves): within 12 %, power settling at the longest.
+    AttentionRate(
+        implementation="cuDNN",
+        arch="Blackwell",
+        head_dim=128,
+        forward_fraction=0.545,
+        forward_half=1100,
+        backward_fraction=0.44,
+        backward_half=500,
+    ),
+    # Query and key heads of 192, value heads of 128.
+    AttentionRate(
+        implementation="cuDNN",
+        arch="Blackwell",
+        head_dim=192,
+        forward_fraction=0.41,
+        forward_half=100,
+        backward_fraction=0.32,
+        backward_half=50,
+    ),
 )
 
 CUDNN_ARCHS = ("Hopper", "Blackwell")
+ATTENTION_TILE_ROWS = 128
+"""Queries of one head that one multiprocessor works on."""
+ATTENTION_TAILS = (1.5, 0.9)
+"""Rounds of such tiles lost at the end of a forward and of a backward: causal tiles differ in length. Sequences with
+few heads on A100 (SimuMax; 4 to 64 heads of 4,096 tokens: 0.5 to 1.6 and 0.3 to 0.75) and H100 (8 to 64 heads: 1.2 to
+2.3 and 0.4 to 1.2)."""
+ATTENTION_REFERENCE_ROUNDS = 15.5
+"""The fits were taken with 16,384 tokens and 32 heads on 132 multiprocessors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRates:
     """What one part reaches under one engine."""
 
-    gemm_fraction: float
-    fp8_gemm_fraction: float
+    products: ProductRates
     attention: AttentionRate
+    attention_limit_fraction: float
+    """Share of the 16-bit peak that attention holds under the part's power limit."""
+    accumulation_ratio: float
+    """Time of weight gradients over those in the table."""
     num_sms: int
     floor_s: Seconds
-    """Shortest time of a kernel."""
+    """Shortest time of a kernel on the device."""
+    host_forward_s: Seconds
+    """Host time per kernel issued."""
+    host_backward_s: Seconds
     optimizer_ratio: float
     """Time of the engine's optimizer over a fused one."""
     is_measured: bool
     """False when no matrix product was published for the part and torch's flat share stands in."""
 
 
+@cache
 def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled: bool = True) -> KernelRates:
     """Rates of a part: its own measurements, else its architecture's, else a named default."""
-    ceiling = _gemm_ceiling(gpu)
-    fraction = REAL_SHAPE_FRACTION * ceiling.fraction if ceiling else DEFAULT_GEMM_FRACTION
-    fp8 = REAL_SHAPE_FRACTION * ceiling.fp8_fraction if ceiling and ceiling.fp8_fraction else fraction
+    products = product_rates(gpu)
+    accumulates = profile.sharding == "megatron" and not products.has_accumulated_gradients
     return KernelRates(
-        gemm_fraction=fraction,
-        fp8_gemm_fraction=fp8,
+        products=products,
         attention=_attention_rate(gpu, profile, head_dim),
+        attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
+        accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
         num_sms=gpu.sm_count,
-        floor_s=COMPILED_FLOOR_S if is_compiled or profile.sharding == "megatron" else EAGER_FLOOR_S,
+        floor_s=KERNEL_FLOOR_S,
+        host_forward_s=HOST_COMPILED_S if is_compiled else HOST_FORWARD_S,
+        host_backward_s=HOST_COMPILED_S if is_compiled else HOST_BACKWARD_S,
         optimizer_ratio=FOREACH_OPTIMIZER_RATIO if profile.has_foreach_optimizer else 1.0,
-        is_measured=ceiling is not None,
+        is_measured=products.is_measured,
     )
-
-
-def _gemm_ceiling(gpu: Gpu) -> GemmCeiling | None:
-    exact = next((row for row in GEMM_CEILINGS if row.part == gpu.id), None)
-    return exact or next((row for row in GEMM_CEILINGS if gpu.arch.startswith(row.part)), None)
 
 
 def _attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> AttentionRate:

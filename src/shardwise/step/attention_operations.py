@@ -8,11 +8,21 @@ from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO, OperationContext
 from shardwise.units import Flop
 
-EAGER_FORWARD_BYTES_PER_SCORE = 14
-EAGER_BACKWARD_BYTES_PER_SCORE = 28
-"""Memory traffic of unfused 16-bit attention per score: 42 bytes forward and backward together reproduce the 35.1
-TFLOP/s limit of unfused PyTorch on A100 (flash-attention benchmark, head dim 128, causal) at 80 % of its bandwidth;
-split 1 to 2 like the work."""
+EAGER_BYTES_PER_SCORE = (14, 28)
+"""Memory traffic of unfused 16-bit attention per score, forward and backward: 42 bytes together reproduce the 35.1
+TFLOP/s limit of unfused PyTorch on A100 (flash-attention benchmark, head dim 128, causal, no dropout) at 80 % of its
+bandwidth; split 1 to 2 like the work."""
+FUSED_SOFTMAX_BYTES_PER_SCORE = (8, 14)
+"""The same with one kernel for scale, mask and softmax (Megatron), counted pass by pass: two products (write 2, read 2)
+and softmax (read 2, write 2); backward reads the probabilities, writes their gradient, softmax reads both and writes
+one, and two products read it."""
+DROPOUT_BYTES_PER_SCORE = 5
+"""Read and written once, with a byte of mask, in forward and in backward."""
+FLASH_KERNELS = (2, 3)
+"""With the copy into its layout; backward with its preparation."""
+FUSED_SOFTMAX_KERNELS = (6, 8)
+EAGER_KERNELS = (12, 13)
+"""10 more than flash in forward and in backward were counted on H100 (``2026-11-28-h100-dispatch.csv``)."""
 
 
 def attended_pairs(*, seq_len: int, is_causal: bool, sliding_window: int | None) -> float:
@@ -46,7 +56,7 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
     streamed = tokens * element * (heads + kv_heads) * (spec.head_dim + spec.v_head_dim)
     scores = context.sequences * heads * context.seq_len**2 / context.layout.cp * element / 2
 
-    def core(phase: OperationPhase, flop: Flop, num_bytes: float) -> Operation:
+    def core(phase: OperationPhase, flop: Flop, num_bytes: float, num_kernels: int) -> Operation:
         return Operation(
             name=f"{name}.core" if phase == "forward" else f"{name}.core.backward",
             kind="attention",
@@ -58,11 +68,17 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
             m=context.seq_len // context.layout.cp,
             n=min(context.seq_len, spec.sliding_window or context.seq_len),
             k=spec.head_dim,
+            num_kernels=num_kernels,
         )
 
     if context.is_eager_attention:
-        yield core("forward", forward, scores * EAGER_FORWARD_BYTES_PER_SCORE)
-        yield core("backward", 2 * forward, scores * EAGER_BACKWARD_BYTES_PER_SCORE)
+        forward_bytes, backward_bytes = (
+            FUSED_SOFTMAX_BYTES_PER_SCORE if context.has_fused_softmax else EAGER_BYTES_PER_SCORE
+        )
+        dropout = DROPOUT_BYTES_PER_SCORE if context.attention_dropout else 0
+        forward_kernels, backward_kernels = FUSED_SOFTMAX_KERNELS if context.has_fused_softmax else EAGER_KERNELS
+        yield core("forward", forward, scores * (forward_bytes + dropout), forward_kernels)
+        yield core("backward", 2 * forward, scores * (backward_bytes + dropout), backward_kernels)
     else:
-        yield core("forward", forward, streamed)
-        yield core("backward", ATTENTION_BACKWARD_RATIO * forward, 2.5 * streamed)
+        yield core("forward", forward, streamed, FLASH_KERNELS[0])
+        yield core("backward", ATTENTION_BACKWARD_RATIO * forward, 2.5 * streamed, FLASH_KERNELS[1])

@@ -36,6 +36,23 @@ QUANTISED_READ_BYTES = 2.5
 SCAN_BYTES = (20, 40)
 """Selective scan and its convolution per element of the inner width in 16 bits: about ten tensors read or written
 forward, twice that backward (Gu and Dao 2023, arXiv:2312.00752, section 3.3.2: the scan is bound by memory)."""
+FUSED_KERNELS = (1, 2)
+"""Kernels of a fused norm, forward and backward, counted on H100 (``2026-11-28-h100-dispatch.csv``)."""
+DECOMPOSED_NORM_KERNELS = (8, 16)
+DECOMPOSED_ROTARY_KERNELS = (6, 8)
+FUSED_ROTARY_KERNELS = (2, 2)
+DECOMPOSED_GATED_KERNELS = (2, 3)
+ROUTING_KERNELS = (6, 6)
+"""Scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
+AUTOCAST_KERNELS = (10, 13)
+"""Casts that autocast adds to a block (same file)."""
+GATHERED_UNIT_KERNELS = (54, 28)
+"""Host time that one FSDP2 unit adds in forward and in backward, in kernels: 1.78 and 1.11 ms (same file)."""
+TENSOR_PARALLEL_KERNELS = 2
+"""Host time of one collective call, 30 to 50 us on H100 with Python around it, in kernels; four calls a block and
+direction."""
+DROPOUT_BYTES = 5
+"""Per element in 16 bits, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
 """Per token, channel and state, forward (Gu and Dao 2023; the convention of their FLOP counts)."""
 
@@ -49,6 +66,7 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
     operations += _mixers(layer, context)
     operations += _feed_forward(layer, context)
     operations += _casts(operations, context)
+    operations += _host_calls(layer, context)
     return tuple(operations)
 
 
@@ -86,7 +104,10 @@ def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation
         yield from matrix_operations(matrix, context, is_trained=is_trained)
     biases = sum(_bias_elements(weight, context) for weight in layer.weights if weight.role == "bias")
     if biases and is_trained:
-        yield context.memory_operation("bias gradients", "backward", biases * context.element_bytes)
+        num_biases = sum(weight.role == "bias" for weight in layer.weights)
+        yield context.memory_operation(
+            "bias gradients", "backward", biases * context.element_bytes, num_kernels=num_biases
+        )
 
 
 def _bias_elements(weight: Weight, context: OperationContext) -> int:
@@ -104,25 +125,52 @@ def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> It
         yield context.memory_operation("dequantise.backward", "backward", elements * QUANTISED_READ_BYTES)
 
 
+def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    """What the host issues around the kernels of a block: casts, gradients added, gathering, tensor parallelism."""
+    forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
+    if context.adds_gradients and not context.is_base_frozen:
+        backward += len(layer.weights)
+    if context.is_gathered:
+        forward, backward = forward + GATHERED_UNIT_KERNELS[0], backward + GATHERED_UNIT_KERNELS[1]
+    if context.layout.tp > 1:
+        calls = (4 if context.sequence_shards > 1 else 2) * TENSOR_PARALLEL_KERNELS
+        forward, backward = forward + calls, backward + calls
+    if forward:
+        yield context.memory_operation("host calls", "forward", 0, num_kernels=forward)
+    if backward:
+        yield context.memory_operation("host calls.backward", "backward", 0, num_kernels=backward)
+
+
 def _both(
-    name: str, elements: float, bytes_per_element: tuple[float, float], context: OperationContext
+    name: str,
+    elements: float,
+    bytes_per_element: tuple[float, float],
+    context: OperationContext,
+    *,
+    kernels: tuple[int, int] = (1, 1),
 ) -> tuple[Operation, Operation]:
     """A memory-bound operation and its backward; bytes are for 16-bit elements and scale with the element."""
     scale = context.element_bytes / 2
     forward, backward = bytes_per_element
     return (
-        context.memory_operation(name, "forward", elements * forward * scale),
-        context.memory_operation(f"{name}.backward", "backward", elements * backward * scale),
+        context.memory_operation(name, "forward", elements * forward * scale, num_kernels=kernels[0]),
+        context.memory_operation(f"{name}.backward", "backward", elements * backward * scale, num_kernels=kernels[1]),
     )
 
 
 def _norms(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
     is_fused = context.has_fused_norm or layer.norm == "layernorm"
     per_element = FUSED_NORM_BYTES if is_fused else DECOMPOSED_NORM_BYTES
+    forward, backward = FUSED_KERNELS if is_fused else DECOMPOSED_NORM_KERNELS
     if layer.num_norms:
-        yield from _both("norms", layer.num_norms * context.residual_elements, per_element, context)
+        kernels = (layer.num_norms * forward, layer.num_norms * backward)
+        yield from _both("norms", layer.num_norms * context.residual_elements, per_element, context, kernels=kernels)
     branches = (layer.mixer is not None) + (layer.feed_forward is not None) + (layer.cross_attention is not None)
-    yield from _both("residuals", branches * context.residual_elements, RESIDUAL_BYTES, context)
+    elements, kernels = branches * context.residual_elements, (branches, branches)
+    yield from _both("residuals", elements, RESIDUAL_BYTES, context, kernels=kernels)
+    if context.hidden_dropout:
+        moved = 1 if context.has_fused_dropout else DROPOUT_BYTES
+        yield from _both("dropout", elements, (moved, moved), context, kernels=kernels)
 
 
 def _mixers(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
@@ -144,10 +192,13 @@ def _attention(name: str, spec: AttentionSpec, context: OperationContext) -> Ite
     elements = context.tokens * heads * spec.head_dim
     if spec.has_qk_norm:
         per_element = FUSED_NORM_BYTES if context.has_fused_norm else DECOMPOSED_NORM_BYTES
-        yield from _both(f"{name}.qk_norm", elements, per_element, context)
+        forward, backward = FUSED_KERNELS if context.has_fused_norm else DECOMPOSED_NORM_KERNELS
+        yield from _both(f"{name}.qk_norm", elements, per_element, context, kernels=(2 * forward, 2 * backward))
     if spec.has_rotary:
         per_element_bytes = ROTARY_BYTES if context.has_fused_rotary else DECOMPOSED_ROTARY_BYTES
-        yield from _both(f"{name}.rotary", elements, (per_element_bytes, per_element_bytes), context)
+        kernels = FUSED_ROTARY_KERNELS if context.has_fused_rotary else DECOMPOSED_ROTARY_KERNELS
+        per_element = (per_element_bytes, per_element_bytes)
+        yield from _both(f"{name}.rotary", elements, per_element, context, kernels=kernels)
     yield from attention_operations(name, spec, context)
 
 
@@ -155,17 +206,25 @@ def _feed_forward(layer: LayerSpec, context: OperationContext) -> Iterator[Opera
     block = layer.feed_forward
     if isinstance(block, DenseSpec):
         width = context.tokens * block.intermediate_size / context.layout.tp
-        yield from _both("mlp.activation", width, _activation_bytes(block.is_gated, context), context)
+        per_element = _activation_bytes(block.is_gated, context)
+        yield from _both("mlp.activation", width, per_element, context, kernels=_activation_kernels(block, context))
     elif isinstance(block, MoeSpec):
         copies = context.tokens * block.num_experts_per_tok / context.layout.tp
         per_element = _activation_bytes(block.is_gated, context)
-        yield from _both("experts.activation", copies * block.moe_intermediate_size, per_element, context)
-        yield from _both("experts.permute", copies * context.hidden_size, (PERMUTE_BYTES, PERMUTE_BYTES), context)
+        kernels = _activation_kernels(block, context)
+        width = copies * block.moe_intermediate_size
+        yield from _both("experts.activation", width, per_element, context, kernels=kernels)
+        width, permute = copies * context.hidden_size, (PERMUTE_BYTES, PERMUTE_BYTES)
+        yield from _both("experts.permute", width, permute, context, kernels=ROUTING_KERNELS)
         scores = context.replicated_tokens() * block.num_experts
-        yield from _both("router.scores", scores, (10, 10), context)
+        yield from _both("router.scores", scores, (10, 10), context, kernels=ROUTING_KERNELS)
         if block.shared_intermediate_size:
             width = context.tokens * block.shared_intermediate_size / context.layout.tp
-            yield from _both("shared_experts.activation", width, per_element, context)
+            yield from _both("shared_experts.activation", width, per_element, context, kernels=kernels)
+
+
+def _activation_kernels(block: DenseSpec | MoeSpec, context: OperationContext) -> tuple[int, int]:
+    return DECOMPOSED_GATED_KERNELS if block.is_gated and not context.has_fused_activation else (1, 1)
 
 
 def _activation_bytes(is_gated: bool, context: OperationContext) -> tuple[float, float]:

@@ -48,6 +48,8 @@ class Operation:
     m: int = 0
     n: int = 0
     k: int = 0
+    num_kernels: int = 1
+    """Kernels the host issues for one execution, or as many as its other work takes the time of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

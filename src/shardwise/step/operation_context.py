@@ -6,7 +6,7 @@ from math import ceil
 from shardwise.cluster import Dtype, Gpu
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
-from shardwise.step.inventory import Operation, OperationKind, OperationPhase
+from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
@@ -49,6 +49,17 @@ class OperationContext:
     has_fused_rotary: bool
     is_base_frozen: bool
     is_quantised: bool
+    has_fused_softmax: bool = False
+    """Unfused attention with scale, mask and softmax in one kernel (Megatron)."""
+    attention_dropout: bool = False
+    hidden_dropout: bool = False
+    has_fused_dropout: bool = False
+    """Bias, dropout and residual addition in one kernel."""
+    adds_gradients: bool = False
+    """Every weight's gradient is added into a buffer by a kernel of its own."""
+    is_autocast: bool = False
+    is_gathered: bool = False
+    """Blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
 
     @property
     def residual_elements(self) -> int:
@@ -59,15 +70,20 @@ class OperationContext:
         """Tokens a matrix sees that tensor parallelism leaves whole: its rank's part of a divided sequence."""
         return ceil(self.tokens / self.sequence_shards)
 
-    def memory_operation(self, name: str, phase: OperationPhase, num_bytes: float, *, flop: Flop = 0.0) -> Operation:
+    def memory_operation(
+        self, name: str, phase: OperationPhase, num_bytes: float, *, flop: Flop = 0.0, num_kernels: int = 1
+    ) -> Operation:
         """An operation bound by memory traffic."""
-        return _operation(name, "memory", phase, flop=flop, num_bytes=num_bytes, dtype=self.core_dtype)
-
-
-def _operation(
-    name: str, kind: OperationKind, phase: OperationPhase, *, flop: Flop, num_bytes: float, dtype: Dtype
-) -> Operation:
-    return Operation(name=name, kind=kind, phase=phase, count=1, flop=flop, num_bytes=round(num_bytes), dtype=dtype)
+        return Operation(
+            name=name,
+            kind="memory",
+            phase=phase,
+            count=1,
+            flop=flop,
+            num_bytes=round(num_bytes),
+            dtype=self.core_dtype,
+            num_kernels=num_kernels,
+        )
 
 
 def usable_dtype(dtype: Dtype, gpu: Gpu) -> Dtype:
@@ -103,4 +119,12 @@ def operation_context(context: StageContext) -> OperationContext:
         has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile,
         is_base_frozen=context.has_adapter,
         is_quantised=plan.recipe.adapter == "qlora",
+        has_fused_softmax=block.has_fused_softmax,
+        attention_dropout=block.attention_dropout,
+        hidden_dropout=block.hidden_dropout,
+        has_fused_dropout=profile.sharding == "megatron" or plan.recipe.compile,
+        adds_gradients=not context.gathers_parameters
+        and (context.has_persistent_gradients or plan.num_microbatches > 1),
+        is_autocast=context.is_autocast,
+        is_gathered=context.gathers_parameters and plan.layout.state_shard_size > 1,
     )
