@@ -7,9 +7,8 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.explain.cautions import cautions
-from shardwise.explain.conventions import engine_bytes_per_param
-from shardwise.explain.memory_findings import state_bytes_of
 from shardwise.explain.plan_tensors import plan_tensors
+from shardwise.explain.state_counts import engine_states, state_bytes_of
 from shardwise.explain.world_sizes import smallest_world, world_size_finding
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -107,7 +106,7 @@ def test_f04_the_whole_module_before_sharding_is_a_budget_of_its_own():
     assert finding.numbers[0].value / GB == pytest.approx(27.0, abs=0.1)
     assert "more than" in finding.claim
     assert "meta" in finding.suggestion
-    assert engine_bytes_per_param(asked) * asked.model.num_params / 8 / GB == pytest.approx(13.5, abs=0.05)
+    assert engine_states(asked).total_bytes / 8 / GB == pytest.approx(13.5, abs=0.05)
 
 
 def test_f05_13b_fits_eight_80_gb_cards_and_four_40_gb_only_with_offload():
@@ -213,8 +212,7 @@ def test_f19_a_32b_model_needs_sixteen_cards_and_not_at_32k():
     eight = plan(QWEN_2_5_32B, "8xh100-sxm", "fsdp1", shard[8], seq_len=20000, recompute="full")
     short = plan(QWEN_2_5_32B, "16xh100-sxm", "fsdp1", shard[16], seq_len=20000, recompute="full")
     long = plan(QWEN_2_5_32B, "16xh100-sxm", "fsdp1", shard[16], seq_len=32000, recompute="full")
-    params = eight.model.num_params
-    assert [engine_bytes_per_param(eight) * params / num_gpus / GB for num_gpus in (8, 16)] == pytest.approx(
+    assert [engine_states(eight).total_bytes / num_gpus / GB for num_gpus in (8, 16)] == pytest.approx(
         [65.5, 32.8], rel=0.01
     )
     assert not predict_memory(eight).fits_device
@@ -296,7 +294,7 @@ def test_f30_from_8_to_128_gpus_only_the_states_shrink():
             recompute="selective",
         )
         per_gpu[num_gpus] = predict_memory(asked).worst.device_used_bytes / GIB
-        states_gib = engine_bytes_per_param(asked) * asked.model.num_params / num_gpus / GIB
+        states_gib = engine_states(asked).total_bytes / num_gpus / GIB
         assert states_gib == pytest.approx({8: 14.96, 128: 0.93}[num_gpus], abs=0.01)
     assert per_gpu[8] - per_gpu[128] == pytest.approx(15.4, rel=0.12)
 
@@ -374,15 +372,15 @@ def test_f50_mixed_precision_with_a_master_copy_saves_no_state_memory(
 ):
     """The 84 GB of the textbook are 2 + 2 + 8 bytes, without the fp32 master copy."""
     asked = plan("llama-2-7b", "8xh100-sxm", engine, Layout(dp_shard=8), precision=precision)
-    assert engine_bytes_per_param(asked) == bytes_per_param
-    assert engine_bytes_per_param(asked) * 7e9 / GB == pytest.approx(seven_billion_gb)
+    assert engine_states(asked).bytes_per_param == bytes_per_param
+    assert engine_states(asked).bytes_per_param * 7e9 / GB == pytest.approx(seven_billion_gb)
 
 
 @pytest.mark.parametrize(("dp_replicate", "dp_shard", "expected_gb"), [(8, 8, 141.1), (2, 32, 35.3), (1, 64, 17.6)])
 def test_c20_hybrid_sharding_divides_by_the_shard_group_only(dp_replicate, dp_shard, expected_gb):
     """pytorch/torchtitan 518: Llama-3.1-70B on 64 GPUs; a shard group of 8 cannot fit an 80 GB card."""
     asked = plan("llama-3.1-70b", "64xh100-sxm", "native", Layout(dp_replicate=dp_replicate, dp_shard=dp_shard))
-    per_gpu = engine_bytes_per_param(asked) * asked.model.num_params / asked.layout.state_shard_size / GB
+    per_gpu = engine_states(asked).total_bytes / asked.layout.state_shard_size / GB
     assert per_gpu == pytest.approx(expected_gb, rel=0.005)
     if dp_replicate > 1:
         finding = caution(asked, "Hybrid sharding")

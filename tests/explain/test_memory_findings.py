@@ -1,7 +1,8 @@
 """What is said about memory carries the numbers of the prediction it was made from."""
 
 from shardwise.catalog import read_cluster
-from shardwise.explain.memory_findings import memory_findings, state_bytes_of
+from shardwise.explain.memory_findings import memory_findings
+from shardwise.explain.state_counts import state_bytes_of
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from shardwise.engine import engine_profile, state_bytes
-from shardwise.explain.conventions import engine_bytes_per_param
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.state_counts import counted_states
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_refusals
@@ -20,8 +20,12 @@ Check = Callable[[Plan, Prediction], Finding | None]
 
 
 def cautions(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
-    """Every trap that applies to the plan, rules of severity warning included."""
-    found = [check(plan, prediction) for check in _CHECKS]
+    """Every trap that applies to the plan, rules of severity warning included.
+
+    The textbook convention has no buffers, loading or master copies, so of its plans only the division is judged.
+    """
+    checks = _DIVISION_CHECKS if plan.recipe.convention == "seed" else (*_DIVISION_CHECKS, *_ENGINE_CHECKS)
+    found = [check(plan, prediction) for check in checks]
     return (*(finding for finding in found if finding is not None), *_warnings(plan))
 
 
@@ -43,20 +47,25 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
     layout = plan.layout
     if layout.zero_stage == 0 or layout.state_shard_size > 1:
         return None
-    per_param, params = engine_bytes_per_param(plan), plan.model.num_params
+    states = counted_states(plan)
+    is_textbook = plan.recipe.convention == "seed"
     pure = state_bytes(engine="native", precision="bf16")
     pure_bytes = pure.weight_bytes + pure.gradient_bytes + 2 * pure.moment_bytes
+    pure_states = Quantity(name="states of pure bf16 training", value=pure_bytes * states.num_params, unit="bytes")
+    no_master = f". Training in pure bf16 keeps {pure_bytes} bytes per parameter, without a master copy"
     return Finding(
         topic="caution",
-        claim=f"zero_stage={layout.zero_stage} divides nothing here: dp_shard x cp is 1, so all {per_param:g} bytes "
-        f"per parameter ({format_gib(per_param * params)}) stay on each GPU.",
+        claim=f"zero_stage={layout.zero_stage} divides nothing here: dp_shard x cp is 1, so all "
+        f"{states.bytes_per_param:g} bytes per parameter ({format_gib(states.total_bytes)}) stay on each GPU.",
         numbers=(
-            Quantity(name="states of this plan", value=per_param * params, unit="bytes"),
-            Quantity(name="states of pure bf16 training", value=pure_bytes * params, unit="bytes"),
+            Quantity(name="states of this plan", value=states.total_bytes, unit="bytes"),
+            *(() if is_textbook else (pure_states,)),
         ),
         because="ZeRO and FSDP save memory by dividing states over data-parallel ranks; one rank has nobody to share "
-        f"with. Training in pure bf16 keeps {pure_bytes} bytes per parameter, without a master copy",
-        suggestion="use more GPUs with dp_shard>1, precision=bf16, an 8-bit optimizer, LoRA, or offload",
+        f"with{'' if is_textbook else no_master}",
+        suggestion="use more GPUs with dp_shard>1, or offload the optimizer"
+        if is_textbook
+        else "use more GPUs with dp_shard>1, precision=bf16, an 8-bit optimizer, LoRA, or offload",
     )
 
 
@@ -82,9 +91,8 @@ def _hybrid_sharding(plan: Plan, prediction: Prediction) -> Finding | None:
     layout = plan.layout
     if layout.dp_replicate == 1 or layout.zero_stage == 0 or layout.state_shard_size == 1:
         return None
-    per_param = engine_bytes_per_param(plan)
     model_shards = layout.tp * layout.pp
-    inside = per_param * plan.model.num_params / (layout.state_shard_size * model_shards)
+    inside = counted_states(plan).total_bytes / (layout.state_shard_size * model_shards)
     whole = inside / layout.dp_replicate
     return Finding(
         topic="caution",
@@ -196,11 +204,10 @@ def _whole_gradients_in_pipeline(plan: Plan, prediction: Prediction) -> Finding 
     )
 
 
-_CHECKS: tuple[Check, ...] = (
+_DIVISION_CHECKS: tuple[Check, ...] = (_nothing_to_shard, _hybrid_sharding)
+_ENGINE_CHECKS: tuple[Check, ...] = (
     _whole_gradients_in_pipeline,
-    _nothing_to_shard,
     _frozen_replicas,
-    _hybrid_sharding,
     _load_peak,
     _buckets_above_model,
     _reduces_every_microbatch,

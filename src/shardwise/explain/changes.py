@@ -5,6 +5,7 @@ from itertools import chain
 
 from shardwise.explain.edits import TRAINING, Edit, faster_edits, host_edits, smaller_edits
 from shardwise.explain.records import VerifiedChange
+from shardwise.explain.state_counts import is_counted_by_the_textbook
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
@@ -43,14 +44,21 @@ def faster_changes(plan: Plan, prediction: Prediction, *, limit: int = MAX_CHANG
 
 
 def verify_edits(edits: Iterable[Edit], *, plan: Plan, prediction: Prediction) -> Iterator[VerifiedChange]:
-    """Each edit that breaks no rule, with what its plan was predicted to need; the same plan is tried once."""
+    """Each edit that breaks no rule, with what its plan was predicted to need; the same plan is tried once.
+
+    Under the textbook convention an edit is left out when that arithmetic does not see it.
+    """
     seen = {(plan.layout, plan.recipe)}
     for edit in edits:
         key = (edit.plan.layout, edit.plan.recipe)
-        if key in seen or find_errors(edit.plan):
+        if key in seen or find_errors(edit.plan) or not _is_counted(plan, edit.plan):
             continue
         seen.add(key)
         yield verify(edit, prediction=prediction)
+
+
+def _is_counted(plan: Plan, edited: Plan) -> bool:
+    return plan.recipe.convention != "seed" or is_counted_by_the_textbook(plan, edited)
 
 
 def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:

@@ -8,18 +8,16 @@ from dataclasses import replace
 from math import ceil
 
 from shardwise.engine import state_bytes
-from shardwise.explain.memory_findings import state_bytes_of
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.state_counts import engine_states, state_bytes_of, textbook_states
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, StageMemory
-from shardwise.step.states import OPTIMIZERS
 from shardwise.units import GB, format_count, format_gb, format_gib
 
-__all__ = ["engine_bytes_per_param", "seed_differences"]
+__all__ = ["seed_differences"]
 
-SEED_BYTES_PER_PARAM = 12
 TRANSIENTS: tuple[MemoryComponent, ...] = ("gathered_parameters", "communication_buffers", "temporaries")
 
 
@@ -35,14 +33,6 @@ def seed_differences(plan: Plan) -> tuple[Finding, ...]:
         _activations(plan, seed.worst, real.worst),
         _left_out(real.worst),
     )
-
-
-def engine_bytes_per_param(plan: Plan) -> float:
-    """Weights, gradients, master copy and moments of one trained parameter before any division."""
-    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
-    optimizer = OPTIMIZERS[plan.recipe.optimizer]
-    moment_bytes = 1 if optimizer.is_8bit else states.moment_bytes
-    return states.weight_bytes + states.gradient_bytes + states.master_bytes + optimizer.moments * moment_bytes
 
 
 def _totals(seed: MemoryPrediction, real: MemoryPrediction) -> Finding:
@@ -62,14 +52,14 @@ def _totals(seed: MemoryPrediction, real: MemoryPrediction) -> Finding:
 
 def _bytes_per_param(plan: Plan, seed: StageMemory, real: StageMemory) -> Finding:
     states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
-    per_param = engine_bytes_per_param(plan)
+    textbook, engine = textbook_states(plan), engine_states(plan)
     master = f" + {states.master_bytes} fp32 master copy" if states.master_bytes else ""
-    params = plan.model.num_params
     return Finding(
         topic="convention",
-        claim=f"Bytes per parameter: {SEED_BYTES_PER_PARAM} in the textbook, {per_param:g} in {plan.engine} with "
-        f"{plan.recipe.precision} and {plan.recipe.optimizer}; for {format_count(params)} parameters "
-        f"{format_gb(SEED_BYTES_PER_PARAM * params)} against {format_gb(per_param * params)}.",
+        claim=f"Bytes per parameter: {textbook.bytes_per_param:g} in the textbook, {engine.bytes_per_param:g} in "
+        f"{plan.engine} with {plan.recipe.precision} and {plan.recipe.optimizer}; for "
+        f"{format_count(engine.num_params)} parameters {format_gb(textbook.total_bytes)} against "
+        f"{format_gb(engine.total_bytes)}.",
         numbers=(
             Quantity(name="textbook states per GPU", value=state_bytes_of(seed), unit="traffic_bytes"),
             Quantity(name="engine states per GPU", value=state_bytes_of(real), unit="traffic_bytes"),
@@ -80,9 +70,8 @@ def _bytes_per_param(plan: Plan, seed: StageMemory, real: StageMemory) -> Findin
 
 
 def _fewest_gpus(plan: Plan, seed: MemoryPrediction, real: MemoryPrediction) -> Finding:
-    params = plan.model.num_params
-    textbook = ceil(SEED_BYTES_PER_PARAM * params / seed.capacity_bytes)
-    engine = ceil(engine_bytes_per_param(plan) * params / real.capacity_bytes)
+    textbook = ceil(textbook_states(plan).total_bytes / seed.capacity_bytes)
+    engine = ceil(engine_states(plan).total_bytes / real.capacity_bytes)
     return Finding(
         topic="convention",
         claim=f"GPUs needed to hold the states at all: {textbook} by the textbook, {engine} in {plan.engine}, before "

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 from shardwise.explain.host import host_finding, host_numbers, host_remedy, host_shortage
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.state_counts import state_bytes_of
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
-from shardwise.prediction import MemoryPrediction, StageMemory
-from shardwise.units import Bytes, format_gib, format_percent
+from shardwise.prediction import MemoryPrediction
+from shardwise.units import format_gib, format_percent
 
-__all__ = ["COMPONENT_MEANINGS", "memory_findings", "state_bytes_of"]
+__all__ = ["COMPONENT_MEANINGS", "memory_findings"]
 
 LARGEST_TENSORS = 5
 UNEVEN_STAGES_FRACTION = 0.10
-STATE_COMPONENTS: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,6 @@ def memory_findings(plan: Plan, memory: MemoryPrediction) -> tuple[Finding, ...]
     found = [_headroom(plan, memory), _dominant(plan, memory), _largest_tensors(memory), _peak_moment(memory)]
     found += [_stages(memory), host_finding(plan, memory)]
     return tuple(finding for finding in found if finding is not None)
-
-
-def state_bytes_of(stage: StageMemory) -> Bytes:
-    """Parameters, gradients and optimizer states of a stage's worst rank."""
-    return sum(stage.component_bytes(component) for component in STATE_COMPONENTS)
 
 
 def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:

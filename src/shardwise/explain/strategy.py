@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
 from shardwise.engine import state_bytes
-from shardwise.explain.conventions import engine_bytes_per_param
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.state_counts import engine_states
 from shardwise.layout import ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
@@ -163,7 +163,7 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
 
 
 def _one_gpu(question: Plan) -> Finding:
-    per_param, params = engine_bytes_per_param(question), question.model.num_params
+    per_param, params = engine_states(question).bytes_per_param, question.model.num_params
     states, capacity = per_param * params, question.cluster.gpu.memory_bytes
     fits = states < capacity
     return Finding(
@@ -186,7 +186,7 @@ def _ladder(question: Plan) -> Finding:
     states = state_bytes(engine=question.engine, precision=question.recipe.precision)
     params, world = question.model.num_params, question.cluster.num_gpus
     weights, gradients = states.weight_bytes, states.gradient_bytes
-    optimizer = engine_bytes_per_param(question) - weights - gradients
+    optimizer = engine_states(question).bytes_per_param - weights - gradients
     per_param = (
         weights + gradients + optimizer,
         weights + gradients + optimizer / world,

@@ -5,10 +5,10 @@ from dataclasses import replace
 from math import ceil
 
 from shardwise.explain.changes import verify
-from shardwise.explain.conventions import engine_bytes_per_param
 from shardwise.explain.edits import HARDWARE, Edit
 from shardwise.explain.host import enough_host_gib
 from shardwise.explain.records import Finding, Quantity, VerifiedChange
+from shardwise.explain.state_counts import counted_states
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
@@ -29,15 +29,17 @@ MAX_HARDWARE_CHANGES = 3
 
 def world_size_finding(plan: Plan, prediction: Prediction) -> Finding:
     """How few GPUs could hold the states, and how many hold this plan."""
-    per_param, params = engine_bytes_per_param(plan), plan.model.num_params
+    states = counted_states(plan)
     capacity = prediction.memory.capacity_bytes
-    fewest = ceil(per_param * params / capacity)
+    fewest = ceil(states.total_bytes / capacity)
     numbers = (
-        Quantity(name="states", value=per_param * params, unit="bytes"),
+        Quantity(name="states", value=states.total_bytes, unit="bytes"),
         Quantity(name="capacity", value=capacity, unit="bytes"),
         Quantity(name="fewest GPUs for states", value=fewest, unit="count"),
     )
-    because = f"{per_param:g} bytes x {params:,} parameters are {format_gib(per_param * params)}"
+    because = (
+        f"{states.bytes_per_param:g} bytes x {states.num_params:,.0f} parameters are {format_gib(states.total_bytes)}"
+    )
     if prediction.fits:
         return Finding(
             topic="world-size",
