@@ -57,6 +57,15 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
+def microseconds(duration_s: Seconds) -> float:
+    """Seconds in the unit of trace events, to the nanosecond.
+
+    >>> microseconds(0.0012345678)
+    1234.568
+    """
+    return round(duration_s / MICROSECOND, 3)
+
+
 def format_seconds(duration_s: float) -> str:
     """A duration with a unit that keeps three significant digits.
 

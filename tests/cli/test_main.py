@@ -35,8 +35,8 @@ def test_an_unknown_command_names_the_one_that_was_meant(capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        "error: there is no command 'predcit'; the commands are plan, predict, explain, cost, catalog, validate "
-        "[cli-usage]\n  fix: run `shardwise predict`\n"
+        "error: there is no command 'predcit'; the commands are plan, predict, explain, timeline, cost, catalog, "
+        "validate [cli-usage]\n  fix: run `shardwise predict`\n"
     )
 
 

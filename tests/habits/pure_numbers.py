@@ -94,7 +94,10 @@ PURE_FIELDS = {
     "RankedPlan.ratio_to_best",
     "SeedPipeline.total_time",  # in layer units, as the lesson prints it
     "Space.offload",  # an index
+    "StepParts.critical",  # an index
     "TextStyle.width",  # characters
+    "TimelineFlow.from_stage",  # indices
+    "TimelineFlow.to_stage",
     "TrainedElements.shard",  # elements
     "TrainedElements.whole",
     "Unit.run",  # an index

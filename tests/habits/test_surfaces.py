@@ -4,7 +4,7 @@ import ast
 
 from habits.source_tree import SOURCE, parsed_files
 
-GEOMETRY = {"bars.py", "svg_memory.py", "svg_scatter.py"}
+GEOMETRY = {"bars.py", "svg_memory.py", "svg_scatter.py", "svg_timeline.py"}
 """Files that work out where things stand on a page."""
 ARITHMETIC = (ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 

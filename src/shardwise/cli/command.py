@@ -44,6 +44,7 @@ COMMANDS = (
     CommandEntry(name="plan", summary="rank the layouts of a model on a cluster"),
     CommandEntry(name="predict", summary="memory, step time and cost of a plan, or of a JSONL file of plans"),
     CommandEntry(name="explain", summary="why a plan fits or not, what dominates, what to change; what an OOM was"),
+    CommandEntry(name="timeline", summary="the predicted step drawn, stream by stream, for Perfetto or as a page"),
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),

@@ -97,6 +97,11 @@ def stage_passes(context: StageContext, calls: Sequence[TimedCall], work: StageW
         )
 
 
+def plain_runs(context: StageContext, work: StageWork, phase: OperationPhase) -> tuple[Piece, ...]:
+    """A pass without data parallelism."""
+    return _units(context, [], work, phase)
+
+
 def exposed_calls(one: StagePass) -> tuple[ExposedCall, ...]:
     """What the collectives of a pass add to it."""
     most = max(piece.count for piece in one.runs)

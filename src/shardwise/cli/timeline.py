@@ -1,0 +1,84 @@
+"""Draw the predicted step of a plan: what runs when on which stream of representative ranks.
+
+--out writes trace events for Perfetto (ui.perfetto.dev) or Chrome's tracing page, with one process per drawn rank, one
+thread per stream and arrows for messages between stages; --html a page that zooms and works offline; --svg a picture.
+Without a file the summary alone is printed. Everything drawn is simulated, and says so.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwise.cli.command import EXIT_OK
+from shardwise.cli.options import (
+    add_engine_option,
+    add_json_option,
+    add_layout_options,
+    add_plan_source,
+    add_recipe_options,
+)
+from shardwise.cli.output import require_free, write_file, write_line
+from shardwise.cli.plan_source import plan_from
+
+if TYPE_CHECKING:
+    from shardwise.plan import Plan
+    from shardwise.predict.timeline import StepTimeline
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
+    add_plan_source(parser)
+    add_json_option(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write trace events for Perfetto, such as step.json")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that zooms and works offline")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
+    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
+    add_engine_option(parser)
+    add_recipe_options(parser)
+    add_layout_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files that were asked for, and print the summary or the trace."""
+    for path in (arguments.out, arguments.html, arguments.svg):
+        if path is not None:
+            require_free(path, is_forced=arguments.is_forced)
+    plan = plan_from(arguments)
+    timeline = _timeline(plan)
+    _write_files(plan, timeline, arguments)
+    if arguments.is_json:
+        from shardwise.render.json_text import json_line
+        from shardwise.render.json_trace import trace_object
+
+        write_line(json_line(trace_object(plan=plan, timeline=timeline)))
+    else:
+        from shardwise.render.text_timeline import timeline_text
+
+        write_line(timeline_text(plan=plan, timeline=timeline))
+    return EXIT_OK
+
+
+def _timeline(plan: "Plan") -> "StepTimeline":
+    from shardwise.predict.timeline import predict_timeline
+    from shardwise.rules import require_valid
+
+    require_valid(plan)
+    return predict_timeline(plan)
+
+
+def _write_files(plan: "Plan", timeline: "StepTimeline", arguments: argparse.Namespace) -> None:
+    if arguments.out is not None:
+        from shardwise.render.json_text import json_line
+        from shardwise.render.json_trace import trace_object
+
+        trace = json_line(trace_object(plan=plan, timeline=timeline))
+        write_file(arguments.out, trace, is_forced=arguments.is_forced)
+    if arguments.html is not None:
+        from shardwise.render.html_timeline import timeline_html
+
+        write_file(arguments.html, timeline_html(plan=plan, timeline=timeline), is_forced=arguments.is_forced)
+    if arguments.svg is not None:
+        from shardwise.render.svg_timeline import timeline_svg
+
+        picture = timeline_svg(timeline, title=plan.model.name)
+        write_file(arguments.svg, picture, is_forced=arguments.is_forced)

@@ -1,0 +1,289 @@
+"""The predicted step of a few ranks, span by span, for drawing.
+
+Every duration is the prediction's own: passes come from the event engine block by block, pipelines from their schedule,
+and the slowest stage ends where ``predict_time`` says the step ends. One rank stands for all of its stage; the stages
+drawn are the first two, the middle one, the last two and the slowest.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from shardwise.plan import Plan
+from shardwise.predict.offload_time import OffloadTime
+from shardwise.predict.passes import COMPUTE
+from shardwise.predict.pipeline_time import schedule_shape
+from shardwise.predict.stage_time import DATA_AXES, CollectiveTime, StageTime
+from shardwise.predict.step_parts import StepParts, step_parts
+from shardwise.predict.timeline_passes import StagePasses
+from shardwise.simulate.pipeline import pipeline_spans
+from shardwise.simulate.pipeline_times import PipelineTimes
+from shardwise.simulate.spans import Span
+from shardwise.step.inventory import Collective, OperationPhase
+from shardwise.units import Seconds
+
+MOST_SPANS = 40_000
+"""Of all ranks together. Beyond it only the first and the last micro-batch of a rank are drawn block by block."""
+PIPELINE_NOTE = "data parallelism of a pipeline is one span per collective, its hidden part beside the passes"
+NOTE = "simulated by shardwise predict from the plan alone; nothing of it was measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRank:
+    """One rank and what it does in the step."""
+
+    rank: int
+    """Of the whole job."""
+    stage: int
+    spans: tuple[Span, ...]
+    """On streams such as ``stage 0/compute``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineFlow:
+    """A message from one drawn rank to another."""
+
+    name: str
+    from_stage: int
+    to_stage: int
+    stream: str
+    """The part of both ranks' streams after the slash."""
+    start_s: Seconds
+    """Within the span that makes the message."""
+    end_s: Seconds
+    """At the beginning of the span that takes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeline:
+    """One predicted step."""
+
+    step_s: Seconds
+    num_ranks: int
+    num_stages: int
+    ranks: tuple[TimelineRank, ...]
+    flows: tuple[TimelineFlow, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def num_spans(self) -> int:
+        """Of all ranks."""
+        return sum(len(rank.spans) for rank in self.ranks)
+
+
+def predict_timeline(plan: Plan) -> StepTimeline:
+    """The step of representative ranks."""
+    parts = step_parts(plan)
+    passes = _passes(plan, parts)
+    stages = _drawn_stages(plan, parts)
+    lead_s = _exposed_s(parts.slowest, "forward") if plan.layout.pp > 1 else 0.0
+    passes_end_s = lead_s + parts.passes_s
+    painter = _Painter(plan, parts, num_stages=len(stages))
+    ranks = tuple(
+        TimelineRank(
+            rank=stage * (plan.layout.world_size // plan.layout.pp),
+            stage=stage,
+            spans=tuple(
+                sorted(
+                    (
+                        *painter.passes(stage, [_moved(span, lead_s) for span in passes[stage]]),
+                        *painter.data_parallelism(stage, passes_end_s, lead_s),
+                        *painter.end_of_step(stage, passes_end_s),
+                    ),
+                    key=lambda span: (span.stream, span.start_s),
+                )
+            ),
+        )
+        for stage in stages
+    )
+    return StepTimeline(
+        step_s=parts.step_s,
+        num_ranks=plan.layout.world_size,
+        num_stages=plan.layout.pp,
+        ranks=ranks,
+        flows=tuple(_flows(passes, stages, lead_s)) if plan.layout.pp > 1 else (),
+        notes=(NOTE, *painter.notes),
+    )
+
+
+def _drawn_stages(plan: Plan, parts: StepParts) -> list[int]:
+    last = plan.layout.pp - 1
+    wanted = {0, 1, last // 2, last - 1, last, parts.critical}
+    return sorted(stage for stage in wanted if 0 <= stage <= last)
+
+
+def _exposed_s(time: StageTime, phase: OperationPhase) -> Seconds:
+    """What data parallelism exposes in a phase."""
+    return sum(
+        call.exposed_s for call in time.collectives if _is_data(call.collective) and call.collective.phase == phase
+    )
+
+
+def _is_data(call: Collective) -> bool:
+    return call.axis in DATA_AXES and call.phase != "optimizer"
+
+
+def _passes(plan: Plan, parts: StepParts) -> list[list[Span]]:
+    """Passes and sends of every stage, in the schedule's time."""
+    spans: list[list[Span]] = [[] for _ in parts.times]
+    if plan.layout.pp == 1:
+        spans[0] = list(_one_stage_passes(plan, parts))
+        return spans
+    shape = schedule_shape(plan)
+    if shape is None:
+        return spans
+    chunks = parts.chunks
+    num_sends = len(chunks) - 1
+    times = PipelineTimes(chunks=chunks, sends_s=(parts.send_s,) * num_sends if parts.send_s else ())
+    for span in pipeline_spans(shape, times):
+        spans[int(span.stream.partition("/")[0].removeprefix("stage "))].append(span)
+    return spans
+
+
+def _one_stage_passes(plan: Plan, parts: StepParts) -> Iterator[Span]:
+    """Forward and backward of one micro-batch after the other, with the data parallelism that falls into each."""
+    (time,) = parts.times
+    (chunk,) = time.chunks
+    last = plan.num_microbatches - 1
+    now = 0.0
+    for number in range(plan.num_microbatches):
+        for name, own_s in (("forward", chunk.forward_s), ("backward", chunk.backward_s)):
+            phase: OperationPhase = "forward" if name == "forward" else "backward"
+            duration_s = own_s + sum(
+                call.exposed_s / call.collective.rounds
+                for call in time.collectives
+                if _is_data(call.collective)
+                and call.collective.phase == phase
+                and (call.collective.rounds > 1 or number == (0 if phase == "forward" else last))
+            )
+            yield Span(
+                stream="stage 0/compute",
+                name=name,
+                category=phase,
+                start_s=now,
+                end_s=now + duration_s,
+                micro_batch=number,
+                chunk=0,
+            )
+            now += duration_s
+
+
+def _moved(span: Span, by_s: Seconds) -> Span:
+    return replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) if by_s else span
+
+
+def _flows(passes: Sequence[Sequence[Span]], stages: Sequence[int], lead_s: Seconds) -> Iterator[TimelineFlow]:
+    """Activations and gradients between drawn stages."""
+    taken: dict[tuple[bool, int | None, int | None], tuple[int, Span]] = {}
+    drawn = [(stage, span) for stage in stages for span in passes[stage] if span.stream.endswith("/compute")]
+    for stage, span in drawn:
+        if span.category in ("forward", "backward") and span.name != "weight_backward":
+            taken[span.category == "forward", span.chunk, span.micro_batch] = (stage, span)
+    for (is_forward, chunk, number), (stage, span) in taken.items():
+        if chunk is None:
+            continue
+        found = taken.get((is_forward, chunk + 1 if is_forward else chunk - 1, number))
+        if found is None or found[0] == stage:
+            continue
+        yield TimelineFlow(
+            name=f"pipeline {'forward' if is_forward else 'backward'}",
+            from_stage=stage,
+            to_stage=found[0],
+            stream="compute",
+            start_s=lead_s + span.end_s,
+            end_s=lead_s + max(span.end_s, found[1].start_s),
+        )
+
+
+class _Painter:
+    """Fills the passes of a stage with their blocks and collectives."""
+
+    def __init__(self, plan: Plan, parts: StepParts, *, num_stages: int) -> None:
+        self._plan = plan
+        self._parts = parts
+        self._passes = StagePasses(plan, parts)
+        self._most_spans = MOST_SPANS // num_stages
+        self.notes: tuple[str, ...] = ()
+
+    def passes(self, stage: int, spans: Sequence[Span]) -> Iterator[Span]:
+        """Every pass of a stage block by block, or only the first and last micro-batch when they are too many."""
+        computing = [span for span in spans if span.stream.endswith("/compute") and span.category != "send_recv"]
+        num_inside = sum(self._passes.num_spans(stage, span) for span in computing)
+        is_whole = num_inside <= self._most_spans
+        if not is_whole:
+            self.notes += ("block by block in the first and the last micro-batch only; the others are one span a pass",)
+        last = self._plan.num_microbatches - 1
+        for span in spans:
+            if span.category == "send_recv":
+                direction = "forward" if span.name == "send_forward" else "backward"
+                yield replace(span, stream=f"stage {stage}/pp {direction}", name=f"pipeline {direction}")
+            elif is_whole or span.micro_batch in (0, last):
+                yield from self._passes.inside(stage, span)
+            else:
+                yield span
+
+    def data_parallelism(self, stage: int, passes_s: Seconds, lead_s: Seconds) -> Iterator[Span]:
+        """Data parallelism beside a pipeline, one span per collective: its hidden part beside the passes."""
+        if self._plan.layout.pp == 1:
+            return
+        self.notes += (PIPELINE_NOTE,) if PIPELINE_NOTE not in self.notes else ()
+        data = [call for call in self._parts.times[stage].collectives if _is_data(call.collective)]
+        gathers = [call for call in data if call.collective.phase == "forward"]
+        reductions = [call for call in data if call.collective.phase == "backward"]
+        now = max(0.0, lead_s - sum(call.exposed_s for call in gathers))
+        for call in gathers:
+            yield _call_span(stage, call, now, call.total_s)
+            now += call.total_s
+        now = passes_s - sum(max(0.0, call.total_s - call.exposed_s) for call in reductions)
+        for call in reductions:
+            yield _call_span(stage, call, max(0.0, now), max(call.total_s, call.exposed_s))
+            now += max(call.total_s, call.exposed_s)
+
+    def end_of_step(self, stage: int, start_s: Seconds) -> Iterator[Span]:
+        """What follows the last backward: the optimizer, its collectives and the host."""
+        time, offload = self._parts.times[stage], self._parts.offloads[stage]
+        now = start_s
+        if self._plan.layout.pp > 1:
+            now += _exposed_s(time, "backward")
+        after = [call for call in time.collectives if call.collective.phase == "optimizer"]
+        gathers = [call for call in after if call.collective.kind in ("all_gather", "broadcast")]
+        for call in after:
+            if call not in gathers:
+                yield _call_span(stage, call, now, call.exposed_s)
+                now += call.exposed_s
+        optimizer_s = time.compute.optimizer_s
+        if optimizer_s:
+            stream = f"stage {stage}/{COMPUTE}"
+            yield Span(stream=stream, name="optimizer", category="optimizer", start_s=now, end_s=now + optimizer_s)
+            now += optimizer_s
+        for span in _host_spans(stage, offload, now):
+            yield span
+            now = span.end_s
+        for call in gathers:
+            yield _call_span(stage, call, now, call.exposed_s)
+            now += call.exposed_s
+
+
+def _call_span(stage: int, call: CollectiveTime, start_s: Seconds, duration_s: Seconds) -> Span:
+    return Span(
+        stream=f"stage {stage}/{call.collective.axis}",
+        name=call.collective.name,
+        category=call.collective.kind,
+        start_s=start_s,
+        end_s=start_s + duration_s,
+    )
+
+
+def _host_spans(stage: int, offload: OffloadTime, start_s: Seconds) -> Iterator[Span]:
+    for name, duration_s in (
+        ("copies to and from the host", offload.copies_s),
+        ("update on the host", offload.update_s),
+    ):
+        if duration_s:
+            yield Span(
+                stream=f"stage {stage}/host",
+                name=name,
+                category="offload",
+                start_s=start_s,
+                end_s=start_s + duration_s,
+            )
+            start_s += duration_s

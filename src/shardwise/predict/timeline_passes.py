@@ -1,0 +1,163 @@
+"""The inside of a pass for drawing: its blocks, what they wait for, and the data parallelism beside them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.plan import Plan
+from shardwise.predict.passes import PassCall, Piece, pass_program
+from shardwise.predict.stage_passes import StagePass, StageWork, plain_runs, stage_passes
+from shardwise.predict.stage_time import DATA_AXES
+from shardwise.predict.stage_work import stage_work
+from shardwise.predict.step_parts import StepParts
+from shardwise.simulate.contention import run_contended
+from shardwise.simulate.spans import Span
+from shardwise.step.inventory import OperationPhase
+from shardwise.step.placement import Chunk
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    stage: int
+    chunk: int
+    phase: OperationPhase
+    with_data: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inside:
+    """Spans of one pass from 0 on, on streams without their stage."""
+
+    spans: tuple[Span, ...]
+    duration_s: Seconds
+
+
+class StagePasses:
+    """Simulates every kind of pass once."""
+
+    def __init__(self, plan: Plan, parts: StepParts) -> None:
+        self._plan = plan
+        self._parts = parts
+        self._found: dict[_Key, _Inside] = {}
+        self._data: dict[int, tuple[StagePass, ...]] = {}
+        self._works: dict[int, tuple[StageContext, StageWork]] = {}
+
+    def num_spans(self, stage: int, span: Span) -> int:
+        """Spans that a pass is drawn with."""
+        key = self._key(stage, span)
+        return 1 if key is None else len(self._inside(key).spans)
+
+    def inside(self, stage: int, span: Span) -> Iterator[Span]:
+        """The spans of a pass, stretched to its own duration."""
+        key = self._key(stage, span)
+        if key is None:
+            yield span
+            return
+        inside = self._inside(key)
+        ratio = span.duration_s / inside.duration_s if inside.duration_s else 0.0
+        for own in inside.spans:
+            yield Span(
+                stream=f"stage {stage}/{own.stream}",
+                name=own.name,
+                category=own.category,
+                start_s=span.start_s + ratio * own.start_s,
+                end_s=span.start_s + ratio * own.end_s,
+                micro_batch=span.micro_batch,
+                chunk=span.chunk,
+            )
+        yield from self._hidden(stage, span, key.phase)
+
+    def _hidden(self, stage: int, span: Span, phase: OperationPhase) -> Iterator[Span]:
+        """Exchanges of the micro-batch that run under its computation, such as a ring of context parallelism."""
+        num_passes = self._plan.num_microbatches * len(self._parts.stages[stage].chunks)
+        for call in self._parts.times[stage].collectives:
+            own = call.collective
+            if own.axis not in ("tp", "cp", "ep") or not own.is_overlappable or own.phase != phase:
+                continue
+            yield Span(
+                stream=f"stage {stage}/{own.axis}",
+                name=own.name,
+                category=own.kind,
+                start_s=span.start_s,
+                end_s=span.start_s + min(span.duration_s, call.total_s / num_passes),
+                micro_batch=span.micro_batch,
+                chunk=span.chunk,
+            )
+
+    def _key(self, stage: int, span: Span) -> _Key | None:
+        """Which pass a span is; ``None`` for weight gradients moved away from their pass."""
+        if span.chunk is None or span.name == "weight_backward" or span.category not in ("forward", "backward"):
+            return None
+        phase: OperationPhase = "forward" if span.category == "forward" else "backward"
+        with_data = False
+        if self._plan.layout.pp == 1:
+            edge = 0 if phase == "forward" else self._plan.num_microbatches - 1
+            with_data = any(
+                one.phase == phase and (one.rounds > 1 or span.micro_batch == edge) for one in self._data_passes(stage)
+            )
+        return _Key(stage, span.chunk, phase, with_data)
+
+    def _inside(self, key: _Key) -> _Inside:
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._simulated(key)
+        return found
+
+    def _simulated(self, key: _Key) -> _Inside:
+        if key.with_data:
+            one = next(one for one in self._data_passes(key.stage) if one.phase == key.phase)
+            return _run(one.runs, is_throttled=one.is_throttled)
+        context, work = self._work(key.stage)
+        chunk = next(chunk for chunk in context.stage.chunks if chunk.index == key.chunk)
+        if len(context.stage.chunks) > 1:
+            work = _of_chunk(context, work, chunk)
+        return _run(plain_runs(context, work, key.phase), is_throttled=True)
+
+    def _data_passes(self, stage: int) -> tuple[StagePass, ...]:
+        found = self._data.get(stage)
+        if found is None:
+            context, work = self._work(stage)
+            calls = self._parts.clock.timed_calls(context)
+            data = [timed for timed in calls if timed.collective.axis in DATA_AXES]
+            found = self._data[stage] = tuple(stage_passes(context, data, work))
+        return found
+
+    def _work(self, stage: int) -> tuple[StageContext, StageWork]:
+        found = self._works.get(stage)
+        if found is None:
+            context = StageContext(plan=self._plan, stage=self._parts.stages[stage])
+            clock = self._parts.clock
+            work = stage_work(context, clock.work_book(context), clock.timed_calls(context))
+            found = self._works[stage] = (context, work)
+        return found
+
+
+def _of_chunk(context: StageContext, work: StageWork, chunk: Chunk) -> StageWork:
+    """The part of one chunk in the work of its stage."""
+    layers = [layer for layer, _ in context.layer_runs]
+    blocks = []
+    for layer, count in chunk.layer_runs:
+        run = next(number for number, other in enumerate(layers) if other is layer or other == layer)
+        blocks.append(replace(work.blocks[run], count=count))
+    share = chunk.num_layers / max(1, work.num_blocks)
+    return replace(
+        work,
+        blocks=tuple(blocks),
+        embedding_forward_s=work.embedding_forward_s if chunk.has_embedding else 0.0,
+        embedding_backward_s=work.embedding_backward_s if chunk.has_embedding else 0.0,
+        head_forward_s=work.head_forward_s if chunk.has_head else 0.0,
+        head_backward_s=work.head_backward_s if chunk.has_head else 0.0,
+        forward_waits=_scaled(work.forward_waits, share),
+        backward_waits=_scaled(work.backward_waits, share),
+    )
+
+
+def _scaled(waits: tuple[PassCall, ...], share: float) -> tuple[PassCall, ...]:
+    return tuple(replace(call, duration_s=share * call.duration_s) for call in waits)
+
+
+def _run(runs: tuple[Piece, ...], *, is_throttled: bool) -> _Inside:
+    program = pass_program(runs, is_throttled=is_throttled)
+    run = run_contended(program.tasks, program.contentions)
+    return _Inside(spans=tuple(span for span in run.spans if span.duration_s > 0), duration_s=run.makespan_s)

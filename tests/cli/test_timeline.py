@@ -1,0 +1,49 @@
+"""``shardwise timeline``: files that are asked for, nothing overwritten, and a trace on standard output."""
+
+import json
+
+import pytest
+
+from shardwise.cli.main import main
+
+WORDS = ["timeline", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--dp-shard", "8", "--global-batch-size", "16"]
+
+
+def test_the_trace_is_written_where_it_was_asked_for(tmp_path, capsys):
+    path = tmp_path / "step.json"
+    assert main([*WORDS, "--out", str(path)]) == 0
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    assert trace["schema"] == "shardwise.timeline/1"
+    assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
+    written = capsys.readouterr()
+    assert f"wrote {path}" in written.err
+    assert "Simulated step of" in written.out
+
+
+def test_json_prints_the_trace(capsys):
+    assert main([*WORDS, "--json"]) == 0
+    trace = json.loads(capsys.readouterr().out)
+    assert trace["otherData"]["is_simulated"] is True
+
+
+def test_a_page_and_a_picture_are_written(tmp_path):
+    page, picture = tmp_path / "step.html", tmp_path / "step.svg"
+    assert main([*WORDS, "--html", str(page), "--svg", str(picture)]) == 0
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
+
+
+@pytest.mark.parametrize("option", ["--out", "--html", "--svg"])
+def test_an_existing_file_is_kept_unless_forced(option, tmp_path, capsys):
+    path = tmp_path / "kept"
+    path.write_text("mine", encoding="utf-8")
+    assert main([*WORDS, option, str(path)]) == 2
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert "output-exists" in capsys.readouterr().err
+    assert main([*WORDS, option, str(path), "--force"]) == 0
+    assert path.read_text(encoding="utf-8") != "mine"
+
+
+def test_a_plan_that_cannot_run_is_refused(capsys):
+    assert main(["timeline", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--dp-shard", "16"]) == 2
+    assert "fix:" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""The step of representative ranks: it lasts as long as predicted, and a stream does one thing at a time."""
+
+from time import perf_counter
+
+import pytest
+
+import shapes
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.time import predict_time
+from shardwise.predict.timeline import MOST_SPANS, predict_timeline
+from shardwise.recipe import Recipe
+
+
+def plan_of(layout, *, engine="native", **recipe):
+    return Plan(
+        model=shapes.llama_3_8b(),
+        cluster=read_cluster(f"{max(1, layout.world_size // 8)} x dgx-h100"),
+        recipe=Recipe(**({"seq_len": 8192} | recipe)),
+        layout=layout,
+        engine=engine,
+    )
+
+
+PLANS = {
+    "fsdp": plan_of(Layout(dp_shard=8), global_batch_size=16),
+    "hsdp and recomputation": plan_of(Layout(dp_shard=4, dp_replicate=2), recompute="full"),
+    "ddp": plan_of(Layout(dp_shard=8, zero_stage=0), global_batch_size=32),
+    "zero-2 of deepspeed": plan_of(Layout(dp_shard=8, zero_stage=2), engine="deepspeed", global_batch_size=32),
+    "tensor parallel": plan_of(Layout(tp=8, sequence_parallel=True), engine="megatron"),
+    "ring": plan_of(Layout(cp=8), engine="megatron"),
+    "1f1b": plan_of(Layout(pp=4, dp_shard=2, zero_stage=1), engine="megatron", global_batch_size=32),
+    "interleaved": plan_of(Layout(pp=4, vpp=2, schedule="interleaved"), engine="megatron", global_batch_size=8),
+    "zb-h1": plan_of(Layout(pp=4, schedule="zb-h1"), global_batch_size=8, offload="optimizer"),
+    "dualpipev": plan_of(Layout(pp=4, schedule="dualpipev"), global_batch_size=16),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_the_drawn_step_lasts_as_long_as_the_predicted_one(plan):
+    timeline = predict_timeline(plan)
+    assert timeline.step_s == pytest.approx(predict_time(plan)[0].step_s, rel=1e-9)
+    ends = [max(span.end_s for span in rank.spans) for rank in timeline.ranks]
+    assert max(ends) == pytest.approx(timeline.step_s, rel=0.01)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_a_stream_does_one_thing_at_a_time(plan):
+    for rank in predict_timeline(plan).ranks:
+        ends = {}
+        for span in rank.spans:
+            assert span.start_s >= ends.get(span.stream, 0.0) - 1e-9, span
+            ends[span.stream] = span.end_s
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_computation_takes_what_the_prediction_says(plan):
+    """Forward, backward, recomputation and optimizer of the slowest stage, before contention stretches them."""
+    timeline = predict_timeline(plan)
+    parts = {entry.component: entry.duration_s for entry in predict_time(plan)[0].components}
+    computed_s = max(
+        sum(span.duration_s for span in rank.spans if span.stream.endswith("/compute")) for rank in timeline.ranks
+    )
+    alone_s = parts["forward"] + parts["backward"] + parts["recompute"] + parts["optimizer"]
+    assert alone_s * 0.999 <= computed_s <= alone_s + parts["exposed_communication"] + 1e-9
+
+
+def test_gathers_run_ahead_of_the_blocks_that_need_them():
+    """FSDP: after the first two, every gather of a forward pass starts with the block before its own."""
+    spans = predict_timeline(PLANS["fsdp"]).ranks[0].spans
+    forward = [span for span in spans if span.name == "forward blocks[0]" and span.micro_batch == 0]
+    gathers = [span for span in spans if span.name == "all-gather blocks[0]" and span.micro_batch == 0][: len(forward)]
+    assert len(forward) == 32
+    for gather, block in zip(gathers[2:], forward[1:], strict=False):
+        assert gather.start_s == pytest.approx(block.start_s, abs=1e-9)
+
+
+def test_first_middle_last_and_slowest_stages_are_drawn():
+    plan = plan_of(Layout(pp=16, zero_stage=0), global_batch_size=16)
+    timeline = predict_timeline(plan)
+    assert [rank.stage for rank in timeline.ranks] == [0, 1, 7, 14, 15]
+    assert [rank.rank for rank in timeline.ranks] == [0, 1, 7, 14, 15]
+
+
+def test_messages_connect_the_end_of_a_pass_with_the_beginning_of_the_next():
+    timeline = predict_timeline(PLANS["1f1b"])
+    assert len(timeline.flows) == 2 * 3 * 16
+    assert all(abs(flow.from_stage - flow.to_stage) == 1 for flow in timeline.flows)
+    assert all(flow.end_s >= flow.start_s for flow in timeline.flows)
+
+
+def test_many_micro_batches_are_drawn_as_passes_between_the_first_and_the_last():
+    timeline = predict_timeline(plan_of(Layout(dp_shard=8), global_batch_size=8 * 1000))
+    assert timeline.num_spans < MOST_SPANS
+    assert any("block by block" in note for note in timeline.notes)
+
+
+def test_sixteen_thousand_gpus_take_less_than_two_seconds():
+    """CPU of the drawing alone; the budget of the whole command."""
+    plan = Plan(
+        model=read_model("llama-3.1-405b"),
+        cluster=read_cluster("2048 x dgx-h100"),
+        recipe=Recipe(seq_len=8192, global_batch_size=2048),
+        layout=Layout(dp_shard=128, tp=8, pp=16, vpp=7, schedule="interleaved", sequence_parallel=True, zero_stage=1),
+        engine="megatron",
+    )
+    started = perf_counter()
+    assert predict_timeline(plan).num_ranks == 16384
+    assert perf_counter() - started < 2.0
