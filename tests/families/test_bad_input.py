@@ -203,3 +203,17 @@ def test_any_junk_in_any_family_is_a_model_or_a_refusal(model_type, changes):
 @given(source=st.dictionaries(st.text(max_size=8), JUNK, max_size=5))
 def test_any_mapping_is_a_model_or_a_refusal(source):
     read_or_refuse(source)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"model_type": "clip"}, {"model_type": "siglip"}, {"architectures": ["CLIPModel"]}, {"model_type": "clap"}],
+)
+def test_a_model_that_only_embeds_text_is_refused_like_any_unknown_family(fields):
+    sizes = {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8, "vocab_size": 49408}
+    assert refusal(fields | {"text_config": sizes, "vision_config": {}}).code == "model-unknown-family"
+
+
+@pytest.mark.parametrize("model_type", ["vit", "whisper", "wav2vec2", "siglip_vision_model"])
+def test_a_tower_on_its_own_is_refused(model_type):
+    assert refusal({"model_type": model_type, "hidden_size": 768}).code == "model-unknown-family"

@@ -85,3 +85,48 @@ def test_glm4_moe_rounds_the_width_of_its_heads_down():
     assert model.attention.head_dim == 42
     assert model.num_params == 103_481_200_640
     assert read_model({"model_type": "glm4_moe", "head_dim": 128}).attention.head_dim == 128
+
+
+DBRX_ATTENTION = {"attn_config": {"kv_n_heads": 8, "clip_qkv": 8}}
+DBRX_EXPERTS = {"ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}
+DBRX_SIZES = {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352}
+
+
+@pytest.mark.parametrize(
+    ("config", "taken"),
+    [
+        (DBRX_SIZES | DBRX_ATTENTION | DBRX_EXPERTS, None),
+        (DBRX_SIZES | DBRX_EXPERTS, "num_key_value_heads 1"),
+        (DBRX_SIZES | DBRX_ATTENTION, "num_experts 4, moe_intermediate_size 3584"),
+    ],
+)
+def test_a_field_in_a_nested_object_is_not_said_to_be_missing(config, taken):
+    sentences = read_model(config).assumptions
+    assert [sentence.partition("taken: ")[2] for sentence in sentences] == ([] if taken is None else [taken])
+
+
+ERNIE_21B = {
+    "model_type": "ernie4_5_moe",
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "vocab_size": 103424,
+    "moe_num_experts": 64,
+    "moe_intermediate_size": 1536,
+    "moe_layer_start_index": 1,
+    "moe_layer_interval": 1,
+}
+
+
+def test_a_default_that_decides_more_than_a_hundredth_of_the_parameters_is_told():
+    """transformers' own default is two shared experts: 27 blocks x 2 x 3 x 2560 x 1536 = 637,009,920 parameters."""
+    silent, stated = read_model(ERNIE_21B), read_model(ERNIE_21B | {"moe_num_shared_experts": 2})
+    without = read_model(ERNIE_21B | {"moe_num_shared_experts": 0})
+    assert silent.num_params == stated.num_params
+    assert stated.num_params - without.num_params == 637_009_920
+    assert silent.assumptions == (
+        "the config does not say it, so the defaults of ernie4_5_moe were taken: n_shared_experts 2",
+    )
+    assert stated.assumptions == ()

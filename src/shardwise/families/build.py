@@ -5,12 +5,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from shardwise.errors import ModelError
-from shardwise.families.config import ModelConfig, with_our_spelling
+from shardwise.families.config import ModelConfig, with_nested_fields, with_our_spelling
 from shardwise.families.defaults import family_defaults
 from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
-from shardwise.families.table import FAMILIES, SAME_AS
+from shardwise.families.table import FAMILIES, NESTED_FIELDS, SAME_AS, Family
 from shardwise.families.wrappers import (
     NO_AUDIO_SENTENCE,
+    NO_LANGUAGE_MODEL,
     NO_TOWER_SENTENCE,
     TEXT_FIELDS,
     WRAPPERS,
@@ -31,6 +32,10 @@ SIZE_FIELDS = (
 )
 EXPERT_FIELDS = ("num_experts", "moe_intermediate_size")
 """Fields that decide a model's size: when the family fills one in, the user is told."""
+TYING_FIELD = "tie_word_embeddings"
+"""Never told: transformers leaves it out of the files it writes when it is the family's own, so most lack it."""
+DECIDING_FRACTION = 0.01
+"""Any other field is told of when its default decides more than this share of the parameters."""
 
 Fields = Mapping[str, object]
 
@@ -38,6 +43,8 @@ Fields = Mapping[str, object]
 def build_model(fields: Fields) -> ModelSpec:
     """The model a config describes."""
     model_type = model_type_of(fields)
+    if model_type in NO_LANGUAGE_MODEL:
+        raise unknown_family(model_type)
     text = wrapped_text(fields)
     wrapper_type = model_type
     if text is not None and model_type not in WRAPPERS:
@@ -85,7 +92,7 @@ def _type_of_architecture(architectures: object) -> str:
     if not isinstance(architectures, list | tuple) or not architectures or not isinstance(architectures[0], str):
         return ""
     stem = architectures[0].split("For")[0].removesuffix("LMHeadModel").removesuffix("Model").casefold()
-    known = {_plain(name): name for name in (*SAME_AS, *WRAPPERS, *FAMILIES)}
+    known = {_plain(name): name for name in (*NO_LANGUAGE_MODEL, *SAME_AS, *WRAPPERS, *FAMILIES)}
     return known.get(stem, "")
 
 
@@ -95,11 +102,14 @@ def _plain(name: str) -> str:
 
 def _single(config: ModelConfig) -> ModelSpec:
     """A language model on its own."""
-    family = FAMILIES.get(SAME_AS.get(config.model_type, config.model_type))
+    name = SAME_AS.get(config.model_type, config.model_type)
+    family = FAMILIES.get(name)
     if family is None:
         raise unknown_family(config.model_type)
+    if name in NESTED_FIELDS:
+        config = with_nested_fields(config, NESTED_FIELDS[name])
     spec = family(config)
-    return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config, spec)))
+    return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config, family, spec)))
 
 
 def unknown_family(model_type: str) -> ModelError:
@@ -117,14 +127,28 @@ def unknown_family(model_type: str) -> ModelError:
     )
 
 
-def _filled_in(config: ModelConfig, spec: ModelSpec) -> tuple[str, ...]:
+def _filled_in(config: ModelConfig, family: Family, spec: ModelSpec) -> tuple[str, ...]:
     """One sentence when the family's defaults decide a size."""
-    names = SIZE_FIELDS + (EXPERT_FIELDS if spec.is_moe else ())
-    missing = [name for name in names if name not in config.given and config.defaults.get(name) is not None]
+    sizes = SIZE_FIELDS + (EXPERT_FIELDS if spec.is_moe else ())
+    missing = [name for name in sizes if name not in config.given and config.defaults.get(name) is not None]
+    others = sorted(set(config.defaults) - set(config.given) - set(sizes) - {TYING_FIELD})
+    missing += [name for name in others if _decides(config, name, family, spec.num_params)]
     if not missing:
         return ()
     values = ", ".join(f"{name} {config.defaults[name]}" for name in missing)
     return (f"the config does not say it, so the defaults of {config.model_type} were taken: {values}",)
+
+
+def _decides(config: ModelConfig, name: str, family: Family, num_params: int) -> bool:
+    """Whether the opposite of a default, or twice its value, would change the count by more than 1 %."""
+    value = config.defaults[name]
+    if not isinstance(value, int):
+        return False
+    try:
+        other = family(config.with_values(**{name: not value if isinstance(value, bool) else 2 * value}))
+    except ModelError:
+        return False
+    return abs(other.num_params - num_params) > DECIDING_FRACTION * num_params
 
 
 def _wrapped(fields: Fields, model_type: str, nested: Fields | None) -> ModelSpec:

@@ -12,6 +12,9 @@ Flag = bool | str
 
 Number = int | float
 
+NestedFields = Mapping[str, Mapping[str, str]]
+"""By the name of a nested object: its fields, and our name for each."""
+
 SPELLINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hidden_size", ("n_embd", "n_embed", "d_model", "dim")),
     ("num_hidden_layers", ("n_layer", "n_layers", "num_layers", "encoder_layers")),
@@ -222,3 +225,12 @@ class ModelConfig:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def with_nested_fields(config: ModelConfig, nested_fields: NestedFields) -> ModelConfig:
+    """The config with the fields of its nested objects among its own, in our spelling."""
+    found: dict[str, object] = {}
+    for name, fields in nested_fields.items():
+        nested = config.nested(name) or {}
+        found |= {ours: nested[theirs] for theirs, ours in fields.items() if theirs in nested}
+    return config.with_values(**found)

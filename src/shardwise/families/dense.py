@@ -50,9 +50,7 @@ def _expanded(config: ModelConfig) -> tuple[str, ...]:
 def mpt(config: ModelConfig) -> ModelSpec:
     """MPT: ALiBi, no biases; the width is a multiple of the hidden size."""
     width = config.count("expansion_ratio") * config.count("hidden_size")
-    attention = config.nested("attn_config") or {}
-    dropout = {"attention_dropout": attention.get("attn_pdrop")}
-    return decoder(config.with_values(intermediate_size=width, **dropout), MPT)
+    return decoder(config.with_values(intermediate_size=width), MPT)
 
 
 def falcon(config: ModelConfig) -> ModelSpec:

@@ -188,10 +188,7 @@ def granite_feed_forward(config: ModelConfig) -> FeedForward:
 
 
 def dbrx(config: ModelConfig) -> ModelSpec:
-    """DBRX: attention and expert settings in their own objects, one fused QKV matrix, no biases."""
-    attention = config.nested("attn_config") or {}
-    experts = config.nested("ffn_config") or {}
-    width = experts.get("ffn_hidden_size", config.value("moe_intermediate_size"))
+    """DBRX: one fused QKV matrix, no biases."""
     style = replace(
         NO_BIAS,
         unread=("head_dim",),
@@ -203,11 +200,4 @@ def dbrx(config: ModelConfig) -> ModelSpec:
         attention=OUT_PROJ,
         fused_qkv="Wqkv",
     )
-    flat = config.with_values(
-        num_key_value_heads=attention.get("kv_n_heads", config.value("num_key_value_heads")),
-        attention_dropout=attention.get("attn_pdrop"),
-        moe_intermediate_size=width,
-        num_experts=experts.get("moe_num_experts", config.value("num_experts")),
-        num_experts_per_tok=experts.get("moe_top_k", config.value("num_experts_per_tok")),
-    )
-    return SparseDecoder(style, sparse(ExpertStyle(prefix="ffn", router="router.layer")))(flat)
+    return SparseDecoder(style, sparse(ExpertStyle(prefix="ffn", router="router.layer")))(config)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from shardwise.families import dense, gpt_styles, hybrid, latent, llama_styles, moe_styles, state_space
-from shardwise.families.config import ModelConfig
+from shardwise.families.config import ModelConfig, NestedFields
 from shardwise.families.cross_attention import mllama_text
 from shardwise.families.decoder import LLAMA, DenseDecoder
 from shardwise.families.encoder import BERT, DISTILBERT, ELECTRA, ROBERTA, modernbert
@@ -137,3 +137,16 @@ SAME_AS: Mapping[str, str] = {
     "Yi": "llama",
 }
 """Model types whose fields and defaults are those of another one."""
+
+NESTED_FIELDS: Mapping[str, NestedFields] = {
+    "dbrx": {
+        "attn_config": {"kv_n_heads": "num_key_value_heads", "attn_pdrop": "attention_dropout"},
+        "ffn_config": {
+            "ffn_hidden_size": "moe_intermediate_size",
+            "moe_num_experts": "num_experts",
+            "moe_top_k": "num_experts_per_tok",
+        },
+    },
+    "mpt": {"attn_config": {"attn_pdrop": "attention_dropout"}},
+}
+"""Families that keep some settings in objects of their own, and what we call each of them."""

@@ -11,6 +11,15 @@ from shardwise.model import ModelSpec, Weight
 TEXT_FIELDS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where wrappers keep the config of their language model."""
 
+NO_LANGUAGE_MODEL = frozenset(
+    (
+        *("aimv2", "align", "altclip", "bridgetower", "chinese_clip", "clap", "clip", "clipseg", "clvp", "flava"),
+        *("grounding-dino", "groupvit", "metaclip_2", "mm-grounding-dino", "omdet-turbo", "owlv2", "owlvit"),
+        *("sam3", "sam3_lite_text", "siglip", "siglip2", "tipsv2", "videoprism", "vision-text-dual-encoder", "xclip"),
+    )
+)
+"""Model types with a ``text_config`` that embeds or detects: transformers 5.24.0 gives them no language model head."""
+
 NO_TOWER_SENTENCE = "only the language model is counted: the config has no vision_config"
 NO_AUDIO_SENTENCE = "the audio tower under audio_config is not counted"
 
