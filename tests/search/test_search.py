@@ -190,3 +190,15 @@ def test_a_batch_no_layout_can_divide_is_answered_with_the_rule():
     )
     assert result.plans == ()
     assert result.rejected[0].rule == "recipe-batch-arithmetic"
+
+
+def test_schedules_torch_refuses_for_compiled_modules_are_excluded_with_the_way_out():
+    asked = {"cluster": "16xh100-sxm", "bounds": SearchBounds(pp=IntRange(low=4, high=4), tp=IntRange(low=1, high=1))}
+    compiled = plan_8b(recipe=Recipe(seq_len=4096, global_batch_size=64), **asked)
+    plain = plan_8b(recipe=Recipe(seq_len=4096, global_batch_size=64, compile=False), **asked)
+    split = {"zb-h1", "zbv", "dualpipev"}
+    assert not split & {ranked.plan.layout.schedule for ranked in compiled.plans}
+    assert split & {ranked.plan.layout.schedule for ranked in plain.plans}
+    [group] = [group for group in compiled.rejected if group.rule == "engine-torch-zero-bubble-compile"]
+    assert group.count > 0
+    assert group.fix == "set compile=false"

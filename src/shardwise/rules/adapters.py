@@ -48,7 +48,11 @@ def _other_engine(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_flat_shards(plan: Plan) -> bool:
-    return plan.recipe.optimizer in ("muon", "adafactor") and plan.layout.zero_stage > 0
+    return plan.recipe.optimizer == "adafactor" and plan.layout.zero_stage > 0
+
+
+def _breaks_muon(plan: Plan) -> bool:
+    return plan.recipe.optimizer == "muon" and plan.layout.zero_stage > 0
 
 
 def _flat_shards_message(plan: Plan) -> str:
@@ -91,9 +95,18 @@ RULES = (
         name="engine-fsdp1-flat-shards",
         engines=("fsdp1",),
         severity="warning",
-        why="Muon orthogonalises and Adafactor factors whole matrices; a slice of a flattened unit is neither.",
+        why="Adafactor factors whole matrices; on a slice of a flattened unit it keeps the full second moment.",
         source="torch distributed/fsdp/_flat_param.py; Shazeer and Stern 2018, arXiv:1804.04235",
         breaks=_breaks_flat_shards,
+        message=_flat_shards_message,
+        candidates=_other_engine,
+    ),
+    Rule(
+        name="engine-fsdp1-muon",
+        engines=("fsdp1",),
+        why="Muon orthogonalises whole matrices; torch's refuses the one-dimensional slices of a flattened unit.",
+        source="torch 2.13 optim/_muon.py, run; distributed/fsdp/_flat_param.py",
+        breaks=_breaks_muon,
         message=_flat_shards_message,
         candidates=_other_engine,
     ),

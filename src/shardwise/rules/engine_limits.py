@@ -120,7 +120,7 @@ def _breaks_compiled_zero_bubble(plan: Plan) -> bool:
 
 
 def _compiled_zero_bubble_message(plan: Plan) -> str:
-    return f"schedule {plan.layout.schedule} splits backward in two, which torch refuses for modules wrapped by compile"
+    return f"schedule {plan.layout.schedule} splits backward in two, which torch refuses for compiled modules"
 
 
 def _without_compile(_plan: Plan) -> Iterable[Changes]:
@@ -210,9 +210,8 @@ RULES = (
     Rule(
         name="engine-torch-zero-bubble-compile",
         engines=("native", "torchtitan"),
-        severity="warning",
-        why="torch's zero-bubble schedules compute input and weight gradients apart, which a module wrapped by "
-        "torch.compile cannot do; modules compiled in place pass the check.",
+        why="torch's zero-bubble schedules compute input and weight gradients apart, which a compiled backward cannot "
+        "do: torch refuses every stage that holds a module wrapped by torch.compile.",
         source="torch 2.13 distributed/pipelining/schedules.py (_check_torch_compile_compatibility)",
         breaks=_breaks_compiled_zero_bubble,
         message=_compiled_zero_bubble_message,

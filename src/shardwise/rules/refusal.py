@@ -20,6 +20,6 @@ class Refusal:
     fix: str
     """One thing to type next, such as ``set tp=4 and dp_shard=16``."""
     severity: Severity
-    """An error cannot run as written; a warning runs, with a consequence worth knowing."""
+    """An error cannot run as written; a warning runs, with a consequence or a setting worth knowing."""
     neighbour: Changes
     """The same fix as data: applied to the plan, the rule holds."""

@@ -151,7 +151,7 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
             "safely is recommended. Start there, and add an axis only when a measurement asks for it."
         )
     notes += [
-        f"The recommended plan runs with a warning: {refusal.message} ({refusal.rule})."
+        f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)
     ]
     if plans[0].plan.recipe.offload != "none":

@@ -69,6 +69,8 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-schedule": PIPELINE,
     "engine-optimizer": (),
     "engine-precision": (),
+    "engine-torch-zero-bubble-compile": PIPELINE,
+    "engine-fsdp1-muon": ("zero_stage",),
     "recipe-recompute-layers": PIPELINE,
 }
 """Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
