@@ -3,17 +3,20 @@
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 
 from shardwise.errors import ModelError, PlanError, RecipeError
 from shardwise.layout import Layout
-from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans
+from shardwise.plan import EngineName
+from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans, recipe_assumptions
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
 from shardwise.recipe import Recipe
 from strategies import ENGINES, layouts, recipes
 
+ENGINE_NAMES = get_args(EngineName)
 SMALLEST = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096}}
 
 DESIGN_EXAMPLE = """
@@ -83,7 +86,11 @@ def test_only_model_cluster_and_sequence_length_are_needed():
     plan = read_plan(SMALLEST)
     assert plan.recipe == Recipe(seq_len=4096)
     assert plan.layout == Layout(dp_shard=8, zero_stage=3)
-    assert plan.assumptions == ("dp_shard=8: what is left of 8 GPUs", "zero_stage=3: what native is mostly used with")
+    assert plan.assumptions == (
+        "compile=true: what native does unless it is told otherwise",
+        "dp_shard=8: what is left of 8 GPUs",
+        "zero_stage=3: what native is mostly used with",
+    )
 
 
 def test_null_means_not_given():
@@ -165,6 +172,7 @@ def test_chunks_on_a_stage_are_interleaved_and_parameters_stay_gathered_under_a_
         dp_shard=4, pp=4, vpp=2, zero_stage=3, schedule="interleaved", reshard_after_forward=False
     )
     assert [note.split(":")[0] for note in plan.assumptions] == [
+        "compile=true",
         "dp_shard=4",
         "zero_stage=3",
         "schedule=interleaved",
@@ -187,6 +195,18 @@ def test_a_gpu_without_bf16_gets_a_precision_it_can_multiply(engine, cluster, pr
     assert any("no bf16 matrix unit" in note for note in plan.assumptions) is (cluster != "dgx-h100")
     stated = with_layout({}, engine=engine, cluster=cluster, precision="bf16-mixed")
     assert stated.recipe.precision == "bf16-mixed"
+
+
+@pytest.mark.parametrize(("engine", "is_compiled"), [(engine, engine == "native") for engine in ENGINE_NAMES])
+def test_compiling_is_what_the_engine_does_when_nobody_asks(engine, is_compiled):
+    """torchtitan@b5bcd76 config/configs.py: CompileConfig.enable is False."""
+    plan = with_layout({}, engine=engine)
+    assert plan.recipe.compile is is_compiled
+    assert plan.assumptions[0].startswith(f"compile={str(is_compiled).lower()}: what {engine} does")
+    assert recipe_assumptions(plan) == plan.assumptions[:1]
+    stated = with_layout({}, engine=engine, compile=not is_compiled)
+    assert stated.recipe.compile is not is_compiled
+    assert recipe_assumptions(stated) == ()
 
 
 def test_overrides_win_before_anything_left_open_is_filled():

@@ -89,3 +89,10 @@ def test_a_plan_file_can_be_the_question(tmp_path, capsys):
     )
     written = answer(["plan", str(path), "--global-batch-size", "64"], capsys)
     assert written["plans"] == answer(QUESTION, capsys)["plans"]
+
+
+@pytest.mark.parametrize(("engine", "is_compiled"), [("native", True), ("torchtitan", False)])
+def test_a_search_compiles_when_a_plan_file_would(engine, is_compiled, capsys):
+    written = answer([*QUESTION, "--engine", engine, "--top", "3"], capsys)
+    assert {ranked["plan"]["recipe"]["compile"] for ranked in written["plans"]} == {is_compiled}
+    assert any(sentence.startswith(f"compile={str(is_compiled).lower()}: ") for sentence in written["assumptions"])

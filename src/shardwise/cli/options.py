@@ -122,7 +122,9 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         "--recompute-layers", type=whole_number, metavar="N", help="recompute only N layers of each stage"
     )
     recipe.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, help="fuse elementwise kernels (default: on)"
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="fuse elementwise kernels (default: the engine's; on for native)",
     )
     recipe.add_argument(
         "--activation-offload", action=argparse.BooleanOptionalAction, help="keep saved activations on the host"

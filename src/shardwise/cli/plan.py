@@ -6,6 +6,7 @@ make it fit, and the exit code is 3.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -82,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the ranking, and write the recommended plan when asked."""
+    from shardwise.plan_file import recipe_assumptions
     from shardwise.search import search
 
     if arguments.out is not None:
@@ -96,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             bounds=bounds_from(arguments),
             objective=arguments.objective,
         )
+    result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
     if arguments.out is not None and result.plans:
         from shardwise.plan_file import plan_to_json
         from shardwise.render.json_text import json_text

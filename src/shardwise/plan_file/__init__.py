@@ -4,7 +4,8 @@ Everything is optional but ``model``, ``cluster`` and ``recipe.seq_len``. What i
 ``defaults`` and said in ``Plan.assumptions``.
 """
 
+from shardwise.plan_file.defaults import recipe_assumptions
 from shardwise.plan_file.read import PlanSource, read_plan, read_plan_lines, read_plans
 from shardwise.plan_file.write import plan_to_json
 
-__all__ = ["PlanSource", "plan_to_json", "read_plan", "read_plan_lines", "read_plans"]
+__all__ = ["PlanSource", "plan_to_json", "read_plan", "read_plan_lines", "read_plans", "recipe_assumptions"]

@@ -1,11 +1,11 @@
 """What a plan file may leave open, and how each gap is filled."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from shardwise.cluster import Cluster
 from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.model import ModelSpec
-from shardwise.plan import EngineName
+from shardwise.plan import EngineName, Plan
 from shardwise.plan_file.fields import Value
 from shardwise.recipe import Precision, Recipe
 from shardwise.rules.engines import OFFERS
@@ -16,13 +16,33 @@ TORCH_ENGINES = ("native", "torchtitan")
 
 
 def fill_recipe(given: dict[str, Value], *, cluster: Cluster, engine: EngineName) -> tuple[Recipe, tuple[str, ...]]:
-    """The whole recipe: bf16 unless it is stated otherwise or the GPU multiplies fp16 only (V100, T4)."""
-    gpu = cluster.gpu
-    if "precision" in given or gpu.peak_flop_per_s("bf16") > 0 or gpu.peak_flop_per_s("fp16") == 0:
-        return Recipe(**given), ()  # type: ignore[arg-type]
-    precision: Precision = "fp16-mixed" if "fp16-mixed" in OFFERS[engine].precisions else "fp32"
-    recipe = Recipe(**{**given, "precision": precision})  # type: ignore[arg-type]
-    return recipe, (f"precision={precision}: {gpu.name} has no bf16 matrix unit",)
+    """The whole recipe, and a sentence for every choice that was left open and is not the same everywhere.
+
+    ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4). ``compile`` is what the engine does when
+    nobody asks: the native engine compiles, the others do not.
+    """
+    filled, notes = dict(given), []
+    if "precision" not in given and _lacks_bf16(cluster):
+        filled["precision"] = _precision_without_bf16(engine)
+        notes.append(f"precision={filled['precision']}: {cluster.gpu.name} has no bf16 matrix unit")
+    if "compile" not in given:
+        filled["compile"] = OFFERS[engine].compiles
+        notes.append(f"compile={str(filled['compile']).lower()}: what {engine} does unless it is told otherwise")
+    return Recipe(**filled), tuple(notes)  # type: ignore[arg-type]
+
+
+def recipe_assumptions(plan: Plan) -> tuple[str, ...]:
+    """The sentences of a plan about choices of its recipe that were left open; a search keeps these and no others."""
+    names = {field.name for field in fields(Recipe)}
+    return tuple(sentence for sentence in plan.assumptions if sentence.partition("=")[0] in names)
+
+
+def _lacks_bf16(cluster: Cluster) -> bool:
+    return cluster.gpu.peak_flop_per_s("bf16") == 0 and cluster.gpu.peak_flop_per_s("fp16") > 0
+
+
+def _precision_without_bf16(engine: EngineName) -> Precision:
+    return "fp16-mixed" if "fp16-mixed" in OFFERS[engine].precisions else "fp32"
 
 
 def fill_layout(

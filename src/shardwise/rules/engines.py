@@ -38,6 +38,9 @@ class EngineOffer:
     """What a plan file gets when it shards data-parallel ranks and names no stage."""
     has_sequence_parallel: bool
     """Whether tensor parallelism divides norms and residuals along the sequence by default."""
+    compiles: bool = False
+    """Whether a run that does not say compiles its blocks with torch.compile (torchtitan ``CompileConfig.enable``,
+    Accelerate's dynamo plugin and DeepSpeed's ``compile`` are off; Megatron has none)."""
     source: str
 
 
@@ -51,6 +54,7 @@ _OFFERS: dict[EngineName, EngineOffer] = {
         offloads=frozenset(("none", "optimizer", "parameters")),
         default_zero_stage=3,
         has_sequence_parallel=True,
+        compiles=True,
         source="torch 2.13 distributed/pipelining/schedules.py, distributed/fsdp/_fully_shard",
     ),
     "torchtitan": EngineOffer(
