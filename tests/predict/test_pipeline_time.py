@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 
 from shardwise.layout import Layout
 from shardwise.predict.pipeline_time import MicroBatchTimes, pipeline_time_s
+from shardwise.simulate.pipeline import run_pipeline
+from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
+from shardwise.simulate.schedules.actions import ScheduleShape
 
 
 def stage(forward=1.0, input_backward=1.0, weight_backward=1.0):
@@ -80,3 +83,42 @@ def test_a_pipeline_is_never_faster_than_its_slowest_stage(durations, m, schedul
     slowest = m * max(s.total_s for s in stages)
     plain = total(stages, "1f1b", m=m)
     assert slowest * (1 - 1e-9) <= whole <= plain * (1 + 1e-9)
+
+
+SECONDS = st.sampled_from([0.2, 0.5, 1.0, 1.1, 1.7])
+CHUNKS = st.lists(
+    st.builds(ChunkTimes, forward_s=SECONDS, input_backward_s=SECONDS, weight_backward_s=SECONDS),
+    min_size=2,
+    max_size=6,
+)
+
+
+@given(chunks=CHUNKS, m=st.integers(1, 20))
+def test_the_closed_form_of_gpipe_equals_its_simulation(chunks, m):
+    stages = [stage(c.forward_s, c.input_backward_s, c.weight_backward_s) for c in chunks]
+    shape = ScheduleShape(name="gpipe", pp=len(chunks), num_microbatches=m)
+    simulated = run_pipeline(shape, PipelineTimes(chunks=tuple(chunks)))
+    assert total(stages, "gpipe", m=m) == pytest.approx(simulated.makespan_s, rel=1e-9)
+
+
+@given(ratios=st.lists(SECONDS, min_size=2, max_size=6), m=st.integers(6, 40))
+def test_the_closed_form_of_1f1b_is_never_below_its_simulation(ratios, m):
+    """A slow first stage runs its forwards while the others are filled, which the closed form does not see."""
+    chunks = tuple(ChunkTimes(forward_s=r, input_backward_s=r, weight_backward_s=r) for r in ratios)
+    shape = ScheduleShape(name="1f1b", pp=len(ratios), num_microbatches=m)
+    simulated_s = run_pipeline(shape, PipelineTimes(chunks=chunks)).makespan_s
+    closed_s = total([stage(r, r, r) for r in ratios], "1f1b", m=m)
+    assert 3 * m * max(ratios) * (1 - 1e-9) <= simulated_s <= closed_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1), ("zbv", 2)]
+)
+@pytest.mark.parametrize("m", [8, 16, 64])
+def test_the_fast_road_is_near_the_simulation(schedule, vpp, m):
+    """Equal stages, forward and both backwards alike, as many micro-batches as fill the pipeline."""
+    third = ChunkTimes(forward_s=1.0 / vpp, input_backward_s=1.0 / vpp, weight_backward_s=1.0 / vpp)
+    shape = ScheduleShape(name=schedule, pp=4, vpp=vpp, num_microbatches=m)
+    simulated_s = run_pipeline(shape, PipelineTimes(chunks=(third,) * (4 * vpp))).makespan_s
+    closed_s = total([stage()] * 4, schedule, m=m, vpp=vpp)
+    assert closed_s == pytest.approx(simulated_s, rel=0.05)
