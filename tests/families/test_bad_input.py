@@ -217,3 +217,11 @@ def test_a_model_that_only_embeds_text_is_refused_like_any_unknown_family(fields
 @pytest.mark.parametrize("model_type", ["vit", "whisper", "wav2vec2", "siglip_vision_model"])
 def test_a_tower_on_its_own_is_refused(model_type):
     assert refusal({"model_type": model_type, "hidden_size": 768}).code == "model-unknown-family"
+
+
+@pytest.mark.parametrize("text", ["\n", "no\nsuch.json", "\t\x00", "lla\nma-3.1-8b"])
+def test_a_name_of_several_lines_is_refused_in_one(text):
+    with pytest.raises(ModelError) as caught:
+        read_model(text)
+    assert caught.value.message.isprintable()
+    assert caught.value.fix.isprintable()

@@ -167,7 +167,7 @@ def _read_config(path: Path) -> Mapping[str, object]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeError, ValueError) as error:
         raise ModelError(
-            f"{path} cannot be read as text: {error.__class__.__name__}",
+            f"{_shown(path)} cannot be read as text: {error.__class__.__name__}",
             code="model-file-unreadable",
             fix="give the path of a readable config.json",
         ) from error
@@ -179,13 +179,13 @@ def _parsed(text: str, file: Path) -> Mapping[str, object]:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(
-            f"{file} is not valid JSON: {error!s:.80}",
+            f"{_shown(file)} is not valid JSON: {error!s:.80}",
             code="model-json-broken",
             fix="check the file with python -m json.tool",
         ) from error
     if not isinstance(fields, dict):
         raise ModelError(
-            f"{file} holds a JSON {type(fields).__name__}, but a config is an object",
+            f"{_shown(file)} holds a JSON {type(fields).__name__}, but a config is an object",
             code="model-json-broken",
             fix='put the fields in an object: {"model_type": ...}',
         )
@@ -195,15 +195,21 @@ def _parsed(text: str, file: Path) -> Mapping[str, object]:
 def _no_file(path: Path, file: Path) -> ModelError:
     if file != path:
         return ModelError(
-            f"the folder {path} holds no config.json",
+            f"the folder {_shown(path)} holds no config.json",
             code="model-file-missing",
             fix="give a folder with a config.json, or the file itself",
         )
     return ModelError(
-        f"there is no file {path}",
+        f"there is no file {_shown(path)}",
         code="model-file-missing",
         fix="give the path of a config.json, a catalogue name or a size such as 70B",
     )
+
+
+def _shown(text: str | Path) -> str:
+    """A name or path as it may stand in a sentence: on one line."""
+    shown = str(text)[:160]
+    return shown if shown.isprintable() else repr(shown)[1:-1]
 
 
 def _too_large(num_bytes: int) -> ModelError:
@@ -222,7 +228,7 @@ def _unknown_name(text: str) -> ModelError:
     hint = f"; close names are {', '.join(close)}" if close else ""
     fix = f"try {close[0]}" if close else "list the names with: shardwise catalog models"
     return ModelError(
-        f'no model, size or path is called "{text:.80}"{hint}',
+        f'no model, size or path is called "{_shown(text)}"{hint}',
         code="model-unknown-name",
         fix=f"{fix}, or give the path of its config.json",
     )
