@@ -14,6 +14,7 @@ from shardwise.plan import EngineName
 from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans, recipe_assumptions
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
 from shardwise.recipe import Recipe
+from shardwise.rules import require_valid
 from strategies import ENGINES, layouts, recipes
 
 ENGINE_NAMES = get_args(EngineName)
@@ -207,6 +208,26 @@ def test_compiling_is_what_the_engine_does_when_nobody_asks(engine, is_compiled)
     stated = with_layout({}, engine=engine, compile=not is_compiled)
     assert stated.recipe.compile is not is_compiled
     assert recipe_assumptions(stated) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "seq_len", "learned"),
+    [("gpt2", 1024, 1024), ("opt-13b", 2048, 2048), ("bert-base", 512, 512), ("roberta-base", 512, 514)],
+)
+def test_a_table_of_positions_shortens_the_fallback_of_the_sequence_length(model, seq_len, learned):
+    plan = read_plan({"model": model, "cluster": "8xh100-sxm", "recipe": {}}, fallback_seq_len=8192)
+    assert plan.recipe.seq_len == seq_len
+    assert plan.assumptions[0] == f"seq_len={seq_len}: {model} has {learned} learned positions"
+    assert require_valid(plan) is None
+
+
+def test_the_fallback_of_the_sequence_length_is_for_plans_that_give_none():
+    rotary = read_plan({"model": "pythia-70m", "cluster": "8xh100-sxm", "recipe": {}}, fallback_seq_len=8192)
+    assert rotary.recipe.seq_len == 8192
+    assert read_plan(SMALLEST, fallback_seq_len=8192).recipe.seq_len == 4096
+    with pytest.raises(PlanError) as caught:
+        read_plan({"model": "gpt2", "cluster": "8xh100-sxm", "recipe": {}})
+    assert caught.value.code == "plan-missing-key"
 
 
 def test_overrides_win_before_anything_left_open_is_filled():

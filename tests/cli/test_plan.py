@@ -96,3 +96,11 @@ def test_a_search_compiles_when_a_plan_file_would(engine, is_compiled, capsys):
     written = answer([*QUESTION, "--engine", engine, "--top", "3"], capsys)
     assert {ranked["plan"]["recipe"]["compile"] for ranked in written["plans"]} == {is_compiled}
     assert any(sentence.startswith(f"compile={str(is_compiled).lower()}: ") for sentence in written["assumptions"])
+
+
+@pytest.mark.parametrize(("model", "seq_len"), [("gpt2", 1024), ("opt-13b", 2048), ("bert-base", 512)])
+@pytest.mark.parametrize("command", ["plan", "predict", "explain"])
+def test_a_model_with_few_learned_positions_needs_no_sequence_length(command, model, seq_len, capsys):
+    written = answer([command, model, "8xh100-sxm", *(("--dp-shard", "8") if command == "explain" else ())], capsys)
+    text = json.dumps(written)
+    assert f"{model} has {seq_len} learned positions" in text

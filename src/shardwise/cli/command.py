@@ -1,6 +1,7 @@
 """What a command is: a module with two functions, found by name and imported only when it is asked for."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from shardwise.errors import ShardwiseError
 EXIT_OK = 0
 EXIT_DOES_NOT_FIT = 3
 """An answer, not a failure: the plan does not fit, or no plan does."""
+NEGATIVE_VALUE = re.compile(r"-\.?[0-9]")
 
 
 class UsageError(ShardwiseError):
@@ -116,4 +118,15 @@ def run_command(arguments: Sequence[str]) -> int:
     if "-h" in words or "--help" in words:
         sys.stdout.write(parser.format_help())
         return EXIT_OK
-    return command.run(parser.parse_args(words))
+    return command.run(parser.parse_args(_with_negative_values(words)))
+
+
+def _with_negative_values(words: Sequence[str]) -> list[str]:
+    """``--tokens -1T`` as ``--tokens=-1T``: argparse would take the value for an option and say that none was given."""
+    joined: list[str] = []
+    for word in words:
+        if NEGATIVE_VALUE.match(word) and joined and joined[-1].startswith("--") and len(joined[-1]) > len("--"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined

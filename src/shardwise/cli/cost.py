@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import add_json_option, add_plan_source, amount, count, whole_number
 from shardwise.cli.output import stdout_style, write_line
-from shardwise.cli.plan_source import read_source
+from shardwise.cli.plan_source import read_source, require_model
 
 if TYPE_CHECKING:
+    from shardwise.cluster import Gpu
     from shardwise.render.run_cost import RunCost
 
+LOWEST_SHARE = 0.001
+"""Of peak, or of wall time: nothing that runs is slower, and smaller ones make years that no number holds."""
+USUAL_SHARES = {"mfu": 0.4, "goodput": 0.9}
 ONLY_FOR_A_MODEL = {"mfu": "--mfu", "seq_len": "--seq-len", "goodput": "--goodput", "num_gpus": "--num-gpus"}
 
 
@@ -59,8 +63,11 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
         raise UsageError("CLUSTER and --gpu exclude each other", code="cli-usage", fix="leave out --gpu and --num-gpus")
     if arguments.cluster is None and arguments.num_gpus is None:
         raise UsageError(f"how many {arguments.gpu}?", code="cli-usage", fix="add --num-gpus 64")
+    require_model(arguments.source, beside=arguments.cluster or f"--gpu {arguments.gpu}")
+    _require_sane_shares(arguments)
     model = read_model(arguments.source)
     cluster = read_cluster(arguments.cluster or arguments.gpu)
+    _require_published_peak(cluster.gpu)
     num_gpus = arguments.num_gpus if arguments.cluster is None else cluster.num_gpus
     request = CostRequest(
         model=model,
@@ -74,6 +81,46 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
         goodput_fraction=arguments.goodput,
     )
     return RunCost(model=model, gpu=cluster.gpu, num_gpus=num_gpus, cost=estimate_cost(request), fits=True)
+
+
+def _require_sane_shares(arguments: argparse.Namespace) -> None:
+    """Return when no figure makes the run longer than any cluster, or any number, can hold.
+
+    Raises:
+        RecipeError: with the codes of :func:`shardwise.predict.cost.estimate_cost`, which checks the other ends.
+    """
+    from shardwise.catalog.hardware.request import MAX_GPUS
+    from shardwise.errors import RecipeError
+
+    for name, share in (("mfu", arguments.mfu), ("goodput", arguments.goodput)):
+        if share is not None and not LOWEST_SHARE <= share <= 1:
+            raise RecipeError(
+                f"{name}={share:g} is outside {LOWEST_SHARE:g} to 1",
+                code=f"cost-{name}",
+                fix=f"set {name}={USUAL_SHARES[name]:g}",
+            )
+    if arguments.num_gpus is not None and arguments.num_gpus > MAX_GPUS:
+        raise RecipeError(
+            f"{arguments.num_gpus:,} GPUs are more than the {MAX_GPUS:,} of the largest cluster",
+            code="cost-gpus",
+            fix=f"name at most {MAX_GPUS:,}",
+        )
+
+
+def _require_published_peak(gpu: "Gpu") -> None:
+    """Return when the rate that the MFU is a share of is known.
+
+    Raises:
+        RecipeError: the part multiplies bf16, but nobody published how fast.
+    """
+    from shardwise.errors import RecipeError
+
+    if gpu.is_peak_unpublished("bf16"):
+        raise RecipeError(
+            f"the bf16 peak of {gpu.id} is not published in any source of the catalogue, so an MFU is a share of nothing",
+            code="cost-no-peak",
+            fix="give its rate as bf16_flop_per_s in a cluster file and name that as CLUSTER",
+        )
 
 
 def _cost_of_plan(arguments: argparse.Namespace) -> "RunCost":

@@ -18,6 +18,10 @@ EXIT_BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the only place that catches what went wrong."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if sys.stderr is None:  # closed by the caller, who wants no messages
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout is None:
+        return _refuse_closed_output()
     _show_what_the_terminal_cannot()
     try:
         exit_code = _run(words)
@@ -31,9 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code
 
 
+def _refuse_closed_output() -> int:
+    """Python gives no stdout at all when the caller closed it."""
+    sys.stderr.write(
+        "error: the answer cannot be written: standard output is closed [output-path]\n"
+        "  fix: leave out `>&-`, or write `> /dev/null`\n"
+    )
+    return EXIT_FAILED
+
+
 def _is_about_output(error: Exception) -> bool:
     """Whether the reader of our output left, or its disk is full."""
-    return isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
+    return isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 
 
 def _give_up_output(error: OSError) -> int:
@@ -41,7 +54,8 @@ def _give_up_output(error: OSError) -> int:
     _let_go_of_output()
     if error.errno == errno.EPIPE:
         return EXIT_BROKEN_PIPE
-    sys.stderr.write(f"error: the answer cannot be written: {error.strerror} [output-path]\n  fix: make room for it\n")
+    fix = "make room for it" if error.errno == errno.ENOSPC else "write to a file or a pipe that takes it"
+    sys.stderr.write(f"error: the answer cannot be written: {error.strerror} [output-path]\n  fix: {fix}\n")
     return EXIT_FAILED
 
 

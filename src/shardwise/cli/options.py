@@ -36,7 +36,8 @@ AXIS_HELP = {
     "expert-tp": "tensor parallelism inside each expert",
 }
 DEFAULT_SEQ_LEN = 8192
-"""Used when MODEL and CLUSTER are given without --seq-len; shown by --help and in the output."""
+"""Used when MODEL and CLUSTER are given without --seq-len, unless a table of positions is shorter; shown by --help and
+in the output."""
 
 
 def count(text: str) -> float:
@@ -113,7 +114,12 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """What a step consists of: every field of Recipe but the three that a search may vary."""
     recipe = parser.add_argument_group("recipe")
-    recipe.add_argument("--seq-len", type=whole_number, metavar="N", help="tokens per sequence (default: 8192)")
+    recipe.add_argument(
+        "--seq-len",
+        type=whole_number,
+        metavar="N",
+        help="tokens per sequence (default: 8192, or a table of positions' fewer)",
+    )
     recipe.add_argument("--global-batch-size", type=whole_number, metavar="N", help="sequences per optimizer step")
     recipe.add_argument("--precision", choices=get_args(Precision), help="number formats (default: bf16-mixed)")
     recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")

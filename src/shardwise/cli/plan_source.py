@@ -7,19 +7,25 @@ from pathlib import Path
 
 from shardwise.cli.command import UsageError
 from shardwise.cli.options import DEFAULT_SEQ_LEN, given_layout, given_recipe
+from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 
 STANDARD_INPUT = "-"
 MAX_LOG_BYTES = 1_000_000
 """An out-of-memory message stands near the end of a log."""
-PLAN_SUFFIXES = (".json", ".yaml", ".yml")
+YAML_SUFFIXES = (".yaml", ".yml")
+PLAN_SUFFIXES = (".json", *YAML_SUFFIXES)
+JSONL_SUFFIX = ".jsonl"
 MODEL_ALONE_FIX = "name the cluster as well: {model} 8xh100-sxm"
 
 
 def plan_from(arguments: argparse.Namespace) -> Plan:
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file."""
     if arguments.cluster is not None:
-        return plan_from_mapping(with_cluster(arguments), given_parts(arguments))
+        from shardwise.plan_file import read_plan
+
+        named = {"model": arguments.source, "cluster": arguments.cluster, "recipe": {}}
+        return read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
     return read_source(arguments.source, given_parts(arguments))
 
 
@@ -49,9 +55,33 @@ def given_parts(arguments: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in parts.items() if value}
 
 
-def with_cluster(arguments: argparse.Namespace) -> dict[str, object]:
-    """MODEL and CLUSTER as a plan file would say them."""
-    return {"model": arguments.source, "cluster": arguments.cluster, "recipe": {"seq_len": DEFAULT_SEQ_LEN}}
+def require_model(source: str, *, beside: str) -> None:
+    """Return when what stands before a cluster or a GPU may be a model.
+
+    Raises:
+        UsageError: it is a plan, which names its own cluster.
+    """
+    if source == STANDARD_INPUT or source.lower().endswith((*YAML_SUFFIXES, JSONL_SUFFIX)) or _is_plan_file(source):
+        name = "a plan on standard input" if source == STANDARD_INPUT else f"the plan '{source}'"
+        raise UsageError(
+            f"{name} names its own cluster, but {beside} was given beside it",
+            code="cli-usage",
+            fix=f"leave out {beside}, or write it as the cluster of the plan",
+        )
+
+
+def _is_plan_file(source: str) -> bool:
+    """Whether a JSON file has the parts of a plan; the config of a model has none of them."""
+    path = Path(source)
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return False
+    from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_bytes
+
+    try:
+        parts = parse_plan_text(decode_plan(read_plan_bytes(path), name=source), name=source, is_yaml=False)
+    except ShardwiseError:  # what is wrong with the file is for its reader to say
+        return False
+    return "model" in parts and ("cluster" in parts or "recipe" in parts)
 
 
 def standard_input_lines() -> Iterator[bytes]:

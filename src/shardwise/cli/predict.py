@@ -1,7 +1,8 @@
 """Predict the memory, step time and cost of a plan, or of every plan in a JSONL file.
 
-A PLAN that ends in .jsonl (or several JSON lines on standard input) is answered by one JSON line a plan, in order. A
-plan that cannot be used is answered by an error object on its line, and the exit code is still 0.
+A PLAN that ends in .jsonl (or several JSON lines on standard input, or any with --jsonl) is answered by one JSON line a
+plan, in order. A plan that cannot be used is answered by an error object that names its line, and the exit code is
+still 0.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_file, write_line
 from shardwise.cli.plan_source import (
+    JSONL_SUFFIX,
     STANDARD_INPUT,
     given_parts,
     parse_standard_input,
@@ -36,13 +38,14 @@ if TYPE_CHECKING:
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
 
-JSONL_SUFFIX = ".jsonl"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
     add_plan_source(parser)
     add_json_option(parser)
+    parser.add_argument(
+        "--jsonl", action="store_true", dest="is_jsonl", help="one plan and one JSON answer a line, even for one line"
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the memory picture")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the picture that works offline")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
@@ -53,23 +56,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction of one plan, or one line for each of many."""
-    if arguments.cluster is None and arguments.source.endswith(JSONL_SUFFIX):
-        from shardwise.plan_file import read_plans
-
-        return _answer_lines(read_plans(arguments.source), arguments)
+    if arguments.cluster is not None:
+        return _answer(plan_from(arguments), arguments)
     if arguments.source == STANDARD_INPUT:
         return _answer_standard_input(arguments)
+    if arguments.is_jsonl or arguments.source.endswith(JSONL_SUFFIX):
+        from shardwise.plan_file.read import read_numbered_plans
+
+        return _answer_lines(read_numbered_plans(arguments.source), arguments)
     return _answer(plan_from(arguments), arguments)
 
 
 def _answer_standard_input(arguments: argparse.Namespace) -> int:
-    lines = (line for line in standard_input_lines() if line.strip())
-    first, second = next(lines, b""), next(lines, b"")
-    if second and _is_object(first):
-        from shardwise.plan_file import read_plan_lines
+    """One plan, or many where the first line is a whole one and more follow."""
+    lines = standard_input_lines()
+    ahead, num_texts = [], 0
+    for line in lines:
+        ahead.append(line)
+        num_texts += bool(line.strip())
+        if arguments.is_jsonl or num_texts == 2 or (num_texts == 1 and not _is_object(line)):
+            break
+    if arguments.is_jsonl or num_texts == 2:
+        from shardwise.plan_file.read import numbered_plan_lines
 
-        return _answer_lines(read_plan_lines(chain((first, second), lines)), arguments)
-    document = parse_standard_input(chain((first, second), lines))
+        return _answer_lines(numbered_plan_lines(chain(ahead, lines)), arguments)
+    document = parse_standard_input(chain(ahead, lines))
     return _answer(plan_from_mapping(document, given_parts(arguments)), arguments)
 
 
@@ -113,7 +124,7 @@ def _predict(plan: "Plan") -> "Prediction":
     return predict(plan)
 
 
-def _answer_lines(plans: "Iterable[Plan | ShardwiseError]", arguments: argparse.Namespace) -> int:
+def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", arguments: argparse.Namespace) -> int:
     """One JSON object a line, in the order of the plans."""
     if given_parts(arguments) or arguments.svg or arguments.html:
         raise UsageError(
@@ -123,13 +134,13 @@ def _answer_lines(plans: "Iterable[Plan | ShardwiseError]", arguments: argparse.
         )
     from shardwise.render.json_text import json_line
 
-    for plan in with_progress(plans, label="predicting"):
-        sys.stdout.write(json_line(line_object(plan)) + "\n")
+    for number, plan in with_progress(plans, label="predicting"):
+        sys.stdout.write(json_line(line_object(plan, line_number=number)) + "\n")
     return EXIT_OK
 
 
-def line_object(plan: "Plan | ShardwiseError") -> dict[str, object]:
-    """The answer to one line of a JSONL file."""
+def line_object(plan: "Plan | ShardwiseError", *, line_number: int) -> dict[str, object]:
+    """The answer to one line of a JSONL file; an error says which line it is about."""
     from shardwise.render.errors import error_object
     from shardwise.render.json_prediction import prediction_object
 
@@ -138,4 +149,4 @@ def line_object(plan: "Plan | ShardwiseError") -> dict[str, object]:
             raise plan
         return prediction_object(plan=plan, prediction=_predict(plan))
     except ShardwiseError as error:
-        return error_object(message=error.message, code=error.code, fix=error.fix)
+        return {**error_object(message=error.message, code=error.code, fix=error.fix), "line": line_number}

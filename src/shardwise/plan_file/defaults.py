@@ -9,19 +9,32 @@ from shardwise.plan import EngineName, Plan
 from shardwise.plan_file.fields import Value
 from shardwise.recipe import Precision, Recipe
 from shardwise.rules.engines import OFFERS
+from shardwise.rules.sequence import has_position_table
 
 REST = -1
 """``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
+SEQ_LEN_STEP = 64
+"""RoBERTa's table has 514 rows for 512 tokens."""
 TORCH_ENGINES = ("native", "torchtitan")
 
 
-def fill_recipe(given: dict[str, Value], *, cluster: Cluster, engine: EngineName) -> tuple[Recipe, tuple[str, ...]]:
+def fill_recipe(
+    given: dict[str, Value], *, model: ModelSpec, cluster: Cluster, engine: EngineName, fallback_seq_len: int | None
+) -> tuple[Recipe, tuple[str, ...]]:
     """The whole recipe, and a sentence for every choice that was left open and is not the same everywhere.
+
+    ``seq_len`` is the fallback, or as many learned positions as the model has when they are fewer.
 
     ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4). ``compile`` is what the engine does when
     nobody asks: the native engine compiles, the others do not.
     """
     filled, notes = dict(given), []
+    if "seq_len" not in given and fallback_seq_len is not None:
+        filled["seq_len"] = _seq_len_within(model, fallback_seq_len)
+        if filled["seq_len"] != fallback_seq_len:
+            notes.append(
+                f"seq_len={filled['seq_len']}: {model.name} has {model.max_position_embeddings} learned positions"
+            )
     if "precision" not in given and _lacks_bf16(cluster):
         filled["precision"] = _precision_without_bf16(engine)
         notes.append(f"precision={filled['precision']}: {cluster.gpu.name} has no bf16 matrix unit")
@@ -35,6 +48,14 @@ def recipe_assumptions(plan: Plan) -> tuple[str, ...]:
     """The sentences of a plan about choices of its recipe that were left open; a search keeps these and no others."""
     names = {field.name for field in fields(Recipe)}
     return tuple(sentence for sentence in plan.assumptions if sentence.partition("=")[0] in names)
+
+
+def _seq_len_within(model: ModelSpec, longest: int) -> int:
+    """The longest usual sequence that a table of positions holds; rows set aside for padding are not counted on."""
+    positions = model.max_position_embeddings
+    if not 0 < positions < longest or not has_position_table(model):
+        return longest
+    return positions // SEQ_LEN_STEP * SEQ_LEN_STEP or positions
 
 
 def _lacks_bf16(cluster: Cluster) -> bool:

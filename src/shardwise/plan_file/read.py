@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NoReturn, get_args
@@ -33,19 +34,24 @@ PARTS = (
 )
 
 
-def read_plan(source: PlanSource, *, overrides: Mapping[str, object] | None = None) -> Plan:
+def read_plan(
+    source: PlanSource, *, overrides: Mapping[str, object] | None = None, fallback_seq_len: int | None = None
+) -> Plan:
     """The plan in a JSON or YAML file, in JSON or YAML text, or in a mapping.
 
     Args:
         source: a path; or text that starts with ``{`` or has several lines; or the parsed document.
         overrides: a partial plan whose values win over the source's, before anything left open is filled.
+        fallback_seq_len: taken when no sequence length is given, as far as a table of positions allows; a plan file has
+            to give one.
 
     Raises:
         PlanError, RecipeError, LayoutError, ModelError, ClusterError: one sentence, a code and a fix. Rules of validity
             are not checked here; see :func:`shardwise.rules.require_valid`.
     """
     tree, folder = _read_tree(source)
-    return _build_plan(_with_overrides(tree, overrides or {}), folder, _read_model, _read_cluster)
+    readers = Readers(model=_read_model, cluster=_read_cluster)
+    return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
 
 
 def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
@@ -54,6 +60,12 @@ def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
     Raises:
         PlanError: the file itself cannot be read.
     """
+    for _, answer in read_numbered_plans(path):
+        yield answer
+
+
+def read_numbered_plans(path: str | Path) -> Iterator[tuple[int, Plan | ShardwiseError]]:
+    """What :func:`read_plans` yields, each answer after the number of its line."""
     path = Path(path)
     try:
         stream = path.open("rb")
@@ -64,10 +76,10 @@ def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
             fix="give the path of a .jsonl file with one plan a line",
         ) from None
     with stream:
-        yield from read_plan_lines(_bounded_lines(stream), folder=path.parent)
+        yield from numbered_plan_lines(bounded_lines(stream), folder=path.parent)
 
 
-def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
     """The lines of a file, each cut where it becomes longer than a plan can be."""
     while line := stream.readline(MAX_PLAN_BYTES + 1):
         yield line
@@ -80,15 +92,13 @@ def read_plan_lines(lines: Iterable[bytes | str], *, folder: Path | None = None)
 
     Equal models and clusters are read once and shared.
     """
-    read_model, read_cluster = lru_cache(maxsize=64)(_read_model), lru_cache(maxsize=64)(_read_cluster)
+    readers = Readers(model=lru_cache(maxsize=64)(_read_model), cluster=lru_cache(maxsize=64)(_read_cluster))
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _read_line(line, f"line {number}", folder, read_model, read_cluster)
+            yield number, _read_line(line, f"line {number}", folder, readers)
 
 
-def _read_line(
-    line: bytes | str, name: str, folder: Path | None, read_model: "ReadModel", read_cluster: "ReadCluster"
-) -> Plan | ShardwiseError:
+def _read_line(line: bytes | str, name: str, folder: Path | None, readers: "Readers") -> Plan | ShardwiseError:
     try:
         if len(line) > MAX_PLAN_BYTES:
             raise PlanError(
@@ -97,7 +107,7 @@ def _read_line(
                 fix="name the model instead of writing it out",
             )
         text = decode_plan(line, name=name) if isinstance(line, bytes) else line
-        return _build_plan(parse_plan_text(text, name=name, is_yaml=False), folder, read_model, read_cluster)
+        return _build_plan(parse_plan_text(text, name=name, is_yaml=False), folder, readers)
     except ShardwiseError as error:
         return error
 
@@ -132,9 +142,12 @@ def _with_overrides(tree: Mapping[str, object], overrides: Mapping[str, object])
     return merged
 
 
-ReadModel = Callable[[str], ModelSpec]
-ReadCluster = Callable[[str], Cluster]
-"""From canonical JSON, so that equal sources can be shared."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """How models and clusters are read: from canonical JSON, so that equal sources can be shared."""
+
+    model: Callable[[str], ModelSpec]
+    cluster: Callable[[str], Cluster]
 
 
 def _read_model(source_json: str) -> ModelSpec:
@@ -150,17 +163,19 @@ def _read_cluster(source_json: str) -> Cluster:
 
 
 def _build_plan(
-    tree: Mapping[str, object], folder: Path | None, read_model: ReadModel, read_cluster: ReadCluster
+    tree: Mapping[str, object], folder: Path | None, readers: Readers, fallback_seq_len: int | None = None
 ) -> Plan:
     _check_parts(tree)
     recipe_values = check_fields("recipe", tree.get("recipe"), RECIPE_FIELDS)
-    if "seq_len" not in recipe_values:
+    if "seq_len" not in recipe_values and fallback_seq_len is None:
         _refuse_missing("recipe.seq_len", 'write recipe: {"seq_len": 4096}')
     layout_values = check_fields("layout", tree.get("layout"), LAYOUT_FIELDS)
     engine = _engine(tree.get("engine"))
-    model = read_model(_source_json("model", tree["model"], folder))
-    cluster = read_cluster(_source_json("cluster", tree["cluster"], folder))
-    recipe, recipe_notes = fill_recipe(recipe_values, cluster=cluster, engine=engine)
+    model = readers.model(_source_json("model", tree["model"], folder))
+    cluster = readers.cluster(_source_json("cluster", tree["cluster"], folder))
+    recipe, recipe_notes = fill_recipe(
+        recipe_values, model=model, cluster=cluster, engine=engine, fallback_seq_len=fallback_seq_len
+    )
     layout, layout_notes = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)
     return Plan(
         model=model,
