@@ -156,7 +156,7 @@ def test_a_phase_takes_as_long_as_the_host_needs_to_issue_it():
     assert times.forward_s == pytest.approx(0.759e-3)
     assert times.backward_s == pytest.approx(1.84e-3)
     compiled = phase_times(block, gpu=H100, rates=rates_of(H100))
-    assert compiled.forward_s == pytest.approx(0.244e-3, rel=2e-3)
+    assert compiled.forward_s == pytest.approx(1.38e-3)
 
 
 def test_a_busy_device_hides_the_host():

@@ -166,12 +166,15 @@ def test_tensor_parallelism_across_slow_nodes_is_slower_than_inside():
 
 
 def test_hybrid_sharding_wins_where_latency_counts():
-    """A small model on 1,024 H100: gathers over 128 nodes pay for every hop, an all-reduce for a few."""
+    """A small model on 1,024 H100: gathers over 128 nodes pay for every hop, an all-reduce for a few.
+
+    The host, which issues every kernel of either, leaves a quarter of the step to win.
+    """
     layer = shapes.dense_layer(hidden_size=1024, intermediate_size=4096, heads=16, kv_heads=16, is_gated=False)
     model = shapes.model(layer, num_layers=24, hidden_size=1024, vocab_size=50304)
     everywhere = step_s(plan_of(Layout(dp_shard=1024), model=model, seq_len=2048))
     hybrid = step_s(plan_of(Layout(dp_replicate=128, dp_shard=8), model=model, seq_len=2048))
-    assert hybrid < 0.7 * everywhere
+    assert hybrid < 0.8 * everywhere
 
 
 def test_an_offloaded_optimizer_takes_seconds():

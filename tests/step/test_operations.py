@@ -292,3 +292,102 @@ def test_cross_attention_and_encoders_are_counted():
     full = next(o for o in operations_of(plan_of(model)) if o.name == "cross_attention.core")
     half = next(o for o in operations_of(plan_of(model)) if o.name == "attention.core")
     assert full.flop == 2 * half.flop
+
+
+def fp8_plan(**settings):
+    plan = plan_of(precision="fp8-mixed", **settings)
+    gpu = plan.cluster.gpu
+    peaks = (*gpu.peaks, replace(gpu.peaks[0], dtype="fp8", flop_per_s=1979e12))
+    node = replace(plan.cluster.node, gpu=replace(gpu, peaks=peaks))
+    return replace(plan, cluster=replace(plan.cluster, node=node))
+
+
+def by_name(plan):
+    return {o.name: o for o in operations_of(plan) if o.phase in ("forward", "backward")}
+
+
+def test_megatron_multiplies_by_query_key_and_value_at_once():
+    """Llama 3 8B: 4,096 + 2 x 1,024 columns, and gate with up."""
+    joined, separate = by_name(plan_of(engine="megatron")), by_name(plan_of())
+    qkv = joined["self_attn.q_proj+k_proj+v_proj"]
+    assert (qkv.m, qkv.n, qkv.k) == (8192, 6144, 4096)
+    assert (joined["mlp.gate_proj+up_proj"].n, joined["mlp.gate_proj+up_proj.wgrad"].m) == (28672, 28672)
+    assert "self_attn.k_proj" in separate
+    assert "self_attn.k_proj" not in joined
+    total = sum(o.count * o.flop for o in operations_of(plan_of(engine="megatron")))
+    assert total == pytest.approx(sum(o.count * o.flop for o in operations_of(plan_of())))
+
+
+def test_low_rank_projections_are_not_joined():
+    """MLA's second projections read different inputs."""
+    layer = shapes.dense_layer(hidden_size=512, intermediate_size=1536, heads=8, kv_heads=8)
+    names = {"self_attn.q_proj.weight": "self_attn.q_b_proj.weight", "self_attn.k_proj.weight": "self_attn.kv_b.weight"}
+    weights = tuple(
+        replace(w, name=names[w.name], shape=(w.shape[0], 96 if "q_" in w.name else 64)) if w.name in names else w
+        for w in layer.weights
+    )
+    model = shapes.model(replace(layer, weights=weights), num_layers=1, hidden_size=512, vocab_size=1024)
+    joined = by_name(plan_of(model, engine="megatron"))
+    assert {"self_attn.q_b_proj", "self_attn.kv_b", "self_attn.v_proj"} <= set(joined)
+
+
+def test_transformer_engine_casts_what_no_norm_wrote():
+    """8,192 tokens, 4 bytes: inputs of output and down projections; all output gradients; weights once per step."""
+    casts = by_name(fp8_plan(engine="megatron"))
+    assert casts["fp8 casts"].num_bytes == 8192 * 4 * (4096 + 14336)
+    assert casts["fp8 casts.backward"].num_bytes == 8192 * 4 * (6144 + 4096 + 28672 + 4096)
+
+
+def test_torch_casts_each_input_once_and_again_in_backward():
+    """5 bytes for two norm outputs and two inner tensors, and for weights that are not gathered; 3 bytes again."""
+    casts = by_name(fp8_plan(compile=True))
+    inputs, weights = 8192 * (4096 + 4096 + 4096 + 14336), 218_103_808
+    gradients = 8192 * (4096 + 1024 + 1024 + 4096 + 14336 + 14336 + 4096)
+    assert casts["fp8 casts"].num_bytes == 5 * (inputs + weights)
+    assert casts["fp8 casts.backward"].num_bytes == 5 * gradients + 3 * inputs
+
+
+def test_sharded_sequences_are_cast_before_they_are_gathered():
+    layout = Layout(tp=2, zero_stage=0, sequence_parallel=True)
+    casts = by_name(fp8_plan(compile=True, layout=layout))
+    inputs, weights = 8192 * (4096 + 4096 + 4096 + 14336) // 2, 218_103_808 // 2
+    assert casts["fp8 casts"].num_bytes == 5 * (inputs + weights)
+
+
+def test_kernels_of_a_block_are_those_counted_on_a_device():
+    """An eager GPT block with flash attention launched 13 forward; dropout, no biases here: 4 products, 2 norms, 2 sums,
+    2 dropouts, GELU and attention in 2."""
+    layer = shapes.dense_layer(hidden_size=256, intermediate_size=1024, heads=4, kv_heads=4, is_gated=False)
+    layer = replace(layer, mixer=replace(layer.mixer, has_rotary=False))
+    model = shapes.model(layer, num_layers=1, hidden_size=256, vocab_size=1024)
+    plan = plan_of(replace(model, hidden_dropout_fraction=0.1), engine="native", precision="bf16")
+    outside = {"embedding", "head", "final_norm", "loss"}
+    forward = [o for o in operations_of(plan) if o.phase == "forward" and o.name not in outside]
+    num_products = sum(o.kind == "matmul" for o in forward)
+    assert sum(o.num_kernels for o in forward) == num_products + 2 + 2 + 2 + 1 + 2
+
+
+def test_dropout_and_megatrons_softmax_change_the_traffic_of_scores():
+    """42 bytes unfused, 22 with one kernel for scale, mask and softmax, 10 more with dropout."""
+    scores = 32 * 32 * 8192**2
+    for engine, dropout, num_bytes in (
+        ("native", 0.0, 42),
+        ("native", 0.1, 52),
+        ("megatron", 0.0, 22),
+        ("megatron", 0.1, 32),
+    ):
+        model = replace(LLAMA, attention_dropout_fraction=dropout)
+        plan = plan_of(model, engine=engine, attention="eager")
+        traffic = sum(o.count * o.num_bytes for o in operations_of(plan) if o.kind == "attention")
+        assert traffic == num_bytes * scores
+
+
+def test_the_host_issues_what_surrounds_a_block():
+    """FSDP's units, autocast, tensor-parallel calls and gradients added one by one cost the host, not the device."""
+    plain = plan_of(precision="bf16")
+    assert "host calls" not in by_name(plain)
+    assert by_name(plan_of(layout=Layout(dp_shard=8)))["host calls"].num_kernels == 54
+    calls = by_name(plan_of(engine="megatron", layout=Layout(tp=2, zero_stage=0, sequence_parallel=True)))
+    assert calls["host calls"].num_kernels == 8
+    assert calls["host calls.backward"].num_kernels == 8 + len(LLAMA.layers[0].weights)
+    assert calls["host calls"].num_bytes == 0

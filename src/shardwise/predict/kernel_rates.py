@@ -37,8 +37,10 @@ HOST_BACKWARD_S = 40e-6
 """Host time per kernel that Python issues, median over three blocks with and without autocast (25 to 48 us forward, 26
 to 43 backward; ``2026-11-28-h100-dispatch.csv``). One virtual machine, where a bare in-place addition takes 7 to 11 us;
 hosts differ by a factor of two either way."""
-HOST_COMPILED_S = 10.6e-6
-"""The same for generated code: one queued addition, which has no module or autograd code around it. Low confidence."""
+HOST_COMPILED_FORWARD_S = 60e-6
+HOST_COMPILED_BACKWARD_S = 36e-6
+"""The same for blocks compiled one by one: fewer kernels, but guards and wrappers around them (54 and 67 us forward, 39
+and 33 backward; same file)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +184,8 @@ def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
         num_sms=gpu.sm_count,
         floor_s=KERNEL_FLOOR_S,
-        host_forward_s=HOST_COMPILED_S if is_compiled else HOST_FORWARD_S,
-        host_backward_s=HOST_COMPILED_S if is_compiled else HOST_BACKWARD_S,
+        host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,
+        host_backward_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_BACKWARD_S,
         optimizer_ratio=FOREACH_OPTIMIZER_RATIO if profile.has_foreach_optimizer else 1.0,
         is_measured=products.is_measured,
     )

@@ -59,8 +59,9 @@ POWER_EXPONENT = 2.9
 SUSTAINED_FLOP_PER_S: FlopPerSecond = 680e12
 """16-bit products of random numbers held for seconds on five H100 of 700 W, two shapes: 667 to 685 (median 680), while
 bursts reach 780 (``2026-11-27-h100-gemm-sustained.csv`` and ``2026-11-28-h100-power.csv``)."""
-POWER_LIMITED = ("bf16", "fp16", "fp8", "fp4")
-"""Kinds whose sustained share of their own peak is that of 16-bit products: half the width at twice the rate."""
+SUSTAINED_FP8_FLOP_PER_S: tuple[FlopPerSecond, FlopPerSecond] = (1280e12, 1215e12)
+"""The same in 8 bits, forward (fast accumulation) and backward (Transformer Engine's choice), four shapes on one H100:
+1239 to 1330 and 1135 to 1229 (``2026-11-28-h100-power.csv``)."""
 SUSTAINED_ATTENTION_RATIO = 0.79
 """Fused attention over products at the same limit: 538 against 680 TFLOP/s (FLOP of the causal half)."""
 
@@ -282,8 +283,17 @@ class ProductRates:
         )
         element_bytes = {"fp8": 1, "tf32": 4, "fp32": 4}.get(product.dtype, 2)
         burst_s = modelled_s(product, machine, element_bytes=element_bytes) * self._ratio(product)
-        held = peak * (sustained_share(self._gpu) if product.dtype in POWER_LIMITED else 1.0)
+        held = peak * min(1.0, sustained_share(self._gpu) * self._narrow_ratio(product))
         return max(burst_s, product.flop / held)
+
+    @staticmethod
+    def _narrow_ratio(product: Product) -> float:
+        """Share of its own peak a product holds over that of 16 bits; wide ones are not known to be limited."""
+        if product.dtype in ("bf16", "fp16"):
+            return 1.0
+        if product.dtype not in ("fp8", "fp4"):
+            return float("inf")
+        return SUSTAINED_FP8_FLOP_PER_S[product.product_pass != "forward"] / (2 * SUSTAINED_FLOP_PER_S)
 
     def _ratio(self, product: Product) -> float:
         """Measured over modelled time."""

@@ -9,7 +9,7 @@ from shardwise.recipe import Recipe
 from shardwise.step.attention_operations import attention_operations
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
-from shardwise.step.matmul_operations import local_experts, local_matrix, matrix_operations
+from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 
 FUSED_NORM_BYTES = (4, 12)
@@ -29,8 +29,13 @@ ACTIVATION_BYTES = (4, 6)
 """Per element of the feed-forward width in 16 bits."""
 PERMUTE_BYTES = 8
 """Token copies gathered into expert order and back, per direction of the step."""
-FP8_CAST_BYTES = 3
-"""Read 16 bits, write 8."""
+FP8_CAST_BYTES = 5
+"""Largest value (read 16 bits), then read again and write 8: 2 and 2.6 bytes at the rate of a copy, compiled, on H100
+(``2026-11-28-h100-products.csv``). torch keeps the 16-bit input and casts it again for the weight gradient (3)."""
+FP8_RECAST_BYTES = 3
+FP8_TRANSPOSED_CAST_BYTES = 4
+"""Transformer Engine's cast with the transposed copy, scaled by what it saw before: read 16 bits, write 8 twice. Its
+norms write 8 bits themselves, and weights are cast once per step."""
 QUANTISED_READ_BYTES = 2.5
 """Read 4 bits with scales, write 16."""
 SCAN_BYTES = (20, 40)
@@ -65,7 +70,7 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
         operations += _adapters(layer, context, recipe)
     operations += _mixers(layer, context)
     operations += _feed_forward(layer, context)
-    operations += _casts(operations, context)
+    operations += _casts(operations, layer, context)
     operations += _host_calls(layer, context)
     return tuple(operations)
 
@@ -94,13 +99,8 @@ def recomputed_operations(
 
 def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
     is_trained = not context.is_base_frozen
-    for weight in layer.weights:
-        if not weight.is_matrix:
-            continue
-        if weight.is_expert and isinstance(layer.feed_forward, MoeSpec):
-            matrix = local_experts(weight, layer.feed_forward, context)
-        else:
-            matrix = local_matrix(weight, context)
+    matrices = _local_matrices(layer, context)
+    for matrix in joined(matrices) if context.joins_projections else matrices:
         yield from matrix_operations(matrix, context, is_trained=is_trained)
     biases = sum(_bias_elements(weight, context) for weight in layer.weights if weight.role == "bias")
     if biases and is_trained:
@@ -108,6 +108,14 @@ def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation
         yield context.memory_operation(
             "bias gradients", "backward", biases * context.element_bytes, num_kernels=num_biases
         )
+
+
+def _local_matrices(layer: LayerSpec, context: OperationContext) -> Iterator[LocalMatrix]:
+    for weight in layer.weights:
+        if weight.is_matrix and weight.is_expert and isinstance(layer.feed_forward, MoeSpec):
+            yield local_experts(weight, layer.feed_forward, context)
+        elif weight.is_matrix:
+            yield local_matrix(weight, context)
 
 
 def _bias_elements(weight: Weight, context: OperationContext) -> int:
@@ -233,13 +241,40 @@ def _activation_bytes(is_gated: bool, context: OperationContext) -> tuple[float,
     return GATED_BYTES if context.has_fused_activation else DECOMPOSED_GATED_BYTES
 
 
-def _casts(operations: list[Operation], context: OperationContext) -> Iterator[Operation]:
-    """Casts of inputs, weights and output gradients to 8 bits before every low-precision product."""
+def _casts(operations: list[Operation], layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    """Casts of inputs, weights and output gradients to 8 bits, where nothing else writes them so.
+
+    Under FSDP each rank casts its shard of the weights before gathering, which is left out.
+    """
     if context.matmul_dtype != "fp8":
         return
     scaled = [operation for operation in operations if operation.dtype == "fp8" and operation.k]
     # A product's input has flop / 2n elements and its weight flop / 2m, whatever the number of experts.
-    forward = sum(op.flop / 2 * (1 / op.n + 1 / op.m) for op in scaled if op.phase == "forward")
-    backward = sum(op.flop / 2 / op.n for op in scaled if op.name.endswith(".dgrad"))
-    yield context.memory_operation("fp8 casts", "forward", forward * FP8_CAST_BYTES)
-    yield context.memory_operation("fp8 casts.backward", "backward", backward * FP8_CAST_BYTES)
+    forwards = [op for op in scaled if op.phase == "forward"]
+    if context.joins_projections:
+        gradients = sum(op.flop / 2 / op.n for op in scaled if op.name.endswith(".dgrad"))
+        cast = sum(op.flop / 2 / op.n for op in forwards if op.kind == "grouped_matmul" or _is_row_split(op, layer))
+        forward, backward = FP8_TRANSPOSED_CAST_BYTES * cast, FP8_TRANSPOSED_CAST_BYTES * gradients
+    else:
+        # Compiled code casts an input once for all that read it; under tensor parallelism before it is gathered.
+        shards = context.sequence_shards
+        columns = {(op.name.rpartition(".")[0], op.k): op for op in forwards if not _is_row_split(op, layer)}
+        inputs = sum(op.flop / 2 / op.n / shards for op in columns.values())
+        inputs += sum(op.flop / 2 / op.n for op in forwards if _is_row_split(op, layer))
+        gradients = sum(_output_gradients(op, layer, shards) for op in scaled if op.name.endswith(".dgrad"))
+        weights = 0.0 if context.is_gathered else sum(op.flop / 2 / op.m for op in forwards)
+        forward = FP8_CAST_BYTES * (inputs + weights)
+        backward = FP8_CAST_BYTES * gradients + FP8_RECAST_BYTES * inputs
+    yield context.memory_operation("fp8 casts", "forward", forward, num_kernels=len(forwards))
+    yield context.memory_operation("fp8 casts.backward", "backward", backward, num_kernels=len(forwards))
+
+
+def _is_row_split(operation: Operation, layer: LayerSpec) -> bool:
+    """Whether nothing before the product could write its input in 8 bits."""
+    return any(weight.split == "row" and weight.name.startswith(operation.name) for weight in layer.weights)
+
+
+def _output_gradients(operation: Operation, layer: LayerSpec, shards: int) -> float:
+    """Elements of the gradient that enters an input gradient's product, before it is gathered."""
+    forward = replace(operation, name=operation.name.removesuffix(".dgrad"))
+    return operation.flop / 2 / operation.n / (shards if _is_row_split(forward, layer) else 1)

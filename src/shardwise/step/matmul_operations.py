@@ -3,8 +3,9 @@
 A product of ``m`` rows, ``n`` columns and inner length ``k`` costs ``2 m n k`` FLOP.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
 
 from shardwise.cluster import Dtype
@@ -28,6 +29,8 @@ class LocalMatrix:
     in_features: int
     groups: int = 1
     """Experts on this rank."""
+    is_split_by_output: bool = False
+    """Tensor parallelism divides its output features."""
 
 
 def local_matrix(weight: Weight, context: OperationContext) -> LocalMatrix:
@@ -41,6 +44,7 @@ def local_matrix(weight: Weight, context: OperationContext) -> LocalMatrix:
         rows=context.replicated_tokens() if weight.split == "replicated" else context.tokens,
         out_features=out_features,
         in_features=in_features,
+        is_split_by_output=weight.split == "column",
     )
 
 
@@ -60,6 +64,7 @@ def local_experts(weight: Weight, moe: MoeSpec, context: OperationContext) -> Lo
         out_features=out_features,
         in_features=in_features,
         groups=max(1, moe.num_experts // layout.ep),
+        is_split_by_output=weight.split == "column",
     )
 
 
@@ -71,6 +76,37 @@ def _local_features(weight: Weight, context: OperationContext) -> tuple[int, int
     elif weight.split == "row":
         in_features = ceil(in_features / shards)
     return out_features, in_features
+
+
+def joined(matrices: Iterable[LocalMatrix]) -> Iterator[LocalMatrix]:
+    """Neighbours that read the same input as one matrix: parts of one module, as long as they are split by output.
+
+    Query, key and value, or gate and up, of dense layers and of experts; low-rank projections have inputs of their own.
+    """
+    for _, group in groupby(matrices, key=_input_of):
+        parts = list(group)
+        if len(parts) == 1 or not parts[0].is_split_by_output:
+            yield from parts
+            continue
+        names = "+".join(part.name.rpartition(".")[2] for part in parts)
+        yield replace(
+            parts[0],
+            name=".".join(filter(None, (parts[0].name.rpartition(".")[0], names))),
+            out_features=sum(part.out_features for part in parts),
+        )
+
+
+def _input_of(matrix: LocalMatrix) -> tuple[object, ...]:
+    module = matrix.name.partition("[")[0].rpartition(".")[0]
+    return (
+        module,
+        matrix.is_split_by_output,
+        matrix.kind,
+        matrix.dtype,
+        matrix.rows,
+        matrix.groups,
+        matrix.in_features,
+    )
 
 
 def matrix_operations(matrix: LocalMatrix, context: OperationContext, *, is_trained: bool) -> Iterator[Operation]:

@@ -55,6 +55,8 @@ class OperationContext:
     hidden_dropout: bool = False
     has_fused_dropout: bool = False
     """Bias, dropout and residual addition in one kernel."""
+    joins_projections: bool = False
+    """Projections of one input are one weight (Megatron: QKV, gate with up), and norms write 8 bits themselves."""
     adds_gradients: bool = False
     """Every weight's gradient is added into a buffer by a kernel of its own."""
     is_autocast: bool = False
@@ -123,6 +125,7 @@ def operation_context(context: StageContext) -> OperationContext:
         attention_dropout=block.attention_dropout,
         hidden_dropout=block.hidden_dropout,
         has_fused_dropout=profile.sharding == "megatron" or plan.recipe.compile,
+        joins_projections=profile.sharding == "megatron",
         adds_gradients=not context.gathers_parameters
         and (context.has_persistent_gradients or plan.num_microbatches > 1),
         is_autocast=context.is_autocast,
