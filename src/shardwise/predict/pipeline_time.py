@@ -1,7 +1,7 @@
 """Waiting time that a pipeline schedule adds to its stages, uneven ones included.
 
-GPipe has a closed form that equals its simulation. Every other schedule is simulated pass by pass, and has a closed form
-for micro-batches that its order cannot be written for.
+GPipe has a closed form that equals its simulation. Every other schedule is simulated pass by pass, and has a closed
+form for micro-batches that its order cannot be written for.
 """
 
 from collections.abc import Sequence
@@ -83,9 +83,10 @@ def pipeline_duration(plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Secon
 def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_microbatches: int) -> Seconds:
     """Time from the first forward to the last backward of a step.
 
-    GPipe is two flow shops, one after the other. Otherwise the slowest stage works through all micro-batches; the others' single micro-batches fill and drain the pipeline
-    around it. Interleaving divides the filling by the chunks of a rank, ZB-H1 fills it with weight gradients, and the
-    schedules with no bubble still start one chunk's forward after the other.
+    GPipe is two flow shops, one after the other. Otherwise the slowest stage works through all micro-batches; the
+    others' single micro-batches fill and drain the pipeline around it. Interleaving divides the filling by the chunks of
+    a rank, ZB-H1 fills it with weight gradients, and the schedules with no bubble still start one chunk's forward after
+    the other.
 
     Source: as :mod:`shardwise.formulas.pipeline_bubbles`, generalised to unequal stages by summing over them instead
         of multiplying by ``p - 1``.
