@@ -84,9 +84,9 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
     """Time from the first forward to the last backward of a step.
 
     GPipe is two flow shops, one after the other. Otherwise the slowest stage works through all micro-batches; the
-    others' single micro-batches fill and drain the pipeline around it. Interleaving divides the filling by the chunks of
-    a rank, ZB-H1 fills it with weight gradients, and the schedules with no bubble still start one chunk's forward after
-    the other.
+    others' single micro-batches fill and drain the pipeline around it. Interleaving divides the filling by the chunks
+    of a rank, ZB-H1 fills it with weight gradients, and the schedules with no bubble still start one chunk's forward
+    after the other.
 
     Source: as :mod:`shardwise.formulas.pipeline_bubbles`, generalised to unequal stages by summing over them instead
         of multiplying by ``p - 1``.
