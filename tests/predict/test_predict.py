@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 import shapes
 from shardwise.catalog import load_gpu, read_cluster
 from shardwise.layout import Layout
@@ -61,6 +63,31 @@ def test_what_the_step_time_takes_for_granted_is_said():
     assert "NVMe drives" in offloaded
     plain = predict(plan_of())
     assert plain.assumptions == plan_of().cluster.assumptions
+
+
+@pytest.mark.parametrize(
+    ("engine", "recipe", "sentence"),
+    [
+        ("megatron", {"precision": "bf16"}, "precision=bf16 means bf16-mixed to megatron"),
+        ("deepspeed", {"precision": "bf16"}, "precision=bf16 means bf16-mixed to deepspeed"),
+        ("deepspeed", {"precision": "fp8-mixed"}, "deepspeed keeps 16-bit weights"),
+        ("megatron", {"compile": True}, "megatron has no such switch"),
+        ("native", {"recompute": "selective"}, "every second matrix product are kept"),
+        ("megatron", {"recompute": "selective"}, "scores and softmax of attention are recomputed"),
+        ("deepspeed", {"offload": "parameters"}, "optimizer states to the host as well"),
+        ("deepspeed", {"offload": "nvme"}, "optimizer states to drives, parameters and gradients to the host"),
+    ],
+)
+def test_what_an_engine_takes_a_field_for_is_said(engine, recipe, sentence):
+    plan = plan_of(engine=engine, recipe=Recipe(seq_len=512, **recipe))
+    assert sentence in sentences(plan)
+    assert sentence not in sentences(replace(plan, recipe=replace(plan.recipe, convention="seed")))
+
+
+@pytest.mark.parametrize("engine", ["native", "torchtitan", "fsdp1", "accelerate"])
+def test_pure_bf16_is_what_it_says_where_torch_holds_the_weights(engine):
+    plan = plan_of(engine=engine, recipe=Recipe(seq_len=512, precision="bf16"))
+    assert "means bf16-mixed" not in sentences(plan)
 
 
 def test_an_unmeasured_or_older_device_is_named():

@@ -2,16 +2,44 @@
 
 from collections.abc import Iterator
 
-from shardwise.engine import engine_profile
-from shardwise.plan import Plan
+from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
+from shardwise.plan import EngineName, Plan
 from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
 from shardwise.predict.product_rates import DEFAULT_GEMM_FRACTION
 
+SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
+    "operations": "attention and every second matrix product are kept, the rest is recomputed (torchtitan's policy)",
+    "core_attention": "scores and softmax of attention are recomputed, the rest is kept (Megatron's policy)",
+}
+
 
 def plan_assumptions(plan: Plan) -> tuple[str, ...]:
     """Everything assumed about model, cluster and step, the most general first."""
-    return (*plan.model.assumptions, *plan.cluster.assumptions, *_step_assumptions(plan))
+    engine = () if plan.recipe.convention == "seed" else _reinterpretations(plan)
+    return (*plan.model.assumptions, *plan.cluster.assumptions, *engine, *_step_assumptions(plan))
+
+
+def _reinterpretations(plan: Plan) -> Iterator[str]:
+    """What a field of the recipe means to this engine, where that is not what its name says."""
+    recipe, engine = plan.recipe, plan.engine
+    if recipe.precision == "bf16" and _keeps_master_in_bf16(engine):
+        yield f"precision=bf16 means bf16-mixed to {engine}: it keeps fp32 master weights and moments in bf16 training"
+    if recipe.precision == "fp8-mixed" and engine == "deepspeed":
+        yield "precision=fp8-mixed: deepspeed keeps 16-bit weights and gradients; only matrix products have 8 bits"
+    if recipe.compile and engine == "megatron":
+        yield "compile=true: megatron has no such switch; its own fused kernels are counted either way"
+    if recipe.recompute == "selective":
+        yield f"recompute=selective: {SELECTIVE_WORDS[engine_profile(engine).selective_policy]}"
+    if recipe.offload == "parameters":
+        yield "offload=parameters moves gradients and optimizer states to the host as well"
+    if recipe.offload == "nvme":
+        yield "offload=nvme moves optimizer states to drives, parameters and gradients to the host"
+
+
+def _keeps_master_in_bf16(engine: EngineName) -> bool:
+    pure, mixed = (state_bytes(engine=engine, precision=precision) for precision in ("bf16", "bf16-mixed"))
+    return pure == mixed
 
 
 def _step_assumptions(plan: Plan) -> Iterator[str]:
