@@ -141,6 +141,22 @@ def test_a_missing_file_names_the_nearest_plan_beside_it(tmp_path):
     assert (caught.value.code, caught.value.fix) == ("plan-not-found", f"use {tmp_path / 'llama.json'}")
 
 
+@pytest.mark.parametrize("missing", ["nope.json", "plan.json", "fows2.yaml", "x.json", "rows_2024.json"])
+def test_a_missing_file_is_not_answered_with_an_unrelated_neighbour(missing, tmp_path):
+    (tmp_path / "rows.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(PlanError) as caught:
+        read_plan(tmp_path / missing)
+    assert caught.value.fix.endswith("make a plan: shardwise plan llama-3.1-8b 8xh100-sxm --out plan.json")
+
+
+@pytest.mark.parametrize(("missing", "near"), [("Plan.json", "plan.yaml"), ("plans.json", "plan.yaml")])
+def test_another_ending_or_letter_is_a_near_name(missing, near, tmp_path):
+    (tmp_path / near).write_text("{}", encoding="utf-8")
+    with pytest.raises(PlanError) as caught:
+        read_plan(tmp_path / missing)
+    assert caught.value.fix == f"use {tmp_path / near}"
+
+
 @pytest.mark.parametrize("source", ["x" * 5000, "a\0b", "."])
 def test_a_path_that_cannot_be_opened_is_refused(source):
     with pytest.raises(PlanError) as caught:

@@ -14,6 +14,8 @@ MAX_YAML_BYTES = 2**18
 """YAML is parsed by slower code."""
 MAX_DEPTH = 24
 YAML_SUFFIXES = (".yaml", ".yml")
+NEAR_NAME_RATIO = 0.8
+"""Two names of five letters that differ in one."""
 MODEL_FIELDS = ".model."
 """How the path of every field of a written-out model starts."""
 
@@ -57,15 +59,21 @@ def _shown(path: Path | str) -> str:
 
 
 def _near_file(path: Path) -> str:
-    """The most similar plan file beside the missing one, as a fix."""
+    """The plan file beside the missing one that differs by a letter or an ending, or how to make one.
+
+    Endings are left out of the comparison: any two names that end in .json would look alike.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only a missing file pays for it
 
     try:
-        beside = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".json", *YAML_SUFFIXES)]
+        files = [entry for entry in path.parent.iterdir() if entry.suffix.lower() in (".json", *YAML_SUFFIXES)]
     except (OSError, ValueError):
-        beside = []
-    near = get_close_matches(path.name, beside, n=1)
-    return f"use {path.parent / near[0]}" if near else "check the path; a plan starts as the output of shardwise plan"
+        files = []
+    beside = {entry.stem.lower(): entry for entry in sorted(files)}
+    near = get_close_matches(path.stem.lower(), beside, n=1, cutoff=NEAR_NAME_RATIO)
+    if near:
+        return f"use {path.parent / beside[near[0]].name}"
+    return "check the path, or make a plan: shardwise plan llama-3.1-8b 8xh100-sxm --out plan.json"
 
 
 def decode_plan(data: bytes, *, name: str) -> str:
