@@ -10,7 +10,6 @@ from shardwise.predict.kernel_rates import (
     ATTENTION_REFERENCE_ROUNDS,
     ATTENTION_TAILS,
     ATTENTION_TILE_ROWS,
-    ELEMENTWISE_FRACTION,
     OPTIMIZER_FRACTION,
     KernelRates,
 )
@@ -52,7 +51,7 @@ class PhaseTimes:
 
 def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> Seconds:
     """Time of one execution of an operation on the device."""
-    fraction = ELEMENTWISE_FRACTION
+    fraction = rates.memory_fraction
     if operation.kind == "optimizer":
         fraction = OPTIMIZER_FRACTION / rates.optimizer_ratio
     if not operation.num_bytes and not operation.flop:

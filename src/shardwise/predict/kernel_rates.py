@@ -21,6 +21,8 @@ from shardwise.units import Seconds
 ELEMENTWISE_FRACTION = 0.76
 """Copies, read and written: 77.5 % of the memory bandwidth on A100, 75.2 % on H100, 72.5 % on GB200 (p2p bandwidth
 test); on our H100 a copy reached 84 %, a fused RMSNorm 71 %, SwiGLU 80 to 90 %."""
+MEMORY_FRACTIONS = (("b200", 0.666),)
+"""Parts with readings of their own: B200 by SimuMax's (``b200_bf16_ceperm.json``, bandwidth, default)."""
 OPTIMIZER_FRACTION = 0.78
 """Fused AdamW in fp32 on one H100."""
 FOREACH_OPTIMIZER_RATIO = 2.8
@@ -160,6 +162,8 @@ class KernelRates:
     """Share of the 16-bit peak that attention holds under the part's power limit."""
     accumulation_ratio: float
     """Time of weight gradients over those in the table."""
+    memory_fraction: float
+    """Share of the memory bandwidth that elementwise kernels reach."""
     num_sms: int
     floor_s: Seconds
     """Shortest time of a kernel on the device."""
@@ -182,6 +186,9 @@ def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled
         attention=_attention_rate(gpu, profile, head_dim),
         attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
+        memory_fraction=next(
+            (share for part, share in MEMORY_FRACTIONS if gpu.id.startswith(part)), ELEMENTWISE_FRACTION
+        ),
         num_sms=gpu.sm_count,
         floor_s=KERNEL_FLOOR_S,
         host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,

@@ -59,9 +59,14 @@ POWER_EXPONENT = 2.9
 SUSTAINED_FLOP_PER_S: FlopPerSecond = 680e12
 """16-bit products of random numbers held for seconds on five H100 of 700 W, two shapes: 667 to 685 (median 680), while
 bursts reach 780 (``2026-11-27-h100-gemm-sustained.csv`` and ``2026-11-28-h100-power.csv``)."""
-SUSTAINED_FP8_FLOP_PER_S: tuple[FlopPerSecond, FlopPerSecond] = (1280e12, 1215e12)
-"""The same in 8 bits, forward (fast accumulation) and backward (Transformer Engine's choice), four shapes on one H100:
-1239 to 1330 and 1135 to 1229 (``2026-11-28-h100-power.csv``)."""
+SUSTAINED_FP8_RATIOS = (1.066, 1.012)
+"""Share of their best shape that 8-bit products hold over that of 16-bit ones, forward (fast accumulation) and backward
+(Transformer Engine's choice): 1,280 and 1,215 of a best 1,403 TFLOP/s against 680 of 795, medians of four shapes on one
+H100 (``2026-11-28-h100-power.csv``)."""
+SUSTAINED_BLACKWELL_FLOP_PER_S: FlopPerSecond = 1150e12
+"""The same on B200 of 1,000 W: nine of ten products of more than 1 TFLOP in SimuMax's table stay below 0.51 of 2,250
+TFLOP/s, while the first ones of each run reach 0.65 and the best shape 0.776."""
+BLACKWELL_W = 1000.0
 SUSTAINED_ATTENTION_RATIO = 0.79
 """Fused attention over products at the same limit: 538 against 680 TFLOP/s (FLOP of the causal half)."""
 
@@ -283,17 +288,23 @@ class ProductRates:
         )
         element_bytes = {"fp8": 1, "tf32": 4, "fp32": 4}.get(product.dtype, 2)
         burst_s = modelled_s(product, machine, element_bytes=element_bytes) * self._ratio(product)
-        held = peak * min(1.0, sustained_share(self._gpu) * self._narrow_ratio(product))
-        return max(burst_s, product.flop / held)
+        held = min(sustained_share(self._gpu) * self._narrow_ratio(product), self._best_share(product.dtype))
+        return max(burst_s, product.flop / (held * peak))
 
-    @staticmethod
-    def _narrow_ratio(product: Product) -> float:
+    def _best_share(self, dtype: Dtype) -> float:
+        """The best product found on the part, which no interpolation may beat."""
+        if self._best is None or dtype not in ("bf16", "fp16", "fp8"):
+            return 1.0
+        return self._best.fp8_fraction or 1.0 if dtype == "fp8" else self._best.fraction
+
+    def _narrow_ratio(self, product: Product) -> float:
         """Share of its own peak a product holds over that of 16 bits; wide ones are not known to be limited."""
         if product.dtype in ("bf16", "fp16"):
             return 1.0
-        if product.dtype not in ("fp8", "fp4"):
+        if product.dtype not in ("fp8", "fp4") or self._best is None:
             return float("inf")
-        return SUSTAINED_FP8_FLOP_PER_S[product.product_pass != "forward"] / (2 * SUSTAINED_FLOP_PER_S)
+        best = self._best.fp8_fraction / self._best.fraction or 1.0
+        return best * SUSTAINED_FP8_RATIOS[product.product_pass != "forward"]
 
     def _ratio(self, product: Product) -> float:
         """Measured over modelled time."""
@@ -307,15 +318,10 @@ class ProductRates:
         scale = 1.0
         if own is None:
             own = _table(self._choice, product.product_pass, "bf16", product.is_grouped)
-            scale = self._dtype_scale(product.dtype)
+            scale = 1 / self._narrow_ratio(product) if product.dtype == "fp8" else 1.0
         if own is None:
             return scale / DEFAULT_GEMM_FRACTION
         return scale * self._part_scale() * own.ratio(product.position)
-
-    def _dtype_scale(self, dtype: Dtype) -> float:
-        """8 bits take a smaller share of their peak where both best shapes are known."""
-        best = self._best
-        return best.fraction / best.fp8_fraction if best and best.fp8_fraction and dtype == "fp8" else 1.0
 
     def _part_scale(self) -> float:
         """Best share of the part in the table over that of this part, where power does not already tell them apart."""
@@ -364,11 +370,14 @@ def best_shape(gpu: Gpu) -> BestShape | None:
 def sustained_share(gpu: Gpu) -> float:
     """Share of the 16-bit peak that long runs of products hold under the part's power limit; 1 where unknown."""
     peak = gpu.peak_flop_per_s("bf16")
-    if not gpu.arch.startswith("Hopper") or not peak:
+    if not peak or not gpu.arch.startswith(("Hopper", "Blackwell")):
         return 1.0
-    held = SUSTAINED_FLOP_PER_S
+    is_hopper = gpu.arch.startswith("Hopper")
+    held = SUSTAINED_FLOP_PER_S if is_hopper else SUSTAINED_BLACKWELL_FLOP_PER_S
+    reference_w = 700.0 if is_hopper else BLACKWELL_W
     if gpu.tdp_w:
-        limit = SUSTAINED_W / 700 * gpu.tdp_w
-        ratio = power_limited_ratio(power_w=limit, reference_w=SUSTAINED_W, idle_w=IDLE_W, exponent=POWER_EXPONENT)
-        held *= ratio
+        drawn = SUSTAINED_W / 700
+        held *= power_limited_ratio(
+            power_w=drawn * gpu.tdp_w, reference_w=drawn * reference_w, idle_w=IDLE_W, exponent=POWER_EXPONENT
+        )
     return min(1.0, held / peak)
