@@ -61,6 +61,15 @@ class Gpu:
         """Dense peak for ``dtype``; 0 when the part has no matrix unit for it."""
         return next((peak.flop_per_s for peak in self.peaks if peak.dtype == dtype), 0.0)
 
+    @property
+    def is_bf16_peak_unpublished(self) -> bool:
+        """Whether the part multiplies bf16 at a rate nobody states, as every part with units for fp8 or fp4 does.
+
+        A V100 has no bf16 rate because it has no bf16 units; a GB10, whose fp4 rate alone is published, has them.
+        """
+        narrower = self.peak_flop_per_s("fp8") or self.peak_flop_per_s("fp4")
+        return self.peak_flop_per_s("bf16") == 0 and narrower > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:

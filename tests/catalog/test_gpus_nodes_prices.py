@@ -160,3 +160,8 @@ def test_an_id_that_is_not_there_is_an_error_with_a_fix(load):
         load("h1000-sxm")
     assert caught.value.code == "cluster-unknown"
     assert caught.value.fix.startswith("list the ids with `shardwise catalog")
+
+
+def test_a_missing_bf16_rate_is_unpublished_only_where_the_part_has_units_for_narrower_floats():
+    """GB10 has fp4 units and no published bf16 rate; Volta and Turing have no bf16 units."""
+    assert [gpu.id for gpu in load_gpus() if gpu.is_bf16_peak_unpublished] == ["gb10-spark"]

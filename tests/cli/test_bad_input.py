@@ -99,6 +99,8 @@ def test_a_model_without_a_cluster_is_told_what_is_missing(command, capsys):
         (["--seq-len", "1" + "0" * 30], "plan-out-of-range"),
         (["--tokens", "nan"], "cli-usage"),
         (["--tokens=-5T"], "plan-out-of-range"),
+        (["--tokens", "-1T"], "plan-out-of-range"),
+        (["--lora-dropout-fraction", "-.5"], "plan-out-of-range"),
         (["--precision", "int3"], "cli-usage"),
         (["--stage-layers", "a,b"], "cli-usage"),
         (["--engine", "jax"], "cli-usage"),
@@ -161,3 +163,34 @@ def test_a_plan_file_of_100_megabytes_is_refused_unread(tmp_path, capsys):
 def test_each_command_refuses_its_own_impossibilities(words, code, capsys):
     found, _ = refused(words, capsys)
     assert found == code
+
+
+@pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "cost"])
+@pytest.mark.parametrize("name", ["-", "plan.yaml", "plan.json", "plans.jsonl"])
+def test_a_plan_beside_a_cluster_is_refused_because_it_names_its_own(command, name, tmp_path, capsys):
+    source = name if name == "-" else str(tmp_path / name)
+    if name != "-":
+        (tmp_path / name).write_text(plan_with(), encoding="utf-8")
+    code, message = refused([command, source, "16xh100-sxm"], capsys)
+    assert code == "cli-usage"
+    assert message.endswith("names its own cluster, but 16xh100-sxm was given beside it")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--num-gpus", "1000000000"], "cost-gpus"),
+        (["--num-gpus", "8", "--mfu", "1e-300"], "cost-mfu"),
+        (["--num-gpus", "8", "--mfu", "-.4"], "cost-mfu"),
+        (["--num-gpus", "8", "--goodput", "1e-9"], "cost-goodput"),
+        (["--num-gpus", "8", "--mfu", "nan"], "cost-mfu"),
+    ],
+)
+def test_a_cost_that_no_cluster_could_run_up_is_refused(words, code, capsys):
+    assert refused(["cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--tokens", "1T", *words], capsys)[0] == code
+
+
+def test_a_share_of_a_peak_that_nobody_published_is_refused(capsys):
+    code, message = refused(["cost", "llama-3.1-8b", "dgx-spark", "--tokens", "1T"], capsys)
+    assert code == "cost-no-peak"
+    assert "bf16 peak of gb10-spark" in message

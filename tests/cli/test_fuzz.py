@@ -71,22 +71,22 @@ def numbers(value: object) -> Iterator[float]:
 def answer(line: str) -> dict[str, object]:
     """What a line of a JSONL file is answered with, written and read back as strict JSON."""
     (plan,) = read_plan_lines([line])
-    return json.loads(json_line(line_object(plan)))
+    return json.loads(json_line(line_object(plan, line_number=1)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(plan=PLANS)
 def test_every_plan_is_answered_with_finite_numbers_or_an_error(plan):
     written = answer(json.dumps(plan))
     if "schema" in written:
         assert all(math.isfinite(number) and number >= 0 for number in numbers(written))
     else:
-        assert list(written) == ["ok", "error", "code", "fix"]
+        assert list(written) == ["ok", "error", "code", "fix", "line"]
         assert all(isinstance(written[name], str) and written[name] for name in ("error", "code", "fix"))
         assert "\n" not in str(written["error"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and "\n" not in text))
 def test_every_line_of_text_is_answered(text):
-    assert list(answer(text)) == ["ok", "error", "code", "fix"]
+    assert list(answer(text)) == ["ok", "error", "code", "fix", "line"]

@@ -119,6 +119,24 @@ def test_a_full_disk_is_one_sentence(words):
     )
 
 
+@pytest.mark.parametrize("words", ["--help", "predict llama-3.1-8b 8xh100-sxm", "nonsense"])
+def test_a_closed_standard_output_is_one_sentence(words):
+    command = f"{sys.executable} -m shardwise {words} >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "error: the answer cannot be written: standard output is closed [output-path]\n  fix: "
+    )
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_closed_standard_error_changes_nothing_but_the_messages():
+    for words, exit_code in (("--version", 0), ("nonsense", 2)):
+        command = f"{sys.executable} -m shardwise {words} 2>&-"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (exit_code, "")
+
+
 def test_a_closed_standard_input_is_told():
     command = f"{sys.executable} -m shardwise predict - <&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

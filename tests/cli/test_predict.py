@@ -115,7 +115,30 @@ def test_many_plans_are_answered_in_order_and_errors_keep_their_line(tmp_path, c
     assert [written.get("code") for written in answers][1] == "plan-syntax"
     assert [next(iter(written)) for written in answers] == ["schema", "ok", "ok", "schema"]
     for written in answers[1:3]:
-        assert list(written) == ["ok", "error", "code", "fix"]
+        assert list(written) == ["ok", "error", "code", "fix", "line"]
+    assert [written["line"] for written in answers[1:3]] == [2, 4]
+
+
+def test_blank_lines_on_standard_input_count(pipe, capsys):
+    pipe("\n".join(["", json.dumps(PLAN), "", "nonsense", json.dumps({**PLAN, "layout": {"tp": 7}})]))
+    assert main(["predict", "-"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [written.get("line") for written in answers] == [None, 4, 5]
+    assert answers[1]["error"].startswith("line 4 is not JSON")
+
+
+def test_jsonl_answers_a_single_line_with_a_single_line(pipe, tmp_path, capsys):
+    path = tmp_path / "plans.txt"
+    path.write_text(json.dumps(PLAN), encoding="utf-8")
+    pipe("nonsense")
+    assert main(["predict", str(path), "--jsonl"]) == main(["predict", "-", "--jsonl"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [written.get("line") for written in answers] == [None, 1]
+
+
+def test_jsonl_does_not_go_with_a_model(capsys):
+    assert main(["predict", "llama-3.1-8b", "8xh100-sxm", "--jsonl"]) == 2
+    assert "write --json" in capsys.readouterr().err
 
 
 def test_json_lines_on_standard_input_are_many_plans(pipe, capsys):

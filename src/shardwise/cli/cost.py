@@ -115,9 +115,9 @@ def _require_published_peak(gpu: "Gpu") -> None:
     """
     from shardwise.errors import RecipeError
 
-    if gpu.is_peak_unpublished("bf16"):
+    if gpu.is_bf16_peak_unpublished:
         raise RecipeError(
-            f"the bf16 peak of {gpu.id} is not published in any source of the catalogue, so an MFU is a share of nothing",
+            f"no source of the catalogue publishes the bf16 peak of {gpu.id}, so an MFU is a share of nothing",
             code="cost-no-peak",
             fix="give its rate as bf16_flop_per_s in a cluster file and name that as CLUSTER",
         )

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from pathlib import Path
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; the only place that catches what went wrong."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if sys.stderr is None:  # closed by the caller, who wants no messages
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the program runs
     if sys.stdout is None:
         return _refuse_closed_output()
     _show_what_the_terminal_cannot()

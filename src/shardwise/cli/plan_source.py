@@ -24,6 +24,7 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
     if arguments.cluster is not None:
         from shardwise.plan_file import read_plan
 
+        require_model(arguments.source, beside=arguments.cluster)
         named = {"model": arguments.source, "cluster": arguments.cluster, "recipe": {}}
         return read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
     return read_source(arguments.source, given_parts(arguments))

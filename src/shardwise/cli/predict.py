@@ -57,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction of one plan, or one line for each of many."""
     if arguments.cluster is not None:
+        if arguments.is_jsonl:
+            raise UsageError("--jsonl reads plans, one a line, not a MODEL", code="cli-usage", fix="write --json")
         return _answer(plan_from(arguments), arguments)
     if arguments.source == STANDARD_INPUT:
         return _answer_standard_input(arguments)
@@ -71,10 +73,10 @@ def _answer_standard_input(arguments: argparse.Namespace) -> int:
     """One plan, or many where the first line is a whole one and more follow."""
     lines = standard_input_lines()
     ahead, num_texts = [], 0
-    for line in lines:
+    for line in () if arguments.is_jsonl else lines:
         ahead.append(line)
         num_texts += bool(line.strip())
-        if arguments.is_jsonl or num_texts == 2 or (num_texts == 1 and not _is_object(line)):
+        if num_texts == 2 or (line.strip() and not _is_object(line)):
             break
     if arguments.is_jsonl or num_texts == 2:
         from shardwise.plan_file.read import numbered_plan_lines

@@ -92,6 +92,14 @@ def read_plan_lines(lines: Iterable[bytes | str], *, folder: Path | None = None)
 
     Equal models and clusters are read once and shared.
     """
+    for _, answer in numbered_plan_lines(lines, folder=folder):
+        yield answer
+
+
+def numbered_plan_lines(
+    lines: Iterable[bytes | str], *, folder: Path | None = None
+) -> Iterator[tuple[int, Plan | ShardwiseError]]:
+    """What :func:`read_plan_lines` yields, each answer after the number of its line, the first being 1."""
     readers = Readers(model=lru_cache(maxsize=64)(_read_model), cluster=lru_cache(maxsize=64)(_read_cluster))
     for number, line in enumerate(lines, start=1):
         if line.strip():
