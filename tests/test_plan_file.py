@@ -266,7 +266,7 @@ def test_no_name_of_another_tool_means_two_fields():
 
 
 @given(recipes(), layouts(), ENGINES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_writing_and_reading_changes_nothing(recipe, layout, engine):
     written_layout = (
         layout if layout.stage_layers is None or min(layout.stage_layers) > 0 else replace(layout, stage_layers=None)

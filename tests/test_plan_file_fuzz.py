@@ -5,7 +5,7 @@ from copy import deepcopy
 from math import isfinite
 
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import ShardwiseError
@@ -14,7 +14,7 @@ from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines
 from shardwise.rules import find_refusals
 from strategies import plan_documents
 
-FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=200)
 
 
 def is_well_formed(answer):

@@ -3,7 +3,7 @@
 import time
 from math import isfinite
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan_file import read_plan
@@ -12,7 +12,7 @@ from shardwise.render.json_prediction import prediction_object
 from shardwise.rules import find_errors
 from strategies import plan_documents, valid_plans
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=100)
 
 
 def unsound_numbers(tree, path=""):

@@ -5,7 +5,7 @@ import math
 from dataclasses import fields, is_dataclass
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwise.catalog import load_gpus, load_nodes, read_cluster
@@ -84,7 +84,6 @@ def assert_sound(cluster):
     assert read_cluster(json.loads(cluster.spec_json)) == cluster
 
 
-@settings(deadline=None)
 @given(TEXTS)
 @example("1" * 5000 + "xh100-sxm")
 @example("{" * 3000)
@@ -98,7 +97,6 @@ def test_any_text_is_read_or_refused(text):
         assert_sound(cluster)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), ANYTHING, max_size=5))
 def test_any_mapping_is_read_or_refused(mapping):
     cluster = read_or_refuse(mapping)
@@ -106,7 +104,6 @@ def test_any_mapping_is_read_or_refused(mapping):
         assert_sound(cluster)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(GPU_IDS),
     st.dictionaries(st.sampled_from([field.key for field in GPU_FIELDS]), st.floats(), max_size=4),

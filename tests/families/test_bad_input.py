@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import ModelError
@@ -185,7 +185,7 @@ def read_or_refuse(source):
     return None
 
 
-@settings(max_examples=400, deadline=20_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(
     model_type=st.sampled_from(sorted([*FAMILIES, *WRAPPERS])),
     changes=st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=4),
@@ -199,7 +199,7 @@ def test_any_junk_in_any_family_is_a_model_or_a_refusal(model_type, changes):
         assert json.loads(model.spec_json)
 
 
-@settings(max_examples=200, deadline=20_000)
+@settings(max_examples=200)
 @given(source=st.dictionaries(st.text(max_size=8), JUNK, max_size=5))
 def test_any_mapping_is_a_model_or_a_refusal(source):
     read_or_refuse(source)

@@ -1,6 +1,6 @@
 """Two roads: the sum over named weights equals the closed forms of the literature, for any sizes."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.families import read_model
@@ -26,7 +26,6 @@ def llama_fields(s):
     }
 
 
-@settings(deadline=None)
 @given(s=sizes("heads", "head_dim", "layers", "vocab", "positions"))
 def test_gpt2_is_twelve_squares_and_thirteen_vectors_per_block(s):
     h = s["heads"] * s["head_dim"]
@@ -35,7 +34,6 @@ def test_gpt2_is_twelve_squares_and_thirteen_vectors_per_block(s):
     assert model.num_params == s["vocab"] * h + s["positions"] * h + s["layers"] * (12 * h * h + 13 * h) + 2 * h
 
 
-@settings(deadline=None)
 @given(s=sizes("kv_heads", "group", "head_dim", "hidden", "width", "layers", "vocab"), tied=st.booleans())
 def test_llama_with_grouped_heads_of_any_width(s, tied):
     model = read_model(llama_fields(s) | {"model_type": "llama", "tie_word_embeddings": tied})
@@ -44,7 +42,6 @@ def test_llama_with_grouped_heads_of_any_width(s, tied):
     assert model.num_params == (1 if tied else 2) * s["vocab"] * h + s["layers"] * block + h
 
 
-@settings(deadline=None)
 @given(s=sizes("kv_heads", "group", "head_dim", "hidden", "width", "layers", "vocab"))
 def test_qkv_biases_and_query_key_norms_add_their_vectors(s):
     plain = read_model(llama_fields(s) | {"model_type": "mistral"}).num_params
@@ -55,7 +52,6 @@ def test_qkv_biases_and_query_key_norms_add_their_vectors(s):
     assert normed - plain == s["layers"] * 2 * s["head_dim"]
 
 
-@settings(deadline=None)
 @given(s=sizes("kv_heads", "group", "head_dim", "hidden", "width", "layers", "vocab"), extra=FEW, top_k=FEW)
 def test_experts_replace_the_dense_feed_forward_part(s, extra, top_k):
     num_experts = top_k + extra
@@ -68,7 +64,6 @@ def test_experts_replace_the_dense_feed_forward_part(s, extra, top_k):
     assert model.num_active_params - dense.num_params == s["layers"] * ((top_k - 1) * expert + router)
 
 
-@settings(deadline=None)
 @given(s=sizes("heads", "q_rank", "kv_rank", "nope", "rope", "value", "hidden"))
 def test_latent_attention_is_its_low_rank_factors(s):
     """``h q + q + q a (n + r) + h (c + r) + c + c a (n + v) + a v h``: arXiv:2405.04434 section 2.1."""
@@ -83,7 +78,6 @@ def test_latent_attention_is_its_low_rank_factors(s):
     assert model.num_params == attention + feed_forward + norms + table
 
 
-@settings(deadline=None)
 @given(s=sizes("heads", "head_dim", "hidden", "width", "layers", "decoder_layers", "vocab"), tied=st.booleans())
 def test_t5_with_any_depth_of_either_stack(s, tied):
     a, d, h, f, depth, decoder_depth, vocab = s.values()
@@ -97,7 +91,6 @@ def test_t5_with_any_depth_of_either_stack(s, tied):
     assert model.num_params == tables + depth * encoder + decoder_depth * decoder + last_norms + position_biases
 
 
-@settings(deadline=None)
 @given(s=sizes("hidden", "state", "kernel", "layers", "vocab", "rank"))
 def test_mamba_is_its_six_matrices(s):
     """``2 h e + e k + e + e (r + 2 n) + r e + e + e n + e + e h + h`` with ``e = 2 h``: arXiv:2312.00752 figure 3."""

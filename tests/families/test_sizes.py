@@ -1,7 +1,7 @@
 """Bare sizes: a typical shape whose exact count is close to the asked one, and that says so."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import ModelError
@@ -29,7 +29,6 @@ def test_a_size_is_a_number_and_a_letter(text, num_params):
     assert size_of_text(text) == num_params
 
 
-@settings(deadline=None)
 @given(exponent=st.floats(7, 14))
 def test_the_exact_count_is_within_one_percent(exponent):
     asked = 10**exponent

@@ -47,7 +47,7 @@ def small_plans(draw):
 
 
 @given(small_plans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_components_sum_to_what_the_device_holds(chosen):
     for stage in predict_memory(chosen).stages:
         assert [entry.component for entry in stage.components] == list(MEMORY_COMPONENTS)
@@ -58,7 +58,7 @@ def test_components_sum_to_what_the_device_holds(chosen):
 
 
 @given(small_plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_allocated_never_exceeds_reserved_nor_reserved_the_device(chosen):
     for stage in predict_memory(chosen).stages:
         assert 0 < stage.peak_allocated_bytes <= stage.peak_reserved_bytes <= stage.device_used_bytes
@@ -66,7 +66,7 @@ def test_allocated_never_exceeds_reserved_nor_reserved_the_device(chosen):
 
 
 @given(small_plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_larger_micro_batch_never_needs_less(chosen):
     recipe = chosen.recipe
     larger = replace(
@@ -79,7 +79,7 @@ def test_a_larger_micro_batch_never_needs_less(chosen):
 
 
 @given(small_plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_recomputing_everything_keeps_fewer_activations_between_forward_and_backward(chosen):
     def forward_bytes(recompute):
         changed = replace(chosen, recipe=replace(chosen.recipe, recompute=recompute))

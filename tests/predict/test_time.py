@@ -62,7 +62,7 @@ LAYOUTS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     layout=LAYOUTS,
     engine=st.sampled_from(ENGINES),
@@ -94,7 +94,7 @@ def test_every_plan_has_a_finite_time_whose_parts_add_up(layout, engine, micro_b
     assert throughput.tokens_per_s == pytest.approx(plan.tokens_per_step / time.step_s)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(layout=LAYOUTS, engine=st.sampled_from(ENGINES))
 def test_better_links_and_memory_are_never_slower(layout, engine):
     plan = plan_of(layout, engine=engine, global_batch_size=4 * layout.data_parallel_size, offload="optimizer")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.samples import make_plan
@@ -13,7 +13,7 @@ from shardwise.rules import apply_changes, describe_changes, find_errors, find_r
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, complete
 from strategies import plans, runnable_plans
 
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=60)
 
 
 def check_neighbours(plan):
@@ -73,7 +73,7 @@ def test_errors_come_before_warnings(plan):
 
 
 @given(runnable_plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_plan_that_divides_everything_is_not_refused(plan):
     assert find_errors(plan) == ()
     require_valid(plan)

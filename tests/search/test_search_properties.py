@@ -2,7 +2,7 @@
 
 from math import isfinite
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog import read_cluster
@@ -33,7 +33,7 @@ degrees = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     model=st.sampled_from(MODELS),
     cluster=st.sampled_from(CLUSTERS),

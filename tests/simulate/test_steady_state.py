@@ -39,7 +39,7 @@ def test_the_step_is_the_same_and_really_was_not_run_in_full(name, vpp, last, se
         assert (one.first_start_s, one.last_end_s) == pytest.approx((other.first_start_s, other.last_end_s), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases(), st.integers(20, 60))
 def test_uneven_pipelines_are_extrapolated_exactly_or_run_in_full(case, rounds):
     asked, times = case
@@ -49,7 +49,7 @@ def test_uneven_pipelines_are_extrapolated_exactly_or_run_in_full(case, rounds):
     assert [one.busy_s for one in short.ranks] == pytest.approx([one.busy_s for one in full.ranks], rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_stages_of_nearly_the_same_length_are_no_trap(data):
     """Slack of a thousandth of a stage takes long to be used up: the shift must not be believed too early."""
