@@ -216,7 +216,9 @@ def test_f19_a_32b_model_needs_sixteen_cards_and_not_at_32k():
         [65.5, 32.8], rel=0.01
     )
     assert not predict_memory(eight).fits_device
-    assert predict_memory(short).fits_device or predict_memory(short).is_borderline
+    # The authors ran 20,000 tokens; ours is 1.8 % above the card, inside the band (docs/memory.md, "differs").
+    assert predict_memory(short).is_borderline
+    assert predict_memory(short).needed_bytes / GIB == pytest.approx(80.6, rel=0.02)
     assert not predict_memory(long).fits_device
     assert not predict_memory(long).is_borderline
     one_copy = next(tensor for tensor in plan_tensors(short) if tensor.name == "logits, fp32")
@@ -297,6 +299,36 @@ def test_f30_from_8_to_128_gpus_only_the_states_shrink():
         states_gib = engine_states(asked).total_bytes / num_gpus / GIB
         assert states_gib == pytest.approx({8: 14.96, 128: 0.93}[num_gpus], abs=0.01)
     assert per_gpu[8] - per_gpu[128] == pytest.approx(15.4, rel=0.12)
+
+
+@pytest.mark.parametrize("num_gpus", [8, 128])
+def test_f30_on_80_gb_cards_we_say_it_fits_where_the_published_answer_goes_by_what_was_reserved(num_gpus):
+    """Published: no on 8, yes on 128. 82.4 GiB were reserved on 96 GB; cached blocks are given back when a card is full.
+
+    docs/memory.md, "Where it differs from public answers", says what would prove us wrong.
+    """
+    roomy, tight = (
+        predict_memory(
+            plan(
+                "llama-3.1-8b",
+                f"{num_gpus}x{card}",
+                "torchtitan",
+                Layout(dp_shard=num_gpus),
+                seq_len=8192,
+                micro_batch_size=2,
+                recompute="selective",
+                compile=False,
+            )
+        )
+        for card in ("h100-96-hbm2e", "h100-sxm")
+    )
+    reserved_gib, needed_gib = {8: (82.4, 70.0), 128: (67.0, 59.5)}[num_gpus]
+    assert roomy.worst.peak_reserved_bytes / GIB == pytest.approx(reserved_gib, rel=0.02)
+    assert (roomy.worst.peak_reserved_bytes > tight.capacity_bytes) is (num_gpus == 8)
+    assert tight.needed_bytes / GIB == pytest.approx(needed_gib, rel=0.02)
+    assert tight.fits_device
+    assert not tight.is_borderline
+    assert (tight.worst.device_used_bytes == tight.capacity_bytes) is (num_gpus == 8)
 
 
 @pytest.mark.parametrize(("micro_batch_size", "seq_len"), [(3, 2048), (1, 4096), (1, 8192), (6, 1024)])
