@@ -303,7 +303,7 @@ def test_f30_from_8_to_128_gpus_only_the_states_shrink():
 
 @pytest.mark.parametrize("num_gpus", [8, 128])
 def test_f30_on_80_gb_cards_we_say_it_fits_where_the_published_answer_goes_by_what_was_reserved(num_gpus):
-    """Published: no on 8, yes on 128. 82.4 GiB were reserved on 96 GB; cached blocks are given back when a card is full.
+    """Published: no on 8, yes on 128. 82.4 GiB were reserved on 96 GB; a full card gets its cached blocks back.
 
     docs/memory.md, "Where it differs from public answers", says what would prove us wrong.
     """
