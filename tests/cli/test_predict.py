@@ -192,3 +192,20 @@ def test_text_for_an_encoding_without_line_characters_still_prints(plan_file, mo
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert main(["predict", str(plan_file)]) == 0
     assert b"It fits" in written.getvalue()
+
+
+def test_a_single_line_on_standard_input_is_one_plan_like_a_file(pipe, plan_file, capsys):
+    pipe(json.dumps(PLAN) + "\n")
+    piped = main(["predict", "-"]), capsys.readouterr().out
+    assert piped == (main(["predict", str(plan_file)]), capsys.readouterr().out)
+    assert piped[1].startswith("model ")
+    pipe(json.dumps(TOO_BIG) + "\n")
+    assert main(["predict", "-", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["fits"] is False
+
+
+def test_the_help_says_how_standard_input_is_read(capsys):
+    assert main(["predict", "--help"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Standard input that holds a single plan" in page
+    assert "writes --jsonl" in page

@@ -3,6 +3,10 @@
 A PLAN that ends in .jsonl (or several JSON lines on standard input, or any with --jsonl) is answered by one JSON line a
 plan, in order. A plan that cannot be used is answered by an error object that names its line, and the exit code is
 still 0.
+
+Standard input that holds a single plan, be it one line of JSON, several, or YAML, is answered like a plan file: as
+text, or as one JSON document with --json; exit code 3 says that it does not fit, 2 that it cannot be used. A program
+that pipes any number of lines, one included, writes --jsonl.
 """
 
 import argparse
