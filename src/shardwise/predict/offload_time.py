@@ -1,10 +1,13 @@
 """What a step waits for when states or activations live in host memory or on drives."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
 from shardwise.formulas.offload_time import cpu_adam_s, host_transfer_s, nvme_step_s
-from shardwise.predict.compute import PhaseTimes
+from shardwise.predict.pass_time import pass_time
+from shardwise.predict.passes import PassCall, Piece
+from shardwise.predict.stage_passes import StageWork, plain_runs
 from shardwise.step.activation_tensors import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
@@ -20,6 +23,8 @@ NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
 NVME_WRITE_BYTES_PER_S: BytesPerSecond = 2.04e9
 """One drive (stas00/ml-engineering, storage: fio on a Samsung 980 PRO)."""
 ASSUMED_DRIVES_PER_NODE = 4
+TO_DEVICE, TO_HOST = "to the device", "to the host"
+"""The streams of copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,40 +42,89 @@ class OffloadTime:
         return self.copies_s + self.update_s
 
 
-def offload_time(context: StageContext, compute: PhaseTimes) -> OffloadTime:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopies:
+    """Bytes that one rank exchanges with its host."""
+
+    activation_bytes: float
+    """To the host in the forward and back in the backward of every micro-batch."""
+    parameter_bytes: float
+    """To the device in every pass of every micro-batch."""
+    gradient_bytes: float
+    """To the host in the last backward."""
+    weight_bytes: float
+    """To the device after the update."""
+
+
+def host_copies(context: StageContext) -> HostCopies:
+    """What a recipe moves: activations, gradients, and weights either streamed or returned after the update."""
+    offload, states = context.plan.recipe.offload, context.states
+    activation_bytes = 0.0
+    if context.plan.recipe.activation_offload:
+        totals = sum(kept_per_run(context))
+        activation_bytes = totals - resident(context, totals)
+    shard = trained_elements(context).shard if offload != "none" else 0
+    is_streamed = offload in ("parameters", "nvme")
+    return HostCopies(
+        activation_bytes=activation_bytes,
+        parameter_bytes=shard * states.compute_bytes if is_streamed else 0,
+        gradient_bytes=shard * states.gradient_bytes,
+        weight_bytes=shard * states.weight_bytes if offload == "optimizer" else 0,
+    )
+
+
+def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     """Waiting of one stage's rank: zero when nothing is offloaded.
 
-    Gradients leave while backward runs, activations while forward runs and come back under backward, parameters are
-    streamed under both; the update and the way back of the weights hide under nothing (DeepSpeed without delayed
-    parameter update).
+    Copies run on two streams, one a direction, beside the blocks they belong to: parameters and activations come back
+    one block ahead, activations and gradients leave after their block. The update and the way back of the weights hide
+    under nothing (DeepSpeed without delayed parameter update).
     """
-    plan, states = context.plan, context.states
-    offload = plan.recipe.offload
-    link = plan.cluster.gpu.pcie_bandwidth_bytes_per_s * HOST_LINK_FRACTION
-    forward_copies = backward_copies = after_copies = 0.0
-    update_s = 0.0
-    if plan.recipe.activation_offload:
-        totals = sum(kept_per_run(context))
-        moved = (totals - resident(context, totals)) * plan.num_microbatches
-        forward_copies += moved
-        backward_copies += moved
-    if offload != "none":
-        shard = trained_elements(context).shard
-        backward_copies += shard * states.gradient_bytes
-        update_s = _update_s(shard, plan.cluster, on_drives=offload == "nvme")
-        if offload == "optimizer":
-            after_copies += shard * states.weight_bytes
-        else:
-            streamed = shard * states.compute_bytes * plan.num_microbatches
-            forward_copies += streamed
-            backward_copies += streamed
-    busy_s = compute.backward_s + compute.recompute_s
-    copies_s = (
-        max(0.0, host_transfer_s(num_bytes=forward_copies, link_bandwidth_bytes_per_s=link) - compute.forward_s)
-        + max(0.0, host_transfer_s(num_bytes=backward_copies, link_bandwidth_bytes_per_s=link) - busy_s)
-        + host_transfer_s(num_bytes=after_copies, link_bandwidth_bytes_per_s=link)
+    plan = context.plan
+    copies = host_copies(context)
+    rounds = plan.num_microbatches
+    returning_s = copy_s(context, copies.parameter_bytes + copies.activation_bytes)
+    coming_s, leaving_s = copy_s(context, copies.parameter_bytes), copy_s(context, copies.activation_bytes)
+    forward_s = _exposed_s(plain_runs(context, work, "forward"), work, coming_s, leaving_s)
+    backward = plain_runs(context, work, "backward")
+    last_s = _exposed_s(backward, work, returning_s, copy_s(context, copies.gradient_bytes))
+    others_s = _exposed_s(backward, work, returning_s, 0.0) if rounds > 1 else 0.0
+    return OffloadTime(
+        copies_s=rounds * forward_s + (rounds - 1) * others_s + last_s + copy_s(context, copies.weight_bytes),
+        update_s=_update_s(trained_elements(context).shard, plan.cluster, on_drives=plan.recipe.offload == "nvme")
+        if plan.recipe.offload != "none"
+        else 0.0,
     )
-    return OffloadTime(copies_s=copies_s, update_s=update_s)
+
+
+def copy_s(context: StageContext, num_bytes: float) -> Seconds:
+    """Time of a copy to or from the host."""
+    link = context.plan.cluster.gpu.pcie_bandwidth_bytes_per_s * HOST_LINK_FRACTION
+    return host_transfer_s(num_bytes=num_bytes, link_bandwidth_bytes_per_s=link)
+
+
+def _exposed_s(runs: Sequence[Piece], work: StageWork, coming_s: Seconds, leaving_s: Seconds) -> Seconds:
+    """What copies add to a pass, divided evenly among its blocks."""
+    if not coming_s and not leaving_s:
+        return 0.0
+    share = 1 / max(1, work.num_blocks)
+    with_copies = [
+        replace(
+            piece,
+            gathers=(_copy(TO_DEVICE, share * coming_s),),
+            reductions=(_copy(TO_HOST, share * leaving_s),),
+        )
+        for piece in runs[1:-1]
+    ]
+    time = pass_time((runs[0], *with_copies, runs[-1]), is_throttled=True)
+    return max(0.0, time.duration_s - time.line_s)
+
+
+def _copy(direction: str, duration_s: Seconds) -> PassCall:
+    """Copy engines take nothing from the multiprocessors, so nobody is slowed."""
+    return PassCall(
+        name=f"copies {direction}", kind="offload", axis=direction, duration_s=duration_s, slowdown_ratio=1.0
+    )
 
 
 def _update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from shardwise.simulate.contention import Contention
 from shardwise.simulate.engine import Task
 from shardwise.simulate.spans import SpanCategory
-from shardwise.step.inventory import Axis, CollectiveKind
 from shardwise.units import Seconds
 
 COMPUTE = "compute"
@@ -27,11 +26,12 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCall:
-    """Collectives of one piece, one after the other."""
+    """Collectives of one piece, one after the other; or its copies to or from the host."""
 
     name: str
-    kind: CollectiveKind
-    axis: Axis
+    kind: SpanCategory
+    axis: str
+    """Its stream: an axis of the layout, or a direction of copies."""
     duration_s: Seconds
     slowdown_ratio: float
     """While it and computation run together."""

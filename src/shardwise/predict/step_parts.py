@@ -12,6 +12,7 @@ from shardwise.predict.pipeline_time import (
     pipeline_time_s,
 )
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
+from shardwise.predict.stage_work import stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.placement import Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
@@ -68,7 +69,7 @@ def step_parts(plan: Plan) -> StepParts:
     stages = pipeline_stages(model=plan.model, layout=plan.layout)
     clock = StageClock(plan)
     times = tuple(clock.stage_time(stage) for stage in stages)
-    offloads = _offloads(plan, stages, times)
+    offloads = _offloads(plan, stages, clock)
     critical = max(range(len(stages)), key=lambda index: own_s(times[index], offloads[index]))
     bubble_s, sends_s = _waiting_s(plan, stages, times, critical)
     return StepParts(
@@ -82,12 +83,13 @@ def step_parts(plan: Plan) -> StepParts:
     )
 
 
-def _offloads(plan: Plan, stages: Sequence[Stage], times: Sequence[StageTime]) -> tuple[OffloadTime, ...]:
+def _offloads(plan: Plan, stages: Sequence[Stage], clock: StageClock) -> tuple[OffloadTime, ...]:
     if plan.recipe.offload == "none" and not plan.recipe.activation_offload:
         return (OffloadTime(copies_s=0.0, update_s=0.0),) * len(stages)
+    contexts = [StageContext(plan=plan, stage=stage) for stage in stages]
     return tuple(
-        offload_time(StageContext(plan=plan, stage=stage), time.compute)
-        for stage, time in zip(stages, times, strict=True)
+        offload_time(context, stage_work(context, clock.work_book(context), clock.timed_calls(context)))
+        for context in contexts
     )
 
 

@@ -275,7 +275,7 @@ def _call_span(stage: int, call: CollectiveTime, start_s: Seconds, duration_s: S
 
 def _host_spans(stage: int, offload: OffloadTime, start_s: Seconds) -> Iterator[Span]:
     for name, duration_s in (
-        ("copies to and from the host", offload.copies_s),
+        ("copies that nothing hides", offload.copies_s),
         ("update on the host", offload.update_s),
     ):
         if duration_s:

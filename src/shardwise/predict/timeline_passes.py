@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.plan import Plan
+from shardwise.predict.offload_time import TO_DEVICE, TO_HOST, copy_s, host_copies
 from shardwise.predict.passes import PassCall, Piece, pass_program
 from shardwise.predict.stage_passes import StagePass, StageWork, plain_runs, stage_passes
 from shardwise.predict.stage_time import DATA_AXES
@@ -67,6 +68,30 @@ class StagePasses:
                 chunk=span.chunk,
             )
         yield from self._hidden(stage, span, key.phase)
+        yield from self._copies(stage, span, key.phase)
+
+    def _copies(self, stage: int, span: Span, phase: OperationPhase) -> Iterator[Span]:
+        """Copies to and from the host, as far as they run beside the pass."""
+        recipe = self._plan.recipe
+        if recipe.offload == "none" and not recipe.activation_offload:
+            return
+        context, _ = self._work(stage)
+        copies = host_copies(context)
+        is_last = span.micro_batch == self._plan.num_microbatches - 1
+        coming = copies.parameter_bytes + (copies.activation_bytes if phase == "backward" else 0.0)
+        leaving = copies.activation_bytes if phase == "forward" else copies.gradient_bytes if is_last else 0.0
+        num_chunks = len(context.stage.chunks)
+        for direction, num_bytes in ((TO_DEVICE, coming), (TO_HOST, leaving)):
+            if num_bytes:
+                yield Span(
+                    stream=f"stage {stage}/{direction}",
+                    name=f"copies {direction}",
+                    category="offload",
+                    start_s=span.start_s,
+                    end_s=span.start_s + min(span.duration_s, copy_s(context, num_bytes) / num_chunks),
+                    micro_batch=span.micro_batch,
+                    chunk=span.chunk,
+                )
 
     def _hidden(self, stage: int, span: Span, phase: OperationPhase) -> Iterator[Span]:
         """Exchanges of the micro-batch that run under its computation, such as a ring of context parallelism."""

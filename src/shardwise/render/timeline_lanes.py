@@ -5,7 +5,20 @@ from dataclasses import dataclass
 from shardwise.predict.timeline import StepTimeline, TimelineRank
 from shardwise.simulate.spans import Span, SpanCategory
 
-STREAM_ORDER = ("compute", "tp", "cp", "ep", "dp_shard", "dp_replicate", "pp", "pp forward", "pp backward", "host")
+STREAM_ORDER = (
+    "compute",
+    "tp",
+    "cp",
+    "ep",
+    "dp_shard",
+    "dp_replicate",
+    "pp",
+    "pp forward",
+    "pp backward",
+    "to the device",
+    "to the host",
+    "host",
+)
 SPAN_COLOURS: dict[SpanCategory, str] = {
     "forward": "#0072b2",
     "backward": "#009e73",
