@@ -5,6 +5,7 @@ import pytest
 from shardwise.catalog import read_cluster
 from shardwise.explain.explanation import explain
 from shardwise.explain.state_counts import counted_states, engine_states, textbook_states
+from shardwise.explain.strategy import advise
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -81,3 +82,13 @@ def test_a_single_rank_is_warned_in_its_own_convention():
     engine = plan("7B", cluster="h100-sxm", layout=Layout(zero_stage=3), convention="engine")
     caution = next(finding for finding in explain(engine).findings if "divides nothing" in finding.claim)
     assert "all 16 bytes per parameter" in caution.claim
+
+
+def test_strategies_are_compared_in_the_convention_that_was_asked_for():
+    """70e9 x 12 bytes are 840 GB, over 80e9 10.5; by ZeRO-3 on 8 GPUs 105 GB, which are 97.79 GiB."""
+    asked = plan("70B")
+    one, ladder = advise(model=asked.model, cluster=asked.cluster, recipe=asked.recipe, engine=asked.engine)[:2]
+    assert one.claim.endswith("10.5 times that.")
+    assert one.because.startswith("the textbook counts 12 bytes per parameter")
+    assert "97.79 GiB with ZeRO-3" in ladder.claim
+    assert "stage 1 divides the optimizer (8 of 12 bytes per parameter)" in ladder.because

@@ -13,6 +13,7 @@ from shardwise.units import Bytes
 
 __all__ = [
     "StateCount",
+    "counted_capacity_bytes",
     "counted_states",
     "engine_states",
     "is_counted_by_the_textbook",
@@ -29,8 +30,17 @@ TEXTBOOK_RECIPE = ("seq_len", "micro_batch_size", "global_batch_size", "precisio
 class StateCount:
     """Weights, gradients, master copies and moments of a model before any division."""
 
-    bytes_per_param: float
+    weight_bytes: float
+    """Of one parameter, as the two below."""
+    gradient_bytes: float
+    optimizer_bytes: float
+    """Master copy and moments."""
     num_params: float
+
+    @property
+    def bytes_per_param(self) -> float:
+        """Everything kept of one parameter."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
     def total_bytes(self) -> float:
@@ -48,16 +58,31 @@ def engine_states(plan: Plan) -> StateCount:
     states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
     optimizer = OPTIMIZERS[plan.recipe.optimizer]
     moment_bytes = 1 if optimizer.is_8bit else states.moment_bytes
-    each = states.weight_bytes + states.gradient_bytes + states.master_bytes + optimizer.moments * moment_bytes
-    return StateCount(bytes_per_param=each, num_params=plan.model.num_params)
+    return StateCount(
+        weight_bytes=states.weight_bytes,
+        gradient_bytes=states.gradient_bytes,
+        optimizer_bytes=states.master_bytes + optimizer.moments * moment_bytes,
+        num_params=plan.model.num_params,
+    )
 
 
 def textbook_states(plan: Plan) -> StateCount:
     """What the textbook counts: 2 + 2 + 8 bytes with Adam in 16 bits, over the round size of a model known by it."""
     undivided = replace(plan, layout=Layout(), recipe=replace(plan.recipe, offload="none"))
-    total_bytes = state_bytes_of(predict_seed_memory(undivided).worst)
+    stage = predict_seed_memory(undivided).worst
     num_params = sized_num_params(plan.model) or float(plan.model.num_params)
-    return StateCount(bytes_per_param=total_bytes / num_params, num_params=num_params)
+    return StateCount(
+        weight_bytes=stage.component_bytes("parameters") / num_params,
+        gradient_bytes=stage.component_bytes("gradients") / num_params,
+        optimizer_bytes=stage.component_bytes("optimizer") / num_params,
+        num_params=num_params,
+    )
+
+
+def counted_capacity_bytes(plan: Plan) -> Bytes:
+    """What a GPU holds by the plan's convention: the textbook's is the figure it is sold with."""
+    gpu = plan.cluster.gpu
+    return gpu.nominal_memory_bytes or gpu.memory_bytes if plan.recipe.convention == "seed" else gpu.memory_bytes
 
 
 def state_bytes_of(stage: StageMemory) -> Bytes:

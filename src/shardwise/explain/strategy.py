@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
-from shardwise.engine import state_bytes
 from shardwise.explain.records import Finding, Quantity
-from shardwise.explain.state_counts import engine_states
+from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
 from shardwise.layout import ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
@@ -163,8 +162,13 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
 
 
 def _one_gpu(question: Plan) -> Finding:
-    per_param, params = engine_states(question).bytes_per_param, question.model.num_params
-    states, capacity = per_param * params, question.cluster.gpu.memory_bytes
+    counted, capacity = counted_states(question), counted_capacity_bytes(question)
+    per_param, params, states = counted.bytes_per_param, counted.num_params, counted.total_bytes
+    keeps = (
+        "the textbook counts"
+        if question.recipe.convention == "seed"
+        else f"{question.engine} keeps weights, gradients, master copy and moments,"
+    )
     fits = states < capacity
     return Finding(
         topic="strategy",
@@ -175,18 +179,17 @@ def _one_gpu(question: Plan) -> Finding:
             Quantity(name="capacity", value=capacity, unit="bytes"),
             Quantity(name="bytes per parameter", value=per_param, unit="count"),
         ),
-        because=f"{question.engine} keeps {per_param:g} bytes per parameter with {question.recipe.optimizer} in "
-        f"{question.recipe.precision}: weights, gradients, master copy and moments",
+        because=f"{keeps} {per_param:g} bytes per parameter with {question.recipe.optimizer} in "
+        f"{question.recipe.precision}",
         suggestion="states alone do not force any division" if fits else "states have to be divided or made smaller",
     )
 
 
 def _ladder(question: Plan) -> Finding:
     """What each ZeRO stage divides, over all GPUs of the cluster."""
-    states = state_bytes(engine=question.engine, precision=question.recipe.precision)
-    params, world = question.model.num_params, question.cluster.num_gpus
-    weights, gradients = states.weight_bytes, states.gradient_bytes
-    optimizer = engine_states(question).bytes_per_param - weights - gradients
+    states, world = counted_states(question), question.cluster.num_gpus
+    params = states.num_params
+    weights, gradients, optimizer = states.weight_bytes, states.gradient_bytes, states.optimizer_bytes
     per_param = (
         weights + gradients + optimizer,
         weights + gradients + optimizer / world,
@@ -212,7 +215,7 @@ def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], q
     name, when = trial.strategy.name, trial.strategy.when
     if trial.plan is None:
         return Finding(topic="strategy", claim=f"{name}: not possible here.", because=trial.refusal or when)
-    capacity = question.cluster.gpu.memory_bytes
+    capacity = counted_capacity_bytes(question)
     numbers = (
         Quantity(name="needed per GPU", value=trial.needed_bytes, unit="bytes"),
         Quantity(name="capacity", value=capacity, unit="bytes"),
@@ -320,7 +323,7 @@ def _recommendation(trials: tuple[StrategyTrial, ...], question: Plan) -> Findin
 
 
 def _nothing_fits(possible: list[StrategyTrial], question: Plan) -> Finding:
-    capacity = format_gib(question.cluster.gpu.memory_bytes)
+    capacity = format_gib(counted_capacity_bytes(question))
     if not possible:
         return Finding(
             topic="strategy",
