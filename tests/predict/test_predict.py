@@ -99,3 +99,18 @@ def test_an_unmeasured_or_older_device_is_named():
     eight_bit = replace(plan_of(), recipe=Recipe(seq_len=8192, precision="fp8-mixed"))
     a100 = replace(cluster, node=replace(cluster.node, gpu=load_gpu("a100-sxm-80")))
     assert "no fp8 matrix units" in sentences(replace(eight_bit, cluster=a100))
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "said"),
+    [
+        ("h100-96-hbm2e", "scaled from those timed on h100-sxm, held at 59% of the peak"),
+        ("a100-sxm-80", "scaled from those timed on a100-pcie-80; expect a wider band"),
+        ("mi300x", "only the best shape is known, of which real layers are taken to hold 86%"),
+        ("v100-sxm2-32", "no matrix-product measurement is known"),
+    ],
+)
+def test_borrowed_kernels_are_said(gpu_id, said):
+    plan = plan_of()
+    node = replace(plan.cluster.node, gpu=load_gpu(gpu_id))
+    assert sentences(replace(plan, cluster=replace(plan.cluster, node=node))).count(said) == 1

@@ -2,11 +2,17 @@
 
 from collections.abc import Iterator
 
+from shardwise.cluster import Gpu
 from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
 from shardwise.plan import EngineName, Plan
 from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
-from shardwise.predict.product_rates import DEFAULT_GEMM_FRACTION
+from shardwise.predict.product_rates import (
+    DEFAULT_GEMM_FRACTION,
+    UNTABLED_FRACTION,
+    product_rates,
+    sustained_share,
+)
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
     "operations": "attention and every second matrix product are kept, the rest is recomputed (torchtitan's policy)",
@@ -37,6 +43,19 @@ def _reinterpretations(plan: Plan) -> Iterator[str]:
         yield "offload=nvme moves optimizer states to drives, parameters and gradients to the host"
 
 
+def _kernel_assumptions(gpu: Gpu) -> Iterator[str]:
+    """Whose kernels stand for this part's, and what power leaves of them."""
+    products, share = product_rates(gpu), sustained_share(gpu)
+    if products.is_measured and not products.table:
+        yield (
+            f"matrix products of {gpu.id}: only the best shape is known, of which real layers are taken to hold "
+            f"{UNTABLED_FRACTION:.0%}; expect a wider band"
+        )
+    elif products.table and products.table != gpu.id:
+        held = f", held at {share:.0%} of the peak by its power limit" if share < 1 else ""
+        yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}; expect a wider band"
+
+
 def _keeps_master_in_bf16(engine: EngineName) -> bool:
     pure, mixed = (state_bytes(engine=engine, precision=precision) for precision in ("bf16", "bf16-mixed"))
     return pure == mixed
@@ -50,6 +69,7 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
             f"no matrix-product measurement is known for {gpu.id}; "
             f"{DEFAULT_GEMM_FRACTION:.0%} of its peak stands in (torch's own estimator)"
         )
+    yield from _kernel_assumptions(gpu)
     if recipe.precision == "bf16-mixed" and not gpu.peak_flop_per_s("bf16"):
         yield f"{gpu.id} has no bf16 matrix units; products run at the fp32 rate"
     if recipe.precision == "fp8-mixed" and not gpu.peak_flop_per_s("fp8"):

@@ -177,10 +177,12 @@ class KernelRates:
 
 
 @cache
-def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled: bool = True) -> KernelRates:
+def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled: bool = False) -> KernelRates:
     """Rates of a part: its own measurements, else its architecture's, else a named default."""
     products = product_rates(gpu)
-    accumulates = profile.sharding == "megatron" and not products.has_accumulated_gradients
+    is_megatron = profile.sharding == "megatron"
+    is_compiled = is_compiled and not is_megatron
+    accumulates = is_megatron and not products.has_accumulated_gradients
     return KernelRates(
         products=products,
         attention=_attention_rate(gpu, profile, head_dim),
