@@ -52,3 +52,26 @@ def test_an_entry_prints_units_in_its_field_names(capsys):
     assert main(["catalog", "show", "h100-sxm"]) == 0
     printed = capsys.readouterr().out
     assert "memory_bandwidth_bytes_per_s    3,350,000,000,000" in printed
+
+
+def test_a_model_is_shown_with_its_shape_and_counts(capsys):
+    shape = answer(["catalog", "show", "deepseek-v3-671b"], capsys)["shape"]
+    assert (shape["hidden_size"], shape["num_hidden_layers"], shape["experts"][0]["num_experts"]) == (7168, 61, 256)
+    assert main(["catalog", "show", "meta-llama/Llama-3.1-8B"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for line in ("num_params 8,030,261,248", "hidden_size 4,096", "num_key_value_heads 8", "intermediate_size 14,336"):
+        assert line in printed
+
+
+def test_an_id_that_is_only_a_part_points_to_the_listings_that_have_it(capsys):
+    assert main(["catalog", "show", "h100"]) == 2
+    assert "fix: choose an id from `shardwise catalog gpus h100` or " in capsys.readouterr().err
+
+
+def test_the_nodes_say_whose_price_they_show(capsys):
+    """ND96amsr_A100_v4 has no price of its own in the book; ND96asr_v4 has its list price."""
+    assert main(["catalog", "nodes", "azure"]) == 0
+    prices = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if "nd" in line}
+    assert prices["azure-nd96asr-v4"] == "$3.40"
+    assert prices["azure-nd96amsr-a100-v4"] == "$1.39~"
+    assert prices["azure-nd128isr-gb200-v6"] == "$16.00*"

@@ -225,3 +225,9 @@ def test_a_name_of_several_lines_is_refused_in_one(text):
         read_model(text)
     assert caught.value.message.isprintable()
     assert caught.value.fix.isprintable()
+
+
+def test_a_name_that_stops_early_lists_the_names_that_go_on():
+    error = refusal("llama-3")
+    assert "close names are llama-3-8b, llama-3-70b" in error.message
+    assert error.fix.startswith("try llama-3-8b")

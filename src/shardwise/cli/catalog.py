@@ -66,16 +66,17 @@ def _section(section: str, word: str, *, is_json: bool) -> str:
 
 
 def _entry(entry_id: str | None, *, is_json: bool) -> str:
-    from shardwise.render.catalog_rows import entry_object, find_entry
+    from shardwise.render.catalog_rows import entry_object, find_entry, sections_with
 
     if not entry_id:
         raise UsageError("show needs an id", code="cli-usage", fix="run `shardwise catalog show h100-sxm`")
     entry = find_entry(entry_id)
     if entry is None:
+        listings = " or ".join(f"`shardwise catalog {section} {entry_id}`" for section in sections_with(entry_id))
         raise UsageError(
             f"nothing in the catalogue has the id '{entry_id}'",
             code="catalog-no-entry",
-            fix=f"look for it with `shardwise catalog nodes {entry_id}`, or in another section",
+            fix=f"choose an id from {listings}" if listings else "list the ids with `shardwise catalog gpus`",
         )
     if is_json:
         return json_text(entry_object(entry))

@@ -220,11 +220,21 @@ def _too_large(num_bytes: int) -> ModelError:
     )
 
 
+def _close_names(spelling: str) -> list[str]:
+    """Names that go on where the text ends (``llama-3``: ``llama-3-8b``), shortest first, or else similar ones."""
+    names = names_by_spelling()
+    longer = sorted(
+        (known for known in names if known.startswith(f"{spelling}-")), key=lambda known: (len(known), known)
+    )
+    if longer and spelling:
+        return list(dict.fromkeys(names[known] for known in longer))[:4]
+    return sorted({names[near] for near in get_close_matches(spelling, sorted(names), n=4, cutoff=0.5)})
+
+
 def _unknown_name(text: str) -> ModelError:
     if text.endswith(".json"):
         return _no_file(Path(text), Path(text))
-    near = get_close_matches(text.strip().casefold(), sorted(names_by_spelling()), n=4, cutoff=0.5)
-    close = sorted({names_by_spelling()[spelling] for spelling in near})
+    close = _close_names(text.strip().casefold())
     hint = f"; close names are {', '.join(close)}" if close else ""
     fix = f"try {close[0]}" if close else "list the names with: shardwise catalog models"
     return ModelError(

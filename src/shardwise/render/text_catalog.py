@@ -42,7 +42,7 @@ def gpus_text(gpus: Sequence[Gpu], *, style: TextStyle = PLAIN) -> str:
 
 def nodes_text(nodes: Sequence[Node], *, style: TextStyle = PLAIN) -> str:
     """Servers and instances, one a line."""
-    table = _table("id", "GPUs", "in node>", "between>", "$/GPU-h>")
+    table = _table("id", "GPUs", "in node>", "between>", "$/GPU-h >")
     for node in nodes:
         price = node.prices[0] if node.prices else None
         table.add_row(
@@ -50,10 +50,23 @@ def nodes_text(nodes: Sequence[Node], *, style: TextStyle = PLAIN) -> str:
             f"{node.gpus_per_node} x {node.gpu.id}",
             _rate(node.scale_up_bandwidth_bytes_per_s),
             f"{_rate(node.network.bandwidth_bytes_per_s)}{'?' if node.network.is_assumed else ''}",
-            format_usd(price.usd_per_gpu_hour) if price else UNKNOWN,
+            f"{format_usd(price.usd_per_gpu_hour)}{_price_mark(node, price)}" if price else f"{UNKNOWN} ",
         )
-    note = "Links in GB/s, one way, per GPU; '?' marks a fabric that no source states and a modest one stands in for."
+    note = (
+        "Links in GB/s, one way, per GPU; '?' marks a fabric that no source states and a modest one stands in for. "
+        "Dollars are the instance's own list price; '*' marks the list price of another provider's instance with the "
+        "GPU, '~' a market median for the GPU, and '#' any other kind: `shardwise catalog prices` has them all."
+    )
     return _page(table, note, style)
+
+
+def _price_mark(node: Node, price: Price) -> str:
+    """Whose price it is, in one character: list prices and medians differ twofold and must not be compared."""
+    if price.kind in ("specialist_median", "market_median"):
+        return "~"
+    if price.kind != "on_demand":
+        return "#"
+    return " " if (price.provider, price.sku) == (node.provider, node.name) else "*"
 
 
 def networks_text(links: Sequence[Link], *, style: TextStyle = PLAIN) -> str:
@@ -113,8 +126,9 @@ def entry_text(entry: CatalogEntry, *, style: TextStyle = PLAIN) -> str:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
-    for name, value in _field_lines(entry.row, prefix=""):
-        lines.add_row(name, value)
+    for record in (entry.row, entry.shape):
+        for name, value in _field_lines(record, prefix="") if record is not None else ():
+            lines.add_row(name, value)
     references = Table.grid(padding=(0, 2))
     references.add_column(style="bold")
     references.add_column(overflow="fold")
