@@ -117,3 +117,10 @@ def test_a_borderline_plan_is_offered_what_makes_it_safe():
     _, changes = changes_of(borderline)
     assert changes
     assert not any(change.is_borderline for change in changes)
+
+
+@pytest.mark.parametrize(("engine", "is_offered"), [("torchtitan", True), ("megatron", False)])
+def test_compiling_is_offered_where_the_engine_has_the_switch(engine, is_offered):
+    asked = plan("llama-3.1-8b", engine=engine, layout=Layout(dp_shard=8), seq_len=1024, compile=False)
+    offered = {change.edit for change in changes_of(asked, faster_changes)[1]}
+    assert ("compile=true" in offered) is is_offered

@@ -63,7 +63,7 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
         yield _recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
     if recipe.attention == "eager":
         yield _recipe_edit(pinned, "attention=flash", "none", FLAG, replace(recipe, attention="flash"))
-    if not recipe.compile:
+    if not recipe.compile and pinned.engine != "megatron":  # which has no such switch
         yield _recipe_edit(pinned, "compile=true", "compile time at start", FLAG, replace(recipe, compile=True))
     if recipe.recompute == "full":
         lighter = replace(recipe, recompute="selective")
