@@ -102,3 +102,26 @@ def test_inner_stages_take_equally_long_and_the_last_one_longest():
     assert stages[1].busy_s == stages[2].busy_s
     assert [stage.stage for stage in stages] == [0, 1, 2, 3]
     assert max(stages, key=lambda stage: stage.busy_s).stage == 3
+
+
+def test_keeping_parameters_gathered_leaves_no_gather_to_backward():
+    kept = stages_of(plan_of(Layout(dp_shard=8, reshard_after_forward=False)))[0]
+    again = stages_of(plan_of(Layout(dp_shard=8)))[0]
+    gathers = [
+        [time for time in stage.collectives if time.collective.kind == "all_gather" and time.collective.phase == phase]
+        for stage, phase in ((kept, "backward"), (again, "backward"))
+    ]
+    assert gathers[0] == []
+    assert gathers[1] != []
+    assert kept.step_exposed_s < again.step_exposed_s
+
+
+def test_replicas_are_reduced_after_the_shards():
+    """HSDP over a slow network: what is exposed is the queue of all-reduces, and little of the shards' own."""
+    layout = Layout(dp_shard=8, dp_replicate=2)
+    stage = stages_of(plan_of(layout, network_ratio=0.02))[0]
+    exposed = {"dp_shard": 0.0, "dp_replicate": 0.0}
+    for time in stage.collectives:
+        if time.collective.phase == "backward" and time.collective.axis in exposed:
+            exposed[time.collective.axis] += time.exposed_s
+    assert exposed["dp_replicate"] > 3 * exposed["dp_shard"]
