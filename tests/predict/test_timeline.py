@@ -110,3 +110,8 @@ def test_sixteen_thousand_gpus_take_less_than_two_seconds():
     started = perf_counter()
     assert predict_timeline(plan).num_ranks == 16384
     assert perf_counter() - started < 2.0
+
+
+def test_a_pipeline_whose_order_cannot_be_written_says_so():
+    timeline = predict_timeline(plan_of(Layout(pp=4, schedule="dualpipev"), global_batch_size=4))
+    assert any("no order" in note for note in timeline.notes)

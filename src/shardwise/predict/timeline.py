@@ -24,6 +24,7 @@ from shardwise.units import Seconds
 MOST_SPANS = 40_000
 """Of all ranks together. Beyond it only the first and the last micro-batch of a rank are drawn block by block."""
 PIPELINE_NOTE = "data parallelism of a pipeline is one span per collective, its hidden part beside the passes"
+NO_ORDER_NOTE = "no order of passes can be written for these micro-batches, so only the end of the step is drawn"
 NOTE = "simulated by shardwise predict from the plan alone; nothing of it was measured"
 
 
@@ -101,7 +102,7 @@ def predict_timeline(plan: Plan) -> StepTimeline:
         num_stages=plan.layout.pp,
         ranks=ranks,
         flows=tuple(_flows(passes, stages, lead_s)) if plan.layout.pp > 1 else (),
-        notes=(NOTE, *painter.notes),
+        notes=(NOTE, *painter.notes, *(() if any(passes) else (NO_ORDER_NOTE,))),
     )
 
 
