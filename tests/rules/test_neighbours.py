@@ -1,6 +1,7 @@
 """Every refusal comes with a neighbour that really keeps the rule."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from rules.samples import make_plan
 from shapes import cluster, llama_3_70b
 from shardwise.layout import Layout
+from shardwise.plan import EngineName
+from shardwise.plan_file import read_plan
 from shardwise.rules import apply_changes, describe_changes, find_errors, find_refusals, is_valid, require_valid
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, complete
 from strategies import plans, runnable_plans
@@ -77,6 +80,72 @@ def test_errors_come_before_warnings(plan):
 def test_a_plan_that_divides_everything_is_not_refused(plan):
     assert find_errors(plan) == ()
     require_valid(plan)
+
+
+LAYOUT_CHOICES = {
+    "tp": (1, 2, 3, 4, 7, 8),
+    "pp": (1, 2, 3, 4, 8),
+    "cp": (1, 2, 3),
+    "ep": (1, 2, 3, 8),
+    "dp_shard": (1, 2, 4, 8, -1),
+    "dp_replicate": (1, 2, 3),
+    "vpp": (1, 2, 3),
+    "zero_stage": (0, 1, 2, 3),
+    "schedule": ("gpipe", "1f1b", "interleaved", "zb-h1"),
+    "sequence_parallel": (True, False),
+    "expert_tp": (1, 2, 3),
+}
+
+
+@st.composite
+def documents(draw):
+    """Plan files that leave most of the layout open, as people write them."""
+    layout = {
+        name: draw(st.sampled_from(choices)) for name, choices in LAYOUT_CHOICES.items() if draw(st.integers(0, 2)) == 0
+    }
+    recipe = {
+        "seq_len": draw(st.sampled_from((1000, 4096))),
+        "global_batch_size": draw(st.sampled_from((None, 64, 100))),
+    }
+    return {
+        "model": draw(st.sampled_from(("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "gpt2"))),
+        "cluster": draw(st.sampled_from(("8xh100-sxm", "16xh100-sxm", "3xdgx-h100", "2xgb200-nvl72"))),
+        "recipe": recipe,
+        "layout": layout,
+        "engine": draw(st.sampled_from(get_args(EngineName))),
+    }
+
+
+def with_typed(document, changes):
+    """The document with the fields of a fix written into it, as its reader would."""
+    typed = {**document, "recipe": dict(document["recipe"]), "layout": dict(document["layout"])}
+    for name, value in changes:
+        part = typed["layout"] if name in LAYOUT_FIELDS else typed["recipe"] if name in RECIPE_FIELDS else typed
+        part[name] = value
+    return typed
+
+
+@settings(max_examples=250)
+@given(documents())
+def test_a_fix_typed_into_a_plan_file_that_leaves_fields_open_keeps_the_rule(document):
+    """The fields left open are filled again, and may be filled otherwise. Only the first refusal shows its fix."""
+    errors = find_errors(read_plan(document))
+    for error in errors[:1]:
+        again = {other.rule for other in find_errors(read_plan(with_typed(document, error.neighbour)))}
+        assert again <= {other.rule for other in errors} - {error.rule}, (document, error.fix)
+
+
+def test_without_sharding_a_fix_fills_the_axis_that_the_plan_file_fills():
+    """144 GPUs, tp=7 and pp=8: dp_replicate=2 was filled in, and is filled in again when dp_shard is stated."""
+    document = {
+        "model": "llama-3.1-70b",
+        "cluster": "2xgb200-nvl72",
+        "recipe": {"seq_len": 8192},
+        "layout": {"tp": 7, "pp": 8, "zero_stage": 0},
+    }
+    error = next(item for item in find_errors(read_plan(document)) if item.rule == "layout-world-size")
+    assert "dp_shard" not in dict(error.neighbour)
+    assert find_errors(read_plan(with_typed(document, error.neighbour))) == ()
 
 
 def test_a_fix_of_tp_takes_the_freed_ranks_and_the_batch_along():

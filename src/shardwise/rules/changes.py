@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from math import gcd
+from typing import Literal
 
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -83,9 +84,14 @@ def _repair_world_size(plan: Plan) -> Changes:
     layout, num_gpus = plan.layout, plan.cluster.num_gpus
     if layout.world_size == num_gpus:
         return ()
-    axis = "dp_replicate" if layout.zero_stage == 0 and layout.dp_shard == 1 else "dp_shard"
+    axis = filling_axis(layout)
     others = layout.world_size // (layout.dp_replicate if axis == "dp_replicate" else layout.dp_shard)
     return ((axis, num_gpus // others),) if num_gpus % others == 0 else ()
+
+
+def filling_axis(layout: Layout) -> Literal["dp_replicate", "dp_shard"]:
+    """The axis that takes what is left of the world: the one that a plan file without degrees of its own fills."""
+    return "dp_replicate" if layout.zero_stage == 0 and layout.dp_shard == 1 else "dp_shard"
 
 
 def _repair_experts(plan: Plan) -> Changes:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from shardwise.cluster import Cluster
 from shardwise.plan import Plan
+from shardwise.rules.changes import filling_axis
 from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
@@ -31,20 +32,22 @@ def _world_size_message(plan: Plan) -> str:
 
 def _world_size_candidates(plan: Plan) -> Iterable[Changes]:
     la, num_gpus = plan.layout, plan.cluster.num_gpus
-    others = la.world_size // la.dp_shard
-    if num_gpus % others == 0:
-        if la.zero_stage == 0 and la.dp_shard == 1:
-            yield (("dp_replicate", num_gpus * la.dp_replicate // others),)
-        yield (("dp_shard", num_gpus // others),)
-    degrees = {"cp": la.cp, "pp": la.pp, "tp": la.tp, "dp_replicate": la.dp_replicate}
-    for axis in MODEL_AXES:
-        rest = others // degrees[axis]
-        fitting = [
-            degree for degree in divisors(num_gpus) if degree < degrees[axis] and num_gpus % (rest * degree) == 0
-        ]
-        for degree in nearest_first(fitting, degrees[axis]):
-            yield ((axis, degree), ("dp_shard", num_gpus // (rest * degree)))
-    yield (("tp", 1), ("cp", 1), ("pp", 1), ("dp_replicate", 1), ("dp_shard", num_gpus))
+    filling = filling_axis(la)
+    degrees = {"cp": la.cp, "pp": la.pp, "tp": la.tp, "dp_replicate": la.dp_replicate, "dp_shard": la.dp_shard}
+    for axis in dict.fromkeys((filling, "dp_shard")):
+        others = la.world_size // degrees[axis]
+        if num_gpus % others == 0:
+            yield ((axis, num_gpus // others),)
+    others = la.world_size // degrees[filling]
+    for model_axis in MODEL_AXES:
+        if model_axis == filling:
+            continue
+        rest = others // degrees[model_axis]
+        smaller = [degree for degree in divisors(num_gpus) if degree < degrees[model_axis]]
+        fitting = [degree for degree in smaller if num_gpus % (rest * degree) == 0]
+        for degree in nearest_first(fitting, degrees[model_axis]):
+            yield ((model_axis, degree), (filling, num_gpus // (rest * degree)))
+    yield (("tp", 1), ("cp", 1), ("pp", 1), ("dp_replicate", 1), (filling, num_gpus))
 
 
 def fast_domain_gpus(cluster: Cluster) -> int:
