@@ -5,6 +5,7 @@ from math import ceil
 
 from shardwise.cluster import Dtype, Gpu
 from shardwise.layout import Layout
+from shardwise.plan import EngineName
 from shardwise.recipe import Precision
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.stage_context import StageContext
@@ -21,6 +22,11 @@ MATMUL_DTYPES: dict[Precision, Dtype] = {
     "bf16": "bf16",
     "fp8-mixed": "fp8",
 }
+
+
+TORCH_NORM_ENGINES: tuple[EngineName, ...] = ("native",)
+"""``nn.RMSNorm`` is one kernel in torch 2.11: 62 us forward and 157 us backward for 8,192 x 4,096 on H100
+(``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published eager runs predate it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,7 @@ def operation_context(context: StageContext) -> OperationContext:
         core_dtype=usable_dtype(core, gpu),
         weight_gradient_bytes=2 * context.states.gradient_bytes if accumulates_in_place else block.element_bytes,
         is_eager_attention=block.is_eager_attention,
-        has_fused_norm=block.has_fused_norm,
+        has_fused_norm=block.has_fused_norm or plan.engine in TORCH_NORM_ENGINES,
         has_fused_activation=block.has_fused_activation,
         has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile,
         is_base_frozen=context.has_adapter,
