@@ -351,6 +351,29 @@ def test_i25_an_unquoted_no_of_yaml_is_understood_and_answered():
     assert not read_plan("model: gpt2\ncluster: h100-sxm\nrecipe: {seq_len: 1024, compile: no}").recipe.compile
 
 
+YAML_WORDS = [
+    ("010", 10),
+    ("0o10", 8),
+    ("0x10", 16),
+    ("+12", 12),
+    ("1e3", 1000),
+]
+
+
+@pytest.mark.parametrize(("text", "seq_len"), YAML_WORDS)
+def test_numbers_are_read_as_yaml_1_2_reads_them(text, seq_len):
+    """YAML 1.2.2, section 10.3.2; YAML 1.1 reads 010 as 8 and 1e3 as a text."""
+    assert read_plan(f"model: gpt2\ncluster: h100-sxm\nrecipe: {{seq_len: {text}}}").recipe.seq_len == seq_len
+
+
+@pytest.mark.parametrize("text", ["1:30", "1_000", "2001-12-14", "0b11", "1,000"])
+def test_what_only_yaml_1_1_reads_as_a_number_is_a_text_and_refused(text):
+    """1:30 is 90 in base 60 there."""
+    with pytest.raises(RecipeError) as caught:
+        read_plan(f"model: gpt2\ncluster: h100-sxm\nrecipe:\n  seq_len: {text}\n")
+    assert caught.value.code == "plan-wrong-type"
+
+
 @pytest.mark.parametrize("model_type", ["mamba2", "bamba", "granitemoehybrid"])
 def test_a_config_may_be_infinite_where_nobody_reads_it(model_type):
     """transformers 5.24.0: to_dict() of these families holds "time_step_limit": [0.0, Infinity]."""

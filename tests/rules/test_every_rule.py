@@ -38,6 +38,11 @@ def pcie_only(num_gpus: int) -> object:
     return replace(machine, node=replace(machine.node, scale_up_bandwidth_bytes_per_s=bandwidth))
 
 
+def made_by(vendor: str, name: str) -> object:
+    machine = cluster(1)
+    return replace(machine, node=replace(machine.node, gpu=replace(machine.gpu, vendor=vendor, name=name)))
+
+
 VOLTA = with_peaks(cluster(1), ("fp16", 125.0))
 INTERLEAVED = Layout(pp=4, vpp=2, schedule="interleaved")
 
@@ -363,6 +368,11 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         make_plan(engine="deepspeed", layout=Layout(pp=4, zero_stage=1, schedule="zbv")),
         "schedule zbv is not offered by deepspeed, which has 1f1b",
         "set schedule=1f1b",
+    ),
+    "engine-accelerator": (
+        make_plan(machine=made_by("Google", "TPU v5p"), engine="deepspeed"),
+        "deepspeed runs on no TPU v5p: it knows no accelerator that is driven through XLA",
+        "set engine=native",
     ),
     "engine-forked-schedule": (
         make_plan(engine="megatron", layout=Layout(pp=4, zero_stage=1, schedule="zb-h1")),

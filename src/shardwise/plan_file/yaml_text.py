@@ -1,5 +1,6 @@
 """YAML for plan files: the safe subset without aliases, tags or duplicate keys. Imported only when a plan is YAML."""
 
+import re
 from typing import NoReturn
 
 import yaml
@@ -41,7 +42,28 @@ def _construct_mapping(loader: _PlanLoader, node: yaml.MappingNode) -> dict[str,
     return found
 
 
+def _construct_int(loader: _PlanLoader, node: yaml.ScalarNode) -> int:
+    text = str(loader.construct_scalar(node))
+    bases = {"0o": 8, "0x": 16}
+    return int(text[2:], bases[text[:2]]) if text[:2] in bases else int(text)
+
+
 _PlanLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+_PlanLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_PlanLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _starts in (
+    ("null", r"null|Null|NULL|~|", ["n", "N", "~", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", list("tTfFyYnNoO")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    # The core schema of YAML 1.2.2, section 10.3.2: YAML 1.1 reads 1:30 as 90 and 010 as 8. Its yes and no stay, as no
+    # field of a plan takes one of these for a word.
+    _PlanLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _starts)
 
 
 def load_yaml(text: str, *, name: str) -> object:

@@ -143,7 +143,25 @@ def _recompute_layers_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("recompute_layers", None),)
 
 
+def _breaks_vendor(plan: Plan) -> bool:
+    return plan.cluster.gpu.vendor == "Google"
+
+
+def _vendor_message(plan: Plan) -> str:
+    return f"{plan.engine} runs on no {plan.cluster.gpu.name}: it knows no accelerator that is driven through XLA"
+
+
 RULES = (
+    Rule(
+        name="engine-accelerator",
+        engines=("deepspeed",),
+        why="DeepSpeed picks one of a fixed list of accelerators: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi (HPU), MLU "
+        "and SDAA. A TPU is none of them.",
+        source="deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST)",
+        breaks=_breaks_vendor,
+        message=_vendor_message,
+        candidates=_native,
+    ),
     Rule(
         name="engine-accelerate-no-pipeline",
         engines=("accelerate",),
