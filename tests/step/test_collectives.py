@@ -112,13 +112,13 @@ def test_megatrons_distributed_optimizer_sends_six_bytes_per_parameter():
 
 
 def test_deepspeed_stage_2_reduces_every_micro_batch_and_stage_1_once():
-    """Buckets of 5e8 elements: 2-byte gradients at stage 2, whole fp32 accumulators at stage 1."""
+    """Buckets of 5e8 elements of 2 bytes; under ZeRO the accumulator has the type of the model (`get_data_types`)."""
     stages = {
         stage: counts(plan_of(Layout(dp_shard=8, zero_stage=stage), engine="deepspeed", global_batch_size=32))
         for stage in (1, 2)
     }
     assert stages[2]["reduce_scatter"] == 4 * -(-2 * N // 10**9)
-    assert stages[1]["reduce_scatter"] == -(-4 * N // 10**9)
+    assert stages[1]["reduce_scatter"] == -(-2 * N // 10**9)
 
 
 def test_torchs_zero_1_broadcasts_what_each_rank_updated():
