@@ -1,8 +1,8 @@
 """Predicted beside measured step times of our own runs of Llama-3.1-8B on four H100s (torch 2.11), 2026-11-27.
 
 Whole-model rows of ``benchmarks/results/2026-11-27-h100-memory.jsonl``; no constant was fitted on them. Not held here:
-DTensor's tensor parallelism (its host is not modelled; 13 % too fast), selective recomputation at 4,096 tokens (15 % too
-fast, unexplained), and transformers' blocks.
+DTensor's tensor parallelism (its host is not modelled; 13 % too fast), selective recomputation at 4,096 tokens (15 %
+too fast, unexplained), and transformers' blocks.
 """
 
 import pytest

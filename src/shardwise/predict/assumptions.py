@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shardwise.cluster import Gpu
 from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
 from shardwise.plan import EngineName, Plan
-from shardwise.predict.kernel_rates import kernel_rates
+from shardwise.predict.kernel_rates import SKEWED_ROUTING_RATIO, kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
 from shardwise.predict.product_rates import (
     DEFAULT_GEMM_FRACTION,
@@ -75,7 +75,10 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
     if recipe.precision == "fp8-mixed" and not gpu.peak_flop_per_s("fp8"):
         yield f"{gpu.id} has no fp8 matrix units; products run in bf16"
     if plan.model.is_moe:
-        yield "tokens are routed evenly over experts; natural routing is slower"
+        yield (
+            "tokens are routed evenly over experts; natural routing is slower, in the experts' products alone by "
+            f"{SKEWED_ROUTING_RATIO - 1:.0%} where shares run from a tenth to twice the mean"
+        )
     if plan.model.num_side_params:
         yield "towers and other attachments beside the blocks are counted in memory and left out of the step time"
     if profile.sharding == "megatron" and layout.zero_stage in (1, 2) and layout.data_parallel_size > 1:

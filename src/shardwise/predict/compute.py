@@ -83,7 +83,8 @@ def _product_s(operation: Operation, rates: KernelRates) -> Seconds:
         is_grouped=is_grouped,
     )
     once_s = rates.products.duration_s(product) * (rates.accumulation_ratio if is_wgrad else 1.0)
-    return once_s * times / product.groups
+    routing_ratio = rates.routing_ratio if operation.kind == "grouped_matmul" else 1.0
+    return once_s * times / product.groups * routing_ratio
 
 
 def attention_fraction(operation: Operation, rates: KernelRates) -> float:
