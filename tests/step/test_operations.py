@@ -355,8 +355,8 @@ def test_sharded_sequences_are_cast_before_they_are_gathered():
 
 
 def test_kernels_of_a_block_are_those_counted_on_a_device():
-    """An eager GPT block with flash attention launched 13 forward: products, two norms, sums and dropouts, GELU, attention
-    in two."""
+    """An eager GPT block with flash attention launched 13 forward: products, two norms, sums and dropouts, GELU, and
+    attention in two."""
     layer = shapes.dense_layer(hidden_size=256, intermediate_size=1024, heads=4, kv_heads=4, is_gated=False)
     layer = replace(layer, mixer=replace(layer.mixer, has_rotary=False))
     model = shapes.model(layer, num_layers=1, hidden_size=256, vocab_size=1024)
