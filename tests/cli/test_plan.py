@@ -104,3 +104,30 @@ def test_a_model_with_few_learned_positions_needs_no_sequence_length(command, mo
     written = answer([command, model, "8xh100-sxm", *(("--dp-shard", "8") if command == "explain" else ())], capsys)
     text = json.dumps(written)
     assert f"{model} has {seq_len} learned positions" in text
+
+
+@pytest.mark.parametrize("name", ["plan.yaml", "plan.YML"])
+def test_a_plan_file_that_ends_in_yaml_is_yaml_and_predicts_the_same(name, tmp_path, capsys):
+    path = tmp_path / name
+    best = answer([*QUESTION, "--out", str(path)], capsys)["plans"][0]
+    assert path.read_text(encoding="utf-8").startswith("schema: shardwise.plan/1\n")
+    assert answer(["predict", str(path)], capsys)["memory"] == best["prediction"]["memory"]
+
+
+def test_a_dash_is_no_name_for_the_plan_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*QUESTION, "--out", "-"]) == 2
+    assert "output-path" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_questions_are_answered_with_equal_bytes(capsys):
+    def said():
+        assert main(QUESTION) == 0
+        return capsys.readouterr().out
+
+    assert said() == said()
+    first, second = answer(QUESTION, capsys), answer(QUESTION, capsys)
+    assert first["space"].pop("wall_s") > 0
+    second["space"].pop("wall_s")
+    assert first == second

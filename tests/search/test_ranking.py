@@ -16,7 +16,8 @@ from shardwise.prediction import (
     TimePrediction,
 )
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.ranking import num_axes, objective_value, pareto_front, rank
+from shardwise.search.ranking import objective_value, pareto_front, rank
+from shardwise.search.simplicity import num_axes, straddles_nodes
 from shardwise.units import GIB
 
 CAPACITY_BYTES = 80 * GIB
@@ -93,6 +94,56 @@ def test_the_simplest_of_the_ties_wins_and_says_so(evaluated):
     assert "simpler" in ranked[0].why
     assert "dp_shard=8 tp=8" in ranked[0].why
     assert ranked[1].is_tie
+
+
+def test_a_tie_names_the_fastest_variant_even_of_the_same_degrees(evaluated):
+    """The safe plan stands for its degrees; the fastest one, at the edge, is named with what it differs in."""
+    edge = evaluated(SIMPLE, step_s=10.0, needed_gib=78)
+    safe = evaluated(SIMPLE, step_s=10.2, needed_gib=50)
+    [only] = rank([edge, safe], objective="step_time", limit=10)
+    assert only.ratio_to_best == pytest.approx(1.02)
+    assert only.why.startswith("10.20 s per step, 2.0% from the fastest (dp_shard=64, recompute none, micro-batch 1)")
+    assert "safer" in only.why
+
+
+def test_with_fewest_gpus_the_fastest_of_them_wins_and_ties_are_in_time(evaluated):
+    found = [evaluated(TENSOR, step_s=10.0, needed_gib=40), evaluated(SIMPLE, step_s=12.8, needed_gib=60)]
+    ranked = rank(found, objective="fewest_gpus", limit=10)
+    assert ranked[0].plan.layout == TENSOR
+    assert ranked[0].why == (
+        "64 GPUs are the fewest, in whole nodes, on which a layout was found. "
+        "Fastest of 2 layouts that fit: 10.00 s per step with 40.00 GiB to spare."
+    )
+    assert not ranked[1].is_tie
+    assert "28.0% slower" in ranked[1].why
+
+
+def test_with_memory_as_the_objective_ties_and_sentences_are_about_memory(evaluated):
+    """The memory band reaches 10 % up, so 5 % is a tie: 41.6 GiB ties with 40, 44 does not."""
+    least = evaluated(PIPELINE, step_s=20.0, needed_gib=40)
+    fast = evaluated(TENSOR, step_s=10.0, needed_gib=41.6)
+    large = evaluated(SIMPLE, step_s=10.0, needed_gib=44)
+    ranked = rank([least, fast, large], objective="memory", limit=10)
+    assert [item.plan.layout for item in ranked] == [TENSOR, PIPELINE, SIMPLE]
+    assert ranked[0].why == (
+        "41.60 GiB needed per GPU, 4.0% more than the smallest (dp_shard=4 tp=8 pp=2), "
+        "which is inside the error of a prediction; it is simpler, with 10.00 s per step."
+    )
+    assert ranked[1].is_tie
+    assert ranked[1].why == ("As small within the error (-3.8%), but it combines 3 axes instead of 2; 100.0% slower.")
+    assert not ranked[2].is_tie
+    assert ranked[2].why == "Needs 2.40 GiB more (+5.8%); as fast."
+
+
+def test_among_ties_of_equally_many_axes_shard_groups_fill_nodes(evaluated):
+    uneven = evaluated(Layout(dp_shard=6, dp_replicate=4), step_s=10.0, needed_gib=40)
+    even = evaluated(Layout(dp_shard=8, dp_replicate=3), step_s=10.05, needed_gib=40)
+    assert straddles_nodes(uneven.plan)
+    assert not straddles_nodes(even.plan)
+    ranked = rank([uneven, even], objective="step_time", limit=10)
+    assert ranked[0].plan.layout == even.plan.layout
+    assert "fill whole nodes" in ranked[0].why
+    assert "straddle" in ranked[1].why
 
 
 def test_beyond_the_tie_the_faster_plan_wins(evaluated):

@@ -69,3 +69,43 @@ def test_every_question_has_an_answer(model, cluster, engine, recipe, bounds, ob
         assert explanation.findings
         numbers = [quantity.value for finding in explanation.findings for quantity in finding.numbers]
         assert all(isfinite(number) for number in numbers)
+
+
+RESTRICTIONS = st.one_of(
+    st.builds(
+        lambda names: {"schedule": names}, st.sampled_from((("1f1b",), ("1f1b", "interleaved"), ("interleaved",)))
+    ),
+    st.builds(lambda names: {"recompute": names}, st.sampled_from((("none",), ("selective",), ("full",)))),
+    st.builds(lambda size: {"micro_batch_size": IntRange(low=size, high=size)}, st.sampled_from((1, 2, 4))),
+    st.builds(lambda stages: {"zero_stage": stages}, st.sampled_from(((2,), (3,), (0, 1)))),
+    st.builds(lambda degree: {"tp": IntRange(low=degree, high=degree)}, st.sampled_from((1, 2, 4))),
+    st.builds(lambda degree: {"pp": IntRange(low=degree, high=degree)}, st.sampled_from((1, 2, 4))),
+    st.builds(lambda again: {"reshard_after_forward": again}, st.booleans()),
+)
+MAX_TIE_RATIO = 1.05
+
+
+@settings(max_examples=10)
+@given(
+    model=st.sampled_from(("qwen2-7b", "llama-3.1-8b", "qwen3-8b", "gemma-2-9b", "mixtral-8x7b")),
+    cluster=st.sampled_from(("8xa100-sxm-40", "8xh100-sxm", "16xh100-sxm", "2xdgx-a100-40", "8xmi300x")),
+    engine=st.sampled_from(("native", "torchtitan", "megatron", "deepspeed")),
+    recipe=st.builds(
+        Recipe,
+        seq_len=st.sampled_from((1024, 4096, 8192)),
+        global_batch_size=st.sampled_from((32, 64, 256)),
+        compile=st.booleans(),
+    ),
+    restriction=RESTRICTIONS,
+)
+def test_a_restricted_search_never_beats_the_full_one_by_more_than_a_tie(model, cluster, engine, recipe, restriction):
+    asked = {"model": read_model(model), "cluster": read_cluster(cluster), "recipe": recipe, "engine": engine}
+    try:
+        part = search(**asked, bounds=SearchBounds(offload=("none",), **restriction))
+    except ShardwiseError:
+        return
+    whole = search(**asked, bounds=SearchBounds(offload=("none",)))
+    if part.plans:
+        assert whole.plans
+        fastest, restricted = (result.pareto[0].prediction.time.step_s for result in (whole, part))
+        assert fastest <= restricted * MAX_TIE_RATIO

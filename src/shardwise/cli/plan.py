@@ -6,6 +6,7 @@ make it fit, and the exit code is 3.
 """
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -19,13 +20,14 @@ from shardwise.cli.options import (
     list_of,
     positive_number,
 )
-from shardwise.cli.output import require_free, stdout_style, write_file, write_line
+from shardwise.cli.output import OutputError, require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import plan_from
 from shardwise.cli.progress import waiting
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Recompute
 
 if TYPE_CHECKING:
+    from shardwise.plan import Plan
     from shardwise.search import SearchBounds
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -61,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help="to make small (default: step_time)"
     )
     parser.add_argument("--top", type=positive_number, default=10, metavar="N", help="plans to show (default: 10)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file, YAML when it ends in .yaml"
+    )
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser)
     bounds = parser.add_argument_group("bounds of the search")
@@ -79,6 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="divide norms over tp",
     )
+    bounds.add_argument(
+        "--reshard-after-forward",
+        dest="bound_reshard_after_forward",
+        action=argparse.BooleanOptionalAction,
+        help="FSDP2: gather weights again for backward",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.search import search
 
     if arguments.out is not None:
-        require_free(arguments.out, is_forced=arguments.is_forced)
+        _require_file(arguments.out, is_forced=arguments.is_forced)
     question = plan_from(arguments)
     with waiting("searching layouts"):
         result = search(
@@ -100,10 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
     if arguments.out is not None and result.plans:
-        from shardwise.plan_file import plan_to_json
-        from shardwise.render.json_text import json_text
-
-        write_file(arguments.out, json_text(plan_to_json(result.plans[0].plan)), is_forced=arguments.is_forced)
+        write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
     if arguments.is_json:
         from shardwise.render.json_search import search_object
         from shardwise.render.json_text import json_text
@@ -112,8 +119,37 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from shardwise.render.text_search import search_text
 
-        write_line(search_text(result, style=stdout_style()))
+        write_line(search_text(result, style=stdout_style(), has_clock=sys.stdout.isatty()))
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
+
+
+def _require_file(path: Path, *, is_forced: bool) -> None:
+    """Return when a plan file may be written there. Standard output holds the ranking, so ``-`` is no place for it.
+
+    Raises:
+        OutputError: it is ``-``, or a file that must not or cannot be written.
+    """
+    if str(path) == "-":
+        raise OutputError(
+            "--out - would mix the plan file with the ranking on standard output",
+            code="output-path",
+            fix="write --out plan.json, or read plans[0].plan of the answer to --json",
+        )
+    require_free(path, is_forced=is_forced)
+
+
+def _plan_text(plan: "Plan", path: Path) -> str:
+    """A plan file: YAML where the name ends so, JSON otherwise."""
+    from shardwise.plan_file import plan_to_json
+
+    written = plan_to_json(plan)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        import yaml
+
+        return str(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120))
+    from shardwise.render.json_text import json_text
+
+    return json_text(written)
 
 
 def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
@@ -139,5 +175,6 @@ def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
         recompute=arguments.bound_recompute,
         offload=arguments.bound_offload,
         sequence_parallel=arguments.bound_sequence_parallel,
+        reshard_after_forward=arguments.bound_reshard_after_forward,
         max_plans=arguments.top,
     )

@@ -72,6 +72,7 @@ def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
         fits=predicted.fits,
         is_borderline=predicted.memory.is_borderline,
         device_used_bytes=predicted.memory.worst.device_used_bytes,
+        needed_bytes=predicted.memory.needed_bytes,
         saved_bytes=prediction.memory.needed_bytes - predicted.memory.needed_bytes,
         host_saved_bytes=prediction.memory.host_bytes_per_node - predicted.memory.host_bytes_per_node,
         step_s=predicted.time.step_s,

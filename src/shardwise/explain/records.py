@@ -69,6 +69,9 @@ class VerifiedChange:
     is_borderline: bool = False
     """Whether the device lies inside the memory band of the edited plan."""
     device_used_bytes: Bytes
+    """With what the allocator caches, at most the device."""
+    needed_bytes: Bytes
+    """What the edited plan cannot do without, the figure that is compared with the capacity."""
     saved_bytes: Bytes
     """Of what the device cannot do without, against the plan it was made from; negative when it needs more."""
     host_saved_bytes: Bytes = 0

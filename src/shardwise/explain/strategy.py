@@ -19,7 +19,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules import OFFERS
 from shardwise.search import IntRange, SearchBounds, question_of
 from shardwise.search.one_pass import find
-from shardwise.search.ranking import short_layout
+from shardwise.search.simplicity import short_layout
 from shardwise.units import Bytes, format_count, format_gb, format_gib, format_percent, format_seconds
 
 __all__ = ["StrategyTrial", "advise", "try_strategies"]

@@ -50,6 +50,7 @@ def change_object(change: VerifiedChange) -> dict[str, object]:
         "effort": change.effort,
         "fits": change.fits,
         "device_used_bytes": change.device_used_bytes,
+        "needed_bytes": change.needed_bytes,
         "saved_bytes": change.saved_bytes,
         "host_saved_bytes": change.host_saved_bytes,
         "step_s": change.step_s,

@@ -62,6 +62,7 @@ def closest_object(closest: ClosestPlan) -> dict[str, object]:
                 "change": relief.change,
                 "plan": plan_to_json(relief.plan),
                 "device_used_bytes": relief.device_used_bytes,
+                "needed_bytes": relief.needed_bytes,
                 "step_s": relief.step_s,
                 "caution": relief.caution,
             }

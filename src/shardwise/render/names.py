@@ -50,6 +50,8 @@ def degrees_text(layout: Layout) -> str:
     parts += [f"{axis}={degree}" for axis, degree in _degrees(layout) if degree > 1]
     if layout.pp > 1 and layout.schedule != "1f1b":
         parts.append(layout.schedule)
+    if layout.pp == 1 and not layout.reshard_after_forward:
+        parts.append("reshard=off")
     return " ".join(parts)
 
 

@@ -59,14 +59,14 @@ def changes_table(changes: Sequence[VerifiedChange]) -> Table:
     table = plain_table(title="Changes, each predicted again")
     table.add_column("change")
     table.add_column("fits")
-    table.add_column("GiB/GPU", justify="right")
+    table.add_column("needs GiB", justify="right")
     table.add_column("step", justify="right")
     table.add_column("it costs")
     for change in changes:
         table.add_row(
             change.edit,
             "yes" if change.fits else "no",
-            gib_number(change.device_used_bytes),
+            gib_number(change.needed_bytes),
             format_seconds(change.step_s),
             change.cost,
         )

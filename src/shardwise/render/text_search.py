@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.plan import Plan
-from shardwise.prediction import Prediction
+from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.render.names import cluster_text, degrees_text, gib_number, layout_text, model_text, question_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
@@ -15,13 +15,16 @@ from shardwise.render.text_prediction import assumption_parts, cost_text
 from shardwise.search.records import ClosestPlan, RankedPlan, SearchResult, SearchSpace
 from shardwise.units import format_gib, format_percent, format_seconds, format_usd
 
-
-def search_text(result: SearchResult, *, style: TextStyle = PLAIN) -> str:
-    """Everything ``shardwise plan`` prints."""
-    return page_text(search_parts(result), style=style)
+NEEDED = "needs GiB"
+"""The heading of what one GPU needs at the least, by which plans fit or do not."""
 
 
-def search_parts(result: SearchResult) -> Iterator[RenderableType]:
+def search_text(result: SearchResult, *, style: TextStyle = PLAIN, has_clock: bool = False) -> str:
+    """Everything ``shardwise plan`` prints; with how long it took only where a person reads it (``has_clock``)."""
+    return page_text(search_parts(result, has_clock=has_clock), style=style)
+
+
+def search_parts(result: SearchResult, *, has_clock: bool = False) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
     if result.plans:
         yield from _found_parts(result)
@@ -30,7 +33,7 @@ def search_parts(result: SearchResult) -> Iterator[RenderableType]:
     else:
         yield Text("Every layout breaks a rule of validity.", style="bold red")
     yield Text()
-    yield space_text(result.space)
+    yield space_text(result.space, has_clock=has_clock)
     if result.rejected:
         yield Text()
         yield rejected_table(result)
@@ -41,19 +44,32 @@ def _found_parts(result: SearchResult) -> Iterator[RenderableType]:
     best = result.plans[0]
     yield question_header(best.plan)
     yield Text()
-    yield Text(f"Layouts that fit, best first by {result.objective.replace('_', ' ')}", style="bold")
+    capacity = format_gib(best.prediction.memory.capacity_bytes)
+    yield Text(
+        f"Layouts that fit, best first by {result.objective.replace('_', ' ')}; GiB: needed per GPU, of {capacity}",
+        style="bold",
+    )
     yield ranking_table(result.plans)
     yield Text()
     yield Text("Recommended: " + layout_text(best.plan.layout), style="bold green")
     yield Text(best.why)
-    yield stage_picture(best.prediction.memory)
-    yield picture_legend()
+    yield from _picture_parts(best.prediction.memory)
     if best.prediction.cost is not None:
         yield cost_text(best.prediction.cost)
     yield from _runner_up_parts(result.plans[1:])
     for note in result.notes:
         yield Text()
         yield Text(note)
+
+
+def _picture_parts(memory: MemoryPrediction) -> Iterator[RenderableType]:
+    yield stage_picture(memory)
+    yield picture_legend()
+    yield Text(
+        "(a bar ends at what nvidia-smi would show, cached blocks included; the plan needs "
+        f"{gib_number(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)})",
+        style="dim",
+    )
 
 
 def _runner_up_parts(others: Sequence[RankedPlan]) -> Iterator[RenderableType]:
@@ -89,7 +105,7 @@ def ranking_table(plans: Sequence[RankedPlan]) -> Table:
     table.add_column("", width=1)
     table.add_column("layout", overflow="fold")
     table.add_column("recompute", no_wrap=True)
-    for heading in ("mb", "GiB/GPU", "step", "MFU", *(("cost",) if has_cost else ())):
+    for heading in ("mb", "GiB", "step", "MFU", *(("cost",) if has_cost else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for ranked in plans:
         table.add_row(*_ranking_row(ranked, has_cost=has_cost))
@@ -123,27 +139,28 @@ def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     yield Text(f"Nothing fits. The closest lacks {format_gib(closest.missing_bytes)}:", style="bold red")
     yield Text(layout_text(closest.plan.layout))
     yield Text(closest.because)
-    yield stage_picture(closest.prediction.memory)
-    yield picture_legend()
+    yield from _picture_parts(closest.prediction.memory)
     if not closest.reliefs:
         return
     yield Text()
     table = plain_table(title="What would make it fit, each searched again")
     table.add_column("change")
-    table.add_column("GiB/GPU", justify="right")
+    table.add_column(NEEDED, justify="right")
+    table.add_column("of", justify="right")
     table.add_column("step", justify="right")
     table.add_column("")
     for relief in closest.reliefs:
-        table.add_row(
-            relief.change, gib_number(relief.device_used_bytes), format_seconds(relief.step_s), relief.caution
-        )
+        capacity = gib_number(relief.plan.cluster.gpu.memory_bytes)
+        needed, step = gib_number(relief.needed_bytes), format_seconds(relief.step_s)
+        table.add_row(relief.change, needed, capacity, step, relief.caution)
     yield table
 
 
-def space_text(space: SearchSpace) -> Text:
-    """How many layouts were looked at and where they went."""
+def space_text(space: SearchSpace, *, has_clock: bool = False) -> Text:
+    """How many layouts were looked at and where they went; the clock would make equal answers differ in a file."""
+    clock = f" in {format_seconds(space.wall_s)}" if has_clock else ""
     return Text(
-        f"{space.layouts_considered:,} layouts considered in {format_seconds(space.wall_s)}: "
+        f"{space.layouts_considered:,} layouts considered{clock}: "
         f"{space.layouts_invalid:,} break a rule, {space.layouts_too_big:,} are too big, "
         f"{space.layouts_slower:,} are estimated slower, {space.layouts_predicted:,} predicted in full."
     )
@@ -154,7 +171,7 @@ def rejected_table(result: SearchResult) -> Table:
     table = plain_table(title="Excluded by a rule")
     table.add_column("rule")
     table.add_column("layouts", justify="right")
-    table.add_column("for example")
+    table.add_column("for example, and what to change")
     for group in result.rejected:
-        table.add_row(group.rule, f"{group.count:,}", group.example)
+        table.add_row(group.rule, f"{group.count:,}", f"{group.example}: {group.fix}")
     return table

@@ -50,6 +50,7 @@ class SearchBounds:
     schedule: tuple[Schedule, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
     sequence_parallel: bool | None = None
+    reshard_after_forward: bool | None = None
     offload: tuple[Offload, ...] | None = None
     max_plans: int = 10
     """Ranked plans in the answer."""

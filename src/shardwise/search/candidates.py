@@ -56,6 +56,7 @@ class Candidates:
     ep: IntColumn
     zero_stage: IntColumn
     schedule: IntColumn
+    reshard_after_forward: IntColumn
     sequence_parallel: IntColumn
     micro_batch_size: IntColumn
     recompute: IntColumn
@@ -111,6 +112,7 @@ class Candidates:
             ep=int(self.ep[row]),
             schedule=SCHEDULES[int(self.schedule[row])],
             sequence_parallel=bool(self.sequence_parallel[row]),
+            reshard_after_forward=bool(self.reshard_after_forward[row]),
         )
 
     def plan(self, row: int, *, question: Plan) -> Plan:

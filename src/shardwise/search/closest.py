@@ -93,6 +93,7 @@ def _try(hypothesis: Hypothesis) -> Relief | None:
         change=hypothesis.change,
         plan=best.plan,
         device_used_bytes=best.prediction.memory.worst.device_used_bytes,
+        needed_bytes=best.prediction.memory.needed_bytes,
         step_s=best.prediction.time.step_s,
         caution=hypothesis.caution,
     )

@@ -13,13 +13,16 @@ from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask
+from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
-MEMORY_PREDICTIONS_PER_FULL = 4
+MEMORY_PREDICTIONS_PER_FULL = 6
 ROOMY_FRACTION = 0.85
 FAMILY = ("tp", "cp", "pp", "ep", "dp_replicate", "dp_shard")
+KIND = ("schedule", "recompute", "reshard_after_forward")
+"""Choices that the closed forms of the estimate may misjudge all in the same direction."""
+SAFE, BORDERLINE = 0, 1
 RECOMPUTE_DEPTH = np.asarray([{"none": 0, "selective": 1, "full": 2}[name] for name in RECOMPUTES])
 
 
@@ -54,8 +57,30 @@ class Evaluator:
         self._fitting: dict[int, Evaluated] = {}
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
 
+    def scout(self, order: IntColumn, *, per_kind: int) -> None:
+        """Predict the first few rows of every ``KIND`` that fit, each of another set of degrees."""
+        kinds = group_rows([self._rows.column(name) for name in KIND])[0]
+        for kind in dict.fromkeys(int(kinds[number]) for number in order):
+            self.walk(order[kinds[order] == kind], max_fitting=per_kind, max_per_family=1)
+
+    def corrected(self, estimate: FloatColumn) -> FloatColumn:
+        """The estimate times what rows of the same ``KIND`` were predicted at, the most favourable of them."""
+        kinds = group_rows([self._rows.column(name) for name in KIND])[0]
+        ratios = np.ones(int(kinds.max(initial=0)) + 1)
+        found: dict[int, list[float]] = {}
+        for row, evaluated in self._fitting.items():
+            found.setdefault(int(kinds[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
+        for kind, values in found.items():
+            ratios[kind] = min(values)
+        corrected: FloatColumn = estimate * ratios[kinds]
+        return corrected
+
     def walk(self, order: IntColumn, *, max_fitting: int, max_per_family: int) -> None:
-        """Predict rows in ``order`` until ``max_fitting`` more of them fit, few of each set of degrees."""
+        """Predict rows in ``order`` until ``max_fitting`` more of them fit, few of each set of degrees.
+
+        Rows whose memory band reaches beyond the device are counted apart: they may be the fastest of their degrees,
+        and must not keep those that are safe from being seen.
+        """
         shares: dict[Key, int] = {}
         num_fitting = num_predicted = 0
         for number in order:
@@ -63,12 +88,24 @@ class Evaluator:
             if num_fitting >= max_fitting or num_predicted >= max_fitting * MEMORY_PREDICTIONS_PER_FULL:
                 return
             family = self._family(row)
-            if not self._alive[row] or row in self._fitting or shares.get(family, 0) >= max_per_family:
+            if shares.get((*family, SAFE), 0) >= max_per_family:
                 continue
-            num_predicted += 1
-            if self._predict(row, family):
-                shares[family] = shares.get(family, 0) + 1
-                num_fitting += 1
+            known = self._fitting.get(row)
+            if known is None:
+                if not self._alive[row]:
+                    continue
+                num_predicted += 1
+                has_room = shares.get((*family, BORDERLINE), 0) < max_per_family
+                known = self._predict(row, family, takes_borderline=has_room)
+                num_fitting += known is not None
+            if known is not None:
+                share = (*family, BORDERLINE if known.prediction.memory.is_borderline else SAFE)
+                shares[share] = shares.get(share, 0) + 1
+
+    @property
+    def num_fitting(self) -> int:
+        """Rows predicted to fit so far."""
+        return len(self._fitting)
 
     def result(self) -> Evaluation:
         """Everything found so far."""
@@ -81,26 +118,28 @@ class Evaluator:
     def _family(self, row: int) -> Key:
         return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
 
-    def _predict(self, row: int, family: Key) -> bool:
-        """Whether a row fits; when it does not, everything that needs at least as much is dropped with it."""
+    def _predict(self, row: int, family: Key, *, takes_borderline: bool) -> Evaluated | None:
+        """A row's prediction when it fits; when it does not, everything that needs at least as much is dropped."""
         plan = self._rows.plan(row, question=self._question)
         capacity_bytes = self._question.cluster.gpu.memory_bytes
         # A roomy candidate is predicted in full at once; a tight one is asked for its memory first, which is cheaper.
         prediction = predict(plan) if self._floor_bytes[row] < ROOMY_FRACTION * capacity_bytes else None
         memory = prediction.memory if prediction else predict_memory(plan)
         if memory.fits_device and memory.fits_host:
+            if prediction is None and memory.is_borderline and not takes_borderline:
+                return None
             self._fitting[row] = Evaluated(family=family, plan=plan, prediction=prediction or predict(plan))
-            return True
+            return self._fitting[row]
         self._alive &= ~_at_least_as_big(self._rows, row)
         if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
             self._nearest = (plan, memory)
-        return False
+        return None
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:
     """Rows that differ from one only in ways that cannot need less memory, the row itself included."""
     same: Mask = np.ones(len(rows), dtype=np.bool_)
-    for name in (*FAMILY, "vpp", "schedule", "sequence_parallel", "offload", "zero_stage"):
+    for name in (*FAMILY, "vpp", "schedule", "sequence_parallel", "offload", "zero_stage", "reshard_after_forward"):
         same &= rows.column(name) == rows.column(name)[row]
     depth = RECOMPUTE_DEPTH[rows.recompute]
     same &= rows.micro_batch_size >= rows.micro_batch_size[row]
@@ -109,7 +148,12 @@ def _at_least_as_big(rows: Candidates, row: int) -> Mask:
 
 
 def best_first(
-    estimate: FloatColumn, rows: Candidates, *, resolution: float = 0.0, default_zero_stage: int = 3
+    estimate: FloatColumn,
+    rows: Candidates,
+    *,
+    resolution: float = 0.0,
+    default_zero_stage: int = 3,
+    gpus_per_node: int = 1,
 ) -> IntColumn:
     """Rows from the lowest estimate up; equal ones by simplicity, so that the order never depends on chance.
 
@@ -118,17 +162,22 @@ def best_first(
         rows: the candidates.
         resolution: estimates that differ by less than this share count as equal.
         default_zero_stage: what the engine is normally run with, first among equals.
+        gpus_per_node: shard groups that fill nodes evenly come first among equals.
     """
     coarse = np.round(np.log(estimate) / resolution) if resolution else estimate
+    group = rows.tp * rows.state_shard_size
+    straddles = (rows.zero_stage > 0) & (group % gpus_per_node > 0) & (gpus_per_node % group > 0)
     keys = (
         rows.micro_batch_size,
         rows.recompute,
+        1 - rows.reshard_after_forward,
         np.abs(rows.zero_stage - default_zero_stage),
         rows.schedule,
         rows.vpp,
         rows.cp,
         rows.pp,
         rows.tp,
+        straddles,
         coarse,
     )
     order: IntColumn = np.lexsort(keys)

@@ -173,8 +173,14 @@ class MemoryFloor:
         """What is gathered, cached or staged at the end of forward, and at the loss."""
 
         def alive(key: Key) -> tuple[float, ...]:
-            tp, ep, is_gathered, is_piped, has_embedding, has_head, *blocks = key
-            layout = Layout(tp=tp, ep=ep, pp=1 + is_piped, zero_stage=3 if is_gathered else 0)
+            tp, ep, is_gathered, reshards, is_piped, has_embedding, has_head, *blocks = key
+            layout = Layout(
+                tp=tp,
+                ep=ep,
+                pp=1 + is_piped,
+                zero_stage=3 if is_gathered else 0,
+                reshard_after_forward=bool(reshards),
+            )
             context = self.probes.context(
                 layout, batch=ONE_TOKEN, tables=(has_embedding, has_head), blocks=tuple(blocks)
             )
@@ -182,7 +188,7 @@ class MemoryFloor:
             tensors = tuple(buffer_tensors(context))
             return tuple(float(sum(t.num_bytes for t in tensors if t.born <= at <= t.dies)) for at in moments)
 
-        flags = [(rows.zero_stage == 3).astype(np.int64), np.minimum(rows.pp - 1, 1)]
+        flags = [(rows.zero_stage == 3).astype(np.int64), rows.reshard_after_forward, np.minimum(rows.pp - 1, 1)]
         counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
         table = look_up([rows.tp, rows.ep, *flags, stage.has_embedding, stage.has_head, *counts], alive)
         return table[:, 0], table[:, 1]

@@ -23,10 +23,9 @@ OTHER_END = 8
 """Candidates with the least memory that are predicted as well, for the far end of the Pareto front."""
 SLOWEST_RATIO = 2.0
 """How many times slower than the fastest such a candidate may be and still be of interest."""
-BORDERLINE_FRACTION, BORDERLINE_PENALTY = 0.90, 1.05
-TIGHT_FRACTION, TIGHT_PENALTY = 0.97, 1.10
-"""A candidate whose memory bound takes this share of the device has to be this much faster to be predicted first: the
-memory band reaches beyond the device, or the bound already promises a plan that runs out."""
+SCOUTED_RATIO, SCOUTS = 1.15, 2
+"""Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the
+estimate misjudges about all of a kind is corrected by them."""
 RESOLUTION = 0.005
 """Estimates closer than this are ordered by simplicity."""
 TRIED_SMALLEST = 64
@@ -66,11 +65,8 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     evaluator = Evaluator(rows, floor_bytes=floor_bytes, question=question)
     if len(rows):
         step_s = TimeEstimate(probes=probes).step_s(rows, num_microbatches=valid.num_microbatches[small])
-        first, second = _orders(rows, step_s, floor_bytes / capacity_bytes, question=question, objective=objective)
-        num_families = len(np.unique(group_rows([rows.column(name) for name in FAMILY])[0]))
-        per_family = max(MIN_PER_FAMILY, bounds.max_predictions // num_families)
-        evaluator.walk(first, max_fitting=bounds.max_predictions, max_per_family=per_family)
-        evaluator.walk(second, max_fitting=OTHER_END, max_per_family=OTHER_END)
+        order = _Order(rows=rows, step_s=step_s, floor_bytes=floor_bytes, question=question)
+        _predict_promising(evaluator, order, limit=bounds.max_predictions, objective=objective)
     evaluation = evaluator.result()
     num_too_big = valid.num_too_big + int(np.count_nonzero(~small)) + evaluation.num_too_big
     num_fitting = len(evaluation.fitting)
@@ -120,14 +116,52 @@ def _frugal(rows: Candidates, bounds: SearchBounds) -> Candidates:
     )
 
 
-def _orders(
-    rows: Candidates, step_s: FloatColumn, floor_share: FloatColumn, *, question: Plan, objective: Objective
-) -> tuple[IntColumn, IntColumn]:
-    """What the objective asks for first, and the other end of the Pareto front."""
-    zero_stage = OFFERS[question.engine].default_zero_stage
-    by_memory = best_first(floor_share, rows, default_zero_stage=zero_stage)
-    by_memory = by_memory[step_s[by_memory] <= SLOWEST_RATIO * step_s.min()]
-    borderline = np.where(floor_share > BORDERLINE_FRACTION, BORDERLINE_PENALTY, 1.0)
-    penalty = np.where(floor_share > TIGHT_FRACTION, TIGHT_PENALTY, borderline)
-    by_time = best_first(step_s * penalty, rows, resolution=RESOLUTION, default_zero_stage=zero_stage)
-    return (by_memory, by_time) if objective == "memory" else (by_time, by_memory)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """Orders in which rows are worth predicting."""
+
+    rows: Candidates
+    step_s: FloatColumn
+    floor_bytes: FloatColumn
+    question: Plan
+
+    @property
+    def _zero_stage(self) -> int:
+        return OFFERS[self.question.engine].default_zero_stage
+
+    def by_time(self, step_s: FloatColumn) -> IntColumn:
+        """The fastest first."""
+        return best_first(
+            step_s,
+            self.rows,
+            resolution=RESOLUTION,
+            default_zero_stage=self._zero_stage,
+            gpus_per_node=self.question.cluster.node.gpus_per_node,
+        )
+
+    def by_memory(self) -> IntColumn:
+        """The least memory first, without what is far too slow."""
+        order = best_first(self.floor_bytes, self.rows, default_zero_stage=self._zero_stage)
+        near: IntColumn = order[self.step_s[order] <= SLOWEST_RATIO * self.step_s.min()]
+        return near
+
+    @property
+    def num_families(self) -> int:
+        """Sets of degrees."""
+        return len(np.unique(group_rows([self.rows.column(name) for name in FAMILY])[0]))
+
+
+def _predict_promising(evaluator: Evaluator, order: _Order, *, limit: int, objective: Objective) -> None:
+    """Scouts of every kind, then what the objective asks for, then the other end of the Pareto front."""
+    per_family = max(MIN_PER_FAMILY, limit // order.num_families)
+    if objective == "memory":
+        evaluator.walk(order.by_memory(), max_fitting=limit, max_per_family=per_family)
+        evaluator.walk(order.by_time(order.step_s), max_fitting=OTHER_END, max_per_family=OTHER_END)
+        return
+    fast = order.by_time(order.step_s)
+    near = fast[order.step_s[fast] <= SCOUTED_RATIO * order.step_s.min()]
+    evaluator.scout(near, per_kind=SCOUTS)
+    rest = max(MIN_PER_FAMILY, limit - evaluator.num_fitting)
+    corrected = order.by_time(evaluator.corrected(order.step_s))
+    evaluator.walk(corrected, max_fitting=rest, max_per_family=per_family)
+    evaluator.walk(order.by_memory(), max_fitting=OTHER_END, max_per_family=OTHER_END)

@@ -97,6 +97,9 @@ class Relief:
     """What to change, such as ``num_nodes=16`` or ``offload=optimizer``."""
     plan: Plan
     device_used_bytes: Bytes
+    """What would be allocated and cached, at most the device."""
+    needed_bytes: Bytes
+    """What the plan needs, the figure that is compared with the capacity everywhere in a search."""
     step_s: Seconds
     caution: str = ""
 

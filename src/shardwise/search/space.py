@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.errors import LayoutError
-from shardwise.plan import Plan
+from shardwise.plan import EngineName, Plan
 from shardwise.rules import OFFERS
 from shardwise.rules.degrees import divisors
 from shardwise.search.bounds import IntRange, SearchBounds
@@ -19,6 +19,7 @@ MAX_VPP = 12
 DOMINATED_SCHEDULES = ("gpipe",)
 """Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight."""
 MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
+FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan")
 
 
 Options = Callable[[Key], Sequence[Key]]
@@ -64,6 +65,7 @@ class Space:
             ep=ones,
             zero_stage=zeros,
             schedule=zeros + SCHEDULES.index("1f1b"),
+            reshard_after_forward=ones,
             sequence_parallel=zeros,
             micro_batch_size=ones,
             recompute=zeros,
@@ -79,7 +81,9 @@ class Space:
             "ep": AxisOptions(names=("ep",), keys=("pp",), options=self._ep_options),
             "pipeline": AxisOptions(names=("schedule", "vpp"), keys=("pp",), options=self._pipeline_options),
             "zero_stage": AxisOptions(
-                names=("zero_stage",), keys=("dp_replicate", "dp_shard", "cp"), options=self._zero_options
+                names=("zero_stage", "reshard_after_forward"),
+                keys=("dp_replicate", "dp_shard", "cp", "pp"),
+                options=self._zero_options,
             ),
             "micro_batch_size": AxisOptions(
                 names=("micro_batch_size",), keys=("dp_replicate", "dp_shard"), options=self._micro_batch_options
@@ -163,11 +167,20 @@ class Space:
 
     def _zero_options(self, key: Key) -> Sequence[Key]:
         """Stage 0 is spelled with one of dp_replicate and dp_shard only, so that no layout is listed twice."""
-        dp_replicate, dp_shard, cp = key
+        dp_replicate, dp_shard, cp, pp = key
         is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
         stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
         allowed = self.bounds.zero_stage or OFFERS[self.question.engine].zero_stages
-        return [(stage,) for stage in stages if stage in allowed]
+        return [(stage, again) for stage in stages if stage in allowed for again in self._gathers_again(stage, pp)]
+
+    def _gathers_again(self, zero_stage: int, pp: int) -> Sequence[int]:
+        """FSDP2 gathers again for backward or keeps what it gathered; in a pipeline every stage keeps it."""
+        if zero_stage < 3 or self.question.engine not in FSDP2_ENGINES:
+            return (1,)
+        pinned = self.bounds.reshard_after_forward
+        if pinned is not None:
+            return (int(pinned),)
+        return (1, 0) if pp == 1 else (0,)
 
     def _micro_batch_options(self, key: Key) -> Sequence[Key]:
         per_rank, remainder = divmod(self.question.global_batch_size, key[0] * key[1])

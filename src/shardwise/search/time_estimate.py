@@ -136,7 +136,7 @@ class TimeEstimate:
 
     def _times_of_each_shape(self, key: Key) -> tuple[float, ...]:
         """Four times of each shape, then what each recompute mode runs again."""
-        context = self._probe(key)
+        context = self._probe(key, num_microbatches=PROBED_MICROBATCHES)
         operation = operation_context(context)
         policy = context.profile.selective_policy
         found: list[float] = []
@@ -233,12 +233,13 @@ class TimeEstimate:
                 dp_shard=key[4],
                 zero_stage=ZERO_STAGES[key[5]],
                 pp=key[6],
+                reshard_after_forward=bool(key[7]),
             )
             stages = self.probes.one_more_of_each
             return tuple(value for blocks in stages for value in self._sharding_seconds(layout, blocks))
 
         names = ("tp", "cp", "ep", "dp_replicate", "dp_shard", "zero_stage")
-        columns = [*(rows.column(name) for name in names), np.minimum(rows.pp, 2)]
+        columns = [*(rows.column(name) for name in names), np.minimum(rows.pp, 2), rows.reshard_after_forward]
         table = look_up(columns, seconds).reshape(len(rows), len(self.probes.one_more_of_each), -1)
         stage = self.probes.watched_stages(rows)[0]
         base, more = table[:, :1], table[:, 1:]
@@ -261,26 +262,22 @@ class TimeEstimate:
         return (*once, update.optimizer_s, *each, copies.forward_s + copies.backward_s)
 
     def _with_sharding_kind(self, rows: Candidates) -> Candidates:
-        """The rows with ``zero_stage`` reduced to whether blocks run under autocast, which decides their dtypes."""
-        differs = (
-            len(
-                {
-                    self.probes.context(Layout(zero_stage=stage)).is_autocast
-                    for stage in (ZERO_STAGES[0], ZERO_STAGES[3])
-                }
-            )
-            > 1
-        )
-        return replace(rows, zero_stage=(rows.zero_stage == 3).astype(np.int64) if differs else np.zeros_like(rows.tp))
+        """The rows with ``zero_stage`` reduced to whether blocks are gathered, which decides dtypes and host calls."""
+        return replace(rows, zero_stage=(rows.zero_stage == 3).astype(np.int64))
 
-    def _probe(self, key: Key, *, blocks: tuple[int, ...] | None = None) -> StageContext:
+    def _probe(self, key: Key, *, blocks: tuple[int, ...] | None = None, num_microbatches: int = 1) -> StageContext:
         tp, cp, ep, sequence_parallel, micro_batch_size, zero_stage = key
         layout = Layout(
-            tp=tp, cp=cp, ep=ep, sequence_parallel=bool(sequence_parallel), zero_stage=3 if zero_stage else 0
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            sequence_parallel=bool(sequence_parallel),
+            zero_stage=3 if zero_stage else 0,
+            dp_shard=2 if zero_stage else 1,
         )
         return self.probes.context(
             layout,
-            batch=ProbedBatch(micro_batch_size=micro_batch_size),
+            batch=ProbedBatch(micro_batch_size=micro_batch_size, num_microbatches=num_microbatches),
             recompute=NO_RECOMPUTE,
             blocks=blocks,
             tables=(0, 0),
@@ -316,8 +313,12 @@ class TimeEstimate:
     def _rates(self) -> KernelRates:
         attention = self.probes.question.model.attention
         context = self.probes.context(Layout(zero_stage=0))
-        head_dim = attention.head_dim if attention is not None else 0
-        return kernel_rates(gpu=self._gpu, profile=context.profile, head_dim=head_dim)
+        return kernel_rates(
+            gpu=self._gpu,
+            profile=context.profile,
+            head_dim=attention.head_dim if attention is not None else 128,
+            is_compiled=self.probes.question.recipe.compile,
+        )
 
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
         """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap.

@@ -62,6 +62,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-accelerate-replicas": ("tp", *SHARDING),
     "engine-offload": ("offload", "zero_stage"),
     "engine-offload-zero-stage": ("offload", *SHARDING),
+    "engine-accelerator": (),
     "engine-adapter": (),
     "engine-accelerate-no-pipeline": ("pp",),
     "engine-fsdp1-no-pipeline": ("pp",),
