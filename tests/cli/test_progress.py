@@ -57,3 +57,11 @@ def test_a_pipe_gets_no_bar(plans_file):
     )
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 50
+
+
+@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_that_takes_no_control_codes_gets_none(plans_file, variable, monkeypatch):
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    for words in (["predict", str(plans_file)], ["plan", "gpt2", "8xh100-sxm", "--seq-len", "512", "--json"]):
+        assert run_with_terminal_for_errors(words)[1] == ""

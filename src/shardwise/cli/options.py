@@ -35,6 +35,10 @@ AXIS_HELP = {
     "ep": "expert parallelism: routed experts divided",
     "expert-tp": "tensor parallelism inside each expert",
 }
+SCHEDULE_HELP = (
+    "pipeline schedule (default: 1f1b); gpipe, zb-h1, zbv and dualpipev with native and torchtitan, interleaved also "
+    "with megatron, zb-h1, zb-h2 and zbv with its fork, 1f1b with these and deepspeed"
+)
 DEFAULT_SEQ_LEN = 8192
 """Used when MODEL and CLUSTER are given without --seq-len, unless a table of positions is shorter; shown by --help and
 in the output."""
@@ -161,7 +165,7 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
     layout.add_argument(
         "--zero-stage", type=whole_number, choices=(0, 1, 2, 3), help="what dp_shard divides (default: 3)"
     )
-    layout.add_argument("--schedule", choices=get_args(Schedule), help="pipeline schedule (default: 1f1b)")
+    layout.add_argument("--schedule", choices=get_args(Schedule), help=SCHEDULE_HELP)
     layout.add_argument(
         "--sequence-parallel", action=argparse.BooleanOptionalAction, help="divide norms over tp (default: off)"
     )

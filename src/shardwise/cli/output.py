@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shardwise.render.terminal import TextStyle
 
 MAX_TEXT_WIDTH = 120
+MIN_TEXT_WIDTH = 24
 
 
 class OutputError(ShardwiseError):
@@ -30,8 +31,12 @@ def stdout_style() -> "TextStyle":
     if not sys.stdout.isatty():
         return PLAIN
     width = min(shutil.get_terminal_size().columns, MAX_TEXT_WIDTH)
-    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return TextStyle(width=max(width, PLAIN.width), has_colour=has_colour)
+    return TextStyle(width=max(width, MIN_TEXT_WIDTH), has_colour=takes_control_codes())
+
+
+def takes_control_codes() -> bool:
+    """Whether the terminal and its user take colours and moving signs: not with ``NO_COLOR``, not on a dumb one."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def require_free(path: Path, *, is_forced: bool) -> None:

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from shardwise.cli.output import takes_control_codes
+
 Item = TypeVar("Item")
 
 
 def with_progress(items: Iterable[Item], *, label: str, total: int | None = None) -> Iterator[Item]:
     """``items`` one by one, with a bar on stderr while they are worked on."""
-    if not sys.stderr.isatty() or sys.stdout.isatty():
+    if not sys.stderr.isatty() or sys.stdout.isatty() or not takes_control_codes():
         yield from items
         return
     from rich.console import Console
@@ -27,7 +29,7 @@ def with_progress(items: Iterable[Item], *, label: str, total: int | None = None
 @contextmanager
 def waiting(label: str) -> Iterator[None]:
     """A moving sign on stderr while one long call runs."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not takes_control_codes():
         yield
         return
     from rich.console import Console

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,9 @@ from shardwise.render.terminal import plain_table
 from shardwise.units import format_gib
 
 BAR_WIDTH = 50
+SHORTEST_BAR = 8
+AMOUNT_WIDTH = 16
+"""The bar's end mark, the amount behind it, and the blanks between."""
 MAX_BARS = 16
 """Bars drawn in a text; beyond that the fullest ones, and JSON has them all."""
 
@@ -56,15 +60,31 @@ def components_table(stage: StageMemory) -> Table:
     return table
 
 
-def stage_picture(memory: MemoryPrediction) -> Text:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePicture:
+    """The picture of a prediction, drawn as wide as the text it stands in."""
+
+    memory: MemoryPrediction
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The picture for one medium."""
+        yield _picture_text(self.memory, width=options.max_width)
+
+
+def stage_picture(memory: MemoryPrediction) -> StagePicture:
     """One bar per stage on one scale; ``|`` is where the device ends."""
+    return StagePicture(memory=memory)
+
+
+def _picture_text(memory: MemoryPrediction, *, width: int) -> Text:
     runs = shown_runs(memory.stages)
     longest = max(run.stage.device_used_bytes for run in runs)
-    width = max(len(run.label) for run in runs)
+    label_width = max(len(run.label) for run in runs)
+    bar_width = max(SHORTEST_BAR, min(BAR_WIDTH, width - label_width - AMOUNT_WIDTH))
     picture = Text()
     for run in runs:
-        picture.append(f"{run.label:<{width}} ")
-        picture.append_text(_bar_text(run.stage, capacity=memory.capacity_bytes, longest=longest))
+        picture.append(f"{run.label:<{label_width}} ")
+        picture.append_text(_bar_text(run.stage, memory.capacity_bytes, longest, bar_width))
         picture.append(f" {format_gib(run.stage.device_used_bytes):>12}\n")
     hidden = len(memory.stages) - sum(run.num_stages for run in runs)
     if hidden:
@@ -103,21 +123,21 @@ def shown_runs(stages: Sequence[StageMemory]) -> tuple[StageRun, ...]:
     return tuple(sorted(fullest, key=lambda run: run.stage.stage))
 
 
-def _bar_text(stage: StageMemory, *, capacity: int, longest: int) -> Text:
+def _bar_text(stage: StageMemory, capacity: int, longest: int, width: int) -> Text:
     parts = [stage.component_bytes(component) for component in MEMORY_COMPONENTS]
-    bar = stacked_bar(parts, capacity=capacity, longest=longest, width=BAR_WIDTH)
+    bar = stacked_bar(parts, capacity=capacity, longest=longest, width=width)
     marks = [
         COMPONENT_MARKS[component]
         for component, cells in zip(MEMORY_COMPONENTS, bar.cells, strict=True)
         for _ in range(cells)
     ]
     text = Text()
-    for cell in range(BAR_WIDTH):
+    for cell in range(width):
         if cell == bar.capacity_cell:
             text.append("|", style="bold red")
         if cell < len(marks):
             text.append(marks[cell].letter, style=f"{marks[cell].colour} reverse")
         else:
             text.append("." if cell < bar.capacity_cell else " ", style="dim")
-    text.append("|" if bar.capacity_cell == BAR_WIDTH else ">" if bar.is_cut else " ", style="bold red")
+    text.append("|" if bar.capacity_cell == width else ">" if bar.is_cut else " ", style="bold red")
     return text
