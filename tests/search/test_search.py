@@ -228,3 +228,9 @@ def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
     assert result.pareto[0].prediction.time.step_s <= fastest * 1.001
     assert not result.plans[0].prediction.memory.is_borderline
     assert "recompute none, micro-batch 2" in result.plans[0].why
+
+
+def test_when_no_tie_fits_safely_the_note_says_so():
+    result = plan_8b(model="mixtral-8x7b", cluster="16xh100-sxm", recipe=Recipe(seq_len=4096, global_batch_size=256))
+    assert result.plans[0].prediction.memory.is_borderline
+    assert any("none fits safely" in note for note in result.notes)

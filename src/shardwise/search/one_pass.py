@@ -67,6 +67,8 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
         step_s = TimeEstimate(probes=probes).step_s(rows, num_microbatches=valid.num_microbatches[small])
         order = _Order(rows=rows, step_s=step_s, floor_bytes=floor_bytes, question=question)
         _predict_promising(evaluator, order, limit=bounds.max_predictions, objective=objective)
+        if not evaluator.num_fitting:
+            evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
     num_too_big = valid.num_too_big + int(np.count_nonzero(~small)) + evaluation.num_too_big
     num_fitting = len(evaluation.fitting)
@@ -139,9 +141,13 @@ class _Order:
             gpus_per_node=self.question.cluster.node.gpus_per_node,
         )
 
+    def smallest(self) -> IntColumn:
+        """The least memory first, however slow."""
+        return best_first(self.floor_bytes, self.rows, default_zero_stage=self._zero_stage)
+
     def by_memory(self) -> IntColumn:
         """The least memory first, without what is far too slow."""
-        order = best_first(self.floor_bytes, self.rows, default_zero_stage=self._zero_stage)
+        order = self.smallest()
         near: IntColumn = order[self.step_s[order] <= SLOWEST_RATIO * self.step_s.min()]
         return near
 

@@ -146,9 +146,14 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     notes: list[str] = []
     ties = sum(ranked.is_tie for ranked in plans)
     if ties > 1:
+        chosen = (
+            "the simplest of them is recommended, none fits safely"
+            if plans[0].prediction.memory.is_borderline
+            else "the simplest of them that fits safely is recommended"
+        )
         notes.append(
-            f"{ties} of these plans differ by less than a prediction can tell apart; the simplest of them that fits "
-            "safely is recommended. Start there, and add an axis only when a measurement asks for it."
+            f"{ties} of these plans differ by less than a prediction can tell apart; {chosen}. Start there, and add an "
+            "axis only when a measurement asks for it."
         )
     notes += [
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
