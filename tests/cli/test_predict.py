@@ -136,6 +136,14 @@ def test_jsonl_answers_a_single_line_with_a_single_line(pipe, tmp_path, capsys):
     assert [written.get("line") for written in answers] == [None, 1]
 
 
+def test_a_line_longer_than_a_plan_is_one_line(pipe, capsys):
+    pipe("\n".join([json.dumps(PLAN), '{"a": "' + "x" * 2_500_000 + '"}', "nonsense"]))
+    assert main(["predict", "-"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [written.get("code") for written in answers] == [None, "plan-too-large", "plan-syntax"]
+    assert [written.get("line") for written in answers] == [None, 2, 3]
+
+
 def test_jsonl_does_not_go_with_a_model(capsys):
     assert main(["predict", "llama-3.1-8b", "8xh100-sxm", "--jsonl"]) == 2
     assert "write --json" in capsys.readouterr().err

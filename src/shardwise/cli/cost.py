@@ -97,13 +97,13 @@ def _require_sane_shares(arguments: argparse.Namespace) -> None:
             raise RecipeError(
                 f"{name}={share:g} is outside {LOWEST_SHARE:g} to 1",
                 code=f"cost-{name}",
-                fix=f"set {name}={USUAL_SHARES[name]:g}",
+                fix=f"give --{name} {USUAL_SHARES[name]:g}",
             )
     if arguments.num_gpus is not None and arguments.num_gpus > MAX_GPUS:
         raise RecipeError(
             f"{arguments.num_gpus:,} GPUs are more than the {MAX_GPUS:,} of the largest cluster",
             code="cost-gpus",
-            fix=f"name at most {MAX_GPUS:,}",
+            fix=f"give --num-gpus {MAX_GPUS} or fewer",
         )
 
 

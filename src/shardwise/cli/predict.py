@@ -12,7 +12,7 @@ that pipes any number of lines, one included, writes --jsonl.
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,9 +85,18 @@ def _answer_standard_input(arguments: argparse.Namespace) -> int:
     if arguments.is_jsonl or num_texts == 2:
         from shardwise.plan_file.read import numbered_plan_lines
 
-        return _answer_lines(numbered_plan_lines(chain(ahead, lines)), arguments)
+        return _answer_lines(numbered_plan_lines(_whole_lines(chain(ahead, lines))), arguments)
     document = parse_standard_input(chain(ahead, lines))
     return _answer(plan_from_mapping(document, given_parts(arguments)), arguments)
+
+
+def _whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """One piece a line: a line longer than a plan can be comes in several, of which the first is refused for all."""
+    is_start = True
+    for piece in pieces:
+        if is_start:
+            yield piece
+        is_start = piece.endswith(b"\n")
 
 
 def _is_object(line: bytes) -> bool:
