@@ -210,6 +210,13 @@ def test_compiling_is_what_the_engine_does_when_nobody_asks(engine, is_compiled)
     assert recipe_assumptions(stated) == ()
 
 
+@pytest.mark.parametrize(("schedule", "is_compiled"), [("1f1b", True), ("zbv", False)])
+def test_a_schedule_that_splits_the_backward_pass_is_left_uncompiled(schedule, is_compiled):
+    plan = with_layout({"pp": 4, "schedule": schedule}, global_batch_size=64)
+    assert plan.recipe.compile == is_compiled
+    require_valid(plan)
+
+
 @pytest.mark.parametrize(
     ("model", "seq_len", "learned"),
     [("gpt2", 1024, 1024), ("opt-13b", 2048, 2048), ("bert-base", 512, 512), ("roberta-base", 512, 514)],

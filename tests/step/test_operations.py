@@ -391,3 +391,12 @@ def test_the_host_issues_what_surrounds_a_block():
     assert calls["host calls"].num_kernels == 8
     assert calls["host calls.backward"].num_kernels == 8 + len(LLAMA.layers[0].weights)
     assert calls["host calls"].num_bytes == 0
+
+
+def test_fsdp_on_one_rank_casts_weights_and_accumulates_as_autocast_does():
+    copies = [
+        {operation.name: operation.num_bytes for operation in operations_of(plan_of(layout=Layout(zero_stage=stage)))}
+        for stage in (0, 3)
+    ]
+    for name in ("autocast copies", "gradient accumulation"):
+        assert copies[0][name] == copies[1][name] > 0

@@ -14,7 +14,6 @@ from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import read_source, require_model
 
 if TYPE_CHECKING:
-    from shardwise.cluster import Gpu
     from shardwise.render.run_cost import RunCost
 
 LOWEST_SHARE = 0.001
@@ -67,7 +66,6 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
     _require_sane_shares(arguments)
     model = read_model(arguments.source)
     cluster = read_cluster(arguments.cluster or arguments.gpu)
-    _require_published_peak(cluster.gpu)
     num_gpus = arguments.num_gpus if arguments.cluster is None else cluster.num_gpus
     request = CostRequest(
         model=model,
@@ -104,22 +102,6 @@ def _require_sane_shares(arguments: argparse.Namespace) -> None:
             f"{arguments.num_gpus:,} GPUs are more than the {MAX_GPUS:,} of the largest cluster",
             code="cost-gpus",
             fix=f"give --num-gpus {MAX_GPUS} or fewer",
-        )
-
-
-def _require_published_peak(gpu: "Gpu") -> None:
-    """Return when the rate that the MFU is a share of is known.
-
-    Raises:
-        RecipeError: the part multiplies bf16, but nobody published how fast.
-    """
-    from shardwise.errors import RecipeError
-
-    if gpu.is_bf16_peak_unpublished:
-        raise RecipeError(
-            f"no source of the catalogue publishes the bf16 peak of {gpu.id}, so an MFU is a share of nothing",
-            code="cost-no-peak",
-            fix="give its rate as bf16_flop_per_s in a cluster file and name that as CLUSTER",
         )
 
 

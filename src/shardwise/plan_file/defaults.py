@@ -8,7 +8,7 @@ from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
 from shardwise.plan_file.fields import Value
 from shardwise.recipe import Precision, Recipe
-from shardwise.rules.engines import OFFERS
+from shardwise.rules.engines import OFFERS, SPLIT_BACKWARD_SCHEDULES
 from shardwise.rules.sequence import has_position_table
 
 REST = -1
@@ -19,14 +19,21 @@ TORCH_ENGINES = ("native", "torchtitan")
 
 
 def fill_recipe(
-    given: dict[str, Value], *, model: ModelSpec, cluster: Cluster, engine: EngineName, fallback_seq_len: int | None
+    given: dict[str, Value],
+    *,
+    model: ModelSpec,
+    cluster: Cluster,
+    engine: EngineName,
+    schedule: Value | None,
+    fallback_seq_len: int | None,
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The whole recipe, and a sentence for every choice that was left open and is not the same everywhere.
 
     ``seq_len`` is the fallback, or as many learned positions as the model has when they are fewer.
 
     ``precision`` is bf16-mixed unless the GPU multiplies fp16 only (V100, T4). ``compile`` is what the engine does when
-    nobody asks: the native engine compiles, the others do not.
+    nobody asks: the native engine compiles, the others do not. A pipeline schedule that splits the backward pass is
+    left uncompiled, as torch refuses the two together.
     """
     filled, notes = dict(given), []
     if "seq_len" not in given and fallback_seq_len is not None:
@@ -39,9 +46,15 @@ def fill_recipe(
         filled["precision"] = _precision_without_bf16(engine)
         notes.append(f"precision={filled['precision']}: {cluster.gpu.name} has no bf16 matrix unit")
     if "compile" not in given:
-        filled["compile"] = OFFERS[engine].compiles
-        notes.append(f"compile={str(filled['compile']).lower()}: what {engine} does unless it is told otherwise")
+        filled["compile"], reason = _compiles(engine, schedule)
+        notes.append(f"compile={str(filled['compile']).lower()}: {reason}")
     return Recipe(**filled), tuple(notes)  # type: ignore[arg-type]
+
+
+def _compiles(engine: EngineName, schedule: Value | None) -> tuple[bool, str]:
+    if OFFERS[engine].compiles and schedule in SPLIT_BACKWARD_SCHEDULES:
+        return False, f"torch does not split the backward pass of compiled blocks, which {schedule} asks for"
+    return OFFERS[engine].compiles, f"what {engine} does unless it is told otherwise"
 
 
 def recipe_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -182,7 +182,12 @@ def _build_plan(
     model = readers.model(_source_json("model", tree["model"], folder))
     cluster = readers.cluster(_source_json("cluster", tree["cluster"], folder))
     recipe, recipe_notes = fill_recipe(
-        recipe_values, model=model, cluster=cluster, engine=engine, fallback_seq_len=fallback_seq_len
+        recipe_values,
+        model=model,
+        cluster=cluster,
+        engine=engine,
+        schedule=layout_values.get("schedule"),
+        fallback_seq_len=fallback_seq_len,
     )
     layout, layout_notes = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)
     return Plan(

@@ -70,7 +70,9 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
             f"{DEFAULT_GEMM_FRACTION:.0%} of its peak stands in (torch's own estimator)"
         )
     yield from _kernel_assumptions(gpu)
-    if recipe.precision == "bf16-mixed" and not gpu.peak_flop_per_s("bf16"):
+    if recipe.precision == "bf16-mixed" and gpu.is_bf16_peak_unpublished:
+        yield f"the bf16 peak of {gpu.id} is not published; its fp32 rate stands in, so steps may be much faster"
+    elif recipe.precision == "bf16-mixed" and not gpu.peak_flop_per_s("bf16"):
         yield f"{gpu.id} has no bf16 matrix units; products run at the fp32 rate"
     if recipe.precision == "fp8-mixed" and not gpu.peak_flop_per_s("fp8"):
         yield f"{gpu.id} has no fp8 matrix units; products run in bf16"

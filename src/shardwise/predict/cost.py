@@ -81,6 +81,17 @@ def predict_cost(
 
 
 def _training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
+    """The rate that an MFU is a share of: bf16 where the part has it.
+
+    Raises:
+        RecipeError: no rate is known, or the part multiplies bf16 and nobody published how fast.
+    """
+    if gpu.is_bf16_peak_unpublished:
+        raise RecipeError(
+            f"no source of the catalogue publishes the bf16 peak of {gpu.id}, so an MFU is a share of nothing",
+            code="cost-no-peak",
+            fix="give its rate as bf16_flop_per_s in a cluster file and name that as CLUSTER",
+        )
     candidates: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32")
     for dtype in candidates:
         if peak := gpu.peak_flop_per_s(dtype):

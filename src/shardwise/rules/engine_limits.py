@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from shardwise.plan import Plan
-from shardwise.rules.engines import OFFERS, Axis
+from shardwise.rules.engines import OFFERS, SPLIT_BACKWARD_SCHEDULES, Axis
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
@@ -116,7 +116,7 @@ def _precision_candidates(_plan: Plan) -> Iterable[Changes]:
 
 def _breaks_compiled_zero_bubble(plan: Plan) -> bool:
     la = plan.layout
-    return la.pp > 1 and plan.recipe.compile and la.schedule in ("zb-h1", "zbv", "dualpipev")
+    return la.pp > 1 and plan.recipe.compile and la.schedule in SPLIT_BACKWARD_SCHEDULES
 
 
 def _compiled_zero_bubble_message(plan: Plan) -> str:

@@ -45,6 +45,8 @@ class EngineOffer:
 
 
 TORCH_SCHEDULES: frozenset[Schedule] = frozenset(("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"))
+SPLIT_BACKWARD_SCHEDULES: frozenset[Schedule] = frozenset(("zb-h1", "zbv", "dualpipev"))
+"""Those of torch that compute input and weight gradients apart; torch refuses them for compiled blocks."""
 
 _OFFERS: dict[EngineName, EngineOffer] = {
     "native": EngineOffer(

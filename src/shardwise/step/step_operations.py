@@ -50,7 +50,8 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
     """Copies per micro-batch that sharding or autocast adds around the blocks.
 
     FSDP copies every gathered unit out of the flat buffer, and its gradients into another one (torch
-    ``_fsdp_collectives.py``); autocast casts fp32 weights once per micro-batch; replicated gradients are accumulated.
+    ``_fsdp_collectives.py``); autocast, and FSDP on one rank, cast fp32 weights once per micro-batch; replicated
+    gradients are accumulated.
     """
     states = context.states
     whole = trained_elements(context).whole
@@ -61,7 +62,7 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
         again = 0 if keeps_gathered(context) else copied
         reduced = (states.compute_bytes + states.reduce_bytes) * whole
         yield operation.memory_operation("reduce copies", "backward", again + reduced)
-    elif context.is_autocast:
+    elif context.is_autocast or (context.gathers_parameters and states.compute_bytes < states.weight_bytes):
         casts = (states.weight_bytes + states.compute_bytes) * held
         yield operation.memory_operation("autocast copies", "forward", casts)
         added = (states.compute_bytes + 2 * states.gradient_bytes) * whole
