@@ -210,9 +210,9 @@ def test_compiling_is_what_the_engine_does_when_nobody_asks(engine, is_compiled)
     assert recipe_assumptions(stated) == ()
 
 
-@pytest.mark.parametrize(("schedule", "is_compiled"), [("1f1b", True), ("zbv", False)])
-def test_a_schedule_that_splits_the_backward_pass_is_left_uncompiled(schedule, is_compiled):
-    plan = with_layout({"pp": 4, "schedule": schedule}, global_batch_size=64)
+@pytest.mark.parametrize(("schedule", "pp", "is_compiled"), [("1f1b", 4, True), ("zbv", 4, False), ("zbv", 1, True)])
+def test_a_schedule_that_splits_the_backward_pass_is_left_uncompiled(schedule, pp, is_compiled):
+    plan = with_layout({"pp": pp, "schedule": schedule}, global_batch_size=64)
     assert plan.recipe.compile == is_compiled
     require_valid(plan)
 

@@ -191,7 +191,8 @@ class CostPrediction:
     goodput_fraction: float
     goodput_low_fraction: float
     goodput_high_fraction: float
-    energy_mwh: float
+    energy_mwh: float | None
+    """``None`` when the power of the GPU is unknown."""
     assumptions: tuple[str, ...]
 
 

@@ -31,6 +31,11 @@ def test_gpu_hours_are_flop_over_rate(capsys):
     assert cost["days"] == pytest.approx(67.80, abs=0.01)
 
 
+def test_a_counted_cluster_is_not_an_accelerator(capsys):
+    assert main(["cost", "llama-3.1-70b", "--tokens", "1T", "--gpu", "8xh100-sxm", "--num-gpus", "4"]) == 2
+    assert "write 8xh100-sxm after the model" in capsys.readouterr().err
+
+
 def test_the_answer_has_its_shape(capsys):
     written = answer(LLAMA_405B, capsys)
     assert list(written) == ["schema", "model", "parameters", "gpu", "num_gpus", "fits", "cost", "assumptions"]

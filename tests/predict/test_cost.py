@@ -110,6 +110,9 @@ def test_without_a_price_there_are_hours_but_no_dollars():
         ({"mfu_fraction": 0.0}, "cost-mfu"),
         ({"mfu_fraction": math.nan}, "cost-mfu"),
         ({"num_gpus": 0}, "cost-gpus"),
+        ({"seq_len": 0}, "cost-seq-len"),
+        ({"seq_len": -5}, "cost-seq-len"),
+        ({"seq_len": 10**11}, "cost-seq-len"),
         ({"goodput_fraction": 1.5}, "cost-goodput"),
         ({"usd_per_gpu_hour": -2.0}, "cost-price"),
         ({"usd_per_gpu_hour": math.nan}, "cost-price"),
@@ -121,6 +124,10 @@ def test_impossible_figures_are_refused_with_a_fix(changes, code):
         estimate_cost(llama_405b_request(**changes))
     assert caught.value.code == code
     assert caught.value.fix
+
+
+def test_energy_is_unknown_where_power_is():
+    assert estimate_cost(llama_405b_request(gpu=replace(H100, tdp_w=0))).energy_mwh is None
 
 
 def plan_with_tokens(tokens):

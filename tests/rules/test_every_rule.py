@@ -8,6 +8,7 @@ from habits.source_tree import ROOT
 from rules.samples import llama_8b, llama_30b, make_plan, mixtral, named, refusal, with_peaks
 from shapes import cluster, dense_layer
 from shapes import model as sample_model
+from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.model import Weight
 from shardwise.plan import Plan
@@ -320,6 +321,11 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         make_plan(engine="deepspeed", layout=Layout(dp_shard=8, zero_stage=2), offload="parameters"),
         "offload parameters needs zero_stage=3 or more on deepspeed, but zero_stage=2 would ignore it",
         "set zero_stage=3",
+    ),
+    "recipe-lora-targets": (
+        make_plan(read_model("t5-large"), adapter="lora", seq_len=512),
+        "lora_targets=attention names no matrix of t5-large, so nothing would train",
+        "set lora_targets=all-linear",
     ),
     "engine-adapter": (
         make_plan(engine="torchtitan", layout=Layout(dp_shard=8), adapter="qlora"),

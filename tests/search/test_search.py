@@ -234,3 +234,12 @@ def test_when_no_tie_fits_safely_the_note_says_so():
     result = plan_8b(model="mixtral-8x7b", cluster="16xh100-sxm", recipe=Recipe(seq_len=4096, global_batch_size=256))
     assert result.plans[0].prediction.memory.is_borderline
     assert any("none fits safely" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("bounds", [{"offload": ("optimizer",)}, {"zero_stage": (3,)}])
+def test_one_gpu_can_be_planned_with_offload_and_with_fsdp(bounds):
+    recipe = Recipe(seq_len=2048, adapter="none" if "offload" in bounds else "lora")
+    cluster = read_cluster("1xa100-sxm-80")
+    found = search(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, bounds=SearchBounds(**bounds))
+    assert found.plans
+    assert {ranked.plan.layout.zero_stage for ranked in found.plans} <= {1, 2, 3}

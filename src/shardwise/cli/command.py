@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
             name = word.partition("=")[0].rstrip(":")
             if name in options:
                 return f"correct {name}; `{self.prog} --help` says what it takes"
-            close = get_close_matches(name, options, n=1) if name.startswith("--") else []
+            close = get_close_matches(name, options, n=1, cutoff=0.75) if name.startswith("--") else []
             if close:
                 return f"write {close[0]} instead of {name}"
         return f"run `{self.prog} --help`"

@@ -66,6 +66,12 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
     _require_sane_shares(arguments)
     model = read_model(arguments.source)
     cluster = read_cluster(arguments.cluster or arguments.gpu)
+    if arguments.cluster is None and cluster.num_gpus != 1:
+        raise UsageError(
+            f"--gpu {arguments.gpu} is {cluster.num_gpus} GPUs already, and --num-gpus counts single ones",
+            code="cli-usage",
+            fix=f"write {arguments.gpu} after the model, without --gpu and --num-gpus",
+        )
     num_gpus = arguments.num_gpus if arguments.cluster is None else cluster.num_gpus
     request = CostRequest(
         model=model,

@@ -186,7 +186,7 @@ def _build_plan(
         model=model,
         cluster=cluster,
         engine=engine,
-        schedule=layout_values.get("schedule"),
+        schedule=layout_values.get("schedule") if layout_values.get("pp", 1) != 1 else None,
         fallback_seq_len=fallback_seq_len,
     )
     layout, layout_notes = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)

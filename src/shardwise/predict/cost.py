@@ -14,6 +14,8 @@ from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
 from shardwise.prediction import CostPrediction, Throughput
 from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
 
+MAX_SEQ_LEN = 2**24
+"""Tokens; beyond any model that was trained."""
 TYPICAL_MFU_FRACTION = 0.40
 """A well-tuned dense run in bf16: Llama 3 405B reports 0.38 to 0.43 (arXiv:2407.21783, table 4)."""
 
@@ -114,19 +116,23 @@ def _problem(request: CostRequest) -> tuple[str, str, str] | None:
     """The first figure that cannot be, as code, message and fix."""
     if not (isfinite(request.tokens) and 0 < request.tokens <= 1e18):
         return "cost-tokens", f"tokens={request.tokens:g} is not a positive count below 1e18", "set tokens=1e12"
-    if not 0 < request.mfu_fraction <= 1:
-        return "cost-mfu", f"mfu={request.mfu_fraction:g} is not a share above 0 and up to 1", "set mfu=0.4"
+    if request.seq_len is not None and not 0 < request.seq_len <= MAX_SEQ_LEN:
+        return "cost-seq-len", f"seq_len={request.seq_len} is outside 1 to {MAX_SEQ_LEN}", "set seq_len=8192"
     if request.num_gpus < 1:
         return "cost-gpus", f"{request.num_gpus} GPUs cannot train", "name at least 1 GPU"
-    if request.goodput_fraction is not None and not 0 < request.goodput_fraction <= 1:
-        return (
-            "cost-goodput",
-            f"goodput={request.goodput_fraction:g} is not a share above 0 and up to 1",
-            "set goodput=0.9 or leave it out",
-        )
     price = request.usd_per_gpu_hour
     if price is not None and not (isfinite(price) and 0 <= price <= 1e6):
         return "cost-price", f"{price:g} USD per GPU-hour is not a price", "set a price such as 2.5"
+    return _share_problem(request)
+
+
+def _share_problem(request: CostRequest) -> tuple[str, str, str] | None:
+    mfu, goodput = request.mfu_fraction, request.goodput_fraction
+    if not 0 < mfu <= 1:
+        return "cost-mfu", f"mfu={mfu:g} is not a share above 0 and up to 1", "set mfu=0.4"
+    if goodput is not None and not 0 < goodput <= 1:
+        message = f"goodput={goodput:g} is not a share above 0 and up to 1"
+        return "cost-goodput", message, "set goodput=0.9 or leave it out"
     return None
 
 
@@ -151,7 +157,7 @@ def _priced(request: CostRequest, ideal_hours: float, assumptions: tuple[str, ..
         goodput_fraction=typical,
         goodput_low_fraction=low,
         goodput_high_fraction=high,
-        energy_mwh=run_cost.energy_mwh(gpu_hours=hours, gpu_power_w=power_w),
+        energy_mwh=run_cost.energy_mwh(gpu_hours=hours, gpu_power_w=power_w) if power_w else None,
         assumptions=(*assumptions, goodput_sentence, energy_sentence),
     )
 

@@ -46,7 +46,7 @@ def cost_table(cost: CostPrediction) -> Table:
     table.add_row("days", f"{cost.days:,.1f}")
     table.add_row("dollars", _money(cost))
     table.add_row("goodput", f"{format_percent(cost.goodput_fraction)} (between {low} and {high})")
-    if cost.energy_mwh:
+    if cost.energy_mwh is not None:
         table.add_row("energy", f"{cost.energy_mwh:,.1f} MWh")
     return table
 

@@ -151,12 +151,13 @@ def cost_text(cost: CostPrediction) -> Text:
     """The whole run in GPU-hours, days and dollars."""
     goodput = f"{format_percent(cost.goodput_low_fraction)} to {format_percent(cost.goodput_high_fraction)}"
     if cost.usd is None or cost.usd_per_gpu_hour is None:
-        money = "no price is known for this hardware; give one with --price"
+        money = "no price is known for this hardware; `shardwise cost --price` takes one"
     else:
         money = f"{format_usd(cost.usd)} at {format_usd(cost.usd_per_gpu_hour)} per GPU and hour ({cost.price_source})"
+    energy = "" if cost.energy_mwh is None else f", {cost.energy_mwh:,.1f} MWh"
     return Text.assemble(
         (f"{format_count(cost.tokens)} tokens ", "bold"),
-        f"take {cost.gpu_hours:,.0f} GPU-hours, {cost.days:,.1f} days, {cost.energy_mwh:,.1f} MWh; {money}; "
+        f"take {cost.gpu_hours:,.0f} GPU-hours, {cost.days:,.1f} days{energy}; {money}; "
         f"goodput {format_percent(cost.goodput_fraction)} ({goodput})",
     )
 

@@ -6,6 +6,7 @@ from shardwise.plan import Plan
 from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.step.held_weights import adapter_weights
 
 
 def _breaks_adapter(plan: Plan) -> bool:
@@ -18,6 +19,22 @@ def _adapter_message(plan: Plan) -> str:
 
 def _adapter_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("adapter", "lora"),)
+
+
+def _breaks_targets(plan: Plan) -> bool:
+    recipe = plan.recipe
+    return recipe.adapter != "none" and not any(
+        adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets) for layer in plan.model.layers
+    )
+
+
+def _targets_message(plan: Plan) -> str:
+    return f"lora_targets={plan.recipe.lora_targets} names no matrix of {plan.model.name}, so nothing would train"
+
+
+def _targets_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("lora_targets", "attention"),)
+    yield (("lora_targets", "all-linear"),)
 
 
 def _breaks_mixed_grad(plan: Plan) -> bool:
@@ -60,6 +77,14 @@ def _flat_shards_message(plan: Plan) -> str:
 
 
 RULES = (
+    Rule(
+        name="recipe-lora-targets",
+        why="An adapter without a matrix to stand beside has no parameter to train.",
+        source="huggingface/peft tuners/tuners_utils.py (target modules not found in the base model)",
+        breaks=_breaks_targets,
+        message=_targets_message,
+        candidates=_targets_candidates,
+    ),
     Rule(
         name="engine-adapter",
         engines=("torchtitan", "megatron"),

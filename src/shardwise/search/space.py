@@ -169,9 +169,16 @@ class Space:
         """Stage 0 is spelled with one of dp_replicate and dp_shard only, so that no layout is listed twice."""
         dp_replicate, dp_shard, cp, pp = key
         is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
-        stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
+        is_one_rank = dp_replicate * dp_shard * cp == 1
+        shards_anyway = is_one_rank and (self.bounds.zero_stage is not None or self._offloads)
+        stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 or shards_anyway else [])
         allowed = self.bounds.zero_stage or OFFERS[self.question.engine].zero_stages
         return [(stage, again) for stage in stages if stage in allowed for again in self._gathers_again(stage, pp)]
+
+    @property
+    def _offloads(self) -> bool:
+        """Offload belongs to sharding engines, also on one rank."""
+        return self.bounds.offload is not None and self.bounds.offload != ("none",)
 
     def _gathers_again(self, zero_stage: int, pp: int) -> Sequence[int]:
         """FSDP2 gathers again for backward or keeps what it gathered; in a pipeline every stage keeps it."""

@@ -64,6 +64,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-offload-zero-stage": ("offload", *SHARDING),
     "engine-accelerator": (),
     "engine-adapter": (),
+    "recipe-lora-targets": (),
     "engine-accelerate-no-pipeline": ("pp",),
     "engine-fsdp1-no-pipeline": ("pp",),
     "engine-axes": ("tp", "cp", "pp", "ep"),
