@@ -81,6 +81,13 @@ def test_a_pin_that_cannot_be_is_refused_with_what_would_be_allowed():
     assert "1, 2, 4, 8" in refusal.value.fix
 
 
+def test_micro_batches_that_divide_no_global_batch_are_refused():
+    with pytest.raises(LayoutError, match="does not divide the global batch of 64") as refusal:
+        plan_8b(bounds=SearchBounds(micro_batch_size=IntRange(low=3, high=3)))
+    assert refusal.value.code == "search-bounds"
+    assert "1, 2, 4, 8" in refusal.value.fix
+
+
 def test_plans_are_ordered_and_each_says_why_it_lost():
     result = plan_8b(cluster="16xh100-sxm")
     first, *others = result.plans

@@ -54,6 +54,7 @@ class Space:
         found = np.asarray(list(self._degree_tuples()), dtype=np.int64).reshape(-1, 5)
         if not len(found):
             raise self._no_degrees()
+        self._require_micro_batch()
         ones, zeros = np.ones(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
         return Candidates(
             tp=found[:, 0],
@@ -126,6 +127,18 @@ class Space:
             f"no product of degrees with {text} is the world size {world}",
             code="search-bounds",
             fix=f"allow degrees that divide {world}: {allowed}",
+        )
+
+    def _require_micro_batch(self) -> None:
+        batch, limit = self.question.global_batch_size, self.bounds.micro_batch_size
+        sizes = divisors(batch)
+        if limit is None or any(limit.allows(size) for size in sizes):
+            return
+        allowed = ", ".join(str(size) for size in sizes[:12])
+        raise LayoutError(
+            f"micro_batch_size={_range_text(limit)} does not divide the global batch of {batch} sequences",
+            code="search-bounds",
+            fix=f"allow micro-batches that divide {batch}: {allowed}",
         )
 
     def _sequence_parallel_options(self, key: Key) -> Sequence[Key]:
