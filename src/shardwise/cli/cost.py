@@ -16,9 +16,6 @@ from shardwise.cli.plan_source import read_source, require_model
 if TYPE_CHECKING:
     from shardwise.render.run_cost import RunCost
 
-LOWEST_SHARE = 0.001
-"""Of peak, or of wall time: nothing that runs is slower, and smaller ones make years that no number holds."""
-USUAL_SHARES = {"mfu": 0.4, "goodput": 0.9}
 ONLY_FOR_A_MODEL = {"mfu": "--mfu", "seq_len": "--seq-len", "goodput": "--goodput", "num_gpus": "--num-gpus"}
 
 
@@ -63,7 +60,7 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
     if arguments.cluster is None and arguments.num_gpus is None:
         raise UsageError(f"how many {arguments.gpu}?", code="cli-usage", fix="add --num-gpus 64")
     require_model(arguments.source, beside=arguments.cluster or f"--gpu {arguments.gpu}")
-    _require_sane_shares(arguments)
+    _require_countable(arguments.num_gpus)
     model = read_model(arguments.source)
     cluster = read_cluster(arguments.cluster or arguments.gpu)
     if arguments.cluster is None and cluster.num_gpus != 1:
@@ -87,25 +84,18 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
     return RunCost(model=model, gpu=cluster.gpu, num_gpus=num_gpus, cost=estimate_cost(request), fits=True)
 
 
-def _require_sane_shares(arguments: argparse.Namespace) -> None:
-    """Return when no figure makes the run longer than any cluster, or any number, can hold.
+def _require_countable(num_gpus: int | None) -> None:
+    """Return when the number of GPUs is one that a cluster can have; :func:`estimate_cost` checks the other figures.
 
     Raises:
-        RecipeError: with the codes of :func:`shardwise.predict.cost.estimate_cost`, which checks the other ends.
+        RecipeError: more than the largest cluster.
     """
     from shardwise.catalog.hardware.request import MAX_GPUS
     from shardwise.errors import RecipeError
 
-    for name, share in (("mfu", arguments.mfu), ("goodput", arguments.goodput)):
-        if share is not None and not LOWEST_SHARE <= share <= 1:
-            raise RecipeError(
-                f"{name}={share:g} is outside {LOWEST_SHARE:g} to 1",
-                code=f"cost-{name}",
-                fix=f"give --{name} {USUAL_SHARES[name]:g}",
-            )
-    if arguments.num_gpus is not None and arguments.num_gpus > MAX_GPUS:
+    if num_gpus is not None and num_gpus > MAX_GPUS:
         raise RecipeError(
-            f"{arguments.num_gpus:,} GPUs are more than the {MAX_GPUS:,} of the largest cluster",
+            f"{num_gpus:,} GPUs are more than the {MAX_GPUS:,} of the largest cluster",
             code="cost-gpus",
             fix=f"give --num-gpus {MAX_GPUS} or fewer",
         )

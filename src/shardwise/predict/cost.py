@@ -16,6 +16,8 @@ from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
 
 MAX_SEQ_LEN = 2**24
 """Tokens; beyond any model that was trained."""
+LOWEST_SHARE = 0.001
+"""Of peak, or of wall time: nothing that runs is slower, and smaller ones make years that no number holds."""
 TYPICAL_MFU_FRACTION = 0.40
 """A well-tuned dense run in bf16: Llama 3 405B reports 0.38 to 0.43 (arXiv:2407.21783, table 4)."""
 
@@ -127,12 +129,13 @@ def _problem(request: CostRequest) -> tuple[str, str, str] | None:
 
 
 def _share_problem(request: CostRequest) -> tuple[str, str, str] | None:
-    mfu, goodput = request.mfu_fraction, request.goodput_fraction
-    if not 0 < mfu <= 1:
-        return "cost-mfu", f"mfu={mfu:g} is not a share above 0 and up to 1", "set mfu=0.4"
-    if goodput is not None and not 0 < goodput <= 1:
-        message = f"goodput={goodput:g} is not a share above 0 and up to 1"
-        return "cost-goodput", message, "set goodput=0.9 or leave it out"
+    shares = (
+        ("cost-mfu", "mfu", request.mfu_fraction, 0.4),
+        ("cost-goodput", "goodput", request.goodput_fraction, 0.9),
+    )
+    for code, name, share, usual in shares:
+        if share is not None and not LOWEST_SHARE <= share <= 1:
+            return code, f"{name}={share:g} is outside {LOWEST_SHARE:g} to 1", f"set {name}={usual:g}"
     return None
 
 
