@@ -178,6 +178,23 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostSensitivity:
+    """How far one assumption moves the cost of a run, the others held."""
+
+    assumption: str
+    """``MFU``, ``step time``, ``goodput`` or ``price``."""
+    basis: str
+    """The two ends of the assumption and who reports them."""
+    low_gpu_hours: float
+    high_gpu_hours: float
+    low_usd: Dollars | None
+    """``None`` when no price is known."""
+    high_usd: Dollars | None
+    swing_ratio: float
+    """Dearest over cheapest: dollars where the price is what moves, GPU-hours otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostPrediction:
     """The whole run: only when the recipe names its tokens."""
 
@@ -194,6 +211,8 @@ class CostPrediction:
     energy_mwh: float | None
     """``None`` when the power of the GPU is unknown."""
     assumptions: tuple[str, ...]
+    sensitivities: tuple[CostSensitivity, ...] = ()
+    """One per assumption that was not given, the one that moves the cost most first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,10 @@ PURE_FIELDS = {
     "AttentionRate.backward_half",  # a sequence length
     "AttentionRate.forward_half",  # a sequence length
     "Bar.capacity_cell",  # a character cell
+    "BillComparison.high_amount",  # in the unit of its quantity
+    "BillComparison.low_amount",
+    "BillComparison.predicted_amount",
+    "BillComparison.published_amount",
     "Edit.effort",  # a class from 0 to 3
     "Field.highest",  # a bound, in the unit of the field it is about
     "Field.lowest",

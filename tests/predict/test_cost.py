@@ -86,10 +86,10 @@ def test_counting_attention_makes_the_run_dearer():
 
 def test_the_price_book_says_where_its_price_is_from():
     price = Price(usd_per_gpu_hour=2.5, provider="Some Cloud", kind="on_demand", date="2026-11", source="KEY")
-    cost = estimate_cost(llama_405b_request(price=price))
+    cost = estimate_cost(llama_405b_request(prices=(price,)))
     assert cost.usd_per_gpu_hour == 2.5
     assert cost.price_source == "Some Cloud, on_demand, 2026-11 (KEY)"
-    assert estimate_cost(llama_405b_request(price=price, usd_per_gpu_hour=3.0)).usd_per_gpu_hour == 3.0
+    assert estimate_cost(llama_405b_request(prices=(price,), usd_per_gpu_hour=3.0)).usd_per_gpu_hour == 3.0
 
 
 def test_without_a_price_there_are_hours_but_no_dollars():
@@ -141,8 +141,8 @@ def plan_with_tokens(tokens):
 
 def test_a_plans_cost_follows_from_its_predicted_rate():
     plan = plan_with_tokens(1e12)
-    _, throughput = predict_time(plan)
-    cost = predict_cost(plan=plan, throughput=throughput, usd_per_gpu_hour=2.0)
+    time, throughput = predict_time(plan)
+    cost = predict_cost(plan=plan, time=time, throughput=throughput, usd_per_gpu_hour=2.0)
     assert cost is not None
     ideal_hours = 1e12 / throughput.tokens_per_s_per_gpu / 3600
     assert cost.gpu_hours == pytest.approx(ideal_hours / cost.goodput_fraction)
@@ -152,8 +152,8 @@ def test_a_plans_cost_follows_from_its_predicted_rate():
 
 def test_a_plan_uses_the_clusters_price_unless_one_is_given():
     plan = plan_with_tokens(1e12)
-    _, throughput = predict_time(plan)
-    cost = predict_cost(plan=plan, throughput=throughput)
+    time, throughput = predict_time(plan)
+    cost = predict_cost(plan=plan, time=time, throughput=throughput)
     assert cost is not None
     assert plan.cluster.price is not None
     assert cost.usd_per_gpu_hour == plan.cluster.price.usd_per_gpu_hour
@@ -161,8 +161,8 @@ def test_a_plan_uses_the_clusters_price_unless_one_is_given():
 
 def test_a_plan_without_tokens_has_no_cost():
     plan = plan_with_tokens(None)
-    _, throughput = predict_time(plan)
-    assert predict_cost(plan=plan, throughput=throughput) is None
+    time, throughput = predict_time(plan)
+    assert predict_cost(plan=plan, time=time, throughput=throughput) is None
 
 
 @given(tokens=st.floats(1e3, 1e17), mfu=st.floats(0.01, 1.0), gpus=st.integers(1, 10**7))
@@ -170,3 +170,29 @@ def test_costs_are_finite_and_the_band_holds_its_middle(tokens, mfu, gpus):
     cost = estimate_cost(llama_405b_request(tokens=tokens, mfu_fraction=mfu, num_gpus=gpus, usd_per_gpu_hour=2.0))
     assert all(math.isfinite(value) and value > 0 for value in (cost.gpu_hours, cost.days, cost.usd, cost.energy_mwh))
     assert 0 < cost.goodput_low_fraction <= cost.goodput_fraction <= cost.goodput_high_fraction < 1
+
+
+def test_the_assumption_that_moves_the_cost_most_comes_first():
+    """H100 prices of the book lie a factor of ten apart, published MFUs a factor of two, goodputs a quarter."""
+    cost = estimate_cost(llama_405b_request(mfu_fraction=None, prices=read_cluster("2xdgx-h100").node.prices))
+    assert [row.assumption for row in cost.sensitivities] == ["price", "MFU", "goodput"]
+    price, mfu, goodput = cost.sensitivities
+    assert price.low_gpu_hours == price.high_gpu_hours == cost.gpu_hours
+    assert price.low_usd < cost.usd < price.high_usd
+    assert mfu.swing_ratio == pytest.approx(57 / 29)
+    assert mfu.low_gpu_hours == pytest.approx(cost.gpu_hours * 40 / 57)
+    assert goodput.high_gpu_hours == pytest.approx(cost.gpu_hours * cost.goodput_fraction / cost.goodput_low_fraction)
+
+
+def test_what_was_given_moves_nothing():
+    given = llama_405b_request(mfu_fraction=0.4, goodput_fraction=0.9, usd_per_gpu_hour=2.0)
+    assert estimate_cost(given).sensitivities == ()
+
+
+def test_a_plans_step_time_is_its_first_assumption():
+    plan = plan_with_tokens(1e12)
+    time, throughput = predict_time(plan)
+    cost = predict_cost(plan=plan, time=time, throughput=throughput, usd_per_gpu_hour=2.0)
+    assert {row.assumption for row in cost.sensitivities} == {"step time", "goodput"}
+    step = next(row for row in cost.sensitivities if row.assumption == "step time")
+    assert step.swing_ratio == pytest.approx(time.step_high_s / time.step_low_s)

@@ -52,7 +52,7 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
     """From FLOP and an assumed MFU."""
     from shardwise.catalog import read_cluster
     from shardwise.families import read_model
-    from shardwise.predict.cost import TYPICAL_MFU_FRACTION, CostRequest, estimate_cost
+    from shardwise.predict.cost import CostRequest, estimate_cost
     from shardwise.render.run_cost import RunCost
 
     if arguments.cluster is not None and (arguments.gpu is not None or arguments.num_gpus is not None):
@@ -75,10 +75,10 @@ def _cost_of_model(arguments: argparse.Namespace) -> "RunCost":
         tokens=_tokens(arguments),
         gpu=cluster.gpu,
         num_gpus=num_gpus,
-        mfu_fraction=TYPICAL_MFU_FRACTION if arguments.mfu is None else arguments.mfu,
+        mfu_fraction=arguments.mfu,
         seq_len=arguments.seq_len,
         usd_per_gpu_hour=arguments.price,
-        price=cluster.price,
+        prices=cluster.node.prices,
         goodput_fraction=arguments.goodput,
     )
     return RunCost(model=model, gpu=cluster.gpu, num_gpus=num_gpus, cost=estimate_cost(request), fits=True)
@@ -115,7 +115,9 @@ def _cost_of_plan(arguments: argparse.Namespace) -> "RunCost":
     plan = read_source(arguments.source, options)
     require_valid(plan)
     prediction = predict(plan)
-    cost = predict_cost(plan=plan, throughput=prediction.throughput, usd_per_gpu_hour=arguments.price)
+    cost = predict_cost(
+        plan=plan, time=prediction.time, throughput=prediction.throughput, usd_per_gpu_hour=arguments.price
+    )
     if cost is None:
         raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
     cluster = plan.cluster

@@ -13,14 +13,17 @@ from shardwise.cli.options import add_json_option
 from shardwise.cli.output import require_free, stdout_style, write_file, write_line
 from shardwise.cli.progress import waiting
 
-QUANTITIES = ("memory", "time")
+QUANTITIES = ("memory", "time", "cost")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which quantity and families, and whether every row is shown."""
     add_json_option(parser)
     parser.add_argument(
-        "--quantity", choices=QUANTITIES, default="memory", help="peak memory (the default) or time of a step"
+        "--quantity",
+        choices=QUANTITIES,
+        default="memory",
+        help="peak memory (the default), time of a step, or bills of whole runs",
     )
     parser.add_argument(
         "--time", action="store_const", const="time", dest="quantity", help="the same as --quantity time"
@@ -38,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the accuracy report, and write its page when asked."""
     if arguments.html is not None:
         require_free(arguments.html, is_forced=arguments.is_forced)
-    text, page = _time_answer(arguments) if arguments.quantity == "time" else _memory_answer(arguments)
+    answers = {"memory": _memory_answer, "time": _time_answer, "cost": _cost_answer}
+    text, page = answers[arguments.quantity](arguments)
     write_line(text)
     if arguments.html is not None:
         write_file(arguments.html, page, is_forced=arguments.is_forced)
@@ -97,6 +101,28 @@ def _time_answer(arguments: argparse.Namespace) -> tuple[str, str]:
         report, has_rows=arguments.has_rows, has_unused=arguments.has_unused, style=stdout_style()
     )
     return text, page
+
+
+def _cost_answer(arguments: argparse.Namespace) -> tuple[str, str]:
+    """What is printed about bills of whole runs, and the page; the page is empty unless it is wanted."""
+    from shardwise.validate.run_bills import run_bills
+
+    if arguments.family:
+        raise UsageError("bills have no families; all are one table", code="cli-usage", fix="leave out --family")
+    report = run_bills()
+    page = ""
+    if arguments.html is not None:
+        from shardwise.render.html_validation import cost_validation_html
+
+        page = cost_validation_html(report)
+    if arguments.is_json:
+        from shardwise.render.json_bills import bills_object
+        from shardwise.render.json_text import json_text
+
+        return json_text(bills_object(report)), page
+    from shardwise.render.text_bills import bills_text
+
+    return bills_text(report, has_unused=arguments.has_unused, style=stdout_style()), page
 
 
 def _require_known(asked: Collection[str], known: Collection[str]) -> None:

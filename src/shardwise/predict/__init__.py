@@ -21,6 +21,6 @@ def predict(plan: Plan) -> Prediction:
         memory=memory,
         time=time,
         throughput=throughput,
-        cost=predict_cost(plan=plan, throughput=throughput),
+        cost=predict_cost(plan=plan, time=time, throughput=throughput),
         assumptions=plan_assumptions(plan),
     )

@@ -1,6 +1,6 @@
 """GPU-hours, days, dollars and energy of a whole run: from a predicted plan, or from a model and an assumed MFU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from shardwise.cluster import Dtype, Gpu, Price
@@ -9,9 +9,17 @@ from shardwise.formulas import run_cost
 from shardwise.formulas.flop_counts import six_n_flop_per_token
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
-from shardwise.predict.goodput import GOOD, POOR, TYPICAL, predict_goodput
+from shardwise.predict.cost_sensitivity import (
+    Spread,
+    goodput_spread,
+    mfu_spread,
+    price_spread,
+    sensitivities,
+    step_time_spread,
+)
+from shardwise.predict.goodput import GOOD, POOR, TYPICAL, Goodput, predict_goodput
 from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
-from shardwise.prediction import CostPrediction, Throughput
+from shardwise.prediction import CostPrediction, Throughput, TimePrediction
 from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
 
 MAX_SEQ_LEN = 2**24
@@ -30,12 +38,14 @@ class CostRequest:
     tokens: float
     gpu: Gpu
     num_gpus: int
-    mfu_fraction: float = TYPICAL_MFU_FRACTION
+    mfu_fraction: float | None = None
+    """The user's MFU; ``None`` takes ``TYPICAL_MFU_FRACTION`` and says how far published runs lie from it."""
     seq_len: int | None = None
     """Counts causal attention too when given; ``None`` counts ``6 N``."""
     usd_per_gpu_hour: Dollars | None = None
-    """The user's price; it goes before ``price``."""
-    price: Price | None = None
+    """The user's price; it goes before ``prices``."""
+    prices: tuple[Price, ...] = ()
+    """The price book of the GPU, the one that is used first; how far apart they are is a part of the answer."""
     goodput_fraction: float | None = None
     """The user's goodput; ``None`` predicts a band from published failure rates."""
 
@@ -54,18 +64,20 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
         per_token = model_flop_per_token(request.model, seq_len=request.seq_len)
         convention = MFU_CONVENTION
     dtype, peak = _training_peak(request.gpu)
+    mfu_fraction = TYPICAL_MFU_FRACTION if request.mfu_fraction is None else request.mfu_fraction
     ideal_hours = run_cost.gpu_hours(
-        total_flop=per_token * request.tokens, peak_flop_per_s=peak, mfu_fraction=request.mfu_fraction
+        total_flop=per_token * request.tokens, peak_flop_per_s=peak, mfu_fraction=mfu_fraction
     )
     sentence = (
-        f"MFU {request.mfu_fraction:.1%} of the dense {dtype} peak ({peak / 1e12:.0f} TFLOP/s) is assumed; "
+        f"MFU {mfu_fraction:.1%} of the dense {dtype} peak ({peak / 1e12:.0f} TFLOP/s) is assumed; "
         f"FLOP are counted as {convention}"
     )
-    return _priced(request, ideal_hours, (sentence,))
+    spread = mfu_spread(mfu_fraction) if request.mfu_fraction is None else None
+    return _priced(request, ideal_hours, rate_spread=spread, assumptions=(sentence,))
 
 
 def predict_cost(
-    *, plan: Plan, throughput: Throughput, usd_per_gpu_hour: Dollars | None = None
+    *, plan: Plan, time: TimePrediction, throughput: Throughput, usd_per_gpu_hour: Dollars | None = None
 ) -> CostPrediction | None:
     """Cost of the tokens a plan names at its predicted rate; ``None`` when it names none."""
     tokens = plan.recipe.tokens
@@ -77,11 +89,16 @@ def predict_cost(
         gpu=plan.cluster.gpu,
         num_gpus=plan.layout.world_size,
         usd_per_gpu_hour=usd_per_gpu_hour,
-        price=plan.cluster.price,
+        prices=plan.cluster.node.prices,
     )
     _check(request)
     ideal_hours = tokens / throughput.tokens_per_s_per_gpu / SECONDS_PER_HOUR
-    return _priced(request, ideal_hours, ("the predicted step time holds for the whole run",))
+    return _priced(
+        request,
+        ideal_hours,
+        rate_spread=step_time_spread(time),
+        assumptions=("the predicted step time holds for the whole run",),
+    )
 
 
 def _training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
@@ -139,16 +156,23 @@ def _share_problem(request: CostRequest) -> tuple[str, str, str] | None:
     return None
 
 
-def _priced(request: CostRequest, ideal_hours: float, assumptions: tuple[str, ...]) -> CostPrediction:
-    """Divide by goodput, multiply by price and power."""
-    typical, low, high, goodput_sentence = _goodput(request)
-    hours = ideal_hours / typical
+def _priced(
+    request: CostRequest, ideal_hours: float, *, rate_spread: Spread | None, assumptions: tuple[str, ...]
+) -> CostPrediction:
+    """Divide by goodput, multiply by price and power, and take every assumption to its ends."""
+    goodput, goodput_sentence = _goodput(request)
+    hours = ideal_hours / goodput.fraction
     usd_per_hour, price_source = _price(request)
     power_w = request.gpu.tdp_w
     energy_sentence = (
         f"energy counts {power_w:.0f} W per GPU all the time, without hosts, network and cooling"
         if power_w
         else f"the power of {request.gpu.id} is unknown, so energy is not counted"
+    )
+    spreads = (
+        rate_spread,
+        goodput_spread(goodput) if request.goodput_fraction is None else None,
+        price_spread(request.prices) if request.usd_per_gpu_hour is None else None,
     )
     return CostPrediction(
         tokens=request.tokens,
@@ -157,27 +181,31 @@ def _priced(request: CostRequest, ideal_hours: float, assumptions: tuple[str, ..
         usd=None if usd_per_hour is None else run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=usd_per_hour),
         usd_per_gpu_hour=usd_per_hour,
         price_source=price_source,
-        goodput_fraction=typical,
-        goodput_low_fraction=low,
-        goodput_high_fraction=high,
+        goodput_fraction=goodput.fraction,
+        goodput_low_fraction=goodput.low_fraction,
+        goodput_high_fraction=goodput.high_fraction,
         energy_mwh=run_cost.energy_mwh(gpu_hours=hours, gpu_power_w=power_w) if power_w else None,
         assumptions=(*assumptions, goodput_sentence, energy_sentence),
+        sensitivities=sensitivities(
+            tuple(spread for spread in spreads if spread is not None), gpu_hours=hours, usd_per_gpu_hour=usd_per_hour
+        ),
     )
 
 
-def _goodput(request: CostRequest) -> tuple[float, float, float, str]:
+def _goodput(request: CostRequest) -> tuple[Goodput, str]:
+    predicted = predict_goodput(num_gpus=request.num_gpus)
     given = request.goodput_fraction
     if given is not None:
-        return given, given, given, f"goodput {given:.1%} was given"
-    goodput = predict_goodput(num_gpus=request.num_gpus)
+        same = replace(predicted, fraction=given, low_fraction=given, high_fraction=given)
+        return same, f"goodput {given:.1%} was given"
     sentence = f"goodput: {TYPICAL.description}; best case {GOOD.description}; worst case {POOR.description}"
-    return goodput.fraction, goodput.low_fraction, goodput.high_fraction, sentence
+    return predicted, sentence
 
 
 def _price(request: CostRequest) -> tuple[Dollars | None, str]:
     if request.usd_per_gpu_hour is not None:
         return request.usd_per_gpu_hour, "given"
-    price = request.price
-    if price is None:
+    if not request.prices:
         return None, "no price is known"
+    price = request.prices[0]
     return price.usd_per_gpu_hour, f"{price.provider}, {price.kind}, {price.date} ({price.source})"

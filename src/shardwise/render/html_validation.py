@@ -5,10 +5,12 @@ from html import escape
 
 from shardwise.render.svg_scatter import ScatterPoint, scatter_svg
 from shardwise.render.terminal import TextStyle
+from shardwise.render.text_bills import bills_text
 from shardwise.render.text_time_validation import time_validation_text
 from shardwise.render.text_validation import signed_percent, validation_text
-from shardwise.units import format_gib, format_seconds
+from shardwise.units import format_count, format_gib, format_seconds
 from shardwise.validate.accuracy import AccuracyReport
+from shardwise.validate.run_bills import BillReport
 from shardwise.validate.time_accuracy import TimeAccuracyReport
 
 PAGE_WIDTH = TextStyle(width=110)
@@ -56,6 +58,29 @@ def time_points(report: TimeAccuracyReport) -> Iterator[ScatterPoint]:
             predicted_ratio=row.predicted_s,
             label=f"{row.run.id}: {figures}, {signed_percent(row.signed_error_fraction)}",
             is_hollow=not row.run.is_faithful,
+        )
+
+
+def cost_validation_html(report: BillReport) -> str:
+    """The page of whole runs: the bills in GPU-hours as a picture, every figure in the table."""
+    title = "Bills of whole runs, predicted against printed"
+    picture = scatter_svg(tuple(bill_points(report)), title=title, unit="GPU-hours")
+    text = bills_text(report, has_unused=True, style=PAGE_WIDTH)
+    return PAGE.format(title=escape(title), picture=picture, report=escape(text))
+
+
+def bill_points(report: BillReport) -> Iterator[ScatterPoint]:
+    """One point a bill in GPU-hours; those outside their band are hollow."""
+    for row in report.rows:
+        if row.quantity != "GPU-hours":
+            continue
+        figures = f"{format_count(row.published_amount)} h printed, {format_count(row.predicted_amount)} h predicted"
+        yield ScatterPoint(
+            family=row.basis,
+            measured_ratio=row.published_amount,
+            predicted_ratio=row.predicted_amount,
+            label=f"{row.id} {row.model}: {figures}, {signed_percent(row.signed_error_fraction)}",
+            is_hollow=not row.is_in_band,
         )
 
 

@@ -7,6 +7,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import (
     CommunicationEntry,
     CostPrediction,
+    CostSensitivity,
     MemoryEntry,
     MemoryPrediction,
     Prediction,
@@ -158,4 +159,17 @@ def cost_object(cost: CostPrediction) -> dict[str, object]:
         "goodput_high_fraction": cost.goodput_high_fraction,
         "energy_mwh": cost.energy_mwh,
         "assumptions": list(cost.assumptions),
+        "sensitivities": [_sensitivity_object(row) for row in cost.sensitivities],
+    }
+
+
+def _sensitivity_object(row: CostSensitivity) -> dict[str, object]:
+    return {
+        "assumption": row.assumption,
+        "basis": row.basis,
+        "low_gpu_hours": row.low_gpu_hours,
+        "high_gpu_hours": row.high_gpu_hours,
+        "low_usd": row.low_usd,
+        "high_usd": row.high_usd,
+        "swing_ratio": row.swing_ratio,
     }

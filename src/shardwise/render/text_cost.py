@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.prediction import CostPrediction
+from shardwise.prediction import CostPrediction, CostSensitivity
 from shardwise.render.names import model_text
 from shardwise.render.run_cost import RunCost
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
@@ -24,6 +24,9 @@ def run_cost_parts(run: RunCost) -> Iterator[RenderableType]:
     yield _header(run)
     yield Text()
     yield cost_table(run.cost)
+    if run.cost.sensitivities:
+        yield Text()
+        yield sensitivity_table(run.cost)
     if not run.fits:
         yield Text()
         yield Text("The plan does not fit its hardware; `shardwise explain` says why.", style="bold red")
@@ -49,6 +52,23 @@ def cost_table(cost: CostPrediction) -> Table:
     if cost.energy_mwh is not None:
         table.add_row("energy", f"{cost.energy_mwh:,.1f} MWh")
     return table
+
+
+def sensitivity_table(cost: CostPrediction) -> Table:
+    """Every assumption at its two ends, the one that moves the cost most first."""
+    table = Table(box=None, padding=(0, 2, 0, 0), title="What moves it most", title_justify="left", title_style="bold")
+    for heading in ("assumption", "from", "to", "between"):
+        table.add_column(heading, justify="right" if heading in ("from", "to") else "left")
+    for row in cost.sensitivities:
+        table.add_row(row.assumption, *_ends(row), row.basis)
+    return table
+
+
+def _ends(row: CostSensitivity) -> tuple[str, str]:
+    """Dollars where a price is known, GPU-hours otherwise."""
+    if row.low_usd is None or row.high_usd is None:
+        return f"{format_count(row.low_gpu_hours)} h", f"{format_count(row.high_gpu_hours)} h"
+    return format_usd(row.low_usd), format_usd(row.high_usd)
 
 
 def _money(cost: CostPrediction) -> str:

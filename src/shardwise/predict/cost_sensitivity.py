@@ -1,0 +1,95 @@
+"""Which assumption moves the cost of a run most: each taken to its published ends, the others held."""
+
+from dataclasses import dataclass
+
+from shardwise.cluster import Price
+from shardwise.predict.goodput import Goodput
+from shardwise.prediction import CostSensitivity, TimePrediction
+from shardwise.units import Dollars, format_percent, format_seconds, format_usd
+
+LOW_MFU_FRACTION = 0.29
+HIGH_MFU_FRACTION = 0.57
+"""The 10th and 90th percentile of the 308 published MFUs of ``catalog/measurements/throughput.csv`` (median 0.47)."""
+NOT_A_MARKET_PRICE = ("user", "assumed")
+"""Kinds of price that say nothing about what others pay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """One assumption at both ends, as what the cost is multiplied by there."""
+
+    assumption: str
+    basis: str
+    low_ratio: float
+    high_ratio: float
+    moves_hours: bool = True
+    """False for a price, which changes dollars alone."""
+
+
+def mfu_spread(mfu_fraction: float) -> Spread:
+    """From the MFU that nine in ten published runs stay below to the one that nine in ten exceed."""
+    low, high = min(LOW_MFU_FRACTION, mfu_fraction), max(HIGH_MFU_FRACTION, mfu_fraction)
+    return Spread(
+        assumption="MFU",
+        basis=f"{format_percent(high)} to {format_percent(low)}, the middle four fifths of 308 published ones",
+        low_ratio=mfu_fraction / high,
+        high_ratio=mfu_fraction / low,
+    )
+
+
+def step_time_spread(time: TimePrediction) -> Spread:
+    """The band of the predicted step time."""
+    return Spread(
+        assumption="step time",
+        basis=f"{format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}, the prediction's band",
+        low_ratio=time.step_low_s / time.step_s,
+        high_ratio=time.step_high_s / time.step_s,
+    )
+
+
+def goodput_spread(goodput: Goodput) -> Spread:
+    """From the best published failure rate to the worst."""
+    best, worst = format_percent(goodput.high_fraction), format_percent(goodput.low_fraction)
+    return Spread(
+        assumption="goodput",
+        basis=f"{best} to {worst}, the best and the worst published failure rates",
+        low_ratio=goodput.fraction / goodput.high_fraction,
+        high_ratio=goodput.fraction / goodput.low_fraction,
+    )
+
+
+def price_spread(prices: tuple[Price, ...]) -> Spread | None:
+    """From the cheapest to the dearest price of the book; ``None`` when only one is known."""
+    asked = prices[0].usd_per_gpu_hour if prices else 0.0
+    market = [price.usd_per_gpu_hour for price in prices if price.kind not in NOT_A_MARKET_PRICE]
+    if not asked or len(set(market)) < 2:
+        return None
+    low, high = min(*market, asked), max(*market, asked)
+    return Spread(
+        assumption="price",
+        basis=f"{format_usd(low)} to {format_usd(high)} per GPU and hour, {len(market)} prices of the book",
+        low_ratio=low / asked,
+        high_ratio=high / asked,
+        moves_hours=False,
+    )
+
+
+def sensitivities(
+    spreads: tuple[Spread, ...], *, gpu_hours: float, usd_per_gpu_hour: Dollars | None
+) -> tuple[CostSensitivity, ...]:
+    """What each spread does to the cost, the widest first."""
+    rows = (_sensitivity(spread, gpu_hours=gpu_hours, usd_per_gpu_hour=usd_per_gpu_hour) for spread in spreads)
+    return tuple(sorted(rows, key=lambda row: (-row.swing_ratio, row.assumption)))
+
+
+def _sensitivity(spread: Spread, *, gpu_hours: float, usd_per_gpu_hour: Dollars | None) -> CostSensitivity:
+    usd = None if usd_per_gpu_hour is None else gpu_hours * usd_per_gpu_hour
+    return CostSensitivity(
+        assumption=spread.assumption,
+        basis=spread.basis,
+        low_gpu_hours=gpu_hours * spread.low_ratio if spread.moves_hours else gpu_hours,
+        high_gpu_hours=gpu_hours * spread.high_ratio if spread.moves_hours else gpu_hours,
+        low_usd=None if usd is None else usd * spread.low_ratio,
+        high_usd=None if usd is None else usd * spread.high_ratio,
+        swing_ratio=spread.high_ratio / spread.low_ratio,
+    )

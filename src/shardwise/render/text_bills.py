@@ -1,0 +1,55 @@
+"""Published bills of whole runs beside their predictions, as text."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.render.text_validation import signed_percent, unused_table
+from shardwise.units import format_count, format_percent
+from shardwise.validate.run_bills import BillComparison, BillReport
+
+
+def bills_text(report: BillReport, *, has_unused: bool = False, style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise validate --quantity cost`` prints."""
+    return page_text(bill_parts(report, has_unused=has_unused), style=style)
+
+
+def bill_parts(report: BillReport, *, has_unused: bool) -> Iterator[RenderableType]:
+    """The parts of the page, in reading order."""
+    yield bill_table(report)
+    if has_unused and report.unused:
+        yield Text()
+        yield unused_table(report.unused)
+    yield Text()
+    yield Text(
+        f"{format_percent(report.in_band_fraction)} of {len(report.rows)} published figures lie inside their band; "
+        f"{len(report.unused)} rows state too little (--unused says what). GPU-hours are predicted from parameters, "
+        "tokens and hardware alone; where the source reports no rate, the default MFU and the band of published ones "
+        "are used. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: "
+        "old kernels, small models, distillation, or restarts and evaluation that the source counts."
+    )
+
+
+def bill_table(report: BillReport) -> Table:
+    """One line a figure: published, predicted, band."""
+    table = plain_table(title="Published bills, predicted against printed", padding=(0, 1, 0, 0))
+    table.add_column("bill", no_wrap=True)
+    table.add_column("run", overflow="fold")
+    table.add_column("figure", no_wrap=True)
+    for heading in ("printed", "predicted", "error", "band"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in report.rows:
+        table.add_row(row.id, row.model, row.quantity, *_cells(row))
+    return table
+
+
+def _cells(row: BillComparison) -> tuple[str, str, str, str]:
+    return (
+        format_count(row.published_amount),
+        format_count(row.predicted_amount),
+        signed_percent(row.signed_error_fraction),
+        "inside" if row.is_in_band else "outside",
+    )
