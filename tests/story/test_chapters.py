@@ -1,0 +1,45 @@
+"""Every number and picture of the story is what the page's own code computes today.
+
+After a wanted change: ``UPDATE_GOLDEN=1 .venv/bin/pytest tests/story``, then read the diff.
+"""
+
+import os
+import re
+
+import pytest
+
+from story.chapters import PICTURES, STORY, chapter_paths, loose_numbers, run_chapter, update
+
+LINK = re.compile(r"\]\((?!https?:)(?P<target>[^)#]+)")
+
+
+@pytest.mark.parametrize("path", chapter_paths(), ids=lambda path: path.stem)
+def test_a_chapter_shows_what_its_code_computes(path):
+    text = path.read_text(encoding="utf-8")
+    chapter = run_chapter(text)
+    if os.environ.get("UPDATE_GOLDEN"):
+        update(path, chapter)
+        text = chapter.text
+    assert text == chapter.text
+    for name, svg in chapter.pictures:
+        assert (PICTURES / f"{name}.svg").read_text(encoding="utf-8") == svg
+        assert f"(pictures/{name}.svg)" in text
+    assert loose_numbers(text) == []
+
+
+def test_the_contents_list_every_chapter_and_every_link_leads_somewhere():
+    contents = (STORY / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in chapter_paths() if f"({path.name})" not in contents] == []
+    for page in (STORY / "README.md", *chapter_paths()):
+        targets = [found["target"] for found in LINK.finditer(page.read_text(encoding="utf-8"))]
+        assert [target for target in targets if not (STORY / target).exists()] == []
+
+
+def test_an_output_that_is_out_of_date_is_found():
+    page = "```python\nprint(6 * 7)\n```\n\n```text\n41\n```\n"
+    assert run_chapter(page).text == page.replace("41", "42")
+
+
+def test_a_number_that_nobody_computed_is_found():
+    page = "It needs 140 GB, or 280.\n\n```python\nprint(70 * 2)\n```\n\n```text\n140\n```\n"
+    assert loose_numbers(page) == ["280"]
