@@ -64,7 +64,7 @@ def time_points(report: TimeAccuracyReport) -> Iterator[ScatterPoint]:
 def cost_validation_html(report: BillReport) -> str:
     """The page of whole runs: the bills in GPU-hours as a picture, every figure in the table."""
     title = "Bills of whole runs, predicted against printed"
-    picture = scatter_svg(tuple(bill_points(report)), title=title, unit="GPU-hours")
+    picture = scatter_svg(tuple(bill_points(report)), title=title, unit="GPU-hours", hollow_note="outside its band")
     text = bills_text(report, has_unused=True, style=PAGE_WIDTH)
     return PAGE.format(title=escape(title), picture=picture, report=escape(text))
 
@@ -76,7 +76,7 @@ def bill_points(report: BillReport) -> Iterator[ScatterPoint]:
             continue
         figures = f"{format_count(row.published_amount)} h printed, {format_count(row.predicted_amount)} h predicted"
         yield ScatterPoint(
-            family=row.basis,
+            family=row.basis.partition(",")[0],
             measured_ratio=row.published_amount,
             predicted_ratio=row.predicted_amount,
             label=f"{row.id} {row.model}: {figures}, {signed_percent(row.signed_error_fraction)}",

@@ -22,7 +22,7 @@ HUE_STEP_DEGREES = 137.508
 class ScatterPoint:
     """One run: coordinates in the unit of the axes, and what its tooltip says.
 
-    ``is_hollow`` marks runs that are shown but not counted.
+    ``is_hollow`` marks runs of a second kind, which the legend names.
     """
 
     family: str
@@ -46,7 +46,9 @@ class LogScale:
         return PLOT_SIZE * (log10(ratio) - self.low_ratio) / (self.high_ratio - self.low_ratio)
 
 
-def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str:
+def scatter_svg(
+    points: Sequence[ScatterPoint], *, title: str, unit: str, hollow_note: str = "shown, not counted"
+) -> str:
     """The picture as one SVG element: every run, the diagonal, and lines at 20 % too little and too much."""
     colours = family_colours(point.family for point in points)
     scale = _scale_of(points)
@@ -60,7 +62,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
         f"<text x='0' y='16' font-weight='bold' font-size='14'>{escape(title)}</text>",
         *_axes(scale, unit=unit),
         *(_point(point, scale=scale, colour=colours[point.family]) for point in points),
-        *_legend(colours),
+        *_legend(colours, hollow_note=hollow_note),
         "</g>",
         "</svg>",
     ]
@@ -128,14 +130,14 @@ def _point(point: ScatterPoint, *, scale: LogScale, colour: str) -> str:
     )
 
 
-def _legend(colours: dict[str, str]) -> Iterator[str]:
+def _legend(colours: dict[str, str], *, hollow_note: str) -> Iterator[str]:
     x = LEFT + PLOT_SIZE + 18
     for index, (family, colour) in enumerate(colours.items()):
         y = TOP + LEGEND_ROW_HEIGHT * index
         yield f"<circle cx='{x}' cy='{y + 6:.0f}' r='5' fill='{colour}'/>"
         yield f"<text x='{x + 12}' y='{y + 10:.0f}'>{escape(family)}</text>"
     y = TOP + LEGEND_ROW_HEIGHT * len(colours)
-    yield f"<text x='{x - 5}' y='{y + 10:.0f}' fill='#666'>hollow: shown, not counted</text>"
+    yield f"<text x='{x - 5}' y='{y + 10:.0f}' fill='#666'>hollow: {escape(hollow_note)}</text>"
 
 
 def _attribute(text: str) -> str:
