@@ -45,6 +45,6 @@ else
 fi
 
 echo "Installing shardwise ($purpose) into .venv"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt -e "$target"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -c constraints/dev.txt -e "$target"
 rm -f .venv/.stamp-*
 echo "$wanted" > ".venv/.stamp-$purpose"

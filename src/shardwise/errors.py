@@ -41,6 +41,14 @@ class PlanError(ShardwiseError):
     """A plan file that cannot be read."""
 
 
+class DataError(ShardwiseError):
+    """Training data or a tokenizer that cannot be used."""
+
+
+class CheckpointError(ShardwiseError):
+    """A checkpoint that cannot be written, found or read."""
+
+
 class SimulationError(ShardwiseError):
     """A program of tasks, or an order of passes, that could never run to its end."""
 

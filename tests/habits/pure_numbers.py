@@ -78,7 +78,8 @@ POSITIONS = {
     "stage",
 }
 
-PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS
+TRAINING = {"end_token", "epoch", "format_version", "next_position", "seed", "step"}
+PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 
 PURE_FIELDS = {
     "AttentionRate.backward_half",  # a sequence length

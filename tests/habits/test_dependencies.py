@@ -4,18 +4,30 @@ import ast
 import re
 import sys
 import tomllib
+from pathlib import Path
 
-from habits.source_tree import ROOT, parsed_files
+from habits.source_tree import ROOT, SOURCE, parsed_files
 
 IMPORT_NAMES = {"pyyaml": "yaml"}
 """Distributions whose module has another name."""
 
 
-def required() -> set[str]:
-    """Modules of the distributions that a plain install brings."""
+RUNTIME = ("measure", "train")
+"""Folders that may import what the extras bring."""
+
+
+def required(*, extras: tuple[str, ...] = ()) -> set[str]:
+    """Modules of the distributions that a plain install brings, and those of the named extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = [re.split(r"[<>=!~ \[]", requirement)[0].lower() for requirement in project["dependencies"]]
+    wanted = [*project["dependencies"]] if not extras else []
+    wanted += [requirement for extra in extras for requirement in project["optional-dependencies"][extra]]
+    names = [re.split(r"[<>=!~ \[]", requirement)[0].lower() for requirement in wanted]
     return {IMPORT_NAMES.get(name, name) for name in names}
+
+
+def is_runtime(path: Path) -> bool:
+    """Whether a file belongs to the part that runs on PyTorch."""
+    return path.relative_to(SOURCE).parts[0] in RUNTIME
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -30,8 +42,13 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def test_what_is_imported_is_what_is_required():
-    used = set().union(*(imported(tree) for _, tree in parsed_files()))
+    used = set().union(*(imported(tree) for path, tree in parsed_files() if not is_runtime(path)))
     assert used == required()
+
+
+def test_what_the_runtime_imports_is_in_an_extra():
+    used = set().union(*(imported(tree) for path, tree in parsed_files() if is_runtime(path)))
+    assert used - required() <= required(extras=("train", "data"))
 
 
 def test_an_import_that_nobody_asked_for_is_found():

@@ -1,0 +1,9 @@
+"""Training data: documents to tokens to samples to micro-batches, the same for every layout.
+
+Importing this package needs neither torch nor a tokenizer; ``batches`` and ``prefetch`` import torch.
+"""
+
+from shardwise.train.data.open import DataRequest, open_samples
+from shardwise.train.data.order import SampleOrder
+
+__all__ = ["DataRequest", "SampleOrder", "open_samples"]

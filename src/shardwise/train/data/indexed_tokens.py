@@ -1,0 +1,153 @@
+"""Tokens on disk: the ``.bin``/``.idx`` pair that Megatron-LM, NeMo and nanotron read as well.
+
+``NAME.bin`` holds the token numbers of every document one after another, little-endian, nothing else. ``NAME.idx``
+says where documents begin: the magic ``MMIDIDX\\0\\0``, version 1 (u64), a dtype code (u8), the number of sequences and
+of documents plus one (u64 each), then the length of every sequence in tokens (i32), its place in ``.bin`` in bytes
+(i64), and for every document the number of its first sequence (i64, closed by the number of sequences).
+
+Source of the layout: Megatron-LM ``megatron/core/datasets/indexed_dataset.py``.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.errors import DataError
+
+__all__ = ["IndexedTokens", "TokenWriter", "read_indexed_tokens", "token_dtype"]
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES: dict[int, np.dtype[np.generic]] = {
+    1: np.dtype("<u1"),
+    2: np.dtype("<i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    8: np.dtype("<u2"),
+}
+"""Megatron's dtype codes that can hold token numbers; 6 and 7 are floating point."""
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedTokens:
+    """One file of tokens and where its documents begin, both mapped from disk."""
+
+    name: str
+    tokens: npt.NDArray[np.integer]
+    document_starts: npt.NDArray[np.int64]
+    """First token of every document, in tokens; the number of tokens closes the list."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the file."""
+        return len(self.tokens)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents of the file."""
+        return len(self.document_starts) - 1
+
+
+def token_dtype(vocab_size: int) -> np.dtype[np.generic]:
+    """The smallest type that numbers a vocabulary: two bytes, or four."""
+    return DTYPES[8] if vocab_size <= 1 << 16 else DTYPES[4]
+
+
+def read_indexed_tokens(stem: Path) -> IndexedTokens:
+    """Map ``stem.bin`` and ``stem.idx``; only the index of documents is checked, the tokens stay on disk."""
+    index_path, tokens_path = stem.with_name(f"{stem.name}.idx"), stem.with_name(f"{stem.name}.bin")
+    missing = next((path for path in (index_path, tokens_path) if not path.is_file()), None)
+    if missing is not None:
+        raise DataError(
+            f"tokens need both {tokens_path.name} and {index_path.name}, and {missing} is not there",
+            code="data-tokens",
+            fix="copy the missing half beside the other, or tokenise the text again",
+        )
+    dtype, lengths, documents = _read_index(index_path)
+    num_tokens = int(lengths.sum(dtype=np.int64))
+    size_bytes = tokens_path.stat().st_size
+    if size_bytes != num_tokens * dtype.itemsize:
+        raise DataError(
+            f"{tokens_path} has {size_bytes:,} bytes, but its index promises {num_tokens:,} tokens of "
+            f"{dtype.itemsize} bytes",
+            code="data-tokens",
+            fix="copy the file again: it was cut short, or belongs to another index",
+        )
+    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
+    tokens: npt.NDArray[np.integer] = (
+        np.memmap(tokens_path, dtype=dtype, mode="r") if num_tokens else np.empty(0, dtype=dtype)
+    )
+    return IndexedTokens(name=str(tokens_path), tokens=tokens, document_starts=ends[documents])
+
+
+def _read_index(path: Path) -> tuple[np.dtype[np.generic], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Token type, length of every sequence, and the first sequence of every document."""
+    with path.open("rb") as file:
+        head = file.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            raise DataError(
+                f"{path} does not begin as an index of tokens does",
+                code="data-tokens",
+                fix="give files written by shardwise tokenize or by Megatron-LM's preprocess_data.py",
+            )
+        _, version, code, num_sequences, num_documents = HEADER.unpack(head)
+        if version != VERSION or code not in DTYPES:
+            raise DataError(
+                f"{path} is of version {version} with dtype code {code}; version {VERSION} with codes "
+                f"{', '.join(str(known) for known in DTYPES)} can be read",
+                code="data-tokens",
+                fix="tokenise the text again",
+            )
+        lengths = np.fromfile(file, dtype="<i4", count=num_sequences)
+        file.seek(8 * num_sequences, 1)
+        documents = np.fromfile(file, dtype="<i8", count=num_documents)
+    if len(lengths) < num_sequences or len(documents) < num_documents or not num_documents:
+        raise DataError(f"{path} was cut short", code="data-tokens", fix="copy the file again")
+    return DTYPES[code], lengths, documents
+
+
+class TokenWriter:
+    """Writes documents to a ``.bin``/``.idx`` pair; the index is written when it is closed."""
+
+    def __init__(self, stem: Path, *, dtype: np.dtype[np.generic]) -> None:
+        self._stem = stem
+        self._dtype = dtype
+        self._lengths: list[int] = []
+        self.num_tokens = 0
+        """Tokens written so far."""
+        self._file: BinaryIO = stem.with_name(f"{stem.name}.bin").open("wb")
+
+    @property
+    def num_documents(self) -> int:
+        """Documents written so far."""
+        return len(self._lengths)
+
+    def add(self, documents: Iterable[npt.ArrayLike]) -> None:
+        """Append documents; empty ones are left out."""
+        for document in documents:
+            tokens = np.asarray(document).astype(self._dtype)
+            if len(tokens):
+                self._file.write(tokens.tobytes())
+                self._lengths.append(len(tokens))
+                self.num_tokens += len(tokens)
+
+    def close(self) -> None:
+        """Write the index beside the tokens."""
+        self._file.close()
+        lengths = np.asarray(self._lengths, dtype="<i4")
+        pointers = np.zeros(len(lengths), dtype="<i8")
+        np.cumsum(lengths[:-1], dtype=np.int64, out=pointers[1:])
+        head = HEADER.pack(MAGIC, VERSION, CODES[self._dtype], len(lengths), len(lengths) + 1)
+        with self._stem.with_name(f"{self._stem.name}.idx").open("wb") as file:
+            file.write(head)
+            file.write(lengths.tobytes())
+            file.write((pointers * self._dtype.itemsize).astype("<i8").tobytes())
+            file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())

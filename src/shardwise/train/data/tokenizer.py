@@ -1,0 +1,137 @@
+"""Tokenizers from files: a Hugging Face ``tokenizer.json``, or bytes when there is none."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.errors import DataError
+
+__all__ = ["ByteTokenizer", "FileTokenizer", "Tokenizer", "open_tokenizer"]
+
+NUM_BYTES = 256
+
+
+class Tokenizer(Protocol):
+    """What turns documents into token numbers."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token number."""
+
+    @property
+    def end_token(self) -> int | None:
+        """The token that closes a document."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for tokenizers that give the same tokens."""
+
+    def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Tokens of every document, its end included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteTokenizer:
+    """UTF-8 bytes as tokens 0 to 255, and 256 as the end of a document.
+
+    >>> [tokens.tolist() for tokens in ByteTokenizer().encode(["ab"])]
+    [[97, 98, 256]]
+    """
+
+    vocab_size: int = NUM_BYTES + 1
+    end_token: int | None = NUM_BYTES
+    fingerprint: str = "bytes"
+
+    def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Bytes of every document and its end."""
+        end = np.array([NUM_BYTES], dtype=np.int64)
+        return [np.concatenate([np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64), end]) for text in texts]
+
+
+class FileTokenizer:
+    """A ``tokenizer.json`` of the tokenizers library, with the tokens it adds by itself at the start of a document."""
+
+    def __init__(self, path: Path, *, end_token: int | None) -> None:
+        self._tokenizer: Any = _load(path)
+        self.end_token = end_token
+        self.vocab_size: int = (
+            max(cast("dict[str, int]", self._tokenizer.get_vocab(with_added_tokens=True)).values()) + 1
+        )
+        self.fingerprint = hashlib.sha256(path.read_bytes() + str(end_token).encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Tokens of every document, closed by the end token unless the tokenizer closed it already."""
+        return [self._closed(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def _closed(self, numbers: list[int]) -> npt.NDArray[np.int64]:
+        is_open = self.end_token is not None and (not numbers or numbers[-1] != self.end_token)
+        return np.array([*numbers, self.end_token] if is_open else numbers, dtype=np.int64)
+
+
+def open_tokenizer(path: Path | None) -> Tokenizer:
+    """The tokenizer of a file ``tokenizer.json`` or of a folder that holds one; bytes for ``None``."""
+    if path is None:
+        return ByteTokenizer()
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(
+            f"there is no tokenizer at {file}",
+            code="data-tokenizer",
+            fix="give a tokenizer.json, or the folder of a Hugging Face model; leave it out to train on bytes",
+        )
+    return FileTokenizer(file, end_token=_end_token(file))
+
+
+def _load(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer as Backend  # noqa: PLC0415 - bytes and ready tokens need none
+    except ImportError as error:
+        raise DataError(
+            "reading a tokenizer.json needs tokenizers, which is not installed",
+            code="data-extra",
+            fix="pip install 'shardwise[data]'",
+        ) from error
+    text = path.read_text(encoding="utf-8")
+    try:
+        is_tokenizer = "model" in json.loads(text)
+    except json.JSONDecodeError:
+        is_tokenizer = False
+    if not is_tokenizer:
+        raise DataError(
+            f"{path} is not a tokenizer of the tokenizers library",
+            code="data-tokenizer",
+            fix="give the tokenizer.json of a Hugging Face model",
+        )
+    backend = Backend.from_str(text)
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _end_token(file: Path) -> int | None:
+    """The end token that the files beside a ``tokenizer.json`` name."""
+    added = {entry["content"]: entry["id"] for entry in _json(file).get("added_tokens", [])}
+    named = _json(file.with_name("tokenizer_config.json")).get("eos_token")
+    name = named.get("content") if isinstance(named, dict) else named
+    if name in added:
+        return int(added[name])
+    if name is not None:
+        number = _json(file).get("model", {}).get("vocab", {})
+        if isinstance(number, dict) and name in number:
+            return int(number[name])
+    for beside in ("generation_config.json", "config.json"):
+        number = _json(file.with_name(beside)).get("eos_token_id")
+        if number is not None:
+            return int(number[0] if isinstance(number, list) else number)
+    usual = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
+    return next((int(added[word]) for word in usual if word in added), None)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

@@ -1,0 +1,92 @@
+import builtins
+import gzip
+import json
+
+import pytest
+
+from shardwise.errors import DataError
+from shardwise.train.data.documents import PARAGRAPH_CHARS, find_documents, read_documents
+
+
+def test_a_text_file_is_one_document(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo ü", encoding="utf-8")
+    assert list(read_documents(tmp_path / "a.txt")) == ["one\n\ntwo ü"]
+
+
+def test_a_long_text_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path):
+    text = "".join(f"line {number}\n" for number in range(200_000))
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    pieces = list(read_documents(tmp_path / "a.txt"))
+    assert len(pieces) == len(text) // PARAGRAPH_CHARS + 1
+    assert all(piece.endswith("\n") for piece in pieces)
+    assert "".join(pieces) == text
+
+
+def test_json_lines_are_documents_also_compressed(tmp_path):
+    lines = "\n".join(json.dumps({"body": body, "n": 1}) for body in ("a", "b")) + "\n\n"
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    assert list(read_documents(tmp_path / "a.jsonl", field="body")) == ["a", "b"]
+    assert list(read_documents(tmp_path / "b.jsonl.gz", field="body")) == ["a", "b"]
+
+
+def test_parquet_rows_are_documents(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
+    assert list(read_documents(tmp_path / "a.parquet")) == ["a", "b"]
+    with pytest.raises(DataError, match="no column 'body'; it has text, n"):
+        list(read_documents(tmp_path / "a.parquet", field="body"))
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    real_import = builtins.__import__
+
+    def without_pyarrow(name, *rest):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    with pytest.raises(DataError, match="needs pyarrow") as refusal:
+        list(read_documents(tmp_path / "a.parquet"))
+    assert refusal.value.fix == "pip install 'shardwise[data]'"
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "code"),
+    [
+        ('{"text": "a"', "a.jsonl, line 2: not JSON", "data-text"),
+        ('{"body": "a", "id": 3}', "no text under 'text'; the line has body, id", "data-field"),
+        ("[1]", "the line has no keys at all", "data-field"),
+        ('{"text": 5}', "no text under 'text'", "data-field"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, says, code):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "fine"}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=says) as refusal:
+        list(read_documents(tmp_path / "a.jsonl"))
+    assert refusal.value.code == code
+
+
+def test_other_encodings_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes("für".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        list(read_documents(tmp_path / "a.txt"))
+
+
+def test_a_folder_is_read_in_the_order_of_names(tmp_path):
+    for name in ("b.txt", "a.jsonl", "notes.pdf", "c/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    assert [path.name for path in find_documents(tmp_path)] == ["a.jsonl", "b.txt", "d.txt"]
+
+
+def test_paths_that_hold_nothing_are_refused(tmp_path):
+    (tmp_path / "a.pdf").write_text("x", encoding="utf-8")
+    with pytest.raises(DataError, match="there is no file or folder"):
+        find_documents(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="holds no file whose name ends in"):
+        find_documents(tmp_path)
+    with pytest.raises(DataError, match="of no kind that can be read"):
+        find_documents(tmp_path / "a.pdf")
