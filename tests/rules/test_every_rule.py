@@ -405,6 +405,21 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "recompute_layers=33 exceeds the 32 layers of llama-3.1-8b",
         "set recompute_layers=null",
     ),
+    "recipe-recompute-layers-idle": (
+        make_plan(recompute_layers=4),
+        "recompute_layers=4 changes nothing with recompute=none",
+        "set recompute=full",
+    ),
+    "recipe-lora-idle": (
+        make_plan(lora_rank=8),
+        "lora_rank=8 changes nothing with adapter=none: every weight is trained",
+        "set adapter=lora",
+    ),
+    "layout-expert-tp-idle": (
+        make_plan(layout=Layout(expert_tp=2)),
+        "expert_tp=2 divides routed experts, and llama-3.1-8b has none",
+        "set expert_tp=1",
+    ),
 }
 
 

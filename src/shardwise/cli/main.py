@@ -114,5 +114,7 @@ def _report(*, message: str, code: str, fix: str, exit_code: int, words: list[st
     if "--json" in words:
         sys.stdout.write(error_json(message=message, code=code, fix=fix) + "\n")
     else:
-        sys.stderr.write(error_text(message=message, code=code, fix=fix))
+        from shardwise.cli.spelling import with_option_spelling
+
+        sys.stderr.write(error_text(message=message, code=code, fix=with_option_spelling(fix, words)))
     return exit_code

@@ -9,6 +9,7 @@ from shardwise.rules import (
     adapters,
     engine_limits,
     experts,
+    idle_fields,
     microbatches,
     offload,
     pipeline,
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     *zero_stages.RULES,
     *offload.RULES,
     *adapters.RULES,
+    *idle_fields.RULES,
     *engine_limits.RULES,
 )
 

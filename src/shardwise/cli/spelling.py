@@ -1,0 +1,35 @@
+"""A fix in the spelling of a plan file, with the command line's own spelling where the two differ."""
+
+import re
+
+ASSIGNMENT = re.compile(r"\b([a-z_]+)=(true|false|null)\b")
+
+
+def with_option_spelling(fix: str, words: list[str]) -> str:
+    """The fix, and in brackets what to type for values that options spell otherwise.
+
+    ``set compile=false`` is ``--no-compile``, and ``null`` means to leave an option out. Nothing is added when no word
+    of the command line can be the option: plans in files are mended there.
+
+    >>> with_option_spelling("set recompute_layers=null", ["predict", "8B", "8xh100", "--recompute-layers", "4"])
+    'set recompute_layers=null (leave out --recompute-layers)'
+    >>> with_option_spelling("set compile=false", ["predict", "8B", "8xh100"])
+    'set compile=false (--no-compile)'
+    >>> with_option_spelling("set compile=false", ["predict", "plan.json"])
+    'set compile=false'
+    """
+    num_places = sum(not word.startswith("-") for word in words)
+    has_options = any(word.startswith("--") and word != "--json" for word in words)
+    if num_places < 3 and not has_options:
+        return fix
+    spelled = [_option(name, value, words) for name, value in ASSIGNMENT.findall(fix)]
+    known = ", ".join(option for option in spelled if option)
+    return f"{fix} ({known})" if known else fix
+
+
+def _option(name: str, value: str, words: list[str]) -> str:
+    option = name.replace("_", "-")
+    if value != "null":
+        return f"--{option}" if value == "true" else f"--no-{option}"
+    was_given = any(word.partition("=")[0] == f"--{option}" for word in words)
+    return f"leave out --{option}" if was_given else ""

@@ -1,0 +1,22 @@
+"""Fixes name the option where a plan file and the command line spell a value differently."""
+
+import doctest
+
+import pytest
+
+from shardwise.cli import spelling
+from shardwise.cli.main import main
+
+
+def test_the_examples_hold():
+    assert doctest.testmod(spelling).failed == 0
+
+
+def test_a_refusal_of_options_says_what_to_type(capsys):
+    assert main(["predict", "llama-3.1-8b", "8xh100-sxm", "--recompute", "full", "--recompute-layers", "99"]) == 2
+    assert "--recompute-layers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fix", ["set dp_shard=8", "name a GPU of the catalogue", "set zero_stage=3 and ep=1"])
+def test_values_that_both_spell_alike_stay(fix):
+    assert spelling.with_option_spelling(fix, ["predict", "8B", "8xh100", "--tp", "3"]) == fix
