@@ -12,6 +12,9 @@ Adapter = Literal["none", "lora", "qlora"]
 LoraTargets = Literal["attention", "all-linear", "qv"]
 Convention = Literal["engine", "seed"]
 
+MAX_SEQ_LEN = 2**27
+"""Tokens; ten times the longest context that was ever announced."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

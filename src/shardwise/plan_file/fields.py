@@ -9,6 +9,7 @@ from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
 from shardwise.layout import Schedule
 from shardwise.plan_file.text import key_text
 from shardwise.recipe import (
+    MAX_SEQ_LEN,
     Adapter,
     Attention,
     Convention,
@@ -24,7 +25,6 @@ Value: TypeAlias = int | float | str | bool | tuple[int, ...]
 
 MAX_DEGREE = 2**20
 MAX_BATCH = 2**30
-MAX_SEQ_LEN = 2**27
 MAX_TOKENS = 1e18
 
 

@@ -20,10 +20,9 @@ from shardwise.predict.cost_sensitivity import (
 from shardwise.predict.goodput import GOOD, POOR, TYPICAL, Goodput, predict_goodput
 from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
 from shardwise.prediction import CostPrediction, Throughput, TimePrediction
+from shardwise.recipe import MAX_SEQ_LEN
 from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
 
-MAX_SEQ_LEN = 2**24
-"""Tokens; beyond any model that was trained."""
 LOWEST_SHARE = 0.001
 """Of peak, or of wall time: nothing that runs is slower, and smaller ones make years that no number holds."""
 TYPICAL_MFU_FRACTION = 0.40
