@@ -1,0 +1,269 @@
+"""Saves the state of a run with ``torch.distributed.checkpoint``, at once or in the background, and loads it again."""
+
+import errno
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from shardwise.errors import CheckpointError
+from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, find_checkpoint
+from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
+from shardwise.units import format_gib
+
+__all__ = ["CheckpointRequest", "DistributedCheckpointer"]
+
+FACTS = "state.json"
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Stateful(Protocol):
+    """Something whose state a checkpoint holds."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state; tensors in it may be DTensors."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a loaded state over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequest:
+    """When and where states are saved, and what the run goes on from."""
+
+    folder: Path | None = None
+    every_steps: int = 0
+    """0 saves only at the end."""
+    is_async: bool = False
+    """Copy the state to host memory and write it while training goes on."""
+    num_kept: int = 2
+    resume_from: Path | None = None
+    """A run folder, a folder of checkpoints, or one checkpoint."""
+
+
+class DistributedCheckpointer:
+    """The checkpoints of one run, as its ranks see them; every method is called by all ranks at the same step.
+
+    Saves use a gloo group of their own: a save in the background must never meet a collective of the training step on
+    the same group, where the two would be taken for each other.
+    """
+
+    def __init__(self, request: CheckpointRequest) -> None:
+        self._request = request
+        self._is_distributed = dist.is_available() and dist.is_initialized()
+        self._rank = dist.get_rank() if self._is_distributed else 0
+        self._group = dist.new_group(backend="gloo") if self._is_distributed else None
+        self._folder = CheckpointFolder(request.folder) if request.folder is not None else None
+        self._pending: Future[None] | None = None
+        self._last_step: int | None = None
+        self._stager: DefaultStager | None = None
+        self._publisher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shardwise-checkpoint")
+
+    def load(self, states: Mapping[str, Stateful]) -> int:
+        """Load the checkpoint to resume from into ``states``; returns the steps it had done, 0 when there is none."""
+        if self._request.resume_from is None:
+            return 0
+        checkpoint = find_checkpoint(self._request.resume_from)
+        reader = FileSystemReader(checkpoint.path)
+        metadata = reader.read_metadata()
+        template: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
+        own_random = self._random_template(metadata)
+        if own_random is not None:
+            template["random"] = {self._random_name: own_random}
+        _require_same_tensors(template, metadata, checkpoint)
+        load(template, storage_reader=reader, process_group=self._group, no_dist=not self._is_distributed)
+        for name, state in states.items():
+            state.load_state_dict(template[name])
+        if own_random is not None:
+            unpack_random_state(own_random)
+        else:
+            torch.manual_seed(torch.initial_seed() + checkpoint.step)
+        self._last_step = checkpoint.step
+        return checkpoint.step
+
+    def after_step(self, step: int, states: Mapping[str, Stateful]) -> None:
+        """Save when it is time to.
+
+        Raises:
+            CheckpointError: a save failed, this one or one in the background; the checkpoint before is still there.
+        """
+        if self._pending is not None and self._pending.done():
+            self._wait()
+        if self._folder is not None and self._request.every_steps and step % self._request.every_steps == 0:
+            self.save(step, states)
+
+    def finish(self, step: int, states: Mapping[str, Stateful]) -> None:
+        """Save the last step unless it is saved already, and return when everything is durable."""
+        if self._folder is not None and step != self._last_step:
+            self.save(step, states)
+        self._wait()
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+
+    def save(self, step: int, states: Mapping[str, Stateful]) -> None:
+        """Begin to save; a save that is still being written is waited for first."""
+        folder = self._folder
+        if folder is None:
+            return
+        self._wait()
+        values: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
+        values["random"] = {self._random_name: pack_random_state()}
+        path = self._begin(folder, step, values)
+        self._last_step = step
+        written = self._write(path, values)
+        self._pending = self._publisher.submit(self._publish, step, written)
+        if not self._request.is_async:
+            self._wait()
+
+    @property
+    def _random_name(self) -> str:
+        return f"rank_{self._rank}"
+
+    def _random_template(self, metadata: Metadata) -> torch.Tensor | None:
+        """Room for this rank's generators, when the checkpoint was made by as many ranks."""
+        names = [name for name in metadata.state_dict_metadata if name.startswith("random.rank_")]
+        saved = metadata.state_dict_metadata.get(f"random.{self._random_name}")
+        world_size = dist.get_world_size() if self._is_distributed else 1
+        if len(names) != world_size or not isinstance(saved, TensorStorageMetadata):
+            return None
+        return torch.empty(saved.size, dtype=torch.uint8)
+
+    def _begin(self, folder: CheckpointFolder, step: int, values: dict[str, Any]) -> Path:
+        """The folder to write into, made by rank 0; refused on all ranks when the disk is too small for it."""
+        answer: list[str | None] = [None, None]
+        if self._rank == 0:
+            try:
+                answer[0] = str(folder.begin(step))
+                answer[1] = _shortage(folder.path, values)
+                facts = {"step": step, "world_size": dist.get_world_size() if self._is_distributed else 1}
+                (Path(answer[0]) / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+            except OSError as error:
+                answer[1] = f"{error.strerror or error}"
+        if self._is_distributed:
+            dist.broadcast_object_list(answer, src=0, group=self._group)
+        if answer[1] is not None:
+            raise CheckpointError(
+                f"the checkpoint of step {step} cannot be written to {folder.path}: {answer[1]}",
+                code="checkpoint-disk-full",
+                fix="make room or keep fewer checkpoints, then resume the run",
+            )
+        return Path(answer[0] or folder.path)
+
+    def _write(self, path: Path, values: dict[str, Any]) -> "Future[Any]":
+        """Write this rank's share now, or copy it to host memory and write that in a thread."""
+        writer = FileSystemWriter(path)
+        if self._request.is_async and self._is_distributed:
+            if self._stager is None:
+                self._stager = DefaultStager(_staging())
+            response = async_save(values, storage_writer=writer, process_group=self._group, async_stager=self._stager)
+            return response if isinstance(response, Future) else response.upload_completion
+        done: Future[Any] = Future()
+        try:
+            save(values, storage_writer=writer, process_group=self._group, no_dist=not self._is_distributed)
+        except CheckpointException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
+
+    def _publish(self, step: int, written: "Future[Any]") -> None:
+        """Runs in a thread: wait for the writing of all ranks, then let rank 0 make it visible."""
+        written.result()
+        if self._rank == 0 and self._folder is not None:
+            self._folder.publish(step)
+            self._folder.prune(self._request.num_kept)
+
+    def _wait(self) -> None:
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        try:
+            pending.result()
+        except (CheckpointException, OSError) as error:
+            raise _write_failure(error, folder=self._request.folder) from error
+
+
+def _staging() -> StagingOptions:
+    """Copies from the GPU go through pinned memory that is kept for the next save."""
+    has_gpu = torch.cuda.is_available()
+    return StagingOptions(
+        use_pinned_memory=has_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=has_gpu
+    )
+
+
+def _shortage(path: Path, values: dict[str, Any]) -> str | None:
+    """What is missing on the disk for the tensors this rank knows of; None when they fit."""
+    needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(values))
+    free_bytes = shutil.disk_usage(path).free
+    if needed_bytes <= free_bytes:
+        return None
+    return f"it takes {format_gib(needed_bytes)}, and {format_gib(free_bytes)} are free"
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, dict):
+        return [tensor for value in values.values() for tensor in _tensors(value)]
+    return []
+
+
+def _write_failure(error: CheckpointException | OSError, *, folder: Path | None) -> CheckpointError:
+    """One sentence for what stopped a save, whichever rank it stopped."""
+    causes = list(error.failures.items()) if isinstance(error, CheckpointException) else [(0, (error, None))]
+    rank, (cause, _) = causes[0]
+    newest = CheckpointFolder(folder).newest() if folder is not None else None
+    kept = f"; {newest.path.name} is whole and kept" if newest is not None else ""
+    chain = [cause, cause.__cause__, cause.__context__]
+    if any(isinstance(link, OSError) and link.errno in FULL_DISK for link in chain):
+        return CheckpointError(
+            f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}",
+            code="checkpoint-disk-full",
+            fix="make room or keep fewer checkpoints, then resume the run",
+        )
+    return CheckpointError(
+        f"rank {rank} could not write its part of a checkpoint to {folder}: {cause}{kept}",
+        code="checkpoint-write",
+        fix="look at the log of that rank, then resume the run",
+    )
+
+
+def _require_same_tensors(template: dict[str, Any], metadata: Metadata, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint of another model by name and shape, before anything is read."""
+    saved = metadata.state_dict_metadata
+    for name, tensor in _named_tensors(template):
+        found = saved.get(name)
+        if not isinstance(found, TensorStorageMetadata):
+            raise CheckpointError(
+                f"{checkpoint.path} has no tensor {name}, which this run needs",
+                code="checkpoint-mismatch",
+                fix="resume with the model and optimizer that the checkpoint was made with",
+            )
+        if tuple(found.size) != tuple(tensor.shape):
+            raise CheckpointError(
+                f"{name} is {tuple(found.size)} in {checkpoint.path} and {tuple(tensor.shape)} in this run",
+                code="checkpoint-mismatch",
+                fix="resume with the model and optimizer that the checkpoint was made with",
+            )
+
+
+def _named_tensors(values: object, prefix: str = "") -> list[tuple[str, torch.Tensor]]:
+    if isinstance(values, torch.Tensor):
+        return [(prefix, values)]
+    if isinstance(values, dict):
+        inner = f"{prefix}." if prefix else ""
+        return [pair for key, value in values.items() for pair in _named_tensors(value, f"{inner}{key}")]
+    return []
