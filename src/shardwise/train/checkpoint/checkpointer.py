@@ -143,7 +143,7 @@ class DistributedCheckpointer:
 
     def _begin(self, folder: CheckpointFolder, step: int, values: dict[str, Any]) -> Path:
         """The folder to write into, made by rank 0; refused on all ranks when the disk is too small for it."""
-        answer: list[str | None] = [None, None]
+        answer = ["", ""]
         if self._rank == 0:
             try:
                 answer[0] = str(folder.begin(step))
@@ -154,13 +154,13 @@ class DistributedCheckpointer:
                 answer[1] = f"{error.strerror or error}"
         if self._is_distributed:
             dist.broadcast_object_list(answer, src=0, group=self._group)
-        if answer[1] is not None:
+        if answer[1]:
             raise CheckpointError(
                 f"the checkpoint of step {step} cannot be written to {folder.path}: {answer[1]}",
                 code="checkpoint-disk-full",
                 fix="make room or keep fewer checkpoints, then resume the run",
             )
-        return Path(answer[0] or folder.path)
+        return Path(answer[0])
 
     def _write(self, path: Path, values: dict[str, Any]) -> "Future[Any]":
         """Write this rank's share now, or copy it to host memory and write that in a thread."""
@@ -204,12 +204,12 @@ def _staging() -> StagingOptions:
     )
 
 
-def _shortage(path: Path, values: dict[str, Any]) -> str | None:
-    """What is missing on the disk for the tensors this rank knows of; None when they fit."""
+def _shortage(path: Path, values: dict[str, Any]) -> str:
+    """What is missing on the disk for the tensors this rank knows of; nothing when they fit."""
     needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(values))
     free_bytes = shutil.disk_usage(path).free
     if needed_bytes <= free_bytes:
-        return None
+        return ""
     return f"it takes {format_gib(needed_bytes)}, and {format_gib(free_bytes)} are free"
 
 
