@@ -45,6 +45,30 @@ def format_gb(num_bytes: float) -> str:
     return f"{num_bytes / GB:.2f} GB"
 
 
+def format_bytes(num_bytes: float) -> str:
+    """An amount of any size in powers of two, with the largest unit below it.
+
+    >>> format_bytes(67_108_864), format_bytes(80)
+    ('64.00 MiB', '80 B')
+    """
+    for limit, suffix in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(num_bytes) >= limit:
+            return f"{num_bytes / limit:,.2f} {suffix}"
+    return f"{num_bytes:.6g} B"
+
+
+def format_decimal_bytes(num_bytes: float) -> str:
+    """An amount of any size in powers of ten, with the largest unit below it.
+
+    >>> format_decimal_bytes(24.5e9), format_decimal_bytes(80)
+    ('24.50 GB', '80 B')
+    """
+    for limit, suffix in ((GB, "GB"), (MB, "MB"), (1000, "KB")):
+        if abs(num_bytes) >= limit:
+            return f"{num_bytes / limit:,.2f} {suffix}"
+    return f"{num_bytes:.6g} B"
+
+
 def format_count(count: float) -> str:
     """A large count in the field's short form.
 
@@ -137,3 +161,27 @@ def parse_count(text: str) -> float | None:
     except ValueError:
         return None
     return count if isfinite(count) else None
+
+
+BYTE_SUFFIXES = {
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "b": 1
+}  # fmt: skip
+
+
+def parse_bytes(text: str) -> float | None:
+    """The bytes people mean by ``64MiB``, ``1.5 GB`` or ``4096``; ``None`` when it is not a finite amount.
+
+    >>> parse_bytes("64MiB"), parse_bytes("1.5 GB"), parse_bytes("4096"), parse_bytes("much")
+    (67108864.0, 1500000000.0, 4096.0, None)
+    """
+    digits = text.strip().lower()
+    scale = 1.0
+    for suffix, factor in BYTE_SUFFIXES.items():
+        if digits.endswith(suffix):
+            digits, scale = digits.removesuffix(suffix).strip(), float(factor)
+            break
+    try:
+        amount = float(digits) * scale
+    except ValueError:
+        return None
+    return amount if isfinite(amount) else None

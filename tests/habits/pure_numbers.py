@@ -82,6 +82,21 @@ TRAINING = {"end_token", "epoch", "every_steps", "format_version", "next_positio
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 
 PURE_FIELDS = {
+    "Check.difference",  # as its text says
+    "Check.limit",
+    "Claim.computed",  # its unit is the field beside it
+    "Claim.said",
+    "Drawing.height",  # pixels
+    "GanttBar.end",  # in the unit of its picture
+    "GanttBar.start",
+    "LessonRequest.ranks_per_node",  # how many
+    "LessonRequest.seed",  # of random numbers
+    "Message.receiver",  # ranks
+    "Message.sender",
+    "PieceMessage.receiver",
+    "PieceMessage.sender",
+    "RoundState.round_index",
+    "Setting.value",
     "AttentionRate.backward_half",  # a sequence length
     "AttentionRate.forward_half",  # a sequence length
     "Bar.capacity_cell",  # a character cell

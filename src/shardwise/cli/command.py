@@ -47,6 +47,9 @@ COMMANDS = (
     CommandEntry(name="predict", summary="memory, step time and cost of a plan, or of a JSONL file of plans"),
     CommandEntry(name="explain", summary="why a plan fits or not, what dominates, what to change; what an OOM was"),
     CommandEntry(name="timeline", summary="the predicted step drawn, stream by stream, for Perfetto or as a page"),
+    CommandEntry(
+        name="simulate", summary="a strategy simulated step by step, with tables and pictures to check by hand"
+    ),
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),

@@ -21,7 +21,7 @@ from shardwise.recipe import (
     Recipe,
     Recompute,
 )
-from shardwise.units import parse_count
+from shardwise.units import parse_bytes, parse_count
 
 MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
@@ -49,6 +49,14 @@ def count(text: str) -> float:
     number = parse_count(text)
     if number is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not an amount such as 15e12, 1T or 500B")
+    return number
+
+
+def byte_size(text: str) -> float:
+    """A size such as 64MiB or 1.5GB."""
+    number = parse_bytes(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a size such as 64MiB, 1.5GB or 4096")
     return number
 
 

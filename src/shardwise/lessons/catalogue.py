@@ -1,0 +1,80 @@
+"""The simulations that have a name, in the order in which they are best read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Protocol, cast
+
+from shardwise.errors import SimulationError
+from shardwise.lessons.request import LessonRequest, given_names, option_text
+from shardwise.simulate.lesson import Lesson
+
+ALL = "all"
+
+
+class LessonModule(Protocol):
+    """What every file in ``lessons/`` named after a lesson has."""
+
+    OPTIONS: tuple[str, ...]
+    """The fields of :class:`LessonRequest` that it takes."""
+
+    def make_lesson(self, request: LessonRequest) -> Lesson:
+        """Simulate and tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonEntry:
+    """A name of ``shardwise simulate``."""
+
+    name: str
+    summary: str
+
+    def load(self) -> LessonModule:
+        """Import the file of the lesson."""
+        return cast("LessonModule", import_module(f"shardwise.lessons.{self.name}"))
+
+
+LESSONS = (LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),)
+
+
+def find_lesson(name: str) -> LessonEntry:
+    """The lesson called ``name``."""
+    entry = next((entry for entry in LESSONS if entry.name == name), None)
+    if entry is not None:
+        return entry
+    names = [*(entry.name for entry in LESSONS), ALL]
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    raise SimulationError(
+        f"there is no simulation '{name[:40]}'; there are {', '.join(names)}",
+        code="simulate-name",
+        fix=f"shardwise simulate {close[0] if close else ALL}",
+    )
+
+
+def make_lessons(name: str, request: LessonRequest) -> tuple[Lesson, ...]:
+    """The lesson of a name, or all of them with their own defaults.
+
+    Raises:
+        SimulationError: an unknown name, an option the lesson does not take, or sizes that cannot be simulated.
+    """
+    if name == ALL:
+        _require_taken(name, request, taken=())
+        return tuple(entry.load().make_lesson(request) for entry in LESSONS)
+    module = find_lesson(name).load()
+    _require_taken(name, request, taken=module.OPTIONS)
+    return (module.make_lesson(request),)
+
+
+def _require_taken(name: str, request: LessonRequest, *, taken: Iterable[str]) -> None:
+    """Refuse options that would be silently ignored."""
+    options = tuple(taken)
+    unused = next((field for field in given_names(request) if field not in options), None)
+    if unused is None:
+        return
+    offered = f"it takes {', '.join(map(option_text, options))}" if options else "it takes no options"
+    raise SimulationError(
+        f"simulate {name} has no option {option_text(unused)}; {offered}",
+        code="simulate-option",
+        fix=f"leave out {option_text(unused)}",
+    )

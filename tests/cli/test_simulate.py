@@ -1,0 +1,60 @@
+"""``shardwise simulate``: the same lesson as text, JSON, steps, page and picture."""
+
+import json
+
+import pytest
+
+from shardwise.cli.main import main
+
+WORDS = ["simulate", "ring", "--num-ranks", "3"]
+
+
+def test_tables_claims_and_checks_are_printed(capsys):
+    assert main(WORDS) == 0
+    written = capsys.readouterr().out
+    assert "Ring all-reduce over 3 ranks" in written
+    assert "What is said, and what comes out" in written
+    assert "add --step to walk through" in written
+
+
+def test_json_has_every_number_and_says_that_it_is_simulated(capsys):
+    assert main([*WORDS, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "shardwise.lessons/1"
+    assert answer["is_simulated"]
+    assert answer["holds"]
+    assert len(answer["lessons"][0]["steps"]) == 4
+
+
+def test_steps_are_all_printed_in_a_pipe(capsys):
+    assert main([*WORDS, "--step"]) == 0
+    written = capsys.readouterr().out
+    assert [f"[{number}/4]" in written for number in range(1, 5)] == [True] * 4
+
+
+def test_a_page_and_a_picture_are_written_without_anything_from_elsewhere(tmp_path, capsys):
+    page, picture = tmp_path / "ring.html", tmp_path / "ring.svg"
+    assert main([*WORDS, "--html", str(page), "--svg", str(picture)]) == 0
+    assert f"wrote {page}" in capsys.readouterr().err
+    text = page.read_text(encoding="utf-8")
+    assert "<link" not in text
+    assert "src=" not in text
+    assert text.count("http") == text.count("http://www.w3.org/2000/svg")
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["simulate", "circle"], "simulate-name"),
+        (["simulate", "ring", "--pp", "2"], "simulate-option"),
+        (["simulate", "ring", "--num-ranks", "1"], "simulate-size"),
+        (["simulate", "ring", "--payload-bytes", "big"], "cli-usage"),
+        (["simulate", "all", "--num-ranks", "4"], "simulate-option"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_with_a_fix(words, code, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert f"[{code}]" in error
+    assert "fix:" in error
