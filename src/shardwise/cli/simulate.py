@@ -1,8 +1,8 @@
 """Simulate a strategy and show its numbers, step by step if asked: a lesson that can be checked by hand.
 
-NAME is one of the simulations listed below, or all of them. --step walks through one message or one pass after the other: on a
-terminal it waits for Enter, in a pipe it prints every step. --html writes one page with tables and pictures that works
-offline, --svg the pictures alone. Every number and everything drawn comes out of the simulation.
+NAME is one of the simulations listed below, or all of them. --step walks through one message or one pass after the
+other: on a terminal it waits for Enter, in a pipe it prints every step. --html writes one page with tables and pictures
+that works offline, --svg the pictures alone. Everything printed and drawn comes out of the simulation.
 """
 
 import argparse
