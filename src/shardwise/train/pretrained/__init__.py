@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints: read slice by slice into sharded parameters, and written back."""

@@ -1,0 +1,175 @@
+"""Pretrained weights into sharded parameters: every rank reads its own slices of the files and nothing else."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch.distributed.tensor import DTensor
+
+from shardwise.errors import CheckpointError
+from shardwise.train.pretrained.names import Piece, pieces_of
+
+__all__ = ["PretrainedFiles", "load_pretrained"]
+
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Where this rank's part of a tensor lies in the whole one."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class PretrainedFiles:
+    """The tensors of a folder of safetensors files, by name; read from the map of the file, never as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bytes_read = 0
+        """Bytes of all slices taken so far."""
+        self._files = _files_by_tensor(folder)
+        self._opened: dict[Path, Any] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._files
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(self._slice(name).get_shape())
+
+    def read(self, name: str, region: Region) -> torch.Tensor:
+        """Part of a tensor."""
+        ranges = tuple(slice(first, first + size) for first, size in zip(region.start, region.shape, strict=True))
+        part: torch.Tensor = self._slice(name)[ranges] if ranges else self._slice(name)[...]
+        self.bytes_read += part.numel() * part.element_size()
+        return part
+
+    def _slice(self, name: str) -> Any:
+        path = self._files[name]
+        if path not in self._opened:
+            self._opened[path] = safe_open(path, framework="pt")
+        return self._opened[path].get_slice(name)
+
+
+def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -> PretrainedFiles:
+    """Fill parameters and buffers in place from a Hugging Face checkpoint.
+
+    Args:
+        tensors: names of the whole model and this rank's tensors; a DTensor under any layout is filled with its own
+            part, a plain tensor with all of it. Values are cast to each tensor's own type.
+        folder: holds ``*.safetensors``, with an index when there are several.
+
+    Returns:
+        The files, which say how many bytes this rank read.
+
+    Raises:
+        CheckpointError: a tensor is missing in the checkpoint or has another shape there.
+    """
+    files = PretrainedFiles(folder)
+    is_tied = bool(_config(folder).get("tie_word_embeddings", True))
+    with torch.no_grad():
+        for name, tensor in tensors:
+            pieces = pieces_of(name, tuple(tensor.shape), has=files.has, is_tied=is_tied)
+            if not pieces:
+                raise CheckpointError(
+                    f"{folder} holds no tensor {name}",
+                    code="pretrained-tensor",
+                    fix="start from a checkpoint of the same model",
+                )
+            for target, region in _parts(tensor):
+                _fill(target, region, whole=tuple(tensor.shape), name=name, pieces=pieces, files=files)
+    return files
+
+
+def _fill(
+    target: torch.Tensor,
+    region: Region,
+    *,
+    whole: tuple[int, ...],
+    name: str,
+    pieces: tuple[Piece, ...],
+    files: PretrainedFiles,
+) -> None:
+    """Copy what of each piece lies in ``region`` of the whole tensor to its place in ``target``."""
+    for piece in pieces:
+        if not piece.start:
+            _require_shape(name, whole, files.shape(piece.name), files.folder)
+            target.copy_(files.read(piece.name, region))
+            continue
+        if not region.start[0] <= piece.start[0] < region.start[0] + region.shape[0]:
+            continue
+        shape = files.shape(piece.name)
+        _require_shape(name, whole[2:], shape[1:], files.folder)
+        first = [max(a, b) for a, b in zip(region.start[1:], piece.start[1:], strict=True)]
+        ends = [
+            min(start + size, begin + length)
+            for start, size, begin, length in zip(
+                region.start[1:], region.shape[1:], piece.start[1:], shape, strict=True
+            )
+        ]
+        if any(end <= begin for begin, end in zip(first, ends, strict=True)):
+            continue
+        sizes = tuple(end - begin for begin, end in zip(first, ends, strict=True))
+        inside = tuple(begin - start for begin, start in zip(first, piece.start[1:], strict=True))
+        place = [slice(a - b, a - b + size) for a, b, size in zip(first, region.start[1:], sizes, strict=True)]
+        part = files.read(piece.name, Region(start=inside, shape=sizes))
+        target[piece.start[0] - region.start[0], place[0], place[1]].copy_(part)
+
+
+def _parts(tensor: torch.Tensor) -> list[tuple[torch.Tensor, Region]]:
+    """This rank's storage, and where it lies in the whole tensor."""
+    if not isinstance(tensor, DTensor):
+        return [(tensor, Region(start=(0,) * tensor.dim(), shape=tuple(tensor.shape)))]
+    local = tensor.to_local()
+    if local.numel() == 0:
+        return []
+    # What torch.distributed.checkpoint asks a tensor for; right for every placement FSDP2 and tensor parallelism make.
+    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    return [(local, Region(start=tuple(chunk.offsets), shape=tuple(chunk.sizes)))]
+
+
+def _require_shape(name: str, model: tuple[int, ...], saved: tuple[int, ...], folder: Path) -> None:
+    if model != saved:
+        raise CheckpointError(
+            f"{name} is {saved} in {folder} and {model} in the model",
+            code="pretrained-tensor",
+            fix="use the config.json of that checkpoint",
+        )
+
+
+def _files_by_tensor(folder: Path) -> dict[str, Path]:
+    if (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        found = {name: folder / file for name, file in index["weight_map"].items()}
+        missing = sorted({path.name for path in found.values() if not path.is_file()})
+        if missing:
+            raise CheckpointError(
+                f"{folder} lacks {', '.join(missing)}, which its index names",
+                code="pretrained-files",
+                fix="copy the missing files as well",
+            )
+        return found
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(
+            f"{folder} holds no safetensors files",
+            code="pretrained-files",
+            fix="name a folder with model.safetensors, or with its parts and their index",
+        )
+    found = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            found.update(dict.fromkeys(file.keys(), path))
+    return found
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
