@@ -368,18 +368,18 @@ def test_kernels_of_a_block_are_those_counted_on_a_device():
 
 
 def test_dropout_and_megatrons_softmax_change_the_traffic_of_scores():
-    """42 bytes unfused, 22 with one kernel for scale, mask and softmax, 10 more with dropout."""
+    """42 bytes unfused, 28.7 with one kernel for scale, mask and softmax, 9.4 more with dropout: at a copy's rate."""
     scores = 32 * 32 * 8192**2
     for engine, dropout, num_bytes in (
         ("native", 0.0, 42),
-        ("native", 0.1, 52),
-        ("megatron", 0.0, 22),
-        ("megatron", 0.1, 32),
+        ("native", 0.1, 51.4),
+        ("megatron", 0.0, 28.7),
+        ("megatron", 0.1, 38.1),
     ):
         model = replace(LLAMA, attention_dropout_fraction=dropout)
         plan = plan_of(model, engine=engine, attention="eager")
         traffic = sum(o.count * o.num_bytes for o in operations_of(plan) if o.kind == "attention")
-        assert traffic == num_bytes * scores
+        assert traffic == pytest.approx(num_bytes * scores, rel=1e-9)
 
 
 def test_the_host_issues_what_surrounds_a_block():

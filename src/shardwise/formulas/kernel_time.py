@@ -1,6 +1,7 @@
 """Time of one kernel: the roofline, and the two reasons matrix products miss it."""
 
 from math import ceil
+from statistics import NormalDist
 
 from shardwise.units import BytesPerSecond, Flop, FlopPerSecond, Seconds
 
@@ -49,6 +50,21 @@ def power_limited_ratio(*, power_w: float, reference_w: float, idle_w: float, ex
     """
     dynamic = max(0.0, power_w - idle_w) / (reference_w - idle_w)
     return float(dynamic ** (1 / exponent))
+
+
+def slowest_of_ratio(*, num_devices: int, spread_fraction: float) -> float:
+    """Expected time of the slowest of equal devices over that of the mean one.
+
+    ``1 + s q((N - 0.375) / (N + 0.25))`` with q the quantile of the normal distribution and s the standard deviation of
+    one device's time.
+
+    Source: Blom 1958, Statistical Estimates and Transformed Beta-Variables (expected extreme of N normal values).
+    Assumes: devices differ for good and independently, and all wait for the slowest.
+
+    >>> [round(slowest_of_ratio(num_devices=n, spread_fraction=0.01), 4) for n in (1, 8, 1024)]
+    [1.0, 1.0143, 1.0323]
+    """
+    return 1 + spread_fraction * NormalDist().inv_cdf((num_devices - 0.375) / (num_devices + 0.25))
 
 
 def saturation(*, x: float, half: float) -> float:

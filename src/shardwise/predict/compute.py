@@ -62,7 +62,8 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
         return max(moving_s, floor_s)
     if operation.kind == "attention":
         peak = gpu.peak_flop_per_s(operation.dtype)
-        computing_s = operation.flop / (peak * attention_fraction(operation, rates)) if peak else 0.0
+        fraction = attention_fraction(operation, rates)
+        computing_s = operation.slowdown_ratio * operation.flop / (peak * fraction) if peak else 0.0
     else:
         computing_s = _product_s(operation, rates) if gpu.peak_flop_per_s(operation.dtype) else 0.0
     return max(computing_s, moving_s, floor_s)
@@ -120,7 +121,7 @@ def phase_times(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates
     attention: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
     weight_backward = 0.0
     for operation in operations:
-        duration = operation.count * operation_time_s(operation, gpu=gpu, rates=rates)
+        duration = rates.slowest_ratio * operation.count * operation_time_s(operation, gpu=gpu, rates=rates)
         phase = operation.phase
         device[phase] += duration
         per_kernel = rates.host_backward_s if phase == "backward" else rates.host_forward_s

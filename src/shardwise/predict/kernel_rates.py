@@ -5,11 +5,13 @@ rows of the hardware catalogue (``catalog/hardware/data/achieved.csv`` and ``ker
 ``catalog/kernels/h100-sxm.csv`` and ``benchmarks/results/2026-11-2*-h100-*.csv``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from shardwise.cluster import Gpu
 from shardwise.engine import EngineProfile
+from shardwise.formulas.kernel_time import slowest_of_ratio
 from shardwise.predict.product_rates import (
     SUSTAINED_ATTENTION_RATIO,
     ProductRates,
@@ -47,6 +49,11 @@ HOST_COMPILED_FORWARD_S = 60e-6
 HOST_COMPILED_BACKWARD_S = 36e-6
 """The same for blocks compiled one by one: fewer kernels, but guards and wrappers around them (54 and 67 us forward, 39
 and 33 backward; same file)."""
+
+
+DEVICE_SPREAD_FRACTION = 0.013
+"""Standard deviation of the speed of equal GPUs: they differ by 8 % within a cluster without outliers (Sinha et al.
+2022, "Not All GPUs Are Created Equal", SC22, abstract), which is six deviations for a few hundred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +152,10 @@ ATTENTION_RATES = (
     ),
 )
 
+ATTENTION_KERNEL_HEADS = (32, 64, 96, 128, 192, 256)
+"""Head sizes that fused kernels are compiled for; other heads are padded to the next (Dao-AILab/flash-attention
+``csrc/flash_attn/src/static_switch.h``, ``HEADDIM_SWITCH``)."""
+
 CUDNN_ARCHS = ("Hopper", "Blackwell")
 ATTENTION_TILE_ROWS = 128
 """Queries of one head that one multiprocessor works on."""
@@ -178,13 +189,20 @@ class KernelRates:
     host_backward_s: Seconds
     optimizer_ratio: float
     """Time of the engine's optimizer over a fused one."""
+    slowest_ratio: float
+    """Time of the slowest GPU of the job over that of a typical one."""
     is_measured: bool
     """False when no matrix product was published for the part and torch's flat share stands in."""
 
 
 @cache
-def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled: bool = False) -> KernelRates:
-    """Rates of a part: its own measurements, else its architecture's, else a named default."""
+def kernel_rates(
+    *, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled: bool = False, num_gpus: int = 1
+) -> KernelRates:
+    """Rates of a part: its own measurements, else its architecture's, else a named default.
+
+    All of ``num_gpus`` wait for the slowest of them, whose times the prediction follows.
+    """
     products = product_rates(gpu)
     is_megatron = profile.sharding == "megatron"
     is_compiled = is_compiled and not is_megatron
@@ -203,6 +221,7 @@ def kernel_rates(*, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled
         host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,
         host_backward_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_BACKWARD_S,
         optimizer_ratio=FOREACH_OPTIMIZER_RATIO if profile.has_foreach_optimizer else 1.0,
+        slowest_ratio=slowest_of_ratio(num_devices=num_gpus, spread_fraction=DEVICE_SPREAD_FRACTION),
         is_measured=products.is_measured,
     )
 
@@ -213,5 +232,26 @@ def _attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> Attentio
     implementation = "cuDNN" if uses_cudnn else "FlashAttention-2"
     rows = [row for row in ATTENTION_RATES if row.implementation == implementation]
     own = [row for row in rows if row.arch and gpu.arch.startswith(row.arch)]
-    candidates = own or [row for row in rows if not row.arch]
-    return min(candidates, key=lambda row: abs(row.head_dim - head_dim))
+    candidates = sorted(own or [row for row in rows if not row.arch], key=lambda row: row.head_dim)
+    return _at_head_dim(candidates, head_dim)
+
+
+def _at_head_dim(rows: Sequence[AttentionRate], head_dim: int) -> AttentionRate:
+    """The rate between the two nearest sizes of heads, less what a kernel of the next larger size computes in vain."""
+    kernel = next((size for size in ATTENTION_KERNEL_HEADS if size >= head_dim), head_dim)
+    below = max((row for row in rows if row.head_dim <= kernel), key=lambda row: row.head_dim, default=rows[0])
+    above = min((row for row in rows if row.head_dim >= kernel), key=lambda row: row.head_dim, default=rows[-1])
+    weight = (kernel - below.head_dim) / max(1, above.head_dim - below.head_dim)
+    useful = head_dim / kernel
+
+    def between(one: float, other: float) -> float:
+        return one + weight * (other - one)
+
+    return replace(
+        below,
+        head_dim=head_dim,
+        forward_fraction=useful * between(below.forward_fraction, above.forward_fraction),
+        forward_half=between(below.forward_half, above.forward_half),
+        backward_fraction=useful * between(below.backward_fraction, above.backward_fraction),
+        backward_half=between(below.backward_half, above.backward_half),
+    )

@@ -16,6 +16,7 @@ from statistics import median
 from shardwise.catalog.kernels import ProductReading, load_products
 from shardwise.cluster import Dtype, Gpu
 from shardwise.formulas.kernel_time import power_limited_ratio, saturation, wave_efficiency
+from shardwise.predict.product_alignment import unaligned_share
 from shardwise.units import Flop, FlopPerSecond, Seconds
 
 TILES = (
@@ -167,6 +168,12 @@ class Product:
         return 2.0 * self.groups * self.m * self.n * self.k
 
     @property
+    def features(self) -> tuple[int, int]:
+        """Output and input features of the weight."""
+        by_pass = {"forward": (self.n, self.k), "dgrad": (self.k, self.n), "wgrad": (self.m, self.n)}
+        return by_pass[self.product_pass]
+
+    @property
     def position(self) -> tuple[float, float, float]:
         """Tokens, output and input features in factors of two; 8-bit products all run as forwards do."""
         m, n, k = log2(max(1, self.m)), log2(max(1, self.n)), log2(max(1, self.k))
@@ -289,6 +296,17 @@ class ProductRates:
         element_bytes = {"fp8": 1, "tf32": 4, "fp32": 4}.get(product.dtype, 2)
         burst_s = modelled_s(product, machine, element_bytes=element_bytes) * self._ratio(product)
         held = min(sustained_share(self._gpu) * self._narrow_ratio(product), self._best_share(product.dtype))
+        out_features, in_features = product.features
+        held = min(
+            held,
+            unaligned_share(
+                gpu,
+                dtype=product.dtype,
+                out_features=out_features,
+                in_features=in_features,
+                is_forward=product.product_pass == "forward",
+            ),
+        )
         return max(burst_s, product.flop / (held * peak))
 
     def _best_share(self, dtype: Dtype) -> float:

@@ -89,6 +89,7 @@ class StageClock:
             profile=engine_profile(plan.engine),
             head_dim=attention.head_dim if attention else 128,
             is_compiled=plan.recipe.compile,
+            num_gpus=plan.layout.world_size,
         )
         self._groups: dict[int, PhaseTimes] = {}
         self._placements: dict[tuple[int, int], Placement] = {}

@@ -12,12 +12,15 @@ EAGER_BYTES_PER_SCORE = (14, 28)
 """Memory traffic of unfused 16-bit attention per score, forward and backward: 42 bytes together reproduce the 35.1
 TFLOP/s limit of unfused PyTorch on A100 (flash-attention benchmark, head dim 128, causal, no dropout) at 80 % of its
 bandwidth; split 1 to 2 like the work."""
-FUSED_SOFTMAX_BYTES_PER_SCORE = (8, 14)
-"""The same with one kernel for scale, mask and softmax (Megatron), counted pass by pass: two products (write 2, read 2)
-and softmax (read 2, write 2); backward reads the probabilities, writes their gradient, softmax reads both and writes
-one, and two products read it."""
-DROPOUT_BYTES_PER_SCORE = 5
-"""Read and written once, with a byte of mask, in forward and in backward."""
+FUSED_SOFTMAX_BYTES_PER_SCORE = (10.2, 18.5)
+"""The same with one kernel for scale, mask and softmax (Megatron), at the rate of a copy: two products take as long as
+2.2 bytes each with heads of 64 to 128, softmax as 5.9; backward has four products and a softmax of 10.1
+(``2026-11-28-h100-alignment.csv``). The sizes alone would be 8 and 14."""
+DROPOUT_BYTES_PER_SCORE = (5.1, 4.3)
+"""The same for dropout: read and written once, with a byte of mask (same file)."""
+FLASH_DROPOUT_RATIOS = (1.22, 1.13)
+"""Time of fused attention with dropout over that without: 1.18 to 1.32 forward and 1.10 to 1.16 backward with heads of
+64 and 128 and 2,048 and 8,192 tokens (same file)."""
 FLASH_KERNELS = (2, 3)
 """With the copy into its layout; backward with its preparation."""
 FUSED_SOFTMAX_KERNELS = (6, 8)
@@ -56,7 +59,10 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
     streamed = tokens * element * (heads + kv_heads) * (spec.head_dim + spec.v_head_dim)
     scores = context.sequences * heads * context.seq_len**2 / context.layout.cp * element / 2
 
+    flash_ratios = FLASH_DROPOUT_RATIOS if context.attention_dropout else (1.0, 1.0)
+
     def core(phase: OperationPhase, flop: Flop, num_bytes: float, num_kernels: int) -> Operation:
+        flash_ratio = flash_ratios[phase == "backward"]
         return Operation(
             name=f"{name}.core" if phase == "forward" else f"{name}.core.backward",
             kind="attention",
@@ -69,16 +75,17 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
             n=min(context.seq_len, spec.sliding_window or context.seq_len),
             k=spec.head_dim,
             num_kernels=num_kernels,
+            slowdown_ratio=1.0 if context.is_eager_attention else flash_ratio,
         )
 
     if context.is_eager_attention:
         forward_bytes, backward_bytes = (
             FUSED_SOFTMAX_BYTES_PER_SCORE if context.has_fused_softmax else EAGER_BYTES_PER_SCORE
         )
-        dropout = DROPOUT_BYTES_PER_SCORE if context.attention_dropout else 0
+        forward_dropout, backward_dropout = DROPOUT_BYTES_PER_SCORE if context.attention_dropout else (0.0, 0.0)
         forward_kernels, backward_kernels = FUSED_SOFTMAX_KERNELS if context.has_fused_softmax else EAGER_KERNELS
-        yield core("forward", forward, scores * (forward_bytes + dropout), forward_kernels)
-        yield core("backward", 2 * forward, scores * (backward_bytes + dropout), backward_kernels)
+        yield core("forward", forward, scores * (forward_bytes + forward_dropout), forward_kernels)
+        yield core("backward", 2 * forward, scores * (backward_bytes + backward_dropout), backward_kernels)
     else:
         yield core("forward", forward, streamed, FLASH_KERNELS[0])
         yield core("backward", ATTENTION_BACKWARD_RATIO * forward, 2.5 * streamed, FLASH_KERNELS[1])

@@ -50,6 +50,8 @@ class Operation:
     k: int = 0
     num_kernels: int = 1
     """Kernels the host issues for one execution, or as many as its other work takes the time of."""
+    slowdown_ratio: float = 1.0
+    """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ then casts (18): they take as long as 21 and 22 bytes on H100 (``catalog/kernels
 copies the shifted fp32 logits once more (8). Megatron's vocabulary-parallel loss makes five fp32 passes. The fused
 kernel reads twice and writes the gradient in place; behind an fp32 copy it casts first (6) and back (6)."""
 
+MEGATRON_VOCAB_MULTIPLE = 128
+"""Megatron pads its table to this many rows for every tensor-parallel rank (``--make-vocab-size-divisible-by``)."""
+
 FUSED_LOSS_BYTES = (6, 4)
 """A fused head and loss, or a compiled one: as the fused kernel above."""
 
@@ -71,12 +74,16 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
     if found is None:
         found = next((w for w in model.embedding_weights if w.split == "vocab" and len(w.shape) == 2), None)
     vocab_size, hidden_size = found.shape if found is not None else (model.vocab_size, model.hidden_size)
+    tp = context.plan.layout.tp
+    if context.profile.sharding == "megatron":
+        multiple = MEGATRON_VOCAB_MULTIPLE * tp
+        vocab_size = ceil(vocab_size / multiple) * multiple
     return LocalMatrix(
         name="head",
         kind="matmul",
         dtype=operation.core_dtype,
         rows=operation.tokens,
-        out_features=ceil(vocab_size / context.plan.layout.tp),
+        out_features=ceil(vocab_size / tp),
         in_features=hidden_size,
     )
 

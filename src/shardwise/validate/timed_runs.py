@@ -25,6 +25,7 @@ TIMED_CONVERTERS: dict[str, TimedConverter] = {
     "TTPERF": timed_torchtitan.convert_timed_titan,
     "LLMF": timed_others.convert_foundry,
     "VTRAINS": timed_megatron.convert_vtrain,
+    "VTRAINM": timed_megatron.convert_vtrain_nodes,
     "MBRIDGE": timed_nemo.convert_bridge,
     "AUTOMODEL": timed_nemo.convert_automodel,
     "BLOOMT": timed_others.convert_timed_bloom,
@@ -39,7 +40,7 @@ PLANNED_CONVERTERS: dict[str, PlannedConverter] = {
     "SIMUB200": timed_megatron.convert_timed_simumax,
     "ZBPP": timed_megatron.convert_timed_zero_bubble,
     "TR8": timed_others.convert_timed_tr8,
-    "QWEN1": timed_others.convert_with_memory_plan,
+    "QWEN1": timed_others.convert_timed_qwen,
     "TUNE": timed_others.convert_with_memory_plan,
     "COLOSSAL": timed_others.convert_with_memory_plan,
 }

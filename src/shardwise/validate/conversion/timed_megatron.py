@@ -22,6 +22,7 @@ from shardwise.validate.timed_run import TimedConversion
 PAPER_ASSUMPTIONS = (
     "Selene: DGX A100 80GB with eight HDR InfiniBand adapters a node",
     "fp16 with loss scaling, Megatron's fused softmax but no flash attention, dropout 0.1, tied table",
+    "the vocabulary-parallel loss in separate kernels, as before 2023",
 )
 
 KORTH_RECOMPUTE: dict[str, Recompute] = {"full": "full", "selective (attention core)": "selective"}
@@ -69,6 +70,7 @@ def _fp16_plan(
             recompute=recompute,
             attention="eager",
             compile=False,
+            fused_loss=False,
         ),
         layout=layout,
         engine="megatron",
@@ -151,6 +153,10 @@ def _timed_by_equation_3(
     return timed(row, plan, assumptions=(*assumptions, note), gaps=gaps, step_s=step_s)
 
 
+ONE_BY_ONE = "DeepSpeed of 2021 gathered weights one by one, not in the buckets that a plan means"
+"""deepspeedai/DeepSpeed#1453 of January 2022 gathers the weights of a module together and ahead; the paper is older."""
+
+
 def convert_sc21_zero(row: MeasurementRow) -> TimedConversion:
     """An MLM21T2 row: arXiv:2104.04473 table 2, ZeRO stage 3 without model parallelism beside PTD-P."""
     shape = printed_gpt(row)
@@ -168,7 +174,7 @@ def convert_sc21_zero(row: MeasurementRow) -> TimedConversion:
         recompute="full",
         layout=layout,
     )
-    gaps = () if is_zero3 else ("virtual stages not stated; plain 1F1B is predicted",)
+    gaps = (ONE_BY_ONE,) if is_zero3 else ("virtual stages not stated; plain 1F1B is predicted",)
     if is_zero3:
         plan = replace(plan, engine="deepspeed")
     return _timed_by_equation_3(row, plan, shape, assumptions=PAPER_ASSUMPTIONS, gaps=gaps)
@@ -218,18 +224,20 @@ def convert_timed_zero_bubble(row: MeasurementRow, plan: Plan) -> TimedConversio
 
 
 VTRAIN_VOCAB_SIZE = 50_257
-"""VIA-Research/vTrain@f8dda84 src/config.py: the default, which no configuration of the validation set overrides."""
+"""VIA-Research/vTrain@f8dda84 src/config.py: the default, which no configuration of the validation set overrides. Its
+src/model/gpt_modeling.py divides the table without padding it, as ``vocab_size // world_size``."""
 
 VTRAIN_ASSUMPTIONS = (
-    "vocabulary of 50,257 and full recomputation, as in the repository's config/validation/single",
-    "Megatron's GPT blocks in fp16 with unfused attention; gradients reduced by plain data parallelism",
+    "vocabulary of 50,257, divided without padding, and full recomputation, as in the repository's model and "
+    "config/validation/single",
+    "Megatron-DeepSpeed's GPT blocks in fp16 with unfused attention; gradients reduced by plain data parallelism",
     "DGX A100 80GB",
 )
 
 
 def convert_vtrain(row: MeasurementRow) -> TimedConversion:
     """A VTRAINS row: small GPTs on 2 to 8 A100 of one node, Megatron-DeepSpeed."""
-    shape = printed_gpt(row, vocab_size=VTRAIN_VOCAB_SIZE)
+    shape = printed_gpt(row, vocab_size=VTRAIN_VOCAB_SIZE - VTRAIN_VOCAB_SIZE % (row.integer("tp") or 1))
     num_gpus, global_batch, micro_batch = (row.integer(name) for name in ("n_gpus", "global_batch", "micro_batch"))
     if shape is None or not (num_gpus and global_batch and micro_batch):
         return unused(row, "shape or batch not stated")
@@ -242,7 +250,33 @@ def convert_vtrain(row: MeasurementRow) -> TimedConversion:
         recompute="full",
         layout=Layout(dp_replicate=dp, zero_stage=0, tp=tp, pp=pp),
     )
-    return timed(row, plan, assumptions=VTRAIN_ASSUMPTIONS)
+    return timed(row, replace(plan, engine="deepspeed"), assumptions=VTRAIN_ASSUMPTIONS)
+
+
+VTRAIN_NODES_ASSUMPTIONS = (
+    "full recomputation, as in the repository's config/validation/multi; vocabulary of 51,200, padded to whole tiles",
+    "Megatron's GPT blocks in fp16 with unfused attention; gradients reduced by plain data parallelism",
+    "DGX A100 80GB with four HDR InfiniBand adapters a node",
+)
+
+
+def convert_vtrain_nodes(row: MeasurementRow) -> TimedConversion:
+    """A VTRAINM row: GPTs of 3.6 to 175 billion parameters on 64 to 512 A100, Megatron-DeepSpeed."""
+    shape = printed_gpt(row)
+    num_gpus, global_batch, micro_batch = (row.integer(name) for name in ("n_gpus", "global_batch", "micro_batch"))
+    if shape is None or not (num_gpus and global_batch and micro_batch):
+        return unused(row, "shape or batch not stated")
+    dp, tp, pp = (row.integer(name) or 1 for name in ("dp", "tp", "pp"))
+    plan = _fp16_plan(
+        shape=shape,
+        num_gpus=num_gpus,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        recompute="full",
+        layout=Layout(dp_replicate=dp, zero_stage=0, tp=tp, pp=pp),
+    )
+    cluster = machines(gpu_label=row.text("gpu"), num_gpus=num_gpus, network="ib-hdr", node_gbit_per_s=800)
+    return timed(row, replace(plan, cluster=cluster), assumptions=VTRAIN_NODES_ASSUMPTIONS)
 
 
 INTERN_VOCAB_SIZE = 103_168

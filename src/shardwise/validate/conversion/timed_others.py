@@ -156,6 +156,16 @@ def convert_flash_training(row: MeasurementRow) -> TimedConversion:
     return timed(row, plan, assumptions=assumptions, gaps=(FLASH_1,))
 
 
+GPTQ = "4-bit weights of GPTQ, whose kernels of 2023 are slower than bitsandbytes', which a plan means"
+"""QwenLM/Qwen README: Q-LoRA starts from the Int4 checkpoints, which AutoGPTQ made and runs."""
+
+
+def convert_timed_qwen(row: MeasurementRow, plan: Plan) -> TimedConversion:
+    """A QWEN1 row with the plan that its memory is predicted with."""
+    gaps = (GPTQ,) if plan.recipe.adapter == "qlora" else ()
+    return timed(row, plan, assumptions=("the plan of the row's memory reading",), gaps=gaps)
+
+
 def convert_with_memory_plan(row: MeasurementRow, plan: Plan) -> TimedConversion:
     """A row of single-node fine-tuning with the plan that its memory is predicted with."""
     return timed(row, plan, assumptions=("the plan of the row's memory reading",))

@@ -1,0 +1,52 @@
+"""What matrix products hold whose rows do not begin where a wide load may: sizes that are no multiple of eight.
+
+Rows of 16-bit matrices begin on 16-byte boundaries when their width is a multiple of eight elements. Otherwise the
+library falls back to kernels with narrow loads, and for odd widths to kernels that copy element by element. Tokens are
+never the width of a row, so only output and input features decide, and tensor parallelism divides both.
+"""
+
+from dataclasses import dataclass
+
+from shardwise.cluster import Dtype, Gpu
+
+ALIGNED_ELEMENTS: dict[Dtype, int] = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
+"""16 bytes. Products of 8 bits must be aligned and are not listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnalignedShares:
+    """Share of the dense peak that large unaligned products hold on H100."""
+
+    even_fraction: float
+    """Widths divisible by two or four."""
+    odd_forward_fraction: float
+    odd_backward_fraction: float
+
+
+HOPPER_SHARES = UnalignedShares(even_fraction=0.265, odd_forward_fraction=0.112, odd_backward_fraction=0.147)
+"""Medians of 36 products with 4,097 to 50,260 features (262, 111 and 147 of 989.5 TFLOP/s, where aligned ones hold 690;
+``benchmarks/results/2026-11-28-h100-alignment.csv``)."""
+
+RELATIVE_PEAKS = (("Volta", 0.25), ("Ampere GA100", 0.5), ("Hopper", 1.0), ("Blackwell GB100", 2.0), ("Blackwell", 2.0))
+"""Dense 16-bit FLOP of one multiprocessor and clock over Hopper's (1,024, 2,048, 4,096 and 8,192). The kernels with
+narrow loads are those of Ampere on every later part, so their rate per multiprocessor stays and their share falls."""
+UNKNOWN_RELATIVE_PEAK = 0.5
+
+
+def unaligned_share(gpu: Gpu, *, dtype: Dtype, out_features: int, in_features: int, is_forward: bool) -> float:
+    """Share of the dense peak a product may hold given the widths of its matrices; 1 when they are aligned.
+
+    >>> from shardwise.catalog import load_gpu
+    >>> h100 = load_gpu("h100-sxm")
+    >>> [unaligned_share(h100, dtype="bf16", out_features=n, in_features=4096, is_forward=True) for n in (50264, 50260)]
+    [1.0, 0.265]
+    """
+    wanted = ALIGNED_ELEMENTS.get(dtype, 1)
+    widths = (out_features, in_features)
+    if not any(width % wanted for width in widths):
+        return 1.0
+    shares = HOPPER_SHARES
+    odd = shares.odd_forward_fraction if is_forward else shares.odd_backward_fraction
+    share = odd if any(width % 2 for width in widths) else shares.even_fraction
+    relative = next((peak for arch, peak in RELATIVE_PEAKS if gpu.arch.startswith(arch)), UNKNOWN_RELATIVE_PEAK)
+    return min(1.0, share / relative)
