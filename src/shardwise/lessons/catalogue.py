@@ -35,7 +35,10 @@ class LessonEntry:
         return cast("LessonModule", import_module(f"shardwise.lessons.{self.name}"))
 
 
-LESSONS = (LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),)
+LESSONS = (
+    LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),
+    LessonEntry(name="tree", summary="trees, halving-doubling, nodes first, all-to-all; when a ring beats a tree"),
+)
 
 
 def find_lesson(name: str) -> LessonEntry:

@@ -76,7 +76,7 @@ def round_messages(program: CollectiveProgram, indices: tuple[int, ...], payload
             sender=one.sender,
             receiver=one.receiver,
             num_bytes=piece_bytes * len(one.pieces),
-            what=pieces_text(one.pieces),
+            what=f"part for {one.receiver}" if program.is_exchange else pieces_text(one.pieces),
             adds=one.adds,
         )
         for one in (program.messages[index] for index in indices)

@@ -25,6 +25,16 @@ def cell_text(value: Cell, unit: Unit) -> str:
     return _TEXT_OF[unit](value)
 
 
+def short_what(what: str) -> str:
+    """What a message carries, without the word that all of them share.
+
+    >>> short_what("chunks 4-7"), short_what("part for 3"), short_what("weights")
+    ('4-7', 'for 3', 'weights')
+    """
+    first, _, rest = what.partition(" ")
+    return rest if first in ("chunk", "chunks", "part") else what
+
+
 def row_texts(table: LessonTable) -> tuple[tuple[str, ...], ...]:
     """All cells of a table."""
     units = [column.unit for column in table.columns]

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from shardwise.render.lesson_cells import cell_text
+from shardwise.render.lesson_cells import cell_text, short_what
 from shardwise.render.svg_canvas import MARGIN, WIDTH, Drawing, attribute, line, text, titled
 from shardwise.simulate.lesson import Message, MessagePicture
 
 LABEL_WIDTH = 90.0
 HEAD_HEIGHT = 24.0
-ROW_HEIGHT = 46.0
+ROW_HEIGHT = 52.0
 ARROW_HEIGHT = 34.0
 MOST_ROUNDS = 48
 MOST_LABELLED_RANKS = 9
-LABEL_AT = 0.3
-"""Where on an arrow its label stands, from the sender."""
+LABEL_GAP = 5.0
+"""Between the sender's line and the label, on the side to which the arrow goes."""
 ARROW_HEAD = 4.0
 
 
@@ -24,7 +24,7 @@ def messages_drawing(picture: MessagePicture) -> Drawing:
     elements = [*_rank_lines(picture, HEAD_HEIGHT + ROW_HEIGHT * len(shown))]
     for number, one in enumerate(shown):
         top = HEAD_HEIGHT + ROW_HEIGHT * number
-        elements.append(text(MARGIN, top + 22, one.title, style="soft"))
+        elements.append(text(MARGIN, top + 32, one.title, style="soft"))
         for message in one.messages:
             elements += _arrow(picture, message, top)
     elements += _legend(picture, height - 8)
@@ -50,7 +50,7 @@ def _rank_lines(picture: MessagePicture, bottom: float) -> Iterator[str]:
 def _arrow(picture: MessagePicture, message: Message, top: float) -> Iterator[str]:
     style = "add" if message.adds else "copy"
     x1, x2 = _column(picture, message.sender), _column(picture, message.receiver)
-    y1, y2 = top + 4, top + 4 + ARROW_HEIGHT
+    y1, y2 = top + 12, top + 12 + ARROW_HEIGHT
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5 or 1.0
     along_x, along_y = (x2 - x1) / length, (y2 - y1) / length
     back_x, back_y = x2 - 2 * ARROW_HEAD * along_x, y2 - 2 * ARROW_HEAD * along_y
@@ -64,8 +64,10 @@ def _arrow(picture: MessagePicture, message: Message, top: float) -> Iterator[st
         f"L{back_x - across_x:.1f} {back_y - across_y:.1f}Z' class='{style}fill'/></g>"
     )
     if message.what and len(picture.rank_names) <= MOST_LABELLED_RANKS:
-        x, y = x1 + LABEL_AT * (x2 - x1), y1 + LABEL_AT * (y2 - y1)
-        yield text(x, y - 2, message.what, style=f"{style}fill", anchor="middle", extra="font-size='10'")
+        side, anchor = (LABEL_GAP, "start") if x2 > x1 else (-LABEL_GAP, "end")
+        yield text(
+            x1 + side, y1 - 2, short_what(message.what), style=f"{style}fill", anchor=anchor, extra="font-size='10'"
+        )
 
 
 def _legend(picture: MessagePicture, y: float) -> Iterator[str]:

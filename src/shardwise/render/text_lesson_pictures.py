@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwise.render.lesson_cells import cell_text
+from shardwise.render.lesson_cells import cell_text, short_what
 from shardwise.render.terminal import plain_table
 from shardwise.simulate.lesson import CurvePicture, GanttBar, GanttLane, GanttPicture, MessagePicture, Picture
 
@@ -32,7 +32,7 @@ LETTER_STYLES = {
     "O": "magenta",
 }
 MOST_LANES = 16
-MOST_ROUNDS = 12
+MOST_ROUNDS = 8
 MOST_MESSAGES = 8
 MOST_POINTS = 12
 
@@ -102,8 +102,8 @@ def _message_parts(picture: MessagePicture) -> Iterator[RenderableType]:
     for number, one in enumerate(picture.rounds[:MOST_ROUNDS], start=1):
         words = [
             f"{picture.rank_names[message.sender]}->{picture.rank_names[message.receiver]}"
-            + (" +" if message.adds else "")
-            + (f" {message.what}" if message.what else "")
+            + (" +" if message.adds else " " if message.what else "")
+            + short_what(message.what)
             for message in one.messages[:MOST_MESSAGES]
         ]
         more = len(one.messages) - MOST_MESSAGES

@@ -1,7 +1,7 @@
 """An algorithm as a list of messages, and the rounds in which they can travel."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 
@@ -29,7 +29,8 @@ class CollectiveProgram:
     num_pieces: int
     """Equal parts of the payload."""
     messages: tuple[PieceMessage, ...]
-    note: str = field(default="")
+    is_exchange: bool = False
+    """Whether every piece has one sender and one receiver, as in an all-to-all."""
 
     @cached_property
     def depends_on(self) -> tuple[tuple[int, ...], ...]:
