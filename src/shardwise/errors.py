@@ -53,6 +53,10 @@ class SimulationError(ShardwiseError):
     """A program of tasks, or an order of passes, that could never run to its end."""
 
 
+class TraceError(ShardwiseError):
+    """A profiler trace or a memory snapshot that cannot be read."""
+
+
 class NoPlanError(ShardwiseError):
     """No layout fits: an answer, with exit code 3."""
 

@@ -1,0 +1,1 @@
+"""What really happened: profiler traces, memory and this machine, as the records that predictions use."""

@@ -1,0 +1,121 @@
+"""What costs time in a measured step, the knob that would help, and what turning it can gain at most."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from shardwise.measure.profile_records import KernelShare, ProfileFinding, RankProfile, UnitExposure
+from shardwise.measure.step_split import StepSplit
+from shardwise.units import Seconds, format_percent, format_seconds
+
+WORTH_SAYING_FRACTION = 0.01
+"""Of the step; less is noise between steps."""
+FUSION_LEAVES_FRACTION = 0.5
+"""Compiling a block about halves the bytes of its elementwise kernels (``docs/memory.md``: a fused norm and SwiGLU)."""
+
+
+def find_costs(
+    *,
+    split: StepSplit,
+    units: Sequence[UnitExposure],
+    kernels: Sequence[KernelShare],
+    straggler: int | None,
+    ranks: Sequence[RankProfile],
+) -> tuple[ProfileFinding, ...]:
+    """The findings that are worth saying, the largest possible gain first."""
+    found = (
+        *_host(split, ranks),
+        *_gathers(split, units),
+        *_reductions(split, units),
+        *_straggler(straggler, ranks),
+        *_memory_bound(split, kernels),
+        *_copies(split),
+    )
+    worth = [finding for finding in found if finding.gain_s >= WORTH_SAYING_FRACTION * split.step_s]
+    return tuple(sorted(worth, key=lambda finding: -finding.gain_s))
+
+
+def _host(split: StepSplit, ranks: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
+    num_kernels = round(sum(rank.num_kernels for rank in ranks) / len(ranks))
+    yield ProfileFinding(
+        knob="compile",
+        sentence=f"the device waits {_share(split.host_s, split)} of the step for the host, which launches "
+        f"{num_kernels:,} kernels a step",
+        advice="compile the blocks (fewer kernels), use CUDA graphs, or give each rank more work at once",
+        gain_s=split.host_s,
+    )
+
+
+def _gathers(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
+    """Whether gathers are prefetched, and the unit whose gather is exposed most."""
+    for is_backward, direction in ((False, "forward"), (True, "backward")):
+        gathers = [unit for unit in units if unit.kind == "all_gather" and unit.is_backward == is_backward]
+        if len(gathers) < 2:
+            continue
+        hidden = median(1 - unit.exposed_fraction for unit in gathers)
+        worst = max(gathers, key=lambda unit: unit.exposed_s)
+        verdict = "on" if hidden > 0.5 else "off"
+        yield ProfileFinding(
+            knob="prefetch",
+            sentence=f"{direction} prefetch is {verdict}: compute covers {format_percent(hidden)} of the median unit's "
+            f"all-gather; {worst.unit}'s is {format_percent(worst.exposed_fraction)} exposed "
+            f"({format_seconds(worst.exposed_s)})",
+            advice=_prefetch_advice(direction, is_on=verdict == "on"),
+            gain_s=sum(unit.exposed_s for unit in gathers),
+        )
+
+
+def _prefetch_advice(direction: str, *, is_on: bool) -> str:
+    if is_on:
+        return "make the units larger or the micro-batch bigger, so that compute per gather grows; or shard over fewer GPUs"
+    return (
+        f"set_modules_to_{direction}_prefetch, and CUDA_DEVICE_MAX_CONNECTIONS unset (1 puts all streams in one queue)"
+    )
+
+
+def _reductions(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
+    reductions = [unit for unit in units if unit.kind in ("reduce_scatter", "all_reduce")]
+    if reductions:
+        worst = max(reductions, key=lambda unit: unit.exposed_s)
+        yield ProfileFinding(
+            knob="overlap",
+            sentence=f"reductions are exposed for {_share(sum(unit.exposed_s for unit in reductions), split)} of the step, "
+            f"most in {worst.unit} ({format_seconds(worst.exposed_s)})",
+            advice="accumulate over more micro-batches, reduce in bf16, or replicate across nodes (HSDP)",
+            gain_s=sum(unit.exposed_s for unit in reductions),
+        )
+
+
+def _straggler(straggler: int | None, ranks: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
+    if straggler is None:
+        return
+    waits = [rank.wait_s for rank in ranks if rank.rank != straggler and rank.wait_s is not None]
+    yield ProfileFinding(
+        knob="straggler",
+        sentence=f"rank {straggler} enters collectives last; the others wait {format_seconds(median(waits))} a step for it",
+        advice=f"compare rank {straggler}'s clocks, data loading and kernels with another rank's",
+        gain_s=median(waits),
+    )
+
+
+def _memory_bound(split: StepSplit, kernels: Sequence[KernelShare]) -> Iterator[ProfileFinding]:
+    share = next((kernel for kernel in kernels if kernel.family == "memory_bound"), None)
+    if share is not None and share.share_fraction > 0.25:
+        yield ProfileFinding(
+            knob="compile",
+            sentence=f"kernels that only move memory take {format_percent(share.share_fraction)} of the compute time",
+            advice="compile the blocks, or use fused norms, rotary embeddings, activations and optimizer",
+            gain_s=share.duration_s * FUSION_LEAVES_FRACTION,
+        )
+
+
+def _copies(split: StepSplit) -> Iterator[ProfileFinding]:
+    yield ProfileFinding(
+        knob="copies",
+        sentence=f"copies run alone for {_share(split.copies_s, split)} of the step",
+        advice="pin host memory, copy on a stream of its own with non_blocking=True, or offload less",
+        gain_s=split.copies_s,
+    )
+
+
+def _share(part_s: Seconds, split: StepSplit) -> str:
+    return f"{format_percent(part_s / split.step_s)} ({format_seconds(part_s)})" if split.step_s else "none"

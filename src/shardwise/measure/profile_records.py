@@ -1,0 +1,102 @@
+"""What a profile reports of one or many ranks, as records."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.measure.kernel_names import KernelFamily
+from shardwise.measure.step_split import StepSplit
+from shardwise.step.inventory import CollectiveKind
+from shardwise.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
+
+Knob = Literal["compile", "prefetch", "overlap", "straggler", "copies", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProfile:
+    """One rank: its mean step."""
+
+    rank: int
+    device_name: str
+    num_steps: int
+    num_kernels: int
+    """Of one step."""
+    graph_launched_fraction: float
+    """Share of the kernels that a CUDA graph issued."""
+    split: StepSplit
+    wait_s: Seconds | None
+    """In collectives, for ranks that came later; ``None`` when no other rank's trace was given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveFamily:
+    """All collectives of one kind over one axis: a mean step of a mean rank."""
+
+    kind: CollectiveKind | None
+    axis: str
+    group_size: int | None
+    num_calls: float
+    payload_bytes: Bytes | None
+    """Of all calls together; ``None`` where the trace does not say."""
+    work_s: Seconds
+    wait_s: Seconds | None
+    transfer_s: Seconds | None
+    exposed_s: Seconds
+    bus_bandwidth_bytes_per_s: BytesPerSecond | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitExposure:
+    """One FSDP unit's collectives of one kind in one direction: a mean step of a mean rank."""
+
+    unit: str
+    kind: CollectiveKind | None
+    is_backward: bool
+    num_calls: float
+    work_s: Seconds
+    exposed_s: Seconds
+
+    @property
+    def exposed_fraction(self) -> float:
+        """Share of the work that compute does not cover."""
+        return self.exposed_s / self.work_s if self.work_s else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """All kernels of one family: a mean step of a mean rank."""
+
+    family: KernelFamily
+    num_kernels: float
+    duration_s: Seconds
+    share_fraction: float
+    """Of the time of all kernels that are no communication."""
+    flop_per_s: FlopPerSecond | None
+    """Over the kernels whose operator recorded its shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFinding:
+    """One thing that costs time, what would help, and by how much at most."""
+
+    knob: Knob
+    sentence: str
+    advice: str
+    gain_s: Seconds
+    """An upper bound, of one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceProfile:
+    """The report of all files that were given."""
+
+    ranks: tuple[RankProfile, ...]
+    world_size: int | None
+    split: StepSplit
+    """A mean step of a mean rank."""
+    collectives: tuple[CollectiveFamily, ...]
+    units: tuple[UnitExposure, ...]
+    kernels: tuple[KernelShare, ...]
+    straggler_rank: int | None
+    """The rank that the others wait for; ``None`` for a single trace, or when none stands out."""
+    findings: tuple[ProfileFinding, ...]
+    warnings: tuple[str, ...]

@@ -1,0 +1,83 @@
+"""One rank's trace as records: what its device did, what its host marked, and who launched what."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shardwise.measure.kernel_names import KernelFamily
+from shardwise.step.inventory import CollectiveKind
+from shardwise.units import Bytes, Flop, Seconds
+
+WorkKind = Literal["kernel", "copy", "host"]
+"""``host`` is work of a rank without a device: operators, and the ranges of gloo on its own threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationFacts:
+    """What the profiler wrote beside a collective; what it left out is ``None`` or empty."""
+
+    kind: CollectiveKind | None
+    payload_bytes: Bytes | None
+    """The larger of what went in and what came out."""
+    group_size: int | None
+    group_name: str
+    group_description: str
+    """Such as ``mesh_dp_shard``: where torch was told which axis it is."""
+    group_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One kernel, copy or host operator from its start to its end."""
+
+    name: str
+    kind: WorkKind
+    family: KernelFamily
+    stream: int
+    start_s: Seconds
+    """Since the first event of the file."""
+    end_s: Seconds
+    launch_s: Seconds | None
+    """When the host began the call that issued it; ``None`` when the trace does not say."""
+    launch_thread: int | None
+    is_graph_launch: bool
+    """Whether a CUDA graph issued it."""
+    communication: CommunicationFacts | None
+    flop: Flop | None
+    """From the recorded shapes of the operator that launched it; ``None`` without shapes."""
+
+    @property
+    def duration_s(self) -> Seconds:
+        """From start to end."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A named range of the host, such as ``ProfilerStep#3`` or ``FSDP::all_gather (layers.0)``."""
+
+    name: str
+    thread: int
+    start_s: Seconds
+    end_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTrace:
+    """Everything of one file that is looked at."""
+
+    path: Path
+    rank: int
+    world_size: int | None
+    device_name: str
+    """As the profiler writes it; empty when it does not."""
+    backend: str
+    works: tuple[Work, ...]
+    """By start."""
+    marks: tuple[Mark, ...]
+    """By start."""
+    has_device: bool
+    """False for a trace of the host alone; then operators and gloo ranges are the work."""
+    num_events: int
+    warnings: tuple[str, ...]
+    """What could not be read, in sentences."""
