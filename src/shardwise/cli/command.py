@@ -52,6 +52,7 @@ COMMANDS = (
     ),
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
+    CommandEntry(name="profile", summary="where a measured step went, from profiler traces, and what would help"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),
     CommandEntry(name="tokenize", summary="text, JSON Lines or Parquet to tokens on disk, for training"),
 )

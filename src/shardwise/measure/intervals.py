@@ -64,4 +64,5 @@ def clipped(intervals: Intervals, *, start_s: float, end_s: float) -> Intervals:
 def _covers(intervals: Intervals, moments: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Whether each moment lies inside one of the disjoint intervals."""
     index = np.searchsorted(intervals[:, 0], moments, side="right") - 1
-    return (index >= 0) & (moments < intervals[np.maximum(index, 0), 1])
+    covered: NDArray[np.bool_] = (index >= 0) & (moments < intervals[np.maximum(index, 0), 1])
+    return covered

@@ -76,5 +76,5 @@ def collective_kind(name: str) -> CollectiveKind | None:
     >>> collective_kind("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)") is None
     True
     """
-    squashed = re.sub(r"[^a-z]", "", name.split("(")[0].lower().replace("_sum", "").replace("reduceop", ""))
+    squashed = re.sub(r"[^a-z]", "", name.split("(", maxsplit=1)[0].lower().replace("_sum", "").replace("reduceop", ""))
     return next((kind for word, kind in COLLECTIVE_WORDS if word in squashed), None)

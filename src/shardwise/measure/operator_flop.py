@@ -45,7 +45,8 @@ def operator_flop(name: str, dims: object) -> Flop | None:
         matrices = matrices[1:]
     if len(matrices) < 2 or matrices[0][-1] != matrices[1][-2]:
         return None
-    return 2.0 * prod(matrices[0]) * matrices[1][-1]
+    num_products: int = prod(matrices[0]) * matrices[1][-1]
+    return 2.0 * num_products
 
 
 def _attention_flop(shapes: list[tuple[int, ...]], *, is_backward: bool) -> Flop | None:

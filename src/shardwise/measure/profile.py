@@ -75,15 +75,23 @@ def profile_of(traces: Sequence[RankTrace], *, warnings: Iterable[str] = ()) -> 
     units = tuple(_units(timed, num_steps=num_steps))
     kernels = tuple(_kernels(ranks, num_steps=num_steps))
     straggler = _straggler(profiles)
+    collectives = tuple(_collectives(timed, num_steps=num_steps))
     return TraceProfile(
         ranks=profiles,
         world_size=max((trace.world_size or 0 for trace in traces), default=0) or None,
         split=split,
-        collectives=tuple(_collectives(timed, num_steps=num_steps)),
+        collectives=collectives,
         units=units,
         kernels=kernels,
         straggler_rank=straggler,
-        findings=find_costs(split=split, units=units, kernels=kernels, straggler=straggler, ranks=profiles),
+        findings=find_costs(
+            split=split,
+            collectives=collectives,
+            units=units,
+            kernels=kernels,
+            straggler=straggler,
+            ranks=profiles,
+        ),
         warnings=tuple(warnings),
     )
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from shardwise.measure.profile_records import KernelShare, ProfileFinding, RankProfile, UnitExposure
+from shardwise.measure.profile_records import CollectiveFamily, KernelShare, ProfileFinding, RankProfile, UnitExposure
 from shardwise.measure.step_split import StepSplit
+from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Seconds, format_percent, format_seconds
 
 WORTH_SAYING_FRACTION = 0.01
@@ -16,6 +17,7 @@ FUSION_LEAVES_FRACTION = 0.5
 def find_costs(
     *,
     split: StepSplit,
+    collectives: Sequence[CollectiveFamily],
     units: Sequence[UnitExposure],
     kernels: Sequence[KernelShare],
     straggler: int | None,
@@ -24,10 +26,12 @@ def find_costs(
     """The findings that are worth saying, the largest possible gain first."""
     found = (
         *_host(split, ranks),
-        *_gathers(split, units),
+        *_gathers(units),
         *_reductions(split, units),
+        *_families(split, collectives, units),
         *_straggler(straggler, ranks),
-        *_memory_bound(split, kernels),
+        *_idle(split),
+        *_memory_bound(kernels),
         *_copies(split),
     )
     worth = [finding for finding in found if finding.gain_s >= WORTH_SAYING_FRACTION * split.step_s]
@@ -45,7 +49,7 @@ def _host(split: StepSplit, ranks: Sequence[RankProfile]) -> Iterator[ProfileFin
     )
 
 
-def _gathers(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
+def _gathers(units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
     """Whether gathers are prefetched, and the unit whose gather is exposed most."""
     for is_backward, direction in ((False, "forward"), (True, "backward")):
         gathers = [unit for unit in units if unit.kind == "all_gather" and unit.is_backward == is_backward]
@@ -66,7 +70,7 @@ def _gathers(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[Profil
 
 def _prefetch_advice(direction: str, *, is_on: bool) -> str:
     if is_on:
-        return "make the units larger or the micro-batch bigger, so that compute per gather grows; or shard over fewer GPUs"
+        return "give a gather more compute to hide under (larger units or micro-batches), or shard over fewer GPUs"
     return (
         f"set_modules_to_{direction}_prefetch, and CUDA_DEVICE_MAX_CONNECTIONS unset (1 puts all streams in one queue)"
     )
@@ -76,13 +80,51 @@ def _reductions(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[Pro
     reductions = [unit for unit in units if unit.kind in ("reduce_scatter", "all_reduce")]
     if reductions:
         worst = max(reductions, key=lambda unit: unit.exposed_s)
+        exposed_s = sum(unit.exposed_s for unit in reductions)
         yield ProfileFinding(
             knob="overlap",
-            sentence=f"reductions are exposed for {_share(sum(unit.exposed_s for unit in reductions), split)} of the step, "
-            f"most in {worst.unit} ({format_seconds(worst.exposed_s)})",
+            sentence=f"reductions are exposed for {_share(exposed_s, split)} of the step, most in {worst.unit} "
+            f"({format_seconds(worst.exposed_s)})",
             advice="accumulate over more micro-batches, reduce in bf16, or replicate across nodes (HSDP)",
-            gain_s=sum(unit.exposed_s for unit in reductions),
+            gain_s=exposed_s,
         )
+
+
+FAMILY_ADVICE: dict[CollectiveKind | None, str] = {
+    "all_reduce": "start it under the backward pass (DDP buckets, async tensor parallelism)",
+    "all_gather": "issue it earlier, or gather over fewer GPUs",
+    "reduce_scatter": "reduce once per step instead of once per micro-batch, or in bf16",
+    "all_to_all": "keep experts inside a node, or send and compute in two halves",
+    "send_recv": "more micro-batches, or fewer and fatter stages",
+    "broadcast": "keep the value on every rank",
+    None: "record shapes and process groups (record_shapes=True), so that the report can say which it is",
+}
+
+
+def _families(
+    split: StepSplit, collectives: Sequence[CollectiveFamily], units: Sequence[UnitExposure]
+) -> Iterator[ProfileFinding]:
+    """Exposed collectives that no FSDP unit accounts for."""
+    of_units = {unit.kind for unit in units}
+    for family in collectives:
+        if family.kind not in of_units:
+            over = f" over {family.axis}" if family.axis else ""
+            yield ProfileFinding(
+                knob="overlap",
+                sentence=f"{family.kind or 'unnamed communication'}{over} is exposed for "
+                f"{_share(family.exposed_s, split)} of the step",
+                advice=FAMILY_ADVICE[family.kind],
+                gain_s=family.exposed_s,
+            )
+
+
+def _idle(split: StepSplit) -> Iterator[ProfileFinding]:
+    yield ProfileFinding(
+        knob="idle",
+        sentence=f"the device is idle {_share(split.idle_s, split)} of the step with its next kernel already launched",
+        advice="look for synchronising calls (.item(), .cpu(), nonzero) and for streams that wait for one another",
+        gain_s=split.idle_s,
+    )
 
 
 def _straggler(straggler: int | None, ranks: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
@@ -91,13 +133,13 @@ def _straggler(straggler: int | None, ranks: Sequence[RankProfile]) -> Iterator[
     waits = [rank.wait_s for rank in ranks if rank.rank != straggler and rank.wait_s is not None]
     yield ProfileFinding(
         knob="straggler",
-        sentence=f"rank {straggler} enters collectives last; the others wait {format_seconds(median(waits))} a step for it",
+        sentence=f"rank {straggler} enters collectives last; the others wait {format_seconds(median(waits))} a step",
         advice=f"compare rank {straggler}'s clocks, data loading and kernels with another rank's",
         gain_s=median(waits),
     )
 
 
-def _memory_bound(split: StepSplit, kernels: Sequence[KernelShare]) -> Iterator[ProfileFinding]:
+def _memory_bound(kernels: Sequence[KernelShare]) -> Iterator[ProfileFinding]:
     share = next((kernel for kernel in kernels if kernel.family == "memory_bound"), None)
     if share is not None and share.share_fraction > 0.25:
         yield ProfileFinding(

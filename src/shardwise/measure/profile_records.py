@@ -8,7 +8,7 @@ from shardwise.measure.step_split import StepSplit
 from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 
-Knob = Literal["compile", "prefetch", "overlap", "straggler", "copies", "none"]
+Knob = Literal["compile", "prefetch", "overlap", "straggler", "copies", "idle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,10 @@ ELEMENT_BYTES = {
 }
 """Bytes of an element by the name that torch writes into ``dtype``."""
 MICROSECOND = 1e-6
+UNSTATED = CommunicationFacts(
+    kind=None, payload_bytes=None, group_size=None, group_name="", group_description="", group_ranks=()
+)
+"""What is known of a collective of gloo."""
 RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 
 
@@ -195,7 +199,7 @@ class _Gathered:
             launch_s=start_s,
             launch_thread=found.thread,
             is_graph_launch=False,
-            communication=_unstated(found.name) if family == "communication" else None,
+            communication=UNSTATED if family == "communication" else None,
             flop=None,
         )
 
@@ -227,32 +231,21 @@ def _device(event: Event, kind: WorkKind, ts: float, dur: float) -> _Device:
         dur=dur,
         correlation=correlation if isinstance(correlation, int) else None,
         external=external if isinstance(external, int) else None,
-        communication=_communication(event, name) if is_communication else None,
+        communication=_communication(event) if is_communication else None,
     )
 
 
-def _communication(event: Event, name: str) -> CommunicationFacts:
-    """From the arguments that torch writes since 2.2; from the kernel's name before."""
+def _communication(event: Event) -> CommunicationFacts:
+    """From the arguments that torch writes since 2.2."""
     word = _argument(event, "Collective name")
     size = _argument(event, "Group size")
     return CommunicationFacts(
-        kind=(collective_kind(word) if isinstance(word, str) else None) or collective_kind(name),
+        kind=collective_kind(word) if isinstance(word, str) else None,
         payload_bytes=_payload_bytes(event),
         group_size=size if isinstance(size, int) else None,
         group_name=str(_argument(event, "Process Group Name") or ""),
         group_description=str(_argument(event, "Process Group Description") or ""),
         group_ranks=_ranks(_argument(event, "Process Group Ranks")),
-    )
-
-
-def _unstated(name: str) -> CommunicationFacts:
-    return CommunicationFacts(
-        kind=collective_kind(name.partition(":")[2]),
-        payload_bytes=None,
-        group_size=None,
-        group_name="",
-        group_description="",
-        group_ranks=(),
     )
 
 

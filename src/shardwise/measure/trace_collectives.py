@@ -15,6 +15,8 @@ from shardwise.units import Bytes, Seconds
 
 UNIT = re.compile(r"^FSDP::(?P<what>[a-z_ ]+?)(?: for)? ?\(?(?P<unit>[\w.\[\]]*)\)?$")
 AXES = ("dp_replicate", "dp_shard_cp", "dp_shard", "tp", "cp", "pp", "ep")
+LIBRARY = re.compile(r"^(nccl|gloo|rccl):")
+"""Ranges that name a collective even where its kernel is NCCL's point-to-point one, as all-to-all's is."""
 BACKWARD = re.compile(r"[Bb]ackward")
 AXIS_WORDS: dict[str, str] = {
     "fsdp": "dp_shard",
@@ -86,8 +88,11 @@ def _call(work: Work, *, compute: Intervals, places: _Places) -> CollectiveCall:
     facts = work.communication
     around = tuple(places.open_at(thread=work.launch_thread, moment_s=work.launch_s))
     stated = facts.kind if facts else None
+    of_range = next(
+        (kind for mark in around if LIBRARY.match(mark.name) and (kind := collective_kind(mark.name))), None
+    )
     return CollectiveCall(
-        kind=stated or next((kind for mark in around if (kind := collective_kind(mark.name))), None),
+        kind=stated or of_range or collective_kind(work.name),
         start_s=work.start_s,
         end_s=work.end_s,
         exposed_s=total_s(difference(union([(work.start_s, work.end_s)]), _near(compute, work))),

@@ -17,6 +17,7 @@ class CommunicationFacts:
     """What the profiler wrote beside a collective; what it left out is ``None`` or empty."""
 
     kind: CollectiveKind | None
+    """As torch wrote it, since 2.2."""
     payload_bytes: Bytes | None
     """The larger of what went in and what came out."""
     group_size: int | None

@@ -33,8 +33,8 @@ class StepWindow:
 def step_windows(trace: RankTrace) -> tuple[StepWindow, ...]:
     """The steps of a trace.
 
-    Work belongs to the step in which the host launched it, because the host runs ahead of the device. The profiler's own
-    marks are used; without them one step ends with each ``Optimizer.step``; without these the whole trace is one step.
+    Work belongs to the step in which the host launched it, because the host runs ahead of the device. The profiler's
+    own marks are used; without them one step ends with each ``Optimizer.step``; without these the trace is one step.
     """
     bounds, names = _host_bounds(trace)
     if not bounds:

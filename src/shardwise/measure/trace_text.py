@@ -1,11 +1,10 @@
 """The events of a trace file one by one, however large the file, and what was wrong with it.
 
-A trace is JSON in the trace-event format (Google, *Trace Event Format*): an object with ``traceEvents`` among other keys,
-as PyTorch's profiler writes it, or a bare array of events, which may end without its bracket. Files of hundreds of
-megabytes are decoded event by event, so that only what is kept takes memory.
+A trace is JSON in the trace-event format (Google, *Trace Event Format*): an object with ``traceEvents`` among other
+keys, as PyTorch's profiler writes it, or a bare array of events, which may end without its bracket. Files of hundreds
+of megabytes are decoded event by event, so that only what is kept takes memory.
 """
 
-import gzip
 import json
 import zlib
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ Event: TypeAlias = dict[str, object]
 CHUNK_BYTES = 4 * 2**20
 """Read at once: large enough that joining buffers costs nothing, small enough to stay in cache."""
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_WINDOW = 31
+"""zlib's word for a gzip header and the largest window."""
 LONGEST_EVENT_CHARACTERS = 2**22
 """More than any event; what cannot be decoded within it is damaged, not cut off."""
 BLANK = " \t\r\n"
@@ -48,7 +49,8 @@ def trace_events(path: Path, notes: ReadingNotes) -> Iterator[Event]:
         with path.open("rb") as file:
             is_gzip = file.read(2) == GZIP_MAGIC
             file.seek(0)
-            yield from _Reader(gzip.open(file) if is_gzip else file, path=path, notes=notes).events()
+            chunks = _unpacked(file, notes) if is_gzip else iter(lambda: file.read(CHUNK_BYTES), b"")
+            yield from _Reader(chunks, path=path, notes=notes).events()
     except OSError as error:
         raise TraceError(
             f"cannot read '{path}': {error.strerror or error}",
@@ -57,11 +59,25 @@ def trace_events(path: Path, notes: ReadingNotes) -> Iterator[Event]:
         ) from None
 
 
+def _unpacked(file: BinaryIO, notes: ReadingNotes) -> Iterator[bytes]:
+    """The content of a gzip file as far as it is whole; ``gzip.open`` would drop the last good block of a cut one."""
+    unpack = zlib.decompressobj(wbits=GZIP_WINDOW)
+    while packed := unpack.unused_data or file.read(CHUNK_BYTES):
+        if unpack.eof:
+            unpack = zlib.decompressobj(wbits=GZIP_WINDOW)
+        try:
+            yield unpack.decompress(packed)
+        except zlib.error:
+            notes.is_truncated = True
+            return
+    notes.is_truncated |= not unpack.eof
+
+
 class _Reader:
     """A window of text over the file, and one value after the other out of it."""
 
-    def __init__(self, file: BinaryIO | gzip.GzipFile, *, path: Path, notes: ReadingNotes) -> None:
-        self._file = file
+    def __init__(self, chunks: Iterator[bytes], *, path: Path, notes: ReadingNotes) -> None:
+        self._chunks = chunks
         self._path = path
         self._notes = notes
         self._decode = json.JSONDecoder(strict=False).raw_decode
@@ -123,7 +139,8 @@ class _Reader:
             except json.JSONDecodeError:
                 if len(self._text) - self._at < LONGEST_EVENT_CHARACTERS and self._fill():
                     continue
-                return self._skip_damage()
+                self._skip_damage()
+                return None
             if end == len(self._text) and self._fill():
                 continue  # a number may go on in what was just read
             self._at = end
@@ -154,13 +171,9 @@ class _Reader:
         """Read on; whether there was more."""
         if self._is_done:
             return False
-        try:
-            chunk = self._file.read(CHUNK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            self._notes.is_truncated = True
-            chunk = b""
-        self._is_done = not chunk
-        joined = self._tail + chunk
+        chunk = next(self._chunks, None)
+        self._is_done = chunk is None
+        joined = self._tail + (chunk or b"")
         whole = len(joined) if self._is_done else _whole_characters(joined)
         self._tail = joined[whole:]
         self._text = self._text[self._at :] + joined[:whole].decode("utf-8", errors="replace")
