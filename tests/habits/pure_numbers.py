@@ -115,13 +115,21 @@ PURE_FIELDS = {
     "SeedPipeline.total_time",  # in layer units, as the lesson prints it
     "Space.offload",  # an index
     "StepParts.critical",  # an index
+    "Mark.thread",  # the number of a thread
+    "RankProfile.rank",  # which of the job
+    "RankTrace.rank",
+    "RankTrace.world_size",  # how many ranks
     "TextStyle.width",  # characters
     "TimelineFlow.from_stage",  # indices
     "TimelineFlow.to_stage",
+    "TraceProfile.straggler_rank",  # which of the job
+    "TraceProfile.world_size",
     "TrainedElements.shard",  # elements
     "TrainedElements.whole",
     "Unit.run",  # an index
     "UnitStates.trainable_shard",  # elements
+    "Work.launch_thread",
+    "Work.stream",  # the number of a stream
     "ValidCandidates.considered",  # how many
     "VerifiedChange.effort",
 }

@@ -12,6 +12,7 @@ GEOMETRY = {
     "svg_memory.py",
     "svg_messages.py",
     "svg_scatter.py",
+    "svg_shares.py",
     "svg_timeline.py",
     "text_lesson_pictures.py",
 }

@@ -1,9 +1,17 @@
 """What costs time in a measured step, the knob that would help, and what turning it can gain at most."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from shardwise.measure.profile_records import CollectiveFamily, KernelShare, ProfileFinding, RankProfile, UnitExposure
+from shardwise.measure.profile_records import (
+    CollectiveFamily,
+    KernelShare,
+    Knob,
+    ProfileFinding,
+    RankProfile,
+    UnitExposure,
+)
 from shardwise.measure.step_split import StepSplit
 from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Seconds, format_percent, format_seconds
@@ -12,6 +20,16 @@ WORTH_SAYING_FRACTION = 0.01
 """Of the step; less is noise between steps."""
 FUSION_LEAVES_FRACTION = 0.5
 """Compiling a block about halves the bytes of its elementwise kernels (``docs/memory.md``: a fused norm and SwiGLU)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    """A finding before it is compared with the step."""
+
+    knob: Knob
+    sentence: str
+    advice: str
+    gain_s: Seconds
 
 
 def find_costs(
@@ -34,13 +52,24 @@ def find_costs(
         *_memory_bound(kernels),
         *_copies(split),
     )
-    worth = [finding for finding in found if finding.gain_s >= WORTH_SAYING_FRACTION * split.step_s]
-    return tuple(sorted(worth, key=lambda finding: -finding.gain_s))
+    worth = sorted(
+        (cost for cost in found if cost.gain_s >= WORTH_SAYING_FRACTION * split.step_s), key=lambda cost: -cost.gain_s
+    )
+    return tuple(
+        ProfileFinding(
+            knob=cost.knob,
+            sentence=cost.sentence,
+            advice=cost.advice,
+            gain_s=cost.gain_s,
+            gain_fraction=cost.gain_s / split.step_s,
+        )
+        for cost in worth
+    )
 
 
-def _host(split: StepSplit, ranks: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
+def _host(split: StepSplit, ranks: Sequence[RankProfile]) -> Iterator[_Cost]:
     num_kernels = round(sum(rank.num_kernels for rank in ranks) / len(ranks))
-    yield ProfileFinding(
+    yield _Cost(
         knob="compile",
         sentence=f"the device waits {_share(split.host_s, split)} of the step for the host, which launches "
         f"{num_kernels:,} kernels a step",
@@ -49,7 +78,7 @@ def _host(split: StepSplit, ranks: Sequence[RankProfile]) -> Iterator[ProfileFin
     )
 
 
-def _gathers(units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
+def _gathers(units: Sequence[UnitExposure]) -> Iterator[_Cost]:
     """Whether gathers are prefetched, and the unit whose gather is exposed most."""
     for is_backward, direction in ((False, "forward"), (True, "backward")):
         gathers = [unit for unit in units if unit.kind == "all_gather" and unit.is_backward == is_backward]
@@ -58,7 +87,7 @@ def _gathers(units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
         hidden = median(1 - unit.exposed_fraction for unit in gathers)
         worst = max(gathers, key=lambda unit: unit.exposed_s)
         verdict = "on" if hidden > 0.5 else "off"
-        yield ProfileFinding(
+        yield _Cost(
             knob="prefetch",
             sentence=f"{direction} prefetch is {verdict}: compute covers {format_percent(hidden)} of the median unit's "
             f"all-gather; {worst.unit}'s is {format_percent(worst.exposed_fraction)} exposed "
@@ -76,12 +105,12 @@ def _prefetch_advice(direction: str, *, is_on: bool) -> str:
     )
 
 
-def _reductions(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[ProfileFinding]:
+def _reductions(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[_Cost]:
     reductions = [unit for unit in units if unit.kind in ("reduce_scatter", "all_reduce")]
     if reductions:
         worst = max(reductions, key=lambda unit: unit.exposed_s)
         exposed_s = sum(unit.exposed_s for unit in reductions)
-        yield ProfileFinding(
+        yield _Cost(
             knob="overlap",
             sentence=f"reductions are exposed for {_share(exposed_s, split)} of the step, most in {worst.unit} "
             f"({format_seconds(worst.exposed_s)})",
@@ -103,13 +132,13 @@ FAMILY_ADVICE: dict[CollectiveKind | None, str] = {
 
 def _families(
     split: StepSplit, collectives: Sequence[CollectiveFamily], units: Sequence[UnitExposure]
-) -> Iterator[ProfileFinding]:
+) -> Iterator[_Cost]:
     """Exposed collectives that no FSDP unit accounts for."""
     of_units = {unit.kind for unit in units}
     for family in collectives:
         if family.kind not in of_units:
             over = f" over {family.axis}" if family.axis else ""
-            yield ProfileFinding(
+            yield _Cost(
                 knob="overlap",
                 sentence=f"{family.kind or 'unnamed communication'}{over} is exposed for "
                 f"{_share(family.exposed_s, split)} of the step",
@@ -118,8 +147,8 @@ def _families(
             )
 
 
-def _idle(split: StepSplit) -> Iterator[ProfileFinding]:
-    yield ProfileFinding(
+def _idle(split: StepSplit) -> Iterator[_Cost]:
+    yield _Cost(
         knob="idle",
         sentence=f"the device is idle {_share(split.idle_s, split)} of the step with its next kernel already launched",
         advice="look for synchronising calls (.item(), .cpu(), nonzero) and for streams that wait for one another",
@@ -127,11 +156,11 @@ def _idle(split: StepSplit) -> Iterator[ProfileFinding]:
     )
 
 
-def _straggler(straggler: int | None, ranks: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
+def _straggler(straggler: int | None, ranks: Sequence[RankProfile]) -> Iterator[_Cost]:
     if straggler is None:
         return
     waits = [rank.wait_s for rank in ranks if rank.rank != straggler and rank.wait_s is not None]
-    yield ProfileFinding(
+    yield _Cost(
         knob="straggler",
         sentence=f"rank {straggler} enters collectives last; the others wait {format_seconds(median(waits))} a step",
         advice=f"compare rank {straggler}'s clocks, data loading and kernels with another rank's",
@@ -139,10 +168,10 @@ def _straggler(straggler: int | None, ranks: Sequence[RankProfile]) -> Iterator[
     )
 
 
-def _memory_bound(kernels: Sequence[KernelShare]) -> Iterator[ProfileFinding]:
+def _memory_bound(kernels: Sequence[KernelShare]) -> Iterator[_Cost]:
     share = next((kernel for kernel in kernels if kernel.family == "memory_bound"), None)
     if share is not None and share.share_fraction > 0.25:
-        yield ProfileFinding(
+        yield _Cost(
             knob="compile",
             sentence=f"kernels that only move memory take {format_percent(share.share_fraction)} of the compute time",
             advice="compile the blocks, or use fused norms, rotary embeddings, activations and optimizer",
@@ -150,8 +179,8 @@ def _memory_bound(kernels: Sequence[KernelShare]) -> Iterator[ProfileFinding]:
         )
 
 
-def _copies(split: StepSplit) -> Iterator[ProfileFinding]:
-    yield ProfileFinding(
+def _copies(split: StepSplit) -> Iterator[_Cost]:
+    yield _Cost(
         knob="copies",
         sentence=f"copies run alone for {_share(split.copies_s, split)} of the step",
         advice="pin host memory, copy on a stream of its own with non_blocking=True, or offload less",

@@ -83,6 +83,8 @@ class ProfileFinding:
     advice: str
     gain_s: Seconds
     """An upper bound, of one step."""
+    gain_fraction: float
+    """The same as a share of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

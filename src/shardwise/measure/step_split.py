@@ -30,6 +30,16 @@ CLOCK_TICK_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPart:
+    """One part of a step."""
+
+    name: str
+    duration_s: Seconds
+    share_fraction: float
+    """Of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSplit:
     """One step of one rank, or the mean of several."""
 
@@ -43,6 +53,21 @@ class StepSplit:
     """Exposed or not."""
     overlapped_s: Seconds
     """Communication under compute."""
+
+    @property
+    def parts(self) -> tuple[SplitPart, ...]:
+        """What the device did, in the order of the definitions; the parts sum to the step."""
+        named = {
+            "compute": self.compute_s,
+            "exposed communication": self.exposed_communication_s,
+            "copies": self.copies_s,
+            "host": self.host_s,
+            "idle": self.idle_s,
+        }
+        return tuple(
+            SplitPart(name=name, duration_s=part_s, share_fraction=part_s / self.step_s if self.step_s else 0.0)
+            for name, part_s in named.items()
+        )
 
     @property
     def overlap_fraction(self) -> float | None:

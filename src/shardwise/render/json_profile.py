@@ -23,6 +23,7 @@ def profile_object(profile: TraceProfile) -> dict[str, object]:
                 "finding": finding.sentence,
                 "advice": finding.advice,
                 "gain_at_most_s": finding.gain_s,
+                "gain_at_most_fraction": finding.gain_fraction,
             }
             for finding in profile.findings
         ],

@@ -7,14 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.measure.profile_records import CollectiveFamily, TraceProfile, UnitExposure
-from shardwise.measure.step_split import DEFINITIONS, StepSplit
+from shardwise.measure.step_split import DEFINITIONS
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.units import format_bytes_per_s, format_flop_per_s, format_percent, format_seconds
 
 NOTHING = "-"
 MOST_UNITS = 12
 """Shown unless all are asked for."""
-PART_NAMES = ("compute", "exposed communication", "copies", "host", "idle")
 
 
 def profile_text(profile: TraceProfile, *, has_units: bool = False, style: TextStyle = PLAIN) -> str:
@@ -55,11 +54,6 @@ def profile_title(profile: TraceProfile) -> str:
     return ", ".join(part for part in (f"{len(profile.ranks)}{of_all} ranks", steps, devices) if part)
 
 
-def split_values(split: StepSplit) -> tuple[float, ...]:
-    """The parts in the order of their names; they sum to the step."""
-    return (split.compute_s, split.exposed_communication_s, split.copies_s, split.host_s, split.idle_s)
-
-
 def split_table(profile: TraceProfile) -> Table:
     """A mean step of a mean rank, part by part."""
     table = plain_table(title="Where a step goes")
@@ -67,8 +61,8 @@ def split_table(profile: TraceProfile) -> Table:
     for heading in ("time", "share"):
         table.add_column(heading, justify="right", no_wrap=True)
     split = profile.split
-    for name, part in zip(PART_NAMES, split_values(split), strict=True):
-        table.add_row(name, format_seconds(part), format_percent(part / split.step_s))
+    for part in split.parts:
+        table.add_row(part.name, format_seconds(part.duration_s), format_percent(part.share_fraction))
     table.add_section()
     table.add_row("step", format_seconds(split.step_s), "")
     if split.overlap_fraction is not None:
@@ -84,7 +78,7 @@ def rank_table(profile: TraceProfile) -> Table:
     for heading in ("step", "compute", "exposed", "copies", "host", "idle", "wait"):
         table.add_column(heading, justify="right", no_wrap=True)
     for rank in profile.ranks:
-        shares = (format_percent(part / rank.split.step_s) for part in split_values(rank.split))
+        shares = (format_percent(part.share_fraction) for part in rank.split.parts)
         wait = NOTHING if rank.wait_s is None else format_seconds(rank.wait_s)
         table.add_row(str(rank.rank), format_seconds(rank.split.step_s), *shares, wait)
     return table
@@ -168,7 +162,7 @@ def finding_parts(profile: TraceProfile) -> Iterator[Text]:
         return
     yield Text("What would help", style="bold")
     for finding in profile.findings:
-        gain = f"at most {format_seconds(finding.gain_s)}, {format_percent(finding.gain_s / profile.split.step_s)}"
+        gain = f"at most {format_seconds(finding.gain_s)}, {format_percent(finding.gain_fraction)}"
         yield Text(f"- {finding.sentence}: {finding.advice} ({gain} of the step)")
 
 
