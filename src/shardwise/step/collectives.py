@@ -7,7 +7,7 @@ from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
-from shardwise.step.placement import chunk_owner, num_chunks
+from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -204,21 +204,7 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
     for group in (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups)):
         norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
         yield from norm.exposed(units=1, rounds=1)
-    if layout.sequence_parallel and not context.has_adapter:
-        replicated = sum(
-            weight.num_params * count
-            for layer, count in context.layer_runs
-            for weight in layer.weights
-            if weight.split == "replicated"
-        )
-        divided = Call(
-            name="gradients of replicated weights",
-            kind="all_reduce",
-            group=groups.tensor,
-            num_bytes=replicated * context.states.gradient_bytes,
-            phase="optimizer",
-        )
-        yield from divided.exposed(units=1, rounds=1)
+    yield from _gradients_over_tensor_ranks(context)
     if layout.pp > 1 and model.tie_word_embeddings and context.stage.has_embedding != context.stage.has_head:
         table = Call(
             name="tied embedding gradient",
@@ -228,6 +214,37 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
             phase="optimizer",
         )
         yield from table.exposed(units=1, rounds=1)
+
+
+def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
+    """Gradients that tensor-parallel ranks have parts of.
+
+    Under sequence parallelism norms and routers have seen part of the tokens. Copies of key-value heads serve different
+    query heads; without the sum they would drift apart.
+    """
+    layout = context.plan.layout
+    if context.has_adapter or layout.tp == 1:
+        return
+    blocks = [(weight, count) for layer, count in context.layer_runs for weight in layer.weights]
+    final = [(weight, 1) for weight in context.plan.model.final_weights if context.stage.has_head]
+    sums: dict[tuple[str, int], int] = {}
+    for weight, count in blocks + final:
+        if weight.split == "replicated" and layout.sequence_parallel:
+            key = ("gradients of replicated weights", layout.tp)
+        elif weight.split_limit and layout.tp > weight.split_limit:
+            key = ("gradients of copied key-value heads", layout.tp // weight.split_limit)
+        else:
+            continue
+        sums[key] = sums.get(key, 0) + local_num_params(weight, layout) * count
+    for (name, size), elements in sums.items():
+        call = Call(
+            name=name,
+            kind="all_reduce",
+            group=Group(axis="tp", size=size, stride=1),
+            num_bytes=elements * context.states.gradient_bytes,
+            phase="optimizer",
+        )
+        yield from call.exposed(units=1, rounds=1)
 
 
 def _whole_pipeline(groups: Groups) -> Group:
