@@ -104,6 +104,7 @@ PURE_FIELDS = {
     "BillComparison.low_amount",
     "BillComparison.predicted_amount",
     "BillComparison.published_amount",
+    "Division.number",  # a rank
     "Edit.effort",  # a class from 0 to 3
     "Field.highest",  # a bound, in the unit of the field it is about
     "Field.lowest",
@@ -112,8 +113,13 @@ PURE_FIELDS = {
     "Quantity.value",  # its unit is the field beside it
     "RankedPlan.objective_value",  # in the unit of the objective
     "RankedPlan.ratio_to_best",
+    "Rank.number",
+    "Reenactment.copy_error",  # between weights
+    "Request.from_rank",
+    "Request.to_rank",
     "SeedPipeline.total_time",  # in layer units, as the lesson prints it
     "Space.offload",  # an index
+    "StageProgram.loss_sum",  # in nats
     "StepParts.critical",  # an index
     "Mark.thread",  # the number of a thread
     "RankProfile.rank",  # which of the job

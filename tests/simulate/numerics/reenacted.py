@@ -6,7 +6,6 @@ from shapes import plan
 from shardwise.layout import Layout
 from shardwise.simulate.numerics.batch import Batch, random_batch
 from shardwise.simulate.numerics.reenact import (
-    Options,
     Reenactment,
     gradient_error,
     one_device,
@@ -42,7 +41,7 @@ class Both:
         )
 
 
-def both(  # noqa: PLR0913
+def both(
     layout: Layout,
     *,
     engine="native",

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from shapes import plan
-from simulate.numerics.reenacted import some_batches
 from shardwise.layout import Layout
 from shardwise.simulate.numerics.adamw import AdamW, no_moments, update
 from shardwise.simulate.numerics.arrays import TABLES, relative_error
 from shardwise.simulate.numerics.reenact import one_device
 from shardwise.simulate.numerics.tiny_model import initial_weights, tiny_model
+from simulate.numerics.reenacted import some_batches
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

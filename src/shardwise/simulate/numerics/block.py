@@ -41,7 +41,7 @@ class Block:
     layer: LayerSpec
     places: tuple[Integers, ...]
     """Positions of the tokens of every context-parallel member."""
-    capacity_factor: float | None = None
+    capacity_ratio: float | None = None
     """Of experts; none are ever full when left out."""
 
 
@@ -122,7 +122,7 @@ def block_forward(rank: Rank, block: Block, weights: Named, x_BsD: Array) -> Pro
     feed_forward: DenseBranch | ExpertsBranch
     moe = block.layer.feed_forward
     if isinstance(moe, MoeSpec):
-        added_BsD, feed_forward = yield from _experts_forward(rank, moe, weights, y_BsD, block.capacity_factor)
+        added_BsD, feed_forward = yield from _experts_forward(rank, moe, weights, y_BsD, block.capacity_ratio)
     else:
         added_BsD, feed_forward = yield from _dense_forward(rank, weights, y_BsD)
     return y_BsD + added_BsD, BlockKept(attention=attention, feed_forward=feed_forward)
@@ -221,11 +221,11 @@ def _columns_backward(
 
 
 def _experts_forward(
-    rank: Rank, moe: MoeSpec, weights: Named, x_BsD: Array, capacity_factor: float | None
+    rank: Rank, moe: MoeSpec, weights: Named, x_BsD: Array, capacity_ratio: float | None
 ) -> Program[tuple[Array, ExpertsBranch]]:
     normed_BsD, scale_Bs1 = rms_norm(x_BsD, weights[POST_NORM])
     rows_TD = normed_BsD.reshape(-1, normed_BsD.shape[-1])
-    added_TD, experts = yield from experts_forward(rank, weights, rows_TD, moe, capacity_factor)
+    added_TD, experts = yield from experts_forward(rank, weights, rows_TD, moe, capacity_ratio)
     kept = ExpertsBranch(x_BsD=x_BsD, scale_Bs1=scale_Bs1, normed_BsD=normed_BsD, experts=experts)
     return added_TD.reshape(x_BsD.shape), kept
 

@@ -73,15 +73,15 @@ class ExpertsKept:
         return (self.probabilities_TX, self.answers_CD, *(array for run in per_expert for array in run))
 
 
-def expert_capacity(*, num_tokens: int, num_experts: int, num_experts_per_tok: int, capacity_factor: float) -> int:
+def expert_capacity(*, num_tokens: int, num_experts: int, num_experts_per_tok: int, capacity_ratio: float) -> int:
     """The most copies that one rank sends to one expert.
 
     Source: Lepikhin et al. 2020, arXiv:2006.16668, section 2.2; Fedus et al. 2021, arXiv:2101.03961, equation 3.
 
-    >>> expert_capacity(num_tokens=64, num_experts=8, num_experts_per_tok=2, capacity_factor=1.25)
+    >>> expert_capacity(num_tokens=64, num_experts=8, num_experts_per_tok=2, capacity_ratio=1.25)
     20
     """
-    return ceil(capacity_factor * num_tokens * num_experts_per_tok / num_experts)
+    return ceil(capacity_ratio * num_tokens * num_experts_per_tok / num_experts)
 
 
 def route(probabilities_TX: Array, num_experts_per_tok: int, capacity: int | None) -> Routes:
@@ -111,17 +111,17 @@ def route(probabilities_TX: Array, num_experts_per_tok: int, capacity: int | Non
 
 
 def experts_forward(
-    rank: Rank, weights: Named, x_TD: Array, moe: MoeSpec, capacity_factor: float | None
+    rank: Rank, weights: Named, x_TD: Array, moe: MoeSpec, capacity_ratio: float | None
 ) -> Program[tuple[Array, ExpertsKept]]:
     """What the chosen experts say about every token, weighted by the router."""
     probabilities_TX = softmax(x_TD @ weights[ROUTER].T)
     capacity = None
-    if capacity_factor is not None:
+    if capacity_ratio is not None:
         capacity = expert_capacity(
             num_tokens=len(x_TD),
             num_experts=moe.num_experts,
             num_experts_per_tok=moe.num_experts_per_tok,
-            capacity_factor=capacity_factor,
+            capacity_ratio=capacity_ratio,
         )
     routes = route(probabilities_TX, moe.num_experts_per_tok, capacity)
     copies_CD = x_TD[routes.order_C // moe.num_experts_per_tok]

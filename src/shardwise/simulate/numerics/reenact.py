@@ -35,7 +35,7 @@ class Options:
     shares: tuple[tuple[int, ...], ...] | None = None
     """Sequences of every data-parallel rank's micro-batches; as even as they can be when left out."""
     balance: Balance = "zigzag"
-    capacity_factor: float | None = None
+    capacity_ratio: float | None = None
     reduces_each_micro_batch: bool | None = None
     """Whether replicated gradients are summed in every micro-batch; what the engine does when left out."""
 
@@ -155,7 +155,7 @@ def _step_inputs(plan: Plan, ranks: Sequence[Rank], batch: Batch, options: Optio
             order=orders[rank.stage],
             settings=options.settings,
             balance=options.balance,
-            capacity_factor=options.capacity_factor,
+            capacity_ratio=options.capacity_ratio,
         )
         for rank in ranks
     ]

@@ -66,7 +66,7 @@ class StepInput:
     order: Order
     settings: AdamW
     balance: Balance = "zigzag"
-    capacity_factor: float | None = None
+    capacity_ratio: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class StageProgram:
             block = Block(
                 layer=layer_of(self.division.plan, position),
                 places=self._places(),
-                capacity_factor=self.given.capacity_factor,
+                capacity_ratio=self.given.capacity_ratio,
             )
             weights = yield from self.states.open(position)
             x_BsD, block_kept = yield from block_forward(rank, block, weights, x_BsD)

@@ -29,7 +29,7 @@ def tiny_model(
     """A Llama of a few thousand weights, or a Mixtral when there are experts.
 
     >>> tiny_model().num_params
-    4688
+    4944
     """
     fields: dict[str, object] = {
         "model_type": "mixtral" if num_experts else "llama",
