@@ -2,8 +2,9 @@
 
 CPU time, the best of several runs; each case first asserts the work it did, so that skipping work cannot look fast.
 With simpy installed (``pip install simpy``; it is not a dependency) the largest case is also run there, step by step as
-a simpy user would write it, and has to end at the same moment. Limits: the issue's 30 ms for 16 ranks and 512
-micro-batches. Exits with 1 when a limit is exceeded; ``--write`` writes benchmarks/results/simulation_speed.json.
+a simpy user would write it, and has to end at the same moment. Limits: 30 ms for 16 ranks and 512 micro-batches, 1 s for
+64 and 512 with every pass run. Exits with 1 when a limit is exceeded; ``--write`` writes
+benchmarks/results/simulation_speed.json.
 """
 
 import json
@@ -27,9 +28,11 @@ from shardwise.simulate.steady_state import _steady_graph
 
 RESULTS = Path(__file__).parent / "results" / "simulation_speed.json"
 WIDE = ScheduleShape(name="1f1b", pp=16, num_microbatches=512)
+WIDEST = ScheduleShape(name="1f1b", pp=64, num_microbatches=512)
 DEEP = ScheduleShape(name="interleaved", pp=16, vpp=8, num_microbatches=512)
 ONE = ChunkTimes(forward_s=1.0, input_backward_s=1.1, weight_backward_s=0.9)
 WIDE_TIMES = PipelineTimes(chunks=(ONE,) * 16, sends_s=(0.05,) * 15)
+WIDEST_TIMES = PipelineTimes(chunks=(ONE,) * 64, sends_s=(0.05,) * 63)
 DEEP_TIMES = PipelineTimes(chunks=(ONE,) * 128, sends_s=(0.05,) * 127)
 REPEATS = 7
 SENDING = GraphStyle(sends="overlapped")
@@ -60,10 +63,10 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def cold(shape: ScheduleShape, times: PipelineTimes) -> None:
+def cold(shape: ScheduleShape, times: PipelineTimes, *, may_extrapolate: bool = True) -> None:
     """One step with nothing cached."""
     forget()
-    run_pipeline(shape, times)
+    run_pipeline(shape, times, may_extrapolate=may_extrapolate)
 
 
 def timings() -> list[Timing]:
@@ -85,6 +88,12 @@ def timings() -> list[Timing]:
         timed("16 x 512, a step, nothing cached", lambda: cold(WIDE, WIDE_TIMES), limit_ms=30.0),
         timed("16 x 512, its orders", lambda: make_schedule.__wrapped__(settled(WIDE))),
         timed("16 x 512, its graph", lambda: build_graph(orders, SENDING)),
+        timed(
+            "64 x 512, all 130,048 passes and sends, nothing cached",
+            lambda: cold(WIDEST, WIDEST_TIMES, may_extrapolate=False),
+            limit_ms=1000.0,
+        ),
+        timed("64 x 512, a step, nothing cached", lambda: cold(WIDEST, WIDEST_TIMES), limit_ms=1000.0),
         timed("31,744 tasks in the event engine", lambda: run_program(tasks), limit_ms=30.0),
         timed("31,744 tasks under contention", lambda: run_contended(tasks, slow)),
         timed("16 x 8 chunks x 512, a step, shape seen before", lambda: run_pipeline(DEEP, DEEP_TIMES), limit_ms=10.0),

@@ -36,6 +36,7 @@ class LessonEntry:
 
 
 LESSONS = (
+    LessonEntry(name="pipeline", summary="every schedule with its bubbles and what is in flight"),
     LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),
     LessonEntry(name="tree", summary="trees, halving-doubling, nodes first, all-to-all; when a ring beats a tree"),
 )

@@ -17,8 +17,8 @@ LETTER_PIXELS = 7.0
 BAR_COLOURS = {
     "forward": "#0072b2",
     "backward": "#009e73",
-    "input_backward": "#009e73",
-    "weight_backward": "#56b4e9",
+    "input_backward": "#117f6b",
+    "weight_backward": "#7570b3",
     "recompute": "#88b0d0",
     "optimizer": "#cc79a7",
     "gather": "#e69f00",

@@ -1,0 +1,69 @@
+"""Uniform stages: makespan, bubble and peak in flight of every schedule that has a closed form."""
+
+import pytest
+
+from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, run_pipeline
+from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks
+from shardwise.simulate.schedules.actions import ScheduleShape
+from shardwise.simulate.schedules.in_flight import peak_in_flight
+
+SAMPLE = [(1, 1), (1, 64), (2, 3), (3, 3), (4, 16), (5, 64), (7, 11), (8, 8), (11, 13), (13, 52), (16, 16), (16, 64)]
+ALL = [(pp, m) for pp in range(1, 17) for m in range(pp, 65)]
+FORWARD, INPUT, WEIGHT = 3.0, 5.0, 2.0
+STAGE = FORWARD + INPUT + WEIGHT
+
+
+def run(name, pp, m, vpp=1):
+    chunk = ChunkTimes(forward_s=FORWARD / vpp, input_backward_s=INPUT / vpp, weight_backward_s=WEIGHT / vpp)
+    times = PipelineTimes(chunks=even_chunks(num_chunks=pp * vpp, chunk=chunk))
+    return run_pipeline(ScheduleShape(name=name, pp=pp, vpp=vpp, num_microbatches=m), times)
+
+
+def peaks(name, pp, m, vpp=1):
+    shape = ScheduleShape(name=name, pp=pp, vpp=vpp, num_microbatches=m)
+    return [peak.kept_micro_batches_ratio for peak in peak_in_flight(shape)]
+
+
+def fault(pp, m):
+    """The first closed form that these sizes break; empty when all hold."""
+    for name in ("gpipe", "1f1b"):
+        step = run(name, pp, m)
+        if step.makespan_s != pytest.approx((m + pp - 1) * STAGE):
+            return f"makespan of {name}"
+        if bubble_over_ideal(step) != pytest.approx((pp - 1) / m) or idle_fraction(step) != pytest.approx(
+            (pp - 1) / (m + pp - 1)
+        ):
+            return f"bubble of {name}"
+    if peaks("gpipe", pp, m) != [m] * pp or peaks("1f1b", pp, m) != [min(m, pp - rank) for rank in range(pp)]:
+        return "in flight"
+    if run("zb-h1", pp, m).makespan_s != pytest.approx(m * STAGE + (pp - 1) * (FORWARD + INPUT - WEIGHT)):
+        return "makespan of zb-h1"
+    if peaks("zb-h1", pp, m) != [min(m, pp)] * pp:
+        return "in flight of zb-h1"
+    return _interleaved_fault(pp, m) if m % pp == 0 else ""
+
+
+def _interleaved_fault(pp, m):
+    step = run("interleaved", pp, m, vpp=2)
+    if step.makespan_s != pytest.approx(m * STAGE + (pp - 1) * STAGE / 2):
+        return "makespan of interleaved"
+    if m >= 2 * pp and peaks("interleaved", pp, m, vpp=2)[0] != pp + (pp - 1) / 2:
+        return "in flight of interleaved"
+    return ""
+
+
+@pytest.mark.parametrize(("pp", "m"), SAMPLE)
+def test_schedules_keep_their_closed_forms(pp, m):
+    assert fault(pp, m) == ""
+
+
+@pytest.mark.slow
+def test_schedules_keep_their_closed_forms_for_all_sizes():
+    assert [(pp, m, fault(pp, m)) for pp, m in ALL if fault(pp, m)] == []
+
+
+def test_uneven_stages_break_them():
+    """The twin: a last stage of 1.3 is not in the closed form."""
+    chunks = (ChunkTimes(forward_s=1.0),) * 3 + (ChunkTimes(forward_s=1.3),)
+    step = run_pipeline(ScheduleShape(name="1f1b", pp=4, num_microbatches=8), PipelineTimes(chunks=chunks))
+    assert step.makespan_s != pytest.approx((8 + 3) * 1.075)
