@@ -2,8 +2,8 @@
 
 CPU time, the best of several runs; each case first asserts the work it did, so that skipping work cannot look fast.
 With simpy installed (``pip install simpy``; it is not a dependency) the largest case is also run there, step by step as
-a simpy user would write it, and has to end at the same moment. Limits: 30 ms for 16 ranks and 512 micro-batches, 1 s for
-64 and 512 with every pass run. Exits with 1 when a limit is exceeded; ``--write`` writes
+a simpy user would write it, and has to end at the same moment. Limits: 30 ms for 16 ranks and 512 micro-batches, 1 s
+for 64 and 512 with every pass run. Exits with 1 when a limit is exceeded; ``--write`` writes
 benchmarks/results/simulation_speed.json.
 """
 
