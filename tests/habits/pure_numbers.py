@@ -78,7 +78,7 @@ POSITIONS = {
     "stage",
 }
 
-TRAINING = {"end_token", "epoch", "every_steps", "format_version", "next_position", "seed", "step"}
+TRAINING = {"end_token", "epoch", "every_steps", "format_version", "exit_code", "next_position", "pid", "seed", "step"}
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 
 PURE_FIELDS = {

@@ -20,21 +20,10 @@ class RankFailedError(AssertionError):
 
 def run_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> list[Any]:
     """What ``function(rank, *given)`` returned on every rank."""
-    context = multiprocessing.get_context("forkserver")
-    place = (inspect.getfile(function), function.__name__)
-    context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp"])
     with tempfile.TemporaryDirectory() as folder:
-        pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-        processes = [
-            context.Process(target=_run, args=(rank, world_size, f"{folder}/store", pipes[rank][1], place, given))
-            for rank in range(world_size)
-        ]
-        for process in processes:
-            process.start()
-        for _, sender in pipes:
-            sender.close()
+        processes, receivers = _start(world_size, function, given, folder)
         try:
-            answers = [_receive(receiver, rank) for rank, (receiver, _) in enumerate(pipes)]
+            answers = [_receive(receiver, rank) for rank, receiver in enumerate(receivers)]
         finally:
             for process in processes:
                 process.join(timeout=5)
@@ -43,6 +32,30 @@ def run_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> lis
     if failed:
         raise RankFailedError("\n".join(failed))
     return [value for _, value in answers]
+
+
+def start_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> list[Any]:
+    """The processes of ranks that run ``function(rank, *given)``; what becomes of them is the caller's."""
+    processes, receivers = _start(world_size, function, given, tempfile.mkdtemp(prefix="ranks-"))
+    for process, receiver in zip(processes, receivers, strict=True):
+        process.answer = receiver  # kept open as long as the process is looked at
+    return processes
+
+
+def _start(world_size, function, given, folder):
+    context = multiprocessing.get_context("forkserver")
+    place = (inspect.getfile(function), function.__name__)
+    context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp"])
+    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
+    processes = [
+        context.Process(target=_run, args=(rank, world_size, f"{folder}/store", pipes[rank][1], place, given))
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    for _, sender in pipes:
+        sender.close()
+    return processes, [receiver for receiver, _ in pipes]
 
 
 def _receive(receiver, rank):

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from shardwise.errors import DataError
 from shardwise.train.data import prepare
 from shardwise.train.data.indexed_tokens import read_indexed_tokens
-from shardwise.train.data.open import DataRequest, open_samples
 from shardwise.train.data.prepare import tokenise, tokenise_once
+from shardwise.train.data.request import DataRequest, open_samples
 from shardwise.train.data.tokenizer import ByteTokenizer, open_tokenizer
 
 

@@ -29,6 +29,10 @@ FACTS = "state.json"
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+SHORT_WRITE = "unexpected pos"
+"""In ``caffe2/serialize/inline_container.cc``: the position in the file is not where what was written would end."""
+
+
 class Stateful(Protocol):
     """Something whose state a checkpoint holds."""
 
@@ -227,8 +231,7 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
     rank, (cause, _) = causes[0]
     newest = CheckpointFolder(folder).newest() if folder is not None else None
     kept = f"; {newest.path.name} is whole and kept" if newest is not None else ""
-    chain = [cause, cause.__cause__, cause.__context__]
-    if any(isinstance(link, OSError) and link.errno in FULL_DISK for link in chain):
+    if _is_full_disk(cause):
         return CheckpointError(
             f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}",
             code="checkpoint-disk-full",
@@ -239,6 +242,12 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
         code="checkpoint-write",
         fix="look at the log of that rank, then resume the run",
     )
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """Whether a write found no room: the system said so, or torch's file writer that less was written than it gave."""
+    links = (error, error.__cause__, error.__context__)
+    return SHORT_WRITE in str(error) or any(isinstance(link, OSError) and link.errno in FULL_DISK for link in links)
 
 
 def _require_same_tensors(template: dict[str, Any], metadata: Metadata, checkpoint: Checkpoint) -> None:

@@ -3,7 +3,7 @@
 Importing this package needs neither torch nor a tokenizer; ``batches`` and ``prefetch`` import torch.
 """
 
-from shardwise.train.data.open import DataRequest, open_samples
 from shardwise.train.data.order import SampleOrder
+from shardwise.train.data.request import DataRequest, open_samples
 
 __all__ = ["DataRequest", "SampleOrder", "open_samples"]

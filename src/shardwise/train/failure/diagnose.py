@@ -1,0 +1,199 @@
+"""One message out of what the ranks of a failed run wrote: the cause, not its echoes, and what to type next."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import ShardwiseError
+from shardwise.plan import Plan
+from shardwise.train.failure.memory import memory_sentences
+from shardwise.train.failure.record import FailureKind, FailureRecord, RankRecord, failures_of, lost_ranks
+
+__all__ = ["OutOfMemoryError", "TrainingError", "diagnose"]
+
+
+class TrainingError(ShardwiseError):
+    """A run that did not come to its end."""
+
+    exit_code = 1
+
+
+class OutOfMemoryError(TrainingError):
+    """A run that did not fit: an answer, with exit code 3."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a failed run left behind."""
+
+    folder: Path
+    failures: tuple[FailureRecord, ...]
+    lost: tuple[RankRecord, ...]
+    """Ranks that ended without a word."""
+    plan: Plan | None
+
+    def first(self, *kinds: FailureKind) -> FailureRecord | None:
+        """The earliest failure of one of these kinds."""
+        return next((record for record in self.failures if record.kind in kinds), None)
+
+
+def diagnose(folder: Path, *, plan: Plan | None = None, exit_code: int | None = None) -> ShardwiseError:
+    """The error that says why the run in ``folder`` failed.
+
+    Args:
+        folder: the run folder.
+        plan: what was running; an out-of-memory error is then set against its prediction.
+        exit_code: of the launcher of the ranks, said when no rank left a reason.
+    """
+    evidence = Evidence(folder=folder, failures=failures_of(folder), lost=lost_ranks(folder), plan=plan)
+    for explain in CAUSES:
+        found = explain(evidence)
+        if found is not None:
+            return found
+    return TrainingError(
+        f"the run in {folder} ended with exit code {exit_code} and no rank said why",
+        code="train-failed",
+        fix=f"look at the logs in {folder}",
+    )
+
+
+def _out_of_memory(evidence: Evidence) -> ShardwiseError | None:
+    record = evidence.first("out-of-memory")
+    if record is None:
+        return None
+    said, fix = memory_sentences(record, plan=evidence.plan)
+    return OutOfMemoryError(
+        f"rank {record.rank} ran out of memory after step {record.step} ({record.phase}): {said}",
+        code="train-out-of-memory",
+        fix=fix,
+    )
+
+
+def _loss(evidence: Evidence) -> ShardwiseError | None:
+    record = evidence.first("loss")
+    if record is None:
+        return None
+    return TrainingError(f"{record.message}{_last_good(evidence.folder)}", code="train-loss", fix=record.fix)
+
+
+def _disk_full(evidence: Evidence) -> ShardwiseError | None:
+    record = evidence.first("disk-full")
+    if record is None:
+        return None
+    return TrainingError(
+        f"rank {record.rank} could not go on after step {record.step} ({record.phase}): {record.message}",
+        code="train-disk-full",
+        fix="make room where the run and its checkpoints are written, then resume it",
+    )
+
+
+def _refused(evidence: Evidence) -> ShardwiseError | None:
+    """What a rank refused, as it would be refused on the command line."""
+    record = evidence.first("refused")
+    if record is None:
+        return None
+    error = TrainingError(record.message, code=record.code, fix=record.fix)
+    error.exit_code = record.exit_code
+    return error
+
+
+def _exception(evidence: Evidence) -> ShardwiseError | None:
+    record = evidence.first("exception")
+    if record is None:
+        return None
+    return TrainingError(
+        f"rank {record.rank} failed after step {record.step} ({record.phase}): {record.message}",
+        code="train-failed",
+        fix=f"read the traceback in the log of rank {record.rank} in {evidence.folder}",
+    )
+
+
+def _died(evidence: Evidence) -> ShardwiseError | None:
+    if not evidence.lost:
+        return None
+    record = evidence.lost[0]
+    step = max((failure.step for failure in evidence.failures), default=0)
+    more = f", and so did {len(evidence.lost) - 1} more" if len(evidence.lost) > 1 else ""
+    return TrainingError(
+        f"rank {record.rank} (process {record.pid} on {record.host}) died without a word{more}, when the others had "
+        f"done {step} steps: it was killed from outside, by a person, or by a host that ran out of memory",
+        code="train-rank-died",
+        fix="see whether the host had memory left (dmesg, or the log of the job scheduler), then resume the run",
+    )
+
+
+def _hang(evidence: Evidence) -> ShardwiseError | None:
+    record = evidence.first("hang")
+    if record is None:
+        return None
+    late = _late_rank(evidence)
+    who = f"rank {late.rank} did not come (it was {late.phase}); " if late is not None else ""
+    where = (late or record).stack_file or f"the logs in {evidence.folder}"
+    recorder = f"; the last collectives are in {record.flight_recorder_file}" if record.flight_recorder_file else ""
+    return TrainingError(
+        f"the ranks waited for each other in vain after step {(late or record).step}: {who}rank {record.rank} gave up: "
+        f"{record.message}{recorder}",
+        code="train-hang",
+        fix=f"see in {where} where that rank stood; torchfrtrace compares the collectives of all ranks",
+    )
+
+
+def _echo(evidence: Evidence) -> ShardwiseError | None:
+    """Only echoes are left: a rank of another machine began it."""
+    record = evidence.first("peer-lost", "stopped")
+    if record is None:
+        return None
+    return TrainingError(
+        f"rank {record.rank} lost its connection to another rank after step {record.step}: {record.message}",
+        code="train-rank-died",
+        fix="look at the logs of the ranks on the other machines, then resume the run",
+    )
+
+
+CAUSES: tuple[Callable[[Evidence], ShardwiseError | None], ...] = (
+    _out_of_memory,
+    _loss,
+    _disk_full,
+    _refused,
+    _exception,
+    _died,
+    _hang,
+    _echo,
+)
+"""Causes before echoes: a rank that dies makes others time out and lose their connections, never the reverse."""
+
+
+def _late_rank(evidence: Evidence) -> FailureRecord | None:
+    """The rank that had called the fewest collectives, by the flight recorders; by steps where there are none."""
+    counts = {record.rank: _num_collectives(record.flight_recorder_file) for record in evidence.failures}
+    known = {rank: count for rank, count in counts.items() if count is not None}
+    if len(known) == len(evidence.failures) and len(set(known.values())) > 1:
+        rank = min(known, key=lambda rank: (known[rank], rank))
+        return next(record for record in evidence.failures if record.rank == rank)
+    waiting = evidence.first("hang")
+    late = [record for record in evidence.failures if record.kind == "stopped" and record.phase != "finished"]
+    return min(late, key=lambda record: (record.step, record.rank)) if waiting is not None and late else None
+
+
+def _num_collectives(path: str) -> int | None:
+    if not path or not Path(path).is_file():
+        return None
+    recorded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return max((int(entry["collective_seq_id"]) for entry in recorded["entries"]), default=0)
+
+
+def _last_good(folder: Path) -> str:
+    """The last step whose loss was a number, from the metrics."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return ""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    good = [line for line in lines if isinstance(line.get("loss"), int | float) and abs(line["loss"]) < float("inf")]
+    if not good:
+        return ""
+    norm = f" and its gradient norm {good[-1]['gradient_norm']:.4g}" if "gradient_norm" in good[-1] else ""
+    return f"; at step {good[-1]['step']} the loss was {good[-1]['loss']:.4g}{norm}"

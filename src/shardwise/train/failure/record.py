@@ -1,0 +1,132 @@
+"""What ranks write into the run folder about themselves: that they live, how far they are, and why they stopped.
+
+``ranks/rank-0003.json`` exists while a rank lives and says at the end that it ended well; ``failures/rank-0003.json``
+says why it did not. Files, because a process group is of no use once a member of it is gone.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = [
+    "FailureKind",
+    "FailureRecord",
+    "RankRecord",
+    "clear_records",
+    "failures_of",
+    "is_alive",
+    "lost_ranks",
+    "ranks_of",
+    "write_record",
+]
+
+FailureKind = Literal["out-of-memory", "loss", "disk-full", "refused", "exception", "hang", "peer-lost", "stopped"]
+FAILURES = "failures"
+RANKS = "ranks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """A rank that began."""
+
+    rank: int
+    pid: int
+    host: str
+    has_ended: bool = False
+    """Whether it came to its end without a failure."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine."""
+        return self.host == socket.gethostname()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """Why a rank stopped."""
+
+    rank: int
+    kind: FailureKind
+    message: str
+    """One line."""
+    step: int
+    """Finished steps."""
+    phase: str
+    """What the rank was doing, such as ``training`` or ``saving``."""
+    time_s: float
+    """Of the machine's clock, since 1970."""
+    code: str = ""
+    """Of the refusal, when there was one."""
+    fix: str = ""
+    exit_code: int = 1
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Components of the ledger as this rank held them, with ``allocated`` where an allocator counts."""
+    stack_file: str = ""
+    """Where every thread stood."""
+    flight_recorder_file: str = ""
+    """The last collectives of this rank, as torch recorded them."""
+
+
+def write_record(folder: Path, record: RankRecord | FailureRecord) -> Path:
+    """Write a record of a rank into the run folder, whole or not at all."""
+    kind = FAILURES if isinstance(record, FailureRecord) else RANKS
+    path = folder / kind / f"rank-{record.rank:04d}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def failures_of(folder: Path) -> tuple[FailureRecord, ...]:
+    """The failures of a run, first to last."""
+    records = [FailureRecord(**fields) for fields in _documents(folder / FAILURES)]
+    return tuple(sorted(records, key=lambda record: (record.time_s, record.rank)))
+
+
+def ranks_of(folder: Path) -> tuple[RankRecord, ...]:
+    """The ranks that began, by number."""
+    return tuple(RankRecord(**fields) for fields in _documents(folder / RANKS))
+
+
+def lost_ranks(folder: Path) -> tuple[RankRecord, ...]:
+    """Ranks that began, did not end, and wrote no reason."""
+    failed = {record.rank for record in failures_of(folder)}
+    return tuple(record for record in ranks_of(folder) if not record.has_ended and record.rank not in failed)
+
+
+def clear_records(folder: Path) -> None:
+    """Forget the ranks and failures of an earlier attempt in the same folder."""
+    for kind in (FAILURES, RANKS):
+        for path in (folder / kind).glob("rank-*.json"):
+            path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs; one that ended and was not collected does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return not Path("/proc/self").exists() and _takes_signals(pid)
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def _takes_signals(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _documents(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob("rank-*.json")):
+        yield json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,196 @@
+"""A thread beside the training of every rank: it ends the rank when a peer is gone or nothing moves, and hears signals.
+
+The main thread may sit inside a collective that never ends. This one does not: it reads the run folder a few times a
+second, so that one rank's failure ends all within seconds, on every machine that shares the folder.
+"""
+
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from shardwise.errors import ShardwiseError
+from shardwise.train.failure.classify import classify
+from shardwise.train.failure.record import (
+    FAILURES,
+    FailureKind,
+    FailureRecord,
+    RankRecord,
+    is_alive,
+    ranks_of,
+    write_record,
+)
+
+__all__ = ["RankWatch", "WatchLimits"]
+
+FAILED = 1
+MAX_MESSAGE_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits:
+    """How long a rank waits for what."""
+
+    poll_s: float = 0.5
+    """Between two looks at the run folder."""
+    peer_grace_s: float = 3.0
+    """From a peer's end to this rank's own, so that its own error is written if there is one."""
+    hang_s: float = 900.0
+    """Without a finished step; longer than the process group's own time-out, which knows the collective by name."""
+    stop_grace_s: float = 600.0
+    """From a signal to the end: the step is finished and a checkpoint is written in between."""
+
+
+class RankWatch:
+    """One rank's end, whatever it is."""
+
+    def __init__(self, folder: Path, *, rank: int, limits: WatchLimits | None = None) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._limits = limits or WatchLimits()
+        self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname())
+        self._read_end, self._write_end = socket.socketpair()
+        self._thread = threading.Thread(target=self._watch, name="shardwise-watch", daemon=True)
+        self._is_over = threading.Event()
+        self._is_writing = threading.Lock()
+        self._beat_s = time.monotonic()
+        self.step = 0
+        """Finished steps."""
+        self.phase = "starting"
+        """What this rank is doing, in a word."""
+        self.is_stop_requested = False
+        """Whether a signal asked this rank to stop after the step it is in."""
+        self.measure_memory: Callable[[], Mapping[str, int]] = dict
+        """Gives the bytes of every component this rank holds, for the record of a failure."""
+
+    def start(self) -> None:
+        """Say that this rank lives and begin to watch; signals are heard from now on. Call it in the main thread."""
+        write_record(self._folder, self._record)
+        self._write_end.setblocking(False)
+        signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._request_stop)
+        self._thread.start()
+
+    def beat(self, *, step: int, phase: str = "training") -> None:
+        """Something moved: ``step`` steps are finished, and ``phase`` begins."""
+        self.step, self.phase = step, phase
+        self._beat_s = time.monotonic()
+
+    def finish(self) -> None:
+        """This rank came to its end."""
+        self._is_over.set()
+        self._thread.join()
+        ended = RankRecord(rank=self._rank, pid=self._record.pid, host=self._record.host, has_ended=True)
+        write_record(self._folder, ended)
+
+    def fail(self, error: BaseException) -> None:
+        """Write why this rank stops, and end the process at once: threads that wait for lost peers would keep it."""
+        traceback.print_exception(error)
+        own = error if isinstance(error, ShardwiseError) else None
+        self._end(
+            classify(error),
+            message=_one_line(own.message if own else f"{type(error).__name__}: {error}"),
+            code=own.code if own else "",
+            fix=own.fix if own else "",
+            exit_code=own.exit_code if own else FAILED,
+        )
+
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.is_stop_requested = True
+
+    def _watch(self) -> None:
+        lost_s = stop_s = None
+        while not self._is_over.is_set():
+            if select.select([self._read_end], [], [], self._limits.poll_s)[0]:
+                self._read_end.recv(64)
+                self.is_stop_requested = True
+            now_s = time.monotonic()
+            stop_s = stop_s or (now_s if self.is_stop_requested else None)
+            lost_s = lost_s or (now_s if self._lost_peer() else None)
+            if lost_s is not None and now_s - lost_s > self._limits.peer_grace_s:
+                self._end("stopped", message="stopped because another rank had failed")
+            if stop_s is not None and now_s - stop_s > self._limits.stop_grace_s:
+                self._end("stopped", message=f"did not come to a stop {self._limits.stop_grace_s:.0f} s after a signal")
+            if now_s - self._beat_s > self._limits.hang_s and self.phase != "saving":
+                self._end("hang", message=f"no step was finished for {self._limits.hang_s:.0f} s")
+
+    def _lost_peer(self) -> bool:
+        """Whether another rank has failed, or is gone from this machine without a word."""
+        own = f"rank-{self._rank:04d}.json"
+        if any(path.name != own for path in (self._folder / FAILURES).glob("rank-*.json")):
+            return True
+        peers = [record for record in ranks_of(self._folder) if record.rank != self._rank and record.is_here]
+        return any(not record.has_ended and not is_alive(record.pid) for record in peers)
+
+    def _end(self, kind: FailureKind, *, message: str, code: str = "", fix: str = "", exit_code: int = FAILED) -> None:
+        """Write the record and leave; whichever thread is first."""
+        if not self._is_writing.acquire(blocking=False):
+            time.sleep(self._limits.peer_grace_s)
+            os._exit(FAILED)
+        is_stuck = kind in ("hang", "stopped")
+        record = FailureRecord(
+            rank=self._rank,
+            kind=kind,
+            message=message,
+            step=self.step,
+            phase=self.phase,
+            time_s=time.time(),
+            code=code,
+            fix=fix,
+            exit_code=exit_code,
+            memory_bytes=dict(self.measure_memory()) if kind == "out-of-memory" else {},
+            stack_file=self._dump_stacks() if is_stuck else "",
+            flight_recorder_file=self._dump_flight_recorder() if kind == "hang" else "",
+        )
+        try:
+            write_record(self._folder, record)
+        except OSError as error:
+            sys.stderr.write(f"rank {self._rank}: {message} (and the record could not be written: {error})\n")
+        sys.stderr.flush()
+        os._exit(FAILED)
+
+    def _dump_stacks(self) -> str:
+        path = self._folder / FAILURES / f"stacks-rank-{self._rank:04d}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        return str(path)
+
+    def _dump_flight_recorder(self) -> str:
+        """torch's record of the last collectives: as JSON, and as the pickle that ``torchfrtrace`` reads.
+
+        Empty where this build of torch keeps none.
+        """
+        if not torch.distributed.is_initialized():
+            return ""
+        path = self._folder / FAILURES / f"flight-recorder-rank-{self._rank:04d}.json"
+        for kind in ("nccl", "fr"):
+            dump_json = getattr(torch._C._distributed_c10d, f"_dump_{kind}_trace_json", None)
+            dump_pickle = getattr(torch._C._distributed_c10d, f"_dump_{kind}_trace", None)
+            if dump_json is None or dump_pickle is None or b'"entries":[{' not in (found := _as_bytes(dump_json())):
+                continue
+            path.write_bytes(found)
+            path.with_name(f"flight_recorder_{self._rank}").write_bytes(_as_bytes(dump_pickle()))
+            return str(path)
+        return ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_MESSAGE_CHARS]
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
