@@ -13,6 +13,7 @@ from shardwise.predict.product_rates import (
     product_rates,
     sustained_share,
 )
+from shardwise.predict.time_band import band_sentences
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
     "operations": "attention and every second matrix product are kept, the rest is recomputed (torchtitan's policy)",
@@ -23,7 +24,13 @@ SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
 def plan_assumptions(plan: Plan) -> tuple[str, ...]:
     """Everything assumed about model, cluster and step, the most general first."""
     engine = () if plan.recipe.convention == "seed" else _reinterpretations(plan)
-    return (*plan.model.assumptions, *plan.cluster.assumptions, *engine, *_step_assumptions(plan))
+    return (
+        *plan.model.assumptions,
+        *plan.cluster.assumptions,
+        *engine,
+        *_step_assumptions(plan),
+        *band_sentences(plan),
+    )
 
 
 def _reinterpretations(plan: Plan) -> Iterator[str]:
@@ -49,11 +56,11 @@ def _kernel_assumptions(gpu: Gpu) -> Iterator[str]:
     if products.is_measured and not products.table:
         yield (
             f"matrix products of {gpu.id}: only the best shape is known, of which real layers are taken to hold "
-            f"{UNTABLED_FRACTION:.0%}; expect a wider band"
+            f"{UNTABLED_FRACTION:.0%}"
         )
     elif products.table and products.table != gpu.id:
         held = f", held at {share:.0%} of the peak by its power limit" if share < 1 else ""
-        yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}; expect a wider band"
+        yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}"
 
 
 def _keeps_master_in_bf16(engine: EngineName) -> bool:

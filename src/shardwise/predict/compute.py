@@ -10,6 +10,7 @@ from shardwise.predict.kernel_rates import (
     ATTENTION_REFERENCE_ROUNDS,
     ATTENTION_TAILS,
     ATTENTION_TILE_ROWS,
+    HOST_PACES,
     OPTIMIZER_FRACTION,
     KernelRates,
 )
@@ -35,6 +36,10 @@ class PhaseTimes:
     attention_forward_s: Seconds = 0.0
     """The part of ``forward_s`` that ring attention hides its messages under."""
     attention_backward_s: Seconds = 0.0
+    host_gain_s: Seconds = 0.0
+    """What all phases would take less on a host as fast as the fastest of those measured."""
+    host_loss_s: Seconds = 0.0
+    """What they would take longer on one as slow as the slowest."""
 
     def plus(self, other: "PhaseTimes", *, times: int) -> "PhaseTimes":
         """Sum with another, taken ``times`` times."""
@@ -46,6 +51,8 @@ class PhaseTimes:
             optimizer_s=self.optimizer_s + times * other.optimizer_s,
             attention_forward_s=self.attention_forward_s + times * other.attention_forward_s,
             attention_backward_s=self.attention_backward_s + times * other.attention_backward_s,
+            host_gain_s=self.host_gain_s + times * other.host_gain_s,
+            host_loss_s=self.host_loss_s + times * other.host_loss_s,
         )
 
 
@@ -131,6 +138,10 @@ def phase_times(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates
         elif operation.name.endswith(".wgrad"):
             weight_backward += duration
     host["optimizer"] = 0.0
+    fast, slow = HOST_PACES
+    now_s = {phase: max(seconds, host[phase]) for phase, seconds in device.items()}
+    gains = (now_s[phase] - max(seconds, fast * host[phase]) for phase, seconds in device.items() if seconds)
+    losses = (max(seconds, slow * host[phase]) - now_s[phase] for phase, seconds in device.items() if seconds)
     slower = {phase: max(1.0, host[phase] / seconds) if seconds else 1.0 for phase, seconds in device.items()}
     return PhaseTimes(
         forward_s=slower["forward"] * device["forward"],
@@ -140,4 +151,6 @@ def phase_times(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates
         optimizer_s=device["optimizer"],
         attention_forward_s=slower["forward"] * attention["forward"],
         attention_backward_s=slower["backward"] * attention["backward"] + slower["recompute"] * attention["recompute"],
+        host_gain_s=sum(gains),
+        host_loss_s=sum(losses),
     )

@@ -8,17 +8,10 @@ from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
 from shardwise.predict.offload_time import OffloadTime
 from shardwise.predict.stage_time import CollectiveTime, StageTime
 from shardwise.predict.step_parts import step_parts
+from shardwise.predict.time_band import band_ratios
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
 from shardwise.units import Seconds
-
-STEP_LOW_RATIO = 0.90
-STEP_HIGH_RATIO = 1.35
-"""Band on the step time until residuals on measured runs replace it: a prior, not a fit. Published errors of predictors
-without measurements of the system at hand: 8.4 % on one node and 14.7 % on several (vTrain), 5.0 to 9.4 %
-(arXiv:2509.22832); sums of kernels are optimistic, up to 13.5 % even with measured ones (SimuMax,
-docs/FULL_RESULTS.md). Ours carries one part's kernels to others and leaves out contention, stragglers and data
-loading, so the upper side is the wider."""
 
 
 def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
@@ -27,14 +20,24 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
     slowest = parts.slowest
     components = _components(slowest, parts.offloads[parts.critical], parts.bubble_s)
     step_s = sum(entry.duration_s for entry in components)
+    low_s, high_s = _band_s(plan, slowest, step_s)
     prediction = TimePrediction(
         step_s=step_s,
-        step_low_s=STEP_LOW_RATIO * step_s,
-        step_high_s=STEP_HIGH_RATIO * step_s,
+        step_low_s=low_s,
+        step_high_s=high_s,
         components=components,
         communication=_communication(slowest.collectives),
     )
     return prediction, _throughput(plan, parts.times, step_s)
+
+
+def _band_s(plan: Plan, time: StageTime, step_s: Seconds) -> tuple[Seconds, Seconds]:
+    """The band of the runs that are like the plan, around what a faster and a slower host would make of it."""
+    low_ratio, high_ratio = band_ratios(plan)
+    whole = step_s / time.busy_s if time.busy_s else 1.0
+    fast_s = step_s - whole * time.compute.host_gain_s
+    slow_s = step_s + whole * time.compute.host_loss_s
+    return low_ratio * fast_s, high_ratio * slow_s
 
 
 def _components(time: StageTime, offload: OffloadTime, bubble_s: Seconds) -> tuple[TimeEntry, ...]:

@@ -49,7 +49,10 @@ def split_sentence(report: TimeAccuracyReport) -> str:
     """Which families constants were fitted on, and which are evidence."""
     fitted = ", ".join(report.fitted_families) or "none"
     reported = ", ".join(report.reported_families) or "none"
-    return f"Fitted on: {fitted}. Reported: {reported}."
+    return (
+        f"Fitted on: {fitted}. Reported: {reported}. Only the bands are fitted: they are the residuals of the fitted "
+        "families and of runs with a gap."
+    )
 
 
 def step_time_table(report: TimeAccuracyReport) -> Table:

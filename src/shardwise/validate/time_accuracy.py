@@ -16,8 +16,10 @@ from shardwise.validate.timed_runs import timed_runs
 
 TimePredictor = Callable[[Plan], TimePrediction]
 
-FITTED_TIME_FAMILIES: tuple[str, ...] = ()
-"""Families whose rates were used to choose a constant of the time model; never counted as evidence."""
+FITTED_TIME_FAMILIES: tuple[str, ...] = ("VTRAINM", "LLMF", "AUTOMODEL", "TR8")
+"""Families whose rates were used to choose a constant; never counted as evidence. They decide how wide bands are
+(``predict/time_band.py``): GPTs on A100, a part whose products are borrowed; H100, whose products were timed; experts;
+and V100, of which only the peak is known. No constant of the step time itself is fitted on any run."""
 
 MIN_SWEEP_ROWS = 3
 """A sweep of two rows is one comparison, not a ranking."""

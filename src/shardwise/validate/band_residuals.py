@@ -1,0 +1,50 @@
+"""Where measured steps of runs that are never reported lie around the predicted ones, by what widens a band.
+
+These residuals are where the figures of :mod:`shardwise.predict.time_band` come from.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwise.predict.time_band import band_reasons
+from shardwise.validate.accuracy import percentile
+from shardwise.validate.time_accuracy import TimedRowAccuracy
+
+LOW_PERCENTILE, HIGH_PERCENTILE = 0.05, 0.95
+"""Nine of ten runs lie inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandResiduals:
+    """Measured over predicted step time of the runs a band is made of."""
+
+    reason: str
+    num_runs: int
+    low_ratio: float
+    median_ratio: float
+    high_ratio: float
+
+
+def band_residuals(rows: Iterable[TimedRowAccuracy]) -> tuple[BandResiduals, ...]:
+    """Residuals by the last reason that widens a run's band.
+
+    Fitted families without a gap say how well parts are known. What 8 bits and experts add is taken from runs with a
+    gap as well, of any family, since few others are left.
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        part, *more = band_reasons(row.run.plan)
+        is_evidence = row.is_fitted and row.run.is_faithful
+        if row.predicted_s and (is_evidence or (more and not row.run.is_faithful)):
+            reason = more[-1] if more else part
+            found.setdefault(reason.name, []).append(row.run.measured_s / row.predicted_s)
+    return tuple(
+        BandResiduals(
+            reason=reason,
+            num_runs=len(ratios),
+            low_ratio=percentile(ratios, LOW_PERCENTILE),
+            median_ratio=percentile(ratios, 0.5),
+            high_ratio=percentile(ratios, HIGH_PERCENTILE),
+        )
+        for reason, ratios in sorted(found.items())
+    )

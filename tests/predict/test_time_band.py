@@ -1,0 +1,56 @@
+"""Every missing measurement widens the band and is said."""
+
+from dataclasses import replace
+
+import pytest
+
+import shapes
+from shardwise.catalog import load_gpu, read_cluster
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.time_band import band_ratios, band_sentences
+from shardwise.recipe import Recipe
+
+CLUSTER = read_cluster("1 x dgx-h100")
+
+
+def plan_on(gpu_id="h100-sxm", *, model=None, precision="bf16-mixed", ep=1):
+    return Plan(
+        model=model or shapes.llama_3_8b(),
+        cluster=replace(CLUSTER, node=replace(CLUSTER.node, gpu=load_gpu(gpu_id))),
+        recipe=Recipe(seq_len=4096, precision=precision),
+        layout=Layout(dp_shard=8, ep=ep),
+        engine="native",
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "ratios"),
+    [
+        ("h100-sxm", (0.90, 1.29)),
+        ("b200-sxm", (0.90, 1.29)),
+        ("h200-sxm", (0.90, 1.47)),
+        ("gb200", (0.90, 1.47)),
+        ("v100-sxm2-32", (0.90, 1.66)),
+        ("mi300x", (0.90, 1.66)),
+    ],
+)
+def test_the_less_is_known_of_a_part_the_wider_its_band(gpu_id, ratios):
+    assert band_ratios(plan_on(gpu_id)) == ratios
+
+
+def test_eight_bits_and_experts_widen_it_where_they_are_used():
+    assert band_ratios(plan_on(precision="fp8-mixed")) == (0.76, 1.61)
+    assert band_ratios(plan_on("a100-sxm-80", precision="fp8-mixed")) == (0.90, 1.47)
+    mixture = read_model("mixtral-8x7b")
+    assert band_ratios(plan_on(model=mixture)) == (0.90, 1.29)
+    assert band_ratios(plan_on(model=mixture, ep=8)) == (0.41, 1.64)
+
+
+def test_the_reasons_are_said():
+    (said,) = band_sentences(plan_on("h200-sxm", precision="fp8-mixed"))
+    assert said.startswith("the band of 0.76 to 1.61 of the step time")
+    assert "scaled from another part" in said
+    assert "8-bit products" in said
+    assert not tuple(band_sentences(plan_on()))
