@@ -120,7 +120,7 @@ def main() -> None:
         [
             "# Profiler traces: our overlap and Holistic Trace Analysis's",
             "",
-            "Command: `python benchmarks/traces_against_hta.py CLONE --python PATH --write`, HTA 0.5.0, its own traces.",
+            "`python benchmarks/traces_against_hta.py CLONE --python PATH --write`, HTA 0.5.0, its own traces.",
             "Overlap is the share of communication time under which other kernels run, without the last profiler step",
             "and without work whose launch is not in the file, as HTA counts it. The last two columns are the same",
             "traces with the kernel names of NCCL since 2.19.",
