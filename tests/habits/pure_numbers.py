@@ -78,7 +78,22 @@ POSITIONS = {
     "stage",
 }
 
-TRAINING = {"end_token", "epoch", "every_steps", "format_version", "exit_code", "next_position", "pid", "seed", "step"}
+TRAINING = {
+    "end_token",
+    "epoch",
+    "exit_code",
+    "pid",
+    "every_steps",
+    "format_version",
+    "gradient_norm",
+    "learning_rate",
+    "loss",
+    "next_position",
+    "original_seq_len",
+    "seed",
+    "step",
+}
+
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 
 PURE_FIELDS = {

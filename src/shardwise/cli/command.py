@@ -51,6 +51,7 @@ COMMANDS = (
         name="simulate", summary="a strategy simulated step by step, with tables and pictures to check by hand"
     ),
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
+    CommandEntry(name="train", summary="the plan for real, on PyTorch: predicted beside measured"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="profile", summary="where a measured step went, from profiler traces, and what would help"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),

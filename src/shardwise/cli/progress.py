@@ -1,7 +1,7 @@
 """A progress bar on stderr when a person waits at a terminal, and nothing at all in a pipe."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -36,3 +36,28 @@ def waiting(label: str) -> Iterator[None]:
 
     with Console(stderr=True).status(label):
         yield
+
+
+@contextmanager
+def step_bar(*, total: int) -> Iterator[Callable[[Mapping[str, object]], None]]:
+    """What to call with the record of each training step; on a terminal it moves a bar with loss and speed."""
+    if not sys.stderr.isatty() or not takes_control_codes():
+        yield lambda _record: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def show(record: Mapping[str, object]) -> None:
+            bar.update(task, completed=float(str(record["step"])), description=_step_text(record))
+
+        yield show
+
+
+def _step_text(record: Mapping[str, object]) -> str:
+    loss, rate = float(str(record["loss"])), float(str(record["tokens_per_s_per_gpu"]))
+    mfu = record.get("mfu_fraction")
+    said = f"loss {loss:.3f}  {rate:,.0f} tokens/s/GPU"
+    return f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said

@@ -131,7 +131,7 @@ def _parts(tensor: torch.Tensor) -> list[tuple[torch.Tensor, Region]]:
     if local.numel() == 0:
         return []
     # What torch.distributed.checkpoint asks a tensor for; right for every placement FSDP2 and tensor parallelism make.
-    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    (chunk,) = tensor.__create_chunk_list__()
     return [(local, Region(start=tuple(chunk.offsets), shape=tuple(chunk.sizes)))]
 
 

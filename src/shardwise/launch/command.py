@@ -1,0 +1,65 @@
+"""The torchrun command of a job, and the environment it wants."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import shardwise
+from shardwise.layout import Layout
+from shardwise.train.job import JOB_FILE, Job
+
+WORKER = "shardwise.train.worker"
+
+
+def torchrun_words(job: Job, *, num_nodes: int, logs: Path | None = None) -> list[str]:
+    """The command, for this machine alone or for one of many nodes.
+
+    The rendezvous is always c10d: torchrun's default one does not survive a restarted worker (pytorch/pytorch#135712).
+    """
+    per_node = job.layout.world_size // num_nodes
+    words = [sys.executable if num_nodes == 1 else "python3", "-m", "torch.distributed.run"]
+    if num_nodes == 1:
+        words.append("--standalone")
+    else:
+        words += [
+            f"--nnodes={num_nodes}",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=$HEAD_NODE:29500",
+            "--rdzv-id=$RUN_ID",
+        ]
+    words.append(f"--nproc-per-node={per_node}")
+    if logs is not None:
+        words += [f"--log-dir={logs}", "--redirects=3"]
+    return [*words, "-m", WORKER, str(job.folder / JOB_FILE)]
+
+
+def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What the processes' environment adds to the inherited one; what the user set wins."""
+    source = str(Path(shardwise.__file__).resolve().parents[1])
+    path = os.pathsep.join(part for part in (source, inherited.get("PYTHONPATH", "")) if part)
+    wanted = {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    }
+    if layout.tp > 1 and layout.dp_shard == layout.cp == 1:
+        # Tensor parallelism alone wants one queue, so that a collective starts before the product behind it.
+        wanted["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    return {"PYTHONPATH": path, **{name: value for name, value in wanted.items() if name not in inherited}}
+
+
+def command_text(job: Job, *, num_nodes: int) -> str:
+    """The command as a shell script; each of several nodes runs it."""
+    added = environment(job.layout, inherited={})
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
+    words = torchrun_words(job, num_nodes=num_nodes)
+    line = " \\\n  ".join(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)
+    head = (
+        "#!/usr/bin/env bash\n# Run on every node with HEAD_NODE and RUN_ID set alike.\n"
+        if num_nodes > 1
+        else "#!/usr/bin/env bash\n"
+    )
+    return head + "\n".join([*lines, line]) + "\n"

@@ -1,0 +1,41 @@
+"""The run folder: plan, prediction, job, logs, metrics and measurement of one run, never of two."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from shardwise.errors import ShardwiseError
+from shardwise.plan import Plan
+from shardwise.plan_file import plan_to_json
+
+DEFAULT_PARENT = Path("runs")
+
+
+class RunFolderError(ShardwiseError):
+    """A folder a run cannot be written into."""
+
+
+def make_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path:
+    """A fresh folder with the plan in it; the one that was asked for, or one named after the model and the time.
+
+    Raises:
+        RunFolderError: it holds something already and the run is not resumed, or it cannot be made.
+    """
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    folder = asked or DEFAULT_PARENT / f"{plan.model.name.replace('/', '-')}-{stamp}"
+    if folder.exists() and any(folder.iterdir()) and not is_resumed:
+        raise RunFolderError(
+            f"the run folder '{folder}' is not empty",
+            code="train-run-folder",
+            fix="give another --out",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.json").write_text(json.dumps(plan_to_json(plan), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(
+            f"the run folder '{folder}' cannot be written: {error.strerror}",
+            code="train-run-folder",
+            fix="give an --out in a folder you can write to",
+        ) from None
+    return folder

@@ -1,0 +1,73 @@
+"""The job that a plan and what was asked on the command line amount to."""
+
+import json
+from dataclasses import dataclass, field
+
+from shardwise.errors import PlanError
+from shardwise.launch.model_config import model_config
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.step.placement import num_chunks, pipeline_stages
+from shardwise.train.job import CheckpointSpec, DataSpec, DeviceKind, Implementation, Job, OptimizerSpec, Tuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """What a plan does not say about a run."""
+
+    num_steps: int = 10
+    seed: int = 0
+    device: DeviceKind = "auto"
+    implementation: Implementation = "auto"
+    data: DataSpec = field(default_factory=DataSpec)
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    tuning: Tuning = field(default_factory=Tuning)
+
+
+def require_native(plan: Plan) -> None:
+    """Return when the plan is for our own runtime.
+
+    Raises:
+        PlanError: it is for another engine, whose memory and speed would be another's.
+    """
+    if plan.engine != "native":
+        raise PlanError(
+            f"the plan is for {plan.engine}, but what trains it here is the native runtime",
+            code="train-engine",
+            fix="set engine to native in the plan",
+        )
+
+
+def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None, run_folder: str) -> Job:
+    """The job of a plan; names and catalogues are resolved here, so that workers need neither."""
+    throughput = prediction.throughput if prediction else None
+    return Job(
+        layout=plan.layout,
+        recipe=plan.recipe,
+        num_microbatches=plan.num_microbatches,
+        model_config_json=json.dumps(dict(model_config(plan.model)), sort_keys=True),
+        run_folder=run_folder,
+        num_steps=request.num_steps,
+        chunk_layers=_chunk_layers(plan),
+        implementation=request.implementation,
+        device=request.device,
+        seed=request.seed,
+        data=request.data,
+        checkpoint=request.checkpoint,
+        optimizer=request.optimizer,
+        tuning=request.tuning,
+        model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
+        peak_flop_per_s=throughput.peak_flop_per_s if throughput else None,
+        mfu_convention=throughput.mfu_convention if throughput else "",
+    )
+
+
+def _chunk_layers(plan: Plan) -> tuple[int, ...]:
+    if plan.layout.pp == 1:
+        return ()
+    counts = [0] * num_chunks(plan.layout)
+    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
+        for chunk in stage.chunks:
+            counts[chunk.index] = chunk.num_layers
+    return tuple(counts)

@@ -1,0 +1,81 @@
+"""What a finished run says: predicted beside measured, and where everything is."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.render.names import cluster_text, layout_text, model_text
+from shardwise.render.terminal import PLAIN, TextStyle, page_text
+from shardwise.units import format_gib, format_percent, format_seconds
+
+ABSENT = "-"
+
+
+def training_text(
+    *, plan: Plan, prediction: Prediction, measured: Mapping[str, object], folder: Path, style: TextStyle = PLAIN
+) -> str:
+    """Everything ``shardwise train`` prints at the end."""
+    return page_text(_parts(plan, prediction, measured, folder), style=style)
+
+
+def _parts(
+    plan: Plan, prediction: Prediction, measured: Mapping[str, object], folder: Path
+) -> Iterator[RenderableType]:
+    header = Table.grid(padding=(0, 2))
+    header.add_row("model", model_text(plan.model))
+    header.add_row("planned for", cluster_text(plan.cluster))
+    header.add_row("layout", layout_text(plan.layout))
+    header.add_row("ran on", str(_part(measured, "environment").get("device") or "this machine"))
+    yield header
+    yield Text()
+    yield _comparison(prediction, measured)
+    yield Text()
+    loss = _part(measured, "loss")
+    yield Text(f"loss {_number(loss, 'first'):.4f} -> {_number(loss, 'last'):.4f}")
+    yield Text(f"run folder {folder}", overflow="fold", no_wrap=False)
+
+
+def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table:
+    time, memory = _part(measured, "time"), _part(measured, "memory")
+    throughput, components = _part(measured, "throughput"), _part(memory, "components_bytes")
+    predicted = prediction.memory.worst.component_bytes
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    for heading in ("", "predicted", "measured"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    table.add_row("step time", format_seconds(prediction.time.step_s), _shown(time, "step_s", format_seconds))
+    table.add_row(
+        "tokens/s/GPU",
+        f"{prediction.throughput.tokens_per_s_per_gpu:,.0f}",
+        _shown(throughput, "tokens_per_s_per_gpu", "{:,.0f}".format),
+    )
+    table.add_row(
+        "MFU", format_percent(prediction.throughput.mfu_fraction), _shown(throughput, "mfu_fraction", format_percent)
+    )
+    table.add_row("parameters", format_gib(predicted("parameters")), _shown(components, "parameters", format_gib))
+    table.add_row("optimizer", format_gib(predicted("optimizer")), _shown(components, "optimizer", format_gib))
+    table.add_row(
+        "peak allocated",
+        format_gib(prediction.memory.worst.peak_allocated_bytes),
+        _shown(memory, "peak_allocated_bytes", format_gib),
+    )
+    return table
+
+
+def _part(record: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = record.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(record: Mapping[str, object], name: str) -> float:
+    found = record.get(name)
+    return float(found) if isinstance(found, int | float) else float("nan")
+
+
+def _shown(record: Mapping[str, object], name: str, form: Callable[[float], str]) -> str:
+    found = record.get(name)
+    return form(found) if isinstance(found, int | float) else ABSENT

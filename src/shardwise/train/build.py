@@ -1,0 +1,127 @@
+"""The order in which a model is built and divided. Each technique is a file of its own; this one only shows the order.
+
+1. the pipeline chunks of this rank, on the meta device
+2. tensor and expert parallelism divide their matrices
+3. blocks learn what to recompute, then they are compiled
+4. unit by unit: weights get their values, then data parallelism shards them
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from shardwise.train.context_parallel import positions_of_rank
+from shardwise.train.data_parallel import is_replicated, set_prefetch, shard_units
+from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.groups import BlockGroups
+from shardwise.train.decoder.model import Decoder
+from shardwise.train.initialise import initialise
+from shardwise.train.job import Job
+from shardwise.train.loss import LossSettings
+from shardwise.train.mesh import Mesh
+from shardwise.train.recompute import recompute_blocks
+from shardwise.train.stages import chunks_of_rank
+from shardwise.train.tensor_parallel import divide_tensors
+from shardwise.train.units import Unit, units_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The part of the model this rank trains."""
+
+    chunks: tuple[nn.Module, ...]
+    """Pipeline chunks, sharded; the whole model without a pipeline."""
+    decoders: tuple[Decoder, ...]
+    """The same, inside whatever wraps them."""
+    positions: torch.Tensor
+    """Which tokens of every sequence this rank computes."""
+
+
+def build_model(job: Job, mesh: Mesh, *, device: torch.device) -> Built:
+    """This rank's part of the model, with its initial weights."""
+    layout = job.layout
+    positions = positions_of_rank(rank=mesh.rank("cp"), cp=layout.cp, seq_len=job.recipe.seq_len).to(device)
+    decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
+    chunks = tuple(_divided(decoder, job, mesh, device) for decoder in decoders)
+    return Built(chunks=chunks, decoders=decoders, positions=positions)
+
+
+def _decoder(job: Job, mesh: Mesh, chunk: "tuple[range, bool, bool]", positions: torch.Tensor) -> Decoder:
+    layers, is_first, is_last = chunk
+    dtype = torch.bfloat16 if job.recipe.precision == "bf16" else torch.float32
+    with torch.device("meta"):
+        decoder = Decoder(read_config(job.model_config), layers=layers, is_first=is_first, is_last=is_last).to(dtype)
+    decoder.join(block_groups(job, mesh))
+    decoder.prepare_positions(positions)
+    if decoder.lm_head is not None:
+        chunks = job.tuning.num_loss_chunks or (job.recipe.loss_chunks if job.recipe.loss_chunks > 1 else None)
+        decoder.lm_head.settings = LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile)
+    return decoder
+
+
+def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
+    """The groups that blocks communicate in."""
+    layout = job.layout
+    return BlockGroups(
+        tp=mesh.group("tp"),
+        cp=mesh.group("cp"),
+        ep=mesh.experts.get_group() if layout.ep > 1 else None,
+        is_sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+    )
+
+
+def _divided(decoder: Decoder, job: Job, mesh: Mesh, device: torch.device) -> nn.Module:
+    divide_tensors(decoder, mesh)
+    blocks = list(decoder.blocks())
+    recompute_blocks(blocks, job.recipe)
+    if job.recipe.compile:
+        for block in blocks:
+            block.forward = torch.compile(block.forward, dynamic=False)
+    if needs_ddp(job):
+        for _ in _filled(decoder, job, device):
+            pass
+        return _in_ddp(decoder, mesh)
+    shard_units(_filled(decoder, job, device), decoder, job=job, mesh=mesh)
+    set_prefetch(blocks, job.tuning)
+    return decoder
+
+
+def needs_ddp(job: Job) -> bool:
+    """torch's DDP where it can serve: whole states, nothing cast and no part of a matrix."""
+    layout = job.layout
+    is_plain = layout.tp == 1 and layout.ep == 1 and job.recipe.precision in ("fp32", "bf16")
+    return is_replicated(layout) and is_plain and job.recipe.offload == "none"
+
+
+def _in_ddp(decoder: Decoder, mesh: Mesh) -> nn.Module:
+    if mesh.copies.size() == 1:
+        return decoder
+    wrapped = DistributedDataParallel(decoder, process_group=mesh.copies.get_group(), gradient_as_bucket_view=True)
+    wrapped.register_comm_hook(mesh.copies.get_group(), _sum_bucket)
+    return wrapped
+
+
+def _sum_bucket(
+    group: torch.distributed.ProcessGroup, bucket: torch.distributed.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Sum, where DDP by itself would average."""
+    work = torch.distributed.all_reduce(bucket.buffer(), group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def _filled(decoder: Decoder, job: Job, device: torch.device) -> Iterator[Unit]:
+    """The units, each with its values as it is handed out; the rest of the model at the end."""
+    options = {"device": device, "seed": job.seed, "std": decoder.config.initializer_ratio}
+    for unit in units_of(decoder):
+        initialise(unit.module, prefix=unit.name, **options)
+        yield unit
+    initialise(decoder, prefix="", **options)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP2 manages the module."""
+    return isinstance(module, FSDPModule)

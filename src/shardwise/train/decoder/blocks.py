@@ -1,0 +1,109 @@
+"""Blocks of the decoder.
+
+Shapes: B sequences, S tokens, D hidden, F intermediate (this rank's part), N heads (this rank's), H head size.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
+from torch import Tensor, nn
+
+from shardwise.train.context_parallel import causal_attention
+from shardwise.train.decoder.config import DecoderConfig
+from shardwise.train.decoder.experts import MoeFeedForward
+from shardwise.train.decoder.groups import ALONE, BlockGroups, local
+from shardwise.train.decoder.rotary import rotate
+
+RopeTable = tuple[Tensor, Tensor]
+
+
+class Linear(nn.Module):
+    """``x W^T (+ b)`` with this rank's part of W; initialised by name, not here."""
+
+    def __init__(self, in_features: int, out_features: int, *, has_bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if has_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., in)`` to ``(..., out)``."""
+        return F.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square norm over the last dim."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape; statistics in fp32."""
+        return F.rms_norm(x, (x.size(-1),), local(self.weight), self.eps)
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention with rotary positions."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        hidden, head_dim = config.hidden_size, config.head_dim
+        query_size, key_size = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+        self.head_dim = head_dim
+        self.q_proj = Linear(hidden, query_size, has_bias=config.has_qkv_bias)
+        self.k_proj = Linear(hidden, key_size, has_bias=config.has_qkv_bias)
+        self.v_proj = Linear(hidden, key_size, has_bias=config.has_qkv_bias)
+        self.o_proj = Linear(query_size, hidden, has_bias=config.has_output_bias)
+        eps = config.rms_norm_eps_ratio
+        self.q_norm = RmsNorm(head_dim, eps) if config.has_qk_norm else None
+        self.k_norm = RmsNorm(head_dim, eps) if config.has_qk_norm else None
+        self.groups = ALONE
+
+    def forward(self, x_BSD: Tensor, table: RopeTable) -> Tensor:
+        """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""
+        x_BSD = self.groups.enter(x_BSD)
+        q = self.q_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
+        k = self.k_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
+        v = self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        out = causal_attention(rotate(q, table), rotate(k, table), v, group=self.groups.cp)
+        return self.groups.leave(self.o_proj(out.flatten(-2)))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: ``down(silu(gate x) * up x)``."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
+        self.groups = ALONE
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""
+        x_BSD = self.groups.enter(x_BSD)
+        return self.groups.leave(self.down_proj(F.silu(self.gate_proj(x_BSD)) * self.up_proj(x_BSD)))
+
+
+class Block(nn.Module):
+    """Pre-norm decoder block."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        eps = config.rms_norm_eps_ratio
+        self.input_layernorm = RmsNorm(config.hidden_size, eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, eps)
+        self.mlp: nn.Module = MoeFeedForward(config) if config.is_moe else FeedForward(config)
+
+    def join(self, groups: BlockGroups) -> None:
+        """Work in these groups from now on."""
+        self.self_attn.groups = groups
+        self.mlp.groups = groups
+
+    def forward(self, x_BSD: Tensor, table: RopeTable) -> Tensor:
+        """``(B, S, D)`` to the same."""
+        h_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), table)
+        return h_BSD + self.mlp(self.post_attention_layernorm(h_BSD))

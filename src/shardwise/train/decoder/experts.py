@@ -1,0 +1,95 @@
+"""Routed experts: each token goes to its best few, on whichever rank they live.
+
+Shapes: T tokens, K copies of each, D hidden, F width of one expert, E experts of this rank.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
+from torch import Tensor, nn
+
+from shardwise.train.decoder.config import DecoderConfig
+from shardwise.train.decoder.groups import ALONE, local
+from shardwise.train.exchange import exchange_rows
+
+
+class Experts(nn.Module):
+    """The stacked weights of all experts, gate above up, as transformers stores them."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        num, hidden, width = config.num_experts, config.hidden_size, config.intermediate_size
+        self.gate_up_proj = nn.Parameter(torch.empty(num, 2 * width, hidden))
+        self.down_proj = nn.Parameter(torch.empty(num, hidden, width))
+
+    def forward(self, x_TD: Tensor, counts_E: Tensor) -> Tensor:
+        """Rows sorted by expert, ``counts_E`` of them each, through their expert."""
+        gate_up, down = local(self.gate_up_proj), local(self.down_proj)
+        if x_TD.is_cuda and x_TD.dtype == torch.bfloat16:
+            ends = counts_E.cumsum(0).to(torch.int32)
+            hidden = _gated(torch._grouped_mm(x_TD, gate_up.transpose(1, 2), offs=ends))
+            return torch._grouped_mm(hidden, down.transpose(1, 2), offs=ends)
+        pieces = x_TD.split(counts_E.tolist())
+        return torch.cat(
+            [F.linear(_gated(F.linear(piece, gate_up[e])), down[e]) for e, piece in enumerate(pieces)], dim=0
+        )
+
+
+def _gated(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+class MoeFeedForward(nn.Module):
+    """Router, experts, and the weighted sum of their answers."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.gate = Router(config)
+        self.experts = Experts(config)
+        self.num_experts = config.num_experts
+        self.groups = ALONE
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """``(B, S, D)`` to the same: tokens to experts, through them, back, and summed with their weights."""
+        x_TD = x_BSD.flatten(0, 1)
+        weights_TK, experts_TK = self.gate(x_TD)
+        order = experts_TK.flatten().argsort(stable=True)
+        counts = torch.bincount(experts_TK.flatten(), minlength=self.num_experts)
+        copies = x_TD[order // experts_TK.size(1)]
+        answers = self._through_experts(copies, counts)
+        weighted = answers * weights_TK.flatten()[order].unsqueeze(-1).type_as(answers)
+        out_TD = torch.zeros_like(x_TD).index_add(0, order // experts_TK.size(1), weighted)
+        return out_TD.view_as(x_BSD)
+
+    def _through_experts(self, copies: Tensor, counts: Tensor) -> Tensor:
+        group = self.groups.ep
+        if group is None:
+            return self.experts(copies, counts)
+        received_counts = exchange_rows(counts, None, None, group).view(group.size(), -1)
+        sent = counts.view(group.size(), -1).sum(1).tolist()
+        received = received_counts.sum(1).tolist()
+        arrived = exchange_rows(copies, sent, received, group)
+        # Rows arrive by sender, then by expert; experts want them by expert.
+        experts = torch.arange(received_counts.size(1), device=copies.device).repeat(group.size())
+        order = experts.repeat_interleave(received_counts.flatten()).argsort(stable=True)
+        answers = self.experts(arrived[order], received_counts.sum(0))
+        back = torch.empty_like(answers).index_copy(0, order, answers)
+        return exchange_rows(back, received, sent, group)
+
+
+class Router(nn.Module):
+    """Softmax over experts in fp32, the best ``num_experts_per_tok`` of them."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
+        self.num_chosen = config.num_experts_per_tok
+        self.normalises = config.normalises_routing
+
+    def forward(self, x_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and experts of each token's copies, both ``(T, K)``."""
+        scores_TE = F.linear(x_TD, local(self.weight)).float().softmax(dim=-1)
+        weights_TK, experts_TK = scores_TE.topk(self.num_chosen, dim=-1)
+        if self.normalises:
+            weights_TK = weights_TK / weights_TK.sum(dim=-1, keepdim=True)
+        return weights_TK, experts_TK

@@ -1,0 +1,110 @@
+"""The whole decoder, or the part of it that one pipeline chunk holds.
+
+Shapes: B sequences, S tokens, D hidden, V vocabulary (this rank's part).
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
+from torch import Tensor, nn
+
+from shardwise.train.decoder.blocks import Block, RmsNorm
+from shardwise.train.decoder.config import DecoderConfig
+from shardwise.train.decoder.groups import ALONE, SEQUENCE_DIM, BlockGroups, local
+from shardwise.train.decoder.rotary import rotary_table
+from shardwise.train.exchange import all_reduce_forward, reduce_scatter_dim
+from shardwise.train.loss import LossSettings, summed_token_loss
+
+
+class Embedding(nn.Module):
+    """The token table, divided by vocabulary row over tensor-parallel ranks."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        self.groups = ALONE
+
+    def forward(self, ids_BS: Tensor) -> Tensor:
+        """``(B, S)`` to ``(B, S, D)``; divided along the sequence under sequence parallelism."""
+        table, group = local(self.weight), self.groups.tp
+        if group is None:
+            return F.embedding(ids_BS, table)
+        rows = table.size(0)
+        shifted = ids_BS - group.rank() * rows
+        is_here = (shifted >= 0) & (shifted < rows)
+        found = F.embedding(shifted.clamp(0, rows - 1), table) * is_here.unsqueeze(-1)
+        if self.groups.is_sequence_parallel:
+            return reduce_scatter_dim(found, SEQUENCE_DIM, group)
+        return all_reduce_forward(found, group)
+
+
+class Head(nn.Module):
+    """Output projection and loss in one, so that the logits of the whole batch never exist."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        self.groups = ALONE
+        self.settings = LossSettings()
+
+    def forward(self, x_BSD: Tensor, labels_BS: Tensor) -> Tensor:
+        """The summed loss of all tokens that have a label, in fp32."""
+        hidden_TD = self.groups.enter(x_BSD).flatten(0, 1)
+        return summed_token_loss(
+            hidden_TD, local(self.weight), labels_BS.flatten(), settings=self.settings, group=self.groups.tp
+        )
+
+
+class Body(nn.Module):
+    """Embedding, blocks and final norm; a pipeline chunk lacks what other chunks hold."""
+
+    def __init__(self, config: DecoderConfig, layers: range, *, is_first: bool, is_last: bool) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(config) if is_first else None
+        self.layers = nn.ModuleDict({str(index): Block(config) for index in layers})
+        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps_ratio) if is_last else None
+
+
+class Decoder(nn.Module):
+    """A decoder that returns its summed loss, or hidden states where another pipeline chunk follows."""
+
+    def __init__(self, config: DecoderConfig, *, layers: range, is_first: bool = True, is_last: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Body(config, layers, is_first=is_first, is_last=is_last)
+        self.lm_head = Head(config) if is_last else None
+        if config.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.register_buffer("cosines", None, persistent=False)
+        self.register_buffer("sines", None, persistent=False)
+
+    def blocks(self) -> Iterator[nn.Module]:
+        """The blocks in order."""
+        yield from self.model.layers.values()
+
+    def join(self, groups: BlockGroups) -> None:
+        """Work in these groups from now on."""
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.join(groups)
+            elif isinstance(module, Embedding | Head):
+                module.groups = groups
+
+    def prepare_positions(self, positions: Tensor) -> None:
+        """Make the rotary table of the positions this rank holds of every sequence."""
+        table = rotary_table(self.config.rope, head_dim=self.config.head_dim, positions=positions)
+        self.cosines, self.sines = table
+
+    def forward(self, x: Tensor, labels_BS: Tensor | None = None) -> Tensor:
+        """Token ids ``(B, S)`` or hidden states ``(B, S, D)`` to the summed loss, or to hidden states."""
+        table = (self.cosines, self.sines)
+        if self.model.embed_tokens is not None:
+            x = self.model.embed_tokens(x)
+        for block in self.model.layers.values():
+            x = block(x, table)
+        if self.model.norm is not None:
+            x = self.model.norm(x)
+        if labels_BS is None or self.lm_head is None:
+            return x
+        return self.lm_head(x, labels_BS)

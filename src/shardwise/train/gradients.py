@@ -1,0 +1,86 @@
+"""From the gradients of summed losses to the step: one sum over all ranks gives loss, tokens and norm together."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from shardwise.train.parameters import Trained, local_part, world_sum
+
+NORM_EPSILON = 1e-6
+"""As ``torch.nn.utils.clip_grad_norm_``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSums:
+    """What a step adds up to over all ranks; scalars on the device."""
+
+    loss: Tensor
+    """Per token."""
+    num_tokens: Tensor
+    """Tokens that had a label."""
+    gradient_norm: Tensor
+    """Of the gradient of the loss, before clipping."""
+    gradient_factor: Tensor
+    """What gradients are multiplied with: divided by tokens, and clipped."""
+
+
+def sum_step(
+    trained: tuple[Trained, ...], *, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float, max_grad_norm: float
+) -> StepSums:
+    """Loss, tokens and gradient norm over every axis of the mesh.
+
+    Args:
+        trained: parameters whose local parts hold gradients of the summed loss times ``unit_ratio``.
+        loss_sum: this rank's share of the summed loss; ranks that hold the same tokens share it among them.
+        num_tokens: this rank's share of the labelled tokens, likewise.
+        unit_ratio: what the loss was multiplied with before backward, to keep gradients in range.
+        max_grad_norm: the norm gradients are scaled down to; 0 never does.
+    """
+    sums = torch.stack([loss_sum.double(), num_tokens.double(), _squared_norm(trained, device=loss_sum.device)])
+    world_sum(sums)
+    loss, tokens, squared = sums.unbind()
+    tokens = tokens.clamp(min=1)
+    norm = squared.sqrt() / (unit_ratio * tokens)
+    clip = (max_grad_norm / (norm + NORM_EPSILON)).clamp(max=1.0) if max_grad_norm > 0 else torch.ones_like(norm)
+    return StepSums(
+        loss=loss / tokens, num_tokens=tokens, gradient_norm=norm, gradient_factor=clip / (unit_ratio * tokens)
+    )
+
+
+def scale_gradients(trained: tuple[Trained, ...], factor: Tensor) -> None:
+    """Multiply every local gradient."""
+    gradients = [entry.local.grad for entry in trained if entry.local.grad is not None]
+    if gradients:
+        torch._foreach_mul_(gradients, factor.to(device=gradients[0].device, dtype=gradients[0].dtype))
+
+
+def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | None) -> None:
+    """Under sequence parallelism each tp rank saw other tokens: sum what norms and routers learned, in one call."""
+    parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
+    gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
+    if group is None or not gradients:
+        return
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    torch.distributed.all_reduce(together, group=group)
+    torch._foreach_copy_(
+        gradients,
+        [
+            part.view_as(gradient)
+            for part, gradient in zip(together.split([g.numel() for g in gradients]), gradients, strict=True)
+        ],
+    )
+
+
+def _squared_norm(trained: tuple[Trained, ...], *, device: torch.device) -> Tensor:
+    """This rank's share: a part that several ranks hold is counted by each of them in equal shares."""
+    by_copies: dict[int, list[Tensor]] = {}
+    for entry in trained:
+        if entry.local.grad is not None:
+            by_copies.setdefault(entry.num_copies, []).append(entry.local.grad)
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for num_copies, gradients in by_copies.items():
+        norms = torch.stack(torch._foreach_norm(gradients, 2.0))
+        total += (norms.double().square().sum() / num_copies).to(device)
+    return total

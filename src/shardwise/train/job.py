@@ -1,0 +1,168 @@
+"""The job: everything a worker process has to know, as one JSON document that the launcher writes and workers read.
+
+The launcher resolves the plan (names, sizes, catalogues) so that a worker needs only the standard library and torch.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from shardwise.layout import Layout
+from shardwise.recipe import Recipe
+
+JOB_SCHEMA = "shardwise.job/1"
+JOB_FILE = "job.json"
+Implementation = Literal["auto", "shardwise", "transformers"]
+DeviceKind = Literal["auto", "cuda", "cpu"]
+Packing = Literal["stream", "documents"]
+Decay = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """Where the tokens come from; the fields of ``data.DataRequest``."""
+
+    source: str = "synthetic"
+    tokenizer: str | None = None
+    field: str = "text"
+    packing: Packing = "stream"
+    crosses_documents: bool = True
+    seed: int = 0
+    is_shuffled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpec:
+    """When and where states are saved; the fields of ``checkpoint.CheckpointRequest`` and two more."""
+
+    folder: str | None = None
+    every_steps: int = 0
+    is_async: bool = False
+    num_kept: int = 2
+    resume_from: str | None = None
+    initial_weights: str | None = None
+    """A Hugging Face checkpoint to start from."""
+    export_folder: str | None = None
+    """Where the final weights go as a Hugging Face checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSpec:
+    """Numbers of the optimizer and its schedule."""
+
+    learning_rate: float = 3e-4
+    weight_decay_fraction: float = 0.1
+    beta_1_fraction: float = 0.9
+    beta_2_fraction: float = 0.95
+    max_grad_norm: float = 1.0
+    num_warmup_steps: int = 0
+    decay: Decay = "constant"
+    min_learning_rate_ratio: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Choices that change speed and memory but never the numbers."""
+
+    num_forward_prefetch: int = 1
+    """Blocks whose parameters are gathered ahead in forward."""
+    num_backward_prefetch: int = 1
+    num_reshard_ranks: int | None = None
+    """Gather backward only among this many ranks (FSDP2's integer ``reshard_after_forward``)."""
+    num_loss_chunks: int | None = None
+    """Pieces of the loss; ``None`` lets the runtime keep one piece of logits below ``LOGITS_BYTES``."""
+    is_last_unit_kept: bool = True
+    """The last block is not freed after forward: backward would gather it again at once."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    counts_collectives: bool = False
+    profiles: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One training run as its workers see it."""
+
+    layout: Layout
+    recipe: Recipe
+    num_microbatches: int
+    """Micro-batches per data-parallel rank and step."""
+    model_config_json: str
+    """The fields of a Hugging Face ``config.json``."""
+    run_folder: str
+    num_steps: int
+    chunk_layers: tuple[int, ...] = ()
+    """Blocks of each pipeline chunk in model order; empty without a pipeline."""
+    implementation: Implementation = "auto"
+    device: DeviceKind = "auto"
+    seed: int = 0
+    data: DataSpec = field(default_factory=DataSpec)
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    tuning: Tuning = field(default_factory=Tuning)
+    model_flop_per_token: float = 0.0
+    """For MFU: forward and backward without recomputation, as the prediction counts it."""
+    peak_flop_per_s: float | None = None
+    """Of one GPU at this precision; ``None`` leaves MFU out."""
+    mfu_convention: str = ""
+
+    @property
+    def model_config(self) -> dict[str, object]:
+        """The fields of the model's config."""
+        fields: dict[str, object] = json.loads(self.model_config_json)
+        return fields
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step."""
+        return self.num_microbatches * self.recipe.micro_batch_size * self.layout.data_parallel_size
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Token positions of one optimizer step over all ranks."""
+        return self.global_batch_size * self.recipe.seq_len
+
+    @property
+    def folder(self) -> Path:
+        """The run folder as a path."""
+        return Path(self.run_folder)
+
+
+def job_to_json(job: Job) -> dict[str, object]:
+    """The job as the document that :func:`job_from_json` turns into an equal job."""
+    return {"schema": JOB_SCHEMA, **asdict(job)}
+
+
+def job_from_json(document: Mapping[str, Any]) -> Job:
+    """The job in a parsed document, as the launcher wrote it."""
+    values = {name: value for name, value in document.items() if name != "schema"}
+    layout = dict(values["layout"])
+    layout["stage_layers"] = tuple(layout["stage_layers"]) if layout["stage_layers"] is not None else None
+    parts: dict[str, Any] = {
+        "layout": Layout(**layout),
+        "recipe": Recipe(**values["recipe"]),
+        "data": DataSpec(**values["data"]),
+        "checkpoint": CheckpointSpec(**values["checkpoint"]),
+        "optimizer": OptimizerSpec(**values["optimizer"]),
+        "tuning": Tuning(**values["tuning"]),
+        "chunk_layers": tuple(values["chunk_layers"]),
+    }
+    return Job(**{**values, **parts})
+
+
+def read_job(path: Path) -> Job:
+    """The job in a file that :func:`write_job` wrote."""
+    return job_from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def write_job(job: Job) -> Path:
+    """Write the job into its run folder and return the file."""
+    path = job.folder / JOB_FILE
+    path.write_text(json.dumps(job_to_json(job), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def with_run_folder(job: Job, folder: Path) -> Job:
+    """The same job in another folder."""
+    return replace(job, run_folder=str(folder))

@@ -1,0 +1,173 @@
+"""The training loop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shardwise.train.build import Built, build_model
+from shardwise.train.checkpoint.checkpointer import Stateful
+from shardwise.train.decoder.blocks import Attention, RmsNorm
+from shardwise.train.decoder.experts import Router
+from shardwise.train.feed import Feed
+from shardwise.train.gradients import StepSums, scale_gradients, sum_replicated_gradients, sum_step
+from shardwise.train.job import Job
+from shardwise.train.mesh import Mesh
+from shardwise.train.metrics import Clock, StepRecord
+from shardwise.train.optimizers import (
+    ModelStates,
+    OptimizerStates,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
+from shardwise.train.parameters import Trained, trained_parameters
+from shardwise.train.passes import Passes, make_passes
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far the run is; part of every checkpoint."""
+
+    step: int = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Finished steps."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue from there."""
+        self.step = int(state["step"])
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """Everything one rank needs to do a step."""
+
+    job: Job
+    mesh: Mesh
+    device: torch.device
+    built: Built
+    trained: tuple[Trained, ...]
+    optimizer: Optimizer
+    passes: Passes
+    source: Feed
+    progress: Progress = field(default_factory=Progress)
+
+    def states(self) -> dict[str, Stateful]:
+        """What a checkpoint holds."""
+        return {
+            "model": ModelStates(self.trained),
+            "optimizer": OptimizerStates(self.trained, self.optimizer),
+            "data": self.source,
+            "progress": self.progress,
+        }
+
+    def step(self) -> StepSums:
+        """One optimizer step."""
+        batches = self.source.next_step()
+        # Dividing by the tokens expected keeps gradients in range; the true divisor is known after the step's sums.
+        unit_ratio = 1.0 / self.job.tokens_per_step
+        loss_sum, num_tokens = self.passes.run(batches, unit_ratio=unit_ratio)
+        sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
+        scale_gradients(self.trained, sums.gradient_factor)
+        rate = learning_rate(self.job.optimizer, step=self.progress.step, num_steps=self.job.num_steps)
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self._drop_gradients()
+        self.progress.step += 1
+        return sums
+
+    def _take_gradients(self, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float) -> StepSums:
+        sum_replicated_gradients(self._partly_trained(), self.mesh.group("tp"))
+        for entry in self.trained:
+            entry.take_gradient()
+        return sum_step(
+            self.trained,
+            loss_sum=loss_sum,
+            num_tokens=num_tokens,
+            unit_ratio=unit_ratio,
+            max_grad_norm=self.job.optimizer.max_grad_norm,
+        )
+
+    def _partly_trained(self) -> list[torch.nn.Module]:
+        """Modules every tp rank holds whole but trained on a part of the tokens or of the heads."""
+        is_sequence_parallel = self.job.layout.sequence_parallel
+        modules = [module for decoder in self.built.decoders for module in decoder.modules()]
+        heads = [part for module in modules if isinstance(module, Attention) for part in (module.q_norm, module.k_norm)]
+        on_heads = [part for part in heads if part is not None]
+        if not is_sequence_parallel:
+            return on_heads
+        return [module for module in modules if isinstance(module, RmsNorm | Router)]
+
+    def _drop_gradients(self) -> None:
+        for entry in self.trained:
+            entry.parameter.grad = None
+            entry.local.grad = None
+
+
+def make_trainer(job: Job, mesh: Mesh, *, device: torch.device, source: Feed) -> Trainer:
+    """Build the model, its optimizer and its passes."""
+    built = build_model(job, mesh, device=device)
+    trained = trained_parameters(list(built.decoders), mesh)
+    return Trainer(
+        job=job,
+        mesh=mesh,
+        device=device,
+        built=built,
+        trained=trained,
+        optimizer=make_optimizer(trained, job),
+        passes=make_passes(built, job, mesh, device=device),
+        source=source,
+    )
+
+
+def train(trainer: Trainer, *, on_step: Callable[[StepRecord], None], after_step: Callable[[int], bool]) -> None:
+    """Steps until the job's number is reached or ``after_step`` says to stop; records come one step late."""
+    job, clock = trainer.job, Clock(trainer.device)
+    start = clock.now()
+    waiting: Callable[[], StepRecord] | None = None
+    while trainer.progress.step < job.num_steps:
+        sums = trainer.step()
+        end = clock.now()
+        if waiting is not None:
+            on_step(waiting())
+        waiting = _record_later(trainer, sums, partial(clock.seconds, start, end))
+        start = end
+        if not after_step(trainer.progress.step):
+            break
+    if waiting is not None:
+        on_step(waiting())
+
+
+def _record_later(trainer: Trainer, sums: StepSums, seconds: Callable[[], float]) -> Callable[[], StepRecord]:
+    job, step = trainer.job, trainer.progress.step
+    values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm]).to("cpu", non_blocking=True)
+    rate = trainer.optimizer.param_groups[0]["lr"]
+    peaks = (0, 0)
+    if trainer.device.type == "cuda":
+        peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+
+    def record() -> StepRecord:
+        step_s = seconds()
+        loss, tokens, norm = values.tolist()
+        tokens_per_s = job.tokens_per_step / step_s
+        per_gpu = tokens_per_s / job.layout.world_size
+        return StepRecord(
+            step=step,
+            loss=loss,
+            gradient_norm=norm,
+            learning_rate=rate,
+            num_tokens=int(tokens),
+            step_s=step_s,
+            tokens_per_s=tokens_per_s,
+            tokens_per_s_per_gpu=per_gpu,
+            mfu_fraction=per_gpu * job.model_flop_per_token / job.peak_flop_per_s if job.peak_flop_per_s else None,
+            peak_allocated_bytes=peaks[0],
+            peak_reserved_bytes=peaks[1],
+        )
+
+    return record

@@ -1,0 +1,131 @@
+"""Cross-entropy over the vocabulary, computed piece by piece together with its gradients.
+
+The gradients of a piece's logits are known as soon as its logits are, so the product with the head, the loss and both
+products of its backward run piece by piece and the logits of the whole batch never exist. No product is done twice.
+
+Shapes: T tokens, D hidden, V vocabulary (this rank's part).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from shardwise.train.exchange import all_reduced
+
+IGNORED_LABEL = -100
+"""A position that counts neither in the loss nor in its divisor."""
+
+LOGITS_BYTES = 512 * 1024 * 1024
+"""The largest piece of logits the runtime makes by itself: large enough that its products run at full speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """How the loss is divided into pieces."""
+
+    num_chunks: int | None = None
+    """``None``: as few as keep a piece of logits below ``LOGITS_BYTES``."""
+    is_compiled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """How many pieces there are, what computes one, and who holds the other parts of the vocabulary."""
+
+    num_chunks: int
+    of: Callable[[Tensor, Tensor, ProcessGroup | None], tuple[Tensor, Tensor]]
+    group: ProcessGroup | None
+
+
+def summed_token_loss(
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    labels_T: Tensor,
+    *,
+    settings: LossSettings,
+    group: ProcessGroup | None = None,
+) -> Tensor:
+    """The sum over labelled tokens of ``-log softmax(hidden weight^T)[label]``, in fp32.
+
+    ``group`` holds the other parts of the vocabulary; every rank of it returns the same sum.
+    """
+    if torch.is_autocast_enabled(hidden_TD.device.type):
+        dtype = torch.get_autocast_dtype(hidden_TD.device.type)
+        hidden_TD, weight_VD = hidden_TD.to(dtype), weight_VD.to(dtype)
+    chunks = settings.num_chunks or num_loss_chunks(
+        num_tokens=hidden_TD.size(0), vocab_size=weight_VD.size(0), element_bytes=hidden_TD.element_size()
+    )
+    piece = _compiled_piece if settings.is_compiled and group is None else _piece
+    return _SummedTokenLoss.apply(hidden_TD, weight_VD, labels_T, Pieces(num_chunks=chunks, of=piece, group=group))
+
+
+def num_loss_chunks(*, num_tokens: int, vocab_size: int, element_bytes: int) -> int:
+    """Pieces that keep one piece of logits below ``LOGITS_BYTES``.
+
+    >>> num_loss_chunks(num_tokens=8192, vocab_size=128256, element_bytes=2)
+    4
+    """
+    return max(1, -(-num_tokens * vocab_size * element_bytes // LOGITS_BYTES))
+
+
+def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """Summed loss of one piece, and the gradient of its logits in their own dtype."""
+    is_labelled = labels_T != IGNORED_LABEL
+    rows = logits_TV.size(1)
+    shifted = labels_T - (group.rank() * rows if group is not None else 0)
+    is_here = is_labelled & (shifted >= 0) & (shifted < rows)
+    index_T1 = shifted.clamp(0, rows - 1).unsqueeze(1)
+    largest_T1 = all_reduced(logits_TV.amax(dim=1, keepdim=True).float(), "max", group)
+    shifted_TV = logits_TV.float() - largest_T1
+    sum_T1 = all_reduced(shifted_TV.exp().sum(dim=1, keepdim=True), "sum", group)
+    target_T1 = all_reduced(shifted_TV.gather(1, index_T1) * is_here.unsqueeze(1), "sum", group)
+    loss = ((sum_T1.log() - target_T1) * is_labelled.unsqueeze(1)).sum()
+    columns_V = torch.arange(rows, device=logits_TV.device)
+    is_target_TV = (columns_V.unsqueeze(0) == index_T1) & is_here.unsqueeze(1)
+    gradient_TV = (shifted_TV.exp() / sum_T1 - is_target_TV.float()) * is_labelled.unsqueeze(1)
+    return loss, gradient_TV.to(logits_TV.dtype)
+
+
+_compiled_piece = torch.compile(_piece, dynamic=False)
+
+
+class _SummedTokenLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        labels_T: Tensor,
+        pieces: "Pieces",
+    ) -> Tensor:
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        hidden_gradient = torch.empty_like(hidden_TD) if needs_hidden else None
+        weight_gradient = torch.zeros_like(weight_VD) if needs_weight else None
+        total = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
+        start = 0
+        for part_TD, labels in zip(hidden_TD.chunk(pieces.num_chunks), labels_T.chunk(pieces.num_chunks), strict=True):
+            loss, logits_gradient = pieces.of(part_TD @ weight_VD.t(), labels, pieces.group)
+            total += loss
+            if hidden_gradient is not None:
+                torch.mm(logits_gradient, weight_VD, out=hidden_gradient[start : start + part_TD.size(0)])
+            if weight_gradient is not None:
+                weight_gradient.addmm_(logits_gradient.t(), part_TD)
+            start += part_TD.size(0)
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        ctx.is_scaled = False
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        if not ctx.is_scaled:
+            # In place and once: schedules that split the backward pass come twice, for inputs and for weights.
+            for part in (hidden_gradient, weight_gradient):
+                if part is not None:
+                    part.data.mul_(gradient.to(part.dtype))
+            ctx.is_scaled = True
+        return hidden_gradient, weight_gradient, None, None

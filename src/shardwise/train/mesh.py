@@ -1,0 +1,98 @@
+"""The device mesh: its axes are the fields of the layout, and their groups are what each technique asks for.
+
+Ranks are numbered with tp fastest, then cp, dp_shard, dp_replicate, and pp slowest. Experts borrow ranks from the
+fastest axes up, so dp_shard is two axes of which the inner one belongs to them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from shardwise.errors import LayoutError
+from shardwise.layout import Layout
+
+AXES = ("pp", "dp_replicate", "dp_shard_outer", "dp_shard_inner", "cp", "undivided", "tp")
+"""``undivided`` has one rank: sharding over it replicates, so replication and sharding are one code path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """The mesh of the whole job and the views of it that are used."""
+
+    layout: Layout
+    whole: DeviceMesh
+    shards: DeviceMesh
+    """Ranks that divide dense states: dp_shard and cp."""
+    replicas_and_shards: DeviceMesh
+    """``(dp_replicate, shards)``."""
+    copies: DeviceMesh
+    """Every rank that runs the same part of the model on other tokens: dp_replicate, dp_shard and cp."""
+    copies_undivided: DeviceMesh
+    """``(copies, undivided)``: every rank keeps whole states."""
+    expert_shards: DeviceMesh
+    """Ranks that divide the states of the same experts."""
+    replicas_and_expert_shards: DeviceMesh
+    experts: DeviceMesh
+    """Ranks that divide the experts among them."""
+
+    def group(self, axis: str) -> ProcessGroup | None:
+        """The process group of one axis; ``None`` when its degree is 1."""
+        axis_mesh = self.whole[axis]
+        return axis_mesh.get_group() if axis_mesh.size() > 1 else None
+
+    def rank(self, axis: str) -> int:
+        """This rank's place on an axis."""
+        return int(self.whole.get_local_rank(axis))
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """Which of the ranks that read different sequences this is."""
+        shard = self.rank("dp_shard_outer") * self.whole["dp_shard_inner"].size() + self.rank("dp_shard_inner")
+        return self.rank("dp_replicate") * self.layout.dp_shard + shard
+
+    @property
+    def device_type(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return str(self.whole.device_type)
+
+
+def make_mesh(layout: Layout, *, device_type: str) -> Mesh:
+    """The mesh of a layout; every rank of the job calls this.
+
+    Raises:
+        LayoutError: experts would borrow only a part of the tp or cp ranks.
+    """
+    inner = max(1, layout.ep // (layout.cp * layout.tp))
+    if layout.ep > 1 and inner * layout.cp * layout.tp != layout.ep:
+        raise LayoutError(
+            f"ep={layout.ep} borrows only a part of the tp={layout.tp} and cp={layout.cp} ranks",
+            code="train-expert-ranks",
+            fix=f"set ep to a multiple of {layout.cp * layout.tp}",
+        )
+    sizes = (layout.pp, layout.dp_replicate, layout.dp_shard // inner, inner, layout.cp, 1, layout.tp)
+    whole = init_device_mesh(device_type, sizes, mesh_dim_names=AXES)
+    shards = whole["dp_shard_outer", "dp_shard_inner", "cp"]._flatten("shards")
+    copies = whole["dp_replicate", "dp_shard_outer", "dp_shard_inner", "cp"]._flatten("copies")
+    borrowed = ("dp_shard_inner", "cp", "tp") if layout.ep > 1 else ("dp_shard_inner",)
+    experts = whole[borrowed]._flatten("experts") if layout.ep > 1 else whole["dp_shard_inner"]
+    is_apart = layout.ep > 1
+    return Mesh(
+        layout=layout,
+        whole=whole,
+        shards=shards,
+        replicas_and_shards=whole["dp_replicate", "shards"],
+        copies=copies,
+        copies_undivided=whole["copies", "undivided"],
+        expert_shards=whole["dp_shard_outer"] if is_apart else shards,
+        replicas_and_expert_shards=whole["dp_replicate", "dp_shard_outer" if is_apart else "shards"],
+        experts=experts,
+    )
+
+
+def pick_device(kind: str, *, local_rank: int) -> torch.device:
+    """The device of this process: its own GPU, or the CPU where there is none."""
+    if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()):
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")

@@ -1,0 +1,84 @@
+"""What a run says about itself while it trains: one JSON line a step from rank 0, read one step late.
+
+Reading a value from the GPU waits for it, so the values of a step are read when the next one is already under way.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer step."""
+
+    step: int
+    """Counted from 1."""
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    num_tokens: int
+    step_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu_fraction: float | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+class Clock:
+    """Seconds between steps as the device sees them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_cuda = device.type == "cuda"
+
+    def now(self) -> "torch.cuda.Event | float":
+        """A moment: on a GPU the point its work reaches, not the host."""
+        if not self.is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start: "torch.cuda.Event | float", end: "torch.cuda.Event | float") -> float:
+        """From one moment to another; waits for the later one."""
+        if isinstance(start, float) or isinstance(end, float):
+            return float(end) - float(start)
+        end.synchronize()
+        return start.elapsed_time(end) / 1000
+
+
+class StepLog:
+    """Hands each finished step to those who listen, and writes it into the run folder on rank 0."""
+
+    def __init__(self, folder: Path, *, is_writer: bool, listeners: tuple[Callable[[StepRecord], None], ...]) -> None:
+        self.records: list[StepRecord] = []
+        self.listeners = listeners
+        self.file: IO[str] | None = (folder / METRICS_FILE).open("a", encoding="utf-8") if is_writer else None
+
+    def add(self, record: StepRecord) -> None:
+        """One more step."""
+        self.records.append(record)
+        if self.file is not None:
+            self.file.write(json.dumps(asdict(record)) + "\n")
+            self.file.flush()
+        for listener in self.listeners:
+            listener(record)
+
+    def close(self) -> None:
+        """No more steps come."""
+        if self.file is not None:
+            self.file.close()
+
+
+def to_host(values: Tensor) -> Tensor:
+    """A copy that arrives on the host without making it wait."""
+    return values.to("cpu", non_blocking=True)

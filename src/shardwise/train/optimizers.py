@@ -1,0 +1,137 @@
+"""Optimizers over local parts: what every one of them computes is elementwise, so shards need no communication."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shardwise.errors import RecipeError
+from shardwise.train.job import Job, OptimizerSpec
+from shardwise.train.parameters import Trained
+
+NO_DECAY = ("norm.weight", "bias", "layernorm.weight")
+
+
+def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
+    """The recipe's optimizer; norms and biases do not decay.
+
+    Raises:
+        RecipeError: the runtime has no such optimizer.
+    """
+    spec = job.optimizer
+    groups = [
+        {
+            "params": [t.local for t in trained if not t.name.endswith(NO_DECAY)],
+            "weight_decay": spec.weight_decay_fraction,
+        },
+        {"params": [t.local for t in trained if t.name.endswith(NO_DECAY)], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    betas = (spec.beta_1_fraction, spec.beta_2_fraction)
+    name = job.recipe.optimizer
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=betas, fused=True)
+    if name in ("sgd", "sgd-momentum"):
+        momentum = spec.beta_1_fraction if name == "sgd-momentum" else 0.0
+        return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=momentum, foreach=True)
+    raise RecipeError(
+        f"the native runtime has no optimizer {name}",
+        code="train-optimizer",
+        fix="set recipe.optimizer to adamw, adamw-8bit, sgd or sgd-momentum",
+    )
+
+
+def learning_rate(spec: OptimizerSpec, *, step: int, num_steps: int) -> float:
+    """The learning rate of a step, counted from 0: a linear warm-up, then constant, linear or cosine decay.
+
+    >>> learning_rate(OptimizerSpec(learning_rate=1.0, num_warmup_steps=4), step=1, num_steps=10)
+    0.5
+    """
+    if step < spec.num_warmup_steps:
+        return spec.learning_rate * (step + 1) / spec.num_warmup_steps
+    done = (step - spec.num_warmup_steps) / max(1, num_steps - spec.num_warmup_steps)
+    lowest = spec.min_learning_rate_ratio
+    shapes = {
+        "constant": 1.0,
+        "linear": lowest + (1 - lowest) * (1 - done),
+        "cosine": lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * done)),
+    }
+    return spec.learning_rate * shapes[spec.decay]
+
+
+def set_learning_rate(optimizer: Optimizer, value: float) -> None:
+    """Use this learning rate in the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = value
+
+
+class ModelStates:
+    """The weights as a checkpoint holds them: whole tensors by Hugging Face name, each rank giving its part."""
+
+    def __init__(self, trained: tuple[Trained, ...]) -> None:
+        self.trained = trained
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights by name."""
+        return {entry.name: entry.parameter.detach() for entry in self.trained}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """``torch.distributed.checkpoint`` has loaded into the tensors in place; other tensors are copied."""
+        with torch.no_grad():
+            for entry in self.trained:
+                if state[entry.name].data_ptr() != entry.parameter.data_ptr():
+                    entry.parameter.copy_(state[entry.name])
+
+
+class OptimizerStates:
+    """The optimizer's states as a checkpoint holds them: ``name.moment``, sharded like the weight they belong to."""
+
+    def __init__(self, trained: tuple[Trained, ...], optimizer: Optimizer) -> None:
+        self.trained, self.optimizer = trained, optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and step counts by name; made with zeros where no step was done yet."""
+        found: dict[str, Any] = {}
+        for entry in self.trained:
+            for key, value in self._states(entry).items():
+                found[f"{entry.name}.{key}"] = entry.as_sharded(value) if isinstance(value, Tensor) else value
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what was loaded."""
+        for entry in self.trained:
+            own = self._states(entry)
+            for key, value in own.items():
+                loaded = state[f"{entry.name}.{key}"]
+                if isinstance(value, Tensor):
+                    part = loaded.to_local() if hasattr(loaded, "to_local") else loaded
+                    if part.data_ptr() != value.data_ptr():
+                        value.copy_(part)
+                else:
+                    own[key] = loaded
+
+    def _states(self, entry: Trained) -> dict[str, Any]:
+        if not self.optimizer.state.get(entry.local):
+            self._make_states()
+        return self.optimizer.state[entry.local]
+
+    def _make_states(self) -> None:
+        """A step with zero gradients and no learning rate makes the states; step counts go back to zero."""
+        held = [entry.local.grad for entry in self.trained]
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        decays = [group["weight_decay"] for group in self.optimizer.param_groups]
+        for group in self.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = 0.0, 0.0
+        for entry in self.trained:
+            entry.local.grad = torch.zeros_like(entry.local)
+        self.optimizer.step()
+        for group, rate, decay in zip(self.optimizer.param_groups, rates, decays, strict=True):
+            group["lr"], group["weight_decay"] = rate, decay
+        for entry, gradient in zip(self.trained, held, strict=True):
+            entry.local.grad = gradient
+            step = self.optimizer.state[entry.local].get("step")
+            if isinstance(step, Tensor):
+                step.zero_()

@@ -1,0 +1,55 @@
+"""Activation checkpointing: what a block keeps from forward to backward, and what it computes again."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from shardwise.recipe import Recipe
+
+ops = torch.ops
+ALWAYS_KEPT = (
+    ops.aten._scaled_dot_product_flash_attention.default,
+    ops.aten._scaled_dot_product_efficient_attention.default,
+    ops.aten._scaled_dot_product_cudnn_attention.default,
+    ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    ops._c10d_functional.reduce_scatter_tensor.default,
+    ops._c10d_functional.all_to_all_single.default,
+)
+"""Costly to repeat: attention, and what has to be communicated."""
+PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default)
+"""Every second one is kept, as torchtitan's selective recomputation per operation does."""
+
+
+def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
+    """Make the first ``recompute_layers`` blocks (all by default) forget what the recipe says."""
+    if recipe.recompute == "none":
+        return
+    count = len(blocks) if recipe.recompute_layers is None else recipe.recompute_layers
+    for block in blocks[:count]:
+        block.forward = _checkpointed(block.forward, is_selective=recipe.recompute == "selective")
+
+
+def _checkpointed(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:
+    if not is_selective:
+        return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+    return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False, context_fn=_selective_contexts)
+
+
+def _selective_contexts() -> Any:
+    seen: Counter[str] = Counter()
+
+    def policy(context: Any, operation: Any, *_args: Any, **_options: Any) -> CheckpointPolicy:
+        if operation in ALWAYS_KEPT:
+            return CheckpointPolicy.MUST_SAVE
+        if operation in PRODUCTS:
+            phase = "recompute" if context.is_recompute else "forward"
+            seen[phase] += 1
+            return CheckpointPolicy.MUST_SAVE if seen[phase] % 2 else CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

@@ -1,0 +1,37 @@
+"""The units a model is filled, sharded and gathered in: each block, the embedding, the head with its norm."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from shardwise.train.decoder.model import Decoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A module whose parameters are gathered together."""
+
+    name: str
+    """In the whole model."""
+    module: nn.Module
+    is_block: bool
+    is_last_block: bool = False
+
+
+def units_of(model: Decoder) -> Iterator[Unit]:
+    """The units of a decoder or of one pipeline chunk; a tied table belongs to no unit but the root."""
+    body = model.model
+    is_tied = model.config.tie_word_embeddings
+    if body.embed_tokens is not None and not is_tied:
+        yield Unit(name="model.embed_tokens", module=body.embed_tokens, is_block=False)
+    last = len(body.layers) - 1
+    for position, (index, block) in enumerate(body.layers.items()):
+        yield Unit(
+            name=f"model.layers.{index}",
+            module=block,
+            is_block=True,
+            is_last_block=position == last and model.lm_head is not None,
+        )
+    if model.lm_head is not None and not is_tied:
+        yield Unit(name="lm_head", module=model.lm_head, is_block=False)

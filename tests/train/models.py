@@ -1,0 +1,41 @@
+"""Two small models and the job that trains one of them."""
+
+import json
+import tempfile
+
+from shardwise.layout import Layout
+from shardwise.recipe import Recipe
+from shardwise.train.job import Job, OptimizerSpec, Tuning
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 256,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.02,
+    "rope_theta": 10000.0,
+}
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
+GLOBAL_BATCH_SIZE = 8
+
+
+def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, **recipe) -> Job:
+    layout = Layout(**(layout or {}))
+    choices = {"seq_len": 32, "micro_batch_size": 1, "precision": "fp32", "compile": False, **recipe}
+    chosen = Recipe(global_batch_size=GLOBAL_BATCH_SIZE, **choices)
+    return Job(
+        layout=layout,
+        recipe=chosen,
+        num_microbatches=GLOBAL_BATCH_SIZE // (chosen.micro_batch_size * layout.data_parallel_size),
+        model_config_json=json.dumps(model),
+        run_folder=tempfile.mkdtemp(prefix="shardwise-run-"),
+        num_steps=num_steps,
+        chunk_layers=tuple(chunk_layers),
+        device="cpu",
+        optimizer=OptimizerSpec(learning_rate=1e-3),
+        tuning=tuning or Tuning(),
+    )
