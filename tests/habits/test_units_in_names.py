@@ -19,6 +19,7 @@ UNITS = (
     "flop",
     "flop_per_s",
     "flop_per_step",
+    "flop_per_token",
     "fraction",
     "hours",
     "mhz",
