@@ -39,6 +39,7 @@ LESSONS = (
     LessonEntry(name="pipeline", summary="every schedule with its bubbles and what is in flight"),
     LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),
     LessonEntry(name="tree", summary="trees, halving-doubling, nodes first, all-to-all; when a ring beats a tree"),
+    LessonEntry(name="precision", summary="bf16, fp16 and fp8 bit by bit: underflow, loss scaling, master weights"),
 )
 
 

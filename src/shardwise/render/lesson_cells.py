@@ -11,6 +11,9 @@ from shardwise.units import (
     format_seconds,
 )
 
+SMALL, LARGE = 1e-3, 1e9
+"""Between them a number is written with 6 digits."""
+
 
 def cell_text(value: Cell, unit: Unit) -> str:
     """One cell.
@@ -48,7 +51,10 @@ def is_number_column(table: LessonTable, index: int) -> bool:
 
 
 def _plain(value: float) -> str:
-    return f"{int(value):,}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.6g}"
+    """Whole numbers whole, others with 6 digits, very small and very large ones with 3."""
+    if float(value).is_integer() and abs(value) < LARGE:
+        return f"{int(value):,}"
+    return f"{value:.6g}" if SMALL <= abs(value) < LARGE else f"{value:.3g}"
 
 
 def _percent(value: float) -> str:

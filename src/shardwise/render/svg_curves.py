@@ -30,9 +30,17 @@ class _Axis:
 
     def ticks(self) -> list[float]:
         if self.is_log:
-            stride = max(1, ceil((self.high - self.low) / 8))
-            return [10.0**power for power in range(int(self.low), int(self.high) + 1, stride)]
-        return [self.low + (self.high - self.low) * index / NUM_TICKS for index in range(NUM_TICKS + 1)]
+            decades = max(1, ceil((self.high - self.low) / 8))
+            return [10.0**power for power in range(int(self.low), int(self.high) + 1, decades)]
+        stride = _round_stride((self.high - self.low) / NUM_TICKS)
+        first = ceil(self.low / stride)
+        return [stride * index for index in range(first, floor(self.high / stride + 1e-9) + 1)]
+
+
+def _round_stride(rough: float) -> float:
+    """The next larger of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** floor(log10(rough))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
 
 def curves_drawing(picture: CurvePicture) -> Drawing:
