@@ -1,0 +1,387 @@
+"""Looks for settings that make a run fail, hang or crawl, before it starts. Every finding says what to type instead.
+
+A rule is a function of the plan and of what is here; it starts no process and imports no torch.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.launch.surroundings import Surroundings
+from shardwise.plan import Plan
+from shardwise.units import GIB, MIB, format_gb, format_gib
+
+__all__ = ["RULES", "LintFinding", "lint"]
+
+Severity = Literal["error", "warning", "note"]
+ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+OFF = frozenset({"0", "false", "no", "off"})
+MIN_SHARED_MEMORY_BYTES = 1 * GIB
+"""NCCL moves data between the processes of a host through /dev/shm; containers get 64 MiB unless told otherwise."""
+MIN_LOCKED_BYTES = 64 * MIB
+MIN_OPEN_FILES = 4096
+CHECKPOINT_BYTES_PER_PARAM = 12
+"""fp32 weights and two fp32 moments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFinding:
+    """One thing about the surroundings that will be felt."""
+
+    rule: str
+    severity: Severity
+    """``error``: the run cannot work; ``warning``: it will be slow or may hang; ``note``: good to know."""
+    claim: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a rule looks at."""
+
+    plan: Plan
+    here: Surroundings
+    is_on_gpu: bool
+
+    def variable(self, name: str) -> str:
+        """An environment variable; empty when it is not set."""
+        return self.here.variables.get(name, "")
+
+    @property
+    def num_local_ranks(self) -> int:
+        """Processes of this machine."""
+        return self.plan.layout.world_size // self.plan.cluster.num_nodes
+
+    @property
+    def divides_states(self) -> bool:
+        """Whether parameters are gathered and gradients scattered while other things compute."""
+        return self.plan.layout.state_shard_size > 1 and self.plan.layout.zero_stage >= 2
+
+    def torch_before(self, *wanted: int) -> bool:
+        """Whether the installed torch is older than a version; false where there is none."""
+        installed = version_numbers(self.here.versions.get("torch", ""))
+        return bool(installed) and installed < wanted
+
+
+Rule = Callable[[Case], Iterator[LintFinding]]
+
+
+def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool) -> tuple[LintFinding, ...]:
+    """Findings about running a plan here, gravest first."""
+    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu)
+    found = [finding for rule in RULES for finding in rule(case)]
+    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """``2.11.0+cu130`` as ``(2, 11, 0)``; empty for what is no version."""
+    parts = text.partition("+")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def torch_is_there(case: Case) -> Iterator[LintFinding]:
+    """torch 2.9 is the oldest with every interface that is used."""
+    if "torch" not in case.here.versions:
+        yield LintFinding(
+            rule="torch-missing",
+            severity="error",
+            claim="torch is not installed",
+            fix="pip install 'shardwise[train]'",
+        )
+    elif case.torch_before(2, 9):
+        yield LintFinding(
+            rule="torch-old",
+            severity="error",
+            claim=f"torch {case.here.versions['torch']} is older than 2.9",
+            fix="pip install -U torch",
+        )
+
+
+def devices_are_there(case: Case) -> Iterator[LintFinding]:
+    """One GPU for every process."""
+    if not case.is_on_gpu or case.here.num_gpus >= case.num_local_ranks:
+        return
+    visible = case.variable("CUDA_VISIBLE_DEVICES")
+    why = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
+    yield LintFinding(
+        rule="gpus-missing",
+        severity="error",
+        claim=f"{case.num_local_ranks} processes want a GPU each, and {case.here.num_gpus} can be seen{why}",
+        fix="unset CUDA_VISIBLE_DEVICES, or plan for fewer GPUs",
+    )
+
+
+def processes_fit_the_cores(case: Case) -> Iterator[LintFinding]:
+    """Every process starts OMP_NUM_THREADS threads; more threads than cores wait for each other."""
+    text = case.variable("OMP_NUM_THREADS")
+    num_threads = int(text) if text.isdigit() else 0
+    if num_threads * case.num_local_ranks > case.here.num_cores and num_threads > 1:
+        best = max(1, case.here.num_cores // case.num_local_ranks)
+        yield LintFinding(
+            rule="threads",
+            severity="warning",
+            claim=f"{case.num_local_ranks} processes of {num_threads} threads share {case.here.num_cores} cores",
+            fix=f"export OMP_NUM_THREADS={best}",
+        )
+
+
+def rendezvous_can_restart(case: Case) -> Iterator[LintFinding]:
+    """A store shared with the agent keeps keys of dead workers: restarted ones hang (pytorch/pytorch#135712)."""
+    if case.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").lower() in OFF:
+        yield LintFinding(
+            rule="rendezvous-store",
+            severity="warning",
+            claim="TORCH_DISABLE_SHARE_RDZV_TCP_STORE is off: workers that torchrun restarts may hang or crash",
+            fix="export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+        )
+
+
+def nodes_can_meet(case: Case) -> Iterator[LintFinding]:
+    """Where the processes of several machines find each other."""
+    if case.plan.cluster.num_nodes == 1:
+        return
+    address = case.variable("MASTER_ADDR")
+    if address in ("localhost", "127.0.0.1", "::1"):
+        yield LintFinding(
+            rule="rendezvous-address",
+            severity="error",
+            claim=f"MASTER_ADDR={address} means another machine on each of {case.plan.cluster.num_nodes} nodes",
+            fix="export MASTER_ADDR=<name of the first node>",
+        )
+    if case.here.host_address.startswith("127."):
+        yield LintFinding(
+            rule="host-name",
+            severity="warning",
+            claim=f"this machine's name resolves to {case.here.host_address}, which gloo would tell to other machines",
+            fix="export GLOO_SOCKET_IFNAME=<the interface of the cluster network>, or correct /etc/hosts",
+        )
+    if case.variable("NCCL_IB_DISABLE") == "1":
+        yield LintFinding(
+            rule="infiniband-off",
+            severity="warning",
+            claim="NCCL_IB_DISABLE=1: traffic between nodes goes through TCP",
+            fix="unset NCCL_IB_DISABLE",
+        )
+    locked = case.here.max_locked_bytes
+    if case.is_on_gpu and locked is not None and locked < MIN_LOCKED_BYTES:
+        yield LintFinding(
+            rule="locked-memory",
+            severity="warning",
+            claim=f"only {format_gib(locked)} may be locked in memory; InfiniBand registers its buffers there",
+            fix="ulimit -l unlimited",
+        )
+
+
+def interfaces_exist(case: Case) -> Iterator[LintFinding]:
+    """Named network interfaces must be there; NCCL takes prefixes, exclusions and exact names."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        wanted = case.variable(name)
+        if not wanted or wanted.startswith("^") or not case.here.interfaces:
+            continue
+        prefixes = [part.strip().removeprefix("=") for part in wanted.split(",") if part.strip()]
+        if not any(known.startswith(prefix) for prefix in prefixes for known in case.here.interfaces):
+            yield LintFinding(
+                rule="interface-missing",
+                severity="error",
+                claim=f"{name}={wanted}, but the interfaces here are {', '.join(case.here.interfaces)}",
+                fix=f"export {name}={next((i for i in case.here.interfaces if i != 'lo'), 'lo')}",
+            )
+
+
+def work_queues_fit_the_layout(case: Case) -> Iterator[LintFinding]:
+    """How many hardware queues a process has decides what may overlap.
+
+    With one queue, work starts in the order it was issued: Megatron's tensor parallelism wants that, and FSDP2's
+    reduce-scatters then run after the computation they should hide behind (verl-omni#421; torchtitan#1147 and #4508
+    recommend as many as there are streams).
+    """
+    if not case.is_on_gpu:
+        return
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    if case.variable(name) == "1" and (case.divides_states or case.plan.layout.pp > 1):
+        yield LintFinding(
+            rule="max-connections",
+            severity="warning",
+            claim=f"{name}=1 makes reduce-scatters and transfers wait for computation "
+            f"(dp_shard={case.plan.layout.dp_shard}, pp={case.plan.layout.pp})",
+            fix="export CUDA_DEVICE_MAX_CONNECTIONS=32"
+            if case.plan.layout.tp > 1
+            else "unset CUDA_DEVICE_MAX_CONNECTIONS",
+        )
+
+
+def allocator_is_set_once(case: Case) -> Iterator[LintFinding]:
+    """The settings of the caching allocator, and contradictions in them."""
+    if not case.is_on_gpu:
+        return
+    general, cuda = case.variable("PYTORCH_ALLOC_CONF"), case.variable("PYTORCH_CUDA_ALLOC_CONF")
+    if general and cuda and general != cuda:
+        yield LintFinding(
+            rule="allocator-twice",
+            severity="warning",
+            claim=f"PYTORCH_ALLOC_CONF={general} and PYTORCH_CUDA_ALLOC_CONF={cuda} differ, and only one is read",
+            fix="unset PYTORCH_CUDA_ALLOC_CONF",
+        )
+    both = f"{general},{cuda}".lower()
+    if "expandable_segments:true" in both and "cudamallocasync" in both:
+        yield LintFinding(
+            rule="allocator-backend",
+            severity="warning",
+            claim="expandable segments are a feature of torch's own allocator, and cudaMallocAsync replaces it",
+            fix="export PYTORCH_ALLOC_CONF=expandable_segments:True",
+        )
+    if "expandable_segments:false" in both:
+        yield LintFinding(
+            rule="fragmentation",
+            severity="note",
+            claim="expandable segments are off: blocks freed by tensors of other sizes cannot be joined",
+            fix="export PYTORCH_ALLOC_CONF=expandable_segments:True",
+        )
+    if case.variable("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        yield LintFinding(
+            rule="allocator-off",
+            severity="warning",
+            claim="PYTORCH_NO_CUDA_MEMORY_CACHING asks the driver for every tensor, which stops the GPU each time",
+            fix="unset PYTORCH_NO_CUDA_MEMORY_CACHING",
+        )
+
+
+def nothing_slows_on_purpose(case: Case) -> Iterator[LintFinding]:
+    """Settings for looking at a fault that were left on."""
+    slow = (
+        ("CUDA_LAUNCH_BLOCKING", "every kernel is waited for"),
+        ("NCCL_P2P_DISABLE", "GPUs of a host talk through host memory instead of NVLink"),
+        ("NCCL_SHM_DISABLE", "GPUs of a host talk through the network"),
+    )
+    for name, effect in slow:
+        if case.is_on_gpu and case.variable(name) == "1":
+            yield LintFinding(rule="left-on", severity="warning", claim=f"{name}=1: {effect}", fix=f"unset {name}")
+    if case.variable("TORCH_DISTRIBUTED_DEBUG").upper() == "DETAIL":
+        yield LintFinding(
+            rule="left-on",
+            severity="warning",
+            claim="TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective among all ranks before it runs",
+            fix="unset TORCH_DISTRIBUTED_DEBUG",
+        )
+    disabled = [name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if case.variable(name) == "1"]
+    if disabled and case.plan.recipe.compile:
+        yield LintFinding(
+            rule="compile-off",
+            severity="warning",
+            claim=f"{disabled[0]}=1, but the plan compiles and was predicted so",
+            fix=f"unset {disabled[0]}",
+        )
+
+
+def hangs_are_noticed(case: Case) -> Iterator[LintFinding]:
+    """NCCL's watchdog ends ranks whose collectives time out, unless it was told not to."""
+    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+    off = next((name for name in names if case.variable(name) == "0"), None)
+    if case.is_on_gpu and off is not None:
+        yield LintFinding(
+            rule="watchdog-off",
+            severity="warning",
+            claim=f"{off}=0: a collective that times out would hang for ever",
+            fix=f"unset {off}",
+        )
+
+
+def the_host_has_room(case: Case) -> Iterator[LintFinding]:
+    """Shared memory, open files and disk."""
+    shared = case.here.shared_memory_bytes
+    if case.is_on_gpu and case.num_local_ranks > 1 and shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
+        yield LintFinding(
+            rule="shared-memory",
+            severity="warning",
+            claim=f"/dev/shm has {format_gib(shared)}; NCCL needs it between the GPUs of a host",
+            fix="start the container with --shm-size=16g or --ipc=host",
+        )
+    files = case.here.max_open_files
+    if files is not None and files < min(MIN_OPEN_FILES, 64 * case.plan.layout.world_size):
+        yield LintFinding(
+            rule="open-files",
+            severity="warning",
+            claim=f"only {files} files may be open, and every rank keeps connections to {case.plan.layout.world_size}",
+            fix=f"ulimit -n {MIN_OPEN_FILES}",
+        )
+    needed = CHECKPOINT_BYTES_PER_PARAM * case.plan.model.num_params
+    free = case.here.free_disk_bytes
+    if free is not None and free < needed:
+        yield LintFinding(
+            rule="disk",
+            severity="warning",
+            claim=f"one checkpoint takes {format_gb(needed)}, and {format_gb(free)} are free where the run is written",
+            fix="write the run to a larger disk",
+        )
+
+
+def the_compiler_is_there(case: Case) -> Iterator[LintFinding]:
+    """torch.compile writes Triton for GPUs and C++ for processors."""
+    if not case.plan.recipe.compile:
+        return
+    if case.is_on_gpu and "torch" in case.here.versions and "triton" not in case.here.versions:
+        yield LintFinding(
+            rule="triton-missing",
+            severity="error",
+            claim="the plan compiles, and triton, which compiled code is written in, is not installed",
+            fix="pip install triton, or set compile to false in the plan",
+        )
+    if not case.here.has_compiler:
+        yield LintFinding(
+            rule="compiler-missing",
+            severity="error" if not case.is_on_gpu else "warning",
+            claim="the plan compiles, and there is no C++ compiler on PATH",
+            fix="apt-get install g++, or set compile to false in the plan",
+        )
+
+
+def versions_go_together(case: Case) -> Iterator[LintFinding]:
+    """Pairs that are known to fail together."""
+    layout, versions = case.plan.layout, case.here.versions
+    if not case.is_on_gpu and layout.schedule in ("zbv", "dualpipev") and layout.pp > 1 and case.torch_before(2, 12):
+        # Seen with 2.11 and not with 2.13: stages of one rank send to themselves, which gloo refused.
+        yield LintFinding(
+            rule="schedule-on-gloo",
+            severity="error",
+            claim=f"{layout.schedule} sends from a rank to itself, which gloo of torch {versions['torch']} cannot",
+            fix="pip install -U torch, or set schedule to interleaved",
+        )
+    transformers = version_numbers(versions.get("transformers", ""))
+    if transformers and transformers < (5,):
+        yield LintFinding(
+            rule="transformers-old",
+            severity="error",
+            claim=f"transformers {versions['transformers']} is older than 5, whose model code the runtime reads",
+            fix="pip install 'transformers>=5'",
+        )
+    if case.plan.recipe.adapter != "none" and "peft" not in versions:
+        yield LintFinding(
+            rule="peft-missing",
+            severity="error",
+            claim="adapters need peft, which is not installed",
+            fix="pip install peft",
+        )
+    if case.is_on_gpu and versions.get("torch", "").endswith("+cpu"):
+        yield LintFinding(
+            rule="torch-cpu",
+            severity="error",
+            claim=f"torch {versions['torch']} was built without CUDA",
+            fix="install a CUDA build of torch, or run on processors",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    torch_is_there,
+    versions_go_together,
+    devices_are_there,
+    nodes_can_meet,
+    interfaces_exist,
+    rendezvous_can_restart,
+    work_queues_fit_the_layout,
+    allocator_is_set_once,
+    hangs_are_noticed,
+    nothing_slows_on_purpose,
+    processes_fit_the_cores,
+    the_host_has_room,
+    the_compiler_is_there,
+)

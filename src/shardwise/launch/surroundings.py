@@ -1,0 +1,101 @@
+"""What a run will find where it starts: variables, versions, devices, limits, network."""
+
+import os
+import resource
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from shardwise.units import Bytes
+
+__all__ = ["Surroundings", "read_surroundings"]
+
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
+COMPILERS = ("c++", "g++", "clang++")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The machine and the shell a run is started from."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the packages that training uses, those that are installed."""
+    num_cores: int = 1
+    num_gpus: int = 0
+    """Devices this process may use: those of the machine that ``CUDA_VISIBLE_DEVICES`` leaves."""
+    shared_memory_bytes: Bytes | None = None
+    """Size of ``/dev/shm``; ``None`` where there is none."""
+    free_disk_bytes: Bytes | None = None
+    """Where the run folder will be."""
+    max_open_files: int | None = None
+    max_locked_bytes: Bytes | None = None
+    """``None`` means without limit."""
+    interfaces: tuple[str, ...] = ()
+    host_address: str = ""
+    """What this machine's own name resolves to; empty when it does not."""
+    has_compiler: bool = True
+
+
+def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:
+    """What is here now."""
+    variables = dict(os.environ)
+    return Surroundings(
+        variables=variables,
+        versions=_versions(),
+        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        num_gpus=_num_gpus(variables),
+        shared_memory_bytes=_total_bytes(Path("/dev/shm")),
+        free_disk_bytes=_free_bytes(run_folder),
+        max_open_files=_limit(resource.RLIMIT_NOFILE),
+        max_locked_bytes=_limit(resource.RLIMIT_MEMLOCK),
+        interfaces=tuple(name for _, name in socket.if_nameindex()),
+        host_address=_host_address(),
+        has_compiler=any(shutil.which(name) for name in (*COMPILERS, variables.get("CXX", "c++"))),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _num_gpus(variables: Mapping[str, str]) -> int:
+    """By device files, so that neither torch nor a driver tool is asked."""
+    num_devices = len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return num_devices
+    return min(num_devices, len([part for part in visible.split(",") if part.strip() not in ("", "-1")]))
+
+
+def _total_bytes(path: Path) -> Bytes | None:
+    return shutil.disk_usage(path).total if path.is_dir() else None
+
+
+def _free_bytes(path: Path) -> Bytes:
+    """Of the nearest folder that exists."""
+    folder = path.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _limit(kind: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _host_address() -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
