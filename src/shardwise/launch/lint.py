@@ -294,7 +294,7 @@ def the_host_has_room(case: Case) -> Iterator[LintFinding]:
             rule="shared-memory",
             severity="warning",
             claim=f"/dev/shm has {format_gib(shared)}; NCCL needs it between the GPUs of a host",
-            fix="start the container with --shm-size=16g or --ipc=host",
+            fix="start the container with more shared memory, such as 16 GiB",
         )
     files = case.here.max_open_files
     if files is not None and files < min(MIN_OPEN_FILES, 64 * case.plan.layout.world_size):
