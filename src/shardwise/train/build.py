@@ -16,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import is_replicated, set_prefetch, shard_units
+from shardwise.train.decoder.blocks import Block
 from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.initialise import initialise
@@ -79,8 +81,7 @@ def _divided(decoder: Decoder, job: Job, mesh: Mesh, device: torch.device) -> nn
     blocks = list(decoder.blocks())
     recompute_blocks(blocks, job.recipe)
     if job.recipe.compile:
-        for block in blocks:
-            block.forward = torch.compile(block.forward, dynamic=False)
+        compile_blocks(blocks)
     if needs_ddp(job):
         for _ in _filled(decoder, job, device):
             pass
@@ -88,6 +89,14 @@ def _divided(decoder: Decoder, job: Job, mesh: Mesh, device: torch.device) -> nn
     shard_units(_filled(decoder, job, device), decoder, job=job, mesh=mesh)
     set_prefetch(blocks, job.tuning)
     return decoder
+
+
+def compile_blocks(blocks: list[nn.Module]) -> None:
+    """Compile what a block computes, not the hooks around it; of a block with experts, whose sizes vary, attention."""
+    for block in blocks:
+        is_moe = isinstance(block, Block) and isinstance(block.mlp, MoeFeedForward)
+        part = block.self_attn if is_moe else block
+        part.forward = torch.compile(part.forward, dynamic=False)
 
 
 def needs_ddp(job: Job) -> bool:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,9 +34,14 @@ def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
 
 
 def _checkpointed(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:
-    if not is_selective:
-        return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
-    return partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False, context_fn=_selective_contexts)
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if is_selective:
+        options["context_fn"] = _selective_contexts
+
+    def run(*arguments: Any) -> Any:
+        return checkpoint(forward, *arguments, **options)
+
+    return run
 
 
 def _selective_contexts() -> Any:

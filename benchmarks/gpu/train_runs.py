@@ -1,0 +1,184 @@
+"""Train many configurations in one set of processes and write one JSON line for each.
+
+    PYTHONPATH=src python -m torch.distributed.run --standalone --nproc-per-node 4 benchmarks/gpu/train_runs.py \
+        --suite smoke --out results.jsonl
+
+A configuration that fails is written with its error and ends the processes, because the other ranks may wait in a
+collective; started again with the same ``--out``, the script goes on behind it. ``--device cpu --tiny`` tries the logic
+without a GPU.
+"""
+
+import argparse
+import gc
+import json
+import os
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from train_suites import SUITES, TINY, TrainRun
+
+from shardwise.launch.request import TrainRequest, make_job
+from shardwise.plan_file import read_plan
+from shardwise.predict import predict
+from shardwise.rules import find_refusals
+from shardwise.train.job import DataSpec, Job
+from shardwise.train.worker import run_job
+
+COLLECTIVE_TIMEOUT = timedelta(seconds=60)
+
+
+@dataclass
+class Measured:
+    """What one configuration did."""
+
+    losses: list[float] = field(default_factory=list)
+    step_s: float = 0.0
+    first_step_s: float = 0.0
+    tokens_per_s_per_gpu: float = 0.0
+    mfu_fraction: float | None = None
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    wall_s: float = 0.0
+
+
+def job_of(run: TrainRun, arguments: argparse.Namespace) -> tuple[Job, dict[str, object]]:
+    """The job, and what the planner says about it."""
+    document = run.plan(gpu=arguments.gpu, world_size=dist.get_world_size(), is_tiny=arguments.tiny)
+    plan = read_plan(document)
+    prediction = predict(plan)
+    request = TrainRequest(
+        num_steps=arguments.steps or run.num_steps,
+        device=arguments.device,
+        tuning=run.tuning,
+        data=DataSpec(source="synthetic"),
+    )
+    job = make_job(plan, request, prediction=prediction, run_folder=tempfile.mkdtemp(prefix="shardwise-run-"))
+    said = {
+        "step_s": prediction.time.step_s,
+        "peak_allocated_bytes": prediction.memory.worst.peak_allocated_bytes,
+        "refusals": [refusal.message for refusal in find_refusals(plan)],
+    }
+    return job, {"plan": document, "predicted": said}
+
+
+def measure(job: Job, device: torch.device) -> Measured:
+    """Train a job and read its records."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    trainer, records = run_job(job, device=device)
+    del trainer
+    steady = records[3:] or records
+    step_s = median(record.step_s for record in steady)
+    peaks = torch.tensor(
+        [max(r.peak_allocated_bytes for r in records), max(r.peak_reserved_bytes for r in records)], device=device
+    )
+    dist.all_reduce(peaks, op=dist.ReduceOp.MAX)
+    return Measured(
+        losses=[record.loss for record in records],
+        step_s=step_s,
+        first_step_s=records[0].step_s,
+        tokens_per_s_per_gpu=job.tokens_per_step / step_s / job.layout.world_size,
+        mfu_fraction=median(record.mfu_fraction or 0.0 for record in steady),
+        peak_allocated_bytes=int(peaks[0]),
+        peak_reserved_bytes=int(peaks[1]),
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def forget(device: torch.device) -> None:
+    """Free what the last configuration left."""
+    torch._dynamo.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def names_done(out: Path) -> set[str]:
+    """Configurations that are in the file already."""
+    if not out.exists():
+        return set()
+    return {json.loads(line)["name"] for line in out.read_text(encoding="utf-8").splitlines() if line.strip()}
+
+
+def write_line(out: Path, line: dict[str, object]) -> None:
+    """Append one result; rank 0's, or that of the rank that failed first."""
+    with out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def run_one(run: TrainRun, arguments: argparse.Namespace, device: torch.device) -> bool:
+    """Measure one configuration; False when it failed and the processes have to end."""
+    line: dict[str, object] = {"name": run.name, "tuning": asdict(run.tuning), "device": device_name(device)}
+    try:
+        job, said = job_of(run, arguments)
+        line.update(said)
+        line["measured"] = asdict(measure(job, device))
+    except (Exception, torch.OutOfMemoryError) as error:  # noqa: BLE001 - a failed run is a result
+        line["error"] = f"{type(error).__name__}: {error}"[:1500]
+        line["where"] = traceback.format_exc()[-2500:]
+        if run.name not in names_done(arguments.out):
+            write_line(arguments.out, line)
+        return False
+    if dist.get_rank() == 0:
+        write_line(arguments.out, line)
+        measured = line["measured"]
+        print(
+            f"{run.name:40s} {measured['tokens_per_s_per_gpu']:9.0f} tokens/s/GPU "  # type: ignore[index]
+            f"{measured['peak_allocated_bytes'] / 2**30:6.2f} GiB  loss {measured['losses'][-1]:.4f} "  # type: ignore[index]
+            f"{measured['wall_s']:.1f} s",
+            flush=True,
+        )  # type: ignore[index]
+    return True
+
+
+def device_name(device: torch.device) -> str:
+    """What this ran on."""
+    return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}" if device.type == "cuda" else "cpu"
+
+
+def main() -> int:
+    """Measure every configuration of the suite that is not in the file yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", choices=sorted(SUITES), default="smoke")
+    parser.add_argument("--only", help="comma-separated names")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--gpu", default="h100-sxm")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--deadline", type=float, default=0.0, help="seconds since the epoch")
+    arguments = parser.parse_args()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if arguments.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    done = names_done(arguments.out)
+    only = set(arguments.only.split(",")) if arguments.only else None
+    dist.barrier()
+    for run in SUITES[arguments.suite]:
+        if run.name in done or (only is not None and run.name not in only):
+            continue
+        late = torch.tensor(float(arguments.deadline and time.time() > arguments.deadline), device=device)
+        dist.all_reduce(late, op=dist.ReduceOp.MAX)
+        if late.item():
+            break
+        chosen = replace(run, model=TINY[run.model]) if arguments.tiny else run
+        if not run_one(chosen, arguments, device):
+            os._exit(17)
+        forget(device)
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

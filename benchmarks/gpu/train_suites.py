@@ -1,0 +1,140 @@
+"""The training configurations that are measured: models, layouts and recipes, by suite."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.train.job import Tuning
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 131072,
+    "vocab_size": 128256,
+    "num_key_value_heads": 8,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "1b": {
+        **LLAMA,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "head_dim": 64,
+    },
+    "3b": {
+        **LLAMA,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "head_dim": 128,
+    },
+    "8b": {
+        **LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+    },
+    "moe": {
+        **LLAMA,
+        "model_type": "mixtral",
+        "hidden_size": 2048,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "head_dim": 128,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+    },
+}
+TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "moe": "tiny-moe"}
+MODELS["tiny"] = {
+    **MODELS["1b"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "head_dim": 8,
+    "vocab_size": 256,
+}
+MODELS["tiny-moe"] = {**MODELS["tiny"], "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """One configuration."""
+
+    name: str
+    model: str = "1b"
+    layout: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
+    num_steps: int = 8
+    num_microbatches: int = 1
+
+    def plan(self, *, gpu: str, world_size: int, is_tiny: bool) -> dict[str, object]:
+        """The configuration as a plan file; dp_shard takes the GPUs the layout leaves over."""
+        layout = dict(self.layout)
+        divided = 1
+        for axis in ("dp_replicate", "tp", "cp", "pp"):
+            divided *= layout.get(axis, 1)
+        layout.setdefault("dp_shard", world_size // divided)
+        recipe: dict[str, Any] = {
+            "seq_len": 4096,
+            "micro_batch_size": 1,
+            "precision": "bf16-mixed",
+            "compile": False,
+            **self.recipe,
+        }
+        if is_tiny:
+            recipe.update(seq_len=64, precision="fp32")
+        copies = layout["dp_shard"] * layout.get("dp_replicate", 1)
+        recipe["global_batch_size"] = self.num_microbatches * recipe["micro_batch_size"] * copies
+        return {"model": MODELS[self.model], "cluster": f"{world_size}x{gpu}", "recipe": recipe, "layout": layout}
+
+
+SEQUENCE = {"tp": 2, "sequence_parallel": True}
+
+SMOKE = (
+    TrainRun("fsdp", recipe={"micro_batch_size": 2}),
+    TrainRun("fsdp compile", recipe={"micro_batch_size": 2, "compile": True}),
+    TrainRun("zero 0, replicated", layout={"zero_stage": 0}),
+    TrainRun("ddp bf16", layout={"zero_stage": 0}, recipe={"precision": "bf16"}),
+    TrainRun("zero 1", layout={"zero_stage": 1}, num_microbatches=2),
+    TrainRun("zero 2", layout={"zero_stage": 2}, num_microbatches=2),
+    TrainRun("fsdp x2 micro-batches", num_microbatches=2),
+    TrainRun("hsdp", layout={"dp_replicate": 2}),
+    TrainRun("tp2 fsdp2", layout={"tp": 2}),
+    TrainRun("tp2 sp fsdp2", layout=SEQUENCE),
+    TrainRun("tp2 sp fsdp2 compile", layout=SEQUENCE, recipe={"compile": True}),
+    TrainRun("tp4 sp", layout={"tp": 4, "sequence_parallel": True}),
+    TrainRun("cp2 fsdp2", layout={"cp": 2}),
+    TrainRun("cp2 fsdp2 compile", layout={"cp": 2}, recipe={"compile": True}),
+    TrainRun("cp4", layout={"cp": 4}, recipe={"seq_len": 8192}),
+    TrainRun("pp2 fsdp2", layout={"pp": 2}, num_microbatches=4),
+    TrainRun("pp4", layout={"pp": 4}, num_microbatches=8),
+    TrainRun("pp2 interleaved", layout={"pp": 2, "vpp": 2, "schedule": "interleaved"}, num_microbatches=4),
+    TrainRun("pp2 zb-h1", layout={"pp": 2, "schedule": "zb-h1"}, num_microbatches=4),
+    TrainRun("pp2 zbv", layout={"pp": 2, "schedule": "zbv"}, num_microbatches=4),
+    TrainRun("pp2 dualpipev", layout={"pp": 2, "schedule": "dualpipev"}, num_microbatches=4),
+    TrainRun("pp2 tp2 sp", layout={"pp": 2, **SEQUENCE}, num_microbatches=4),
+    TrainRun("full recompute", recipe={"recompute": "full", "micro_batch_size": 4}),
+    TrainRun("full recompute compile", recipe={"recompute": "full", "micro_batch_size": 4, "compile": True}),
+    TrainRun("selective recompute", recipe={"recompute": "selective", "micro_batch_size": 2}),
+    TrainRun("selective recompute compile", recipe={"recompute": "selective", "micro_batch_size": 2, "compile": True}),
+    TrainRun("offload parameters", recipe={"offload": "parameters"}, num_steps=5),
+    TrainRun("moe fsdp", model="moe"),
+    TrainRun("moe ep4", model="moe", layout={"ep": 4}),
+    TrainRun("moe ep2 fsdp", model="moe", layout={"ep": 2}),
+    TrainRun("moe ep2 tp2", model="moe", layout={"ep": 2, **SEQUENCE}),
+    TrainRun("prefetch 2", tuning=Tuning(num_forward_prefetch=2, num_backward_prefetch=2)),
+    TrainRun("bf16 reduce", tuning=Tuning(reduce_dtype="bf16")),
+)
+SUITES: dict[str, tuple[TrainRun, ...]] = {"smoke": SMOKE}
