@@ -1,8 +1,8 @@
 """Runs a chapter of the story: its Python blocks in one namespace, their output beside what the page shows.
 
 A chapter is Markdown. Every Python block is run in order; what it prints is the text block that follows it.
-``picture(name, svg)`` is what a block calls to draw: the file ``pictures/NAME.svg``. Numbers stand in blocks and
-outputs; prose may only repeat them.
+Two functions are given to the blocks: ``picture(name, svg)`` draws the file ``pictures/NAME.svg``, and ``show(table)``
+prints a table of a lesson. Numbers stand in blocks and outputs; prose may only repeat them.
 """
 
 import contextlib
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from habits.source_tree import ROOT
+from shardwise.render.terminal import TextStyle, page_text
+from shardwise.render.text_lesson import table_parts
+from shardwise.simulate.lesson import LessonTable
 
 STORY = ROOT / "docs" / "story"
 PICTURES = STORY / "pictures"
@@ -43,7 +46,7 @@ def chapter_paths() -> list[Path]:
 def run_chapter(text: str) -> Chapter:
     """Run every block of a page."""
     pictures: dict[str, str] = {}
-    namespace: dict[str, object] = {"__name__": "__story__", "picture": pictures.__setitem__}
+    namespace: dict[str, object] = {"__name__": "__story__", "picture": pictures.__setitem__, "show": show}
     parts: list[str] = []
     end = 0
     for block in BLOCK.finditer(text):
@@ -52,6 +55,11 @@ def run_chapter(text: str) -> Chapter:
         end = block.end()
     parts.append(text[end:])
     return Chapter(text="".join(parts), pictures=tuple(pictures.items()))
+
+
+def show(table: LessonTable) -> None:
+    """Print a table of a lesson."""
+    print(page_text(table_parts(table), style=TextStyle(width=100)), end="")
 
 
 def _printed(code: str, namespace: dict[str, object]) -> str:
