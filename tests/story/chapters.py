@@ -8,6 +8,7 @@ prints a table of a lesson. Numbers stand in blocks and outputs; prose may only 
 import contextlib
 import io
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def run_chapter(text: str) -> Chapter:
 
 def show(table: LessonTable) -> None:
     """Print a table of a lesson."""
-    print(page_text(table_parts(table), style=TextStyle(width=100)), end="")
+    sys.stdout.write(page_text(table_parts(table), style=TextStyle(width=100)))
 
 
 def _printed(code: str, namespace: dict[str, object]) -> str:
