@@ -48,6 +48,7 @@ COUNTS = {
     "in_flight_micro_batches",
     "layers",
     "layouts_considered",
+    "layouts_evaluated",
     "layouts_feasible",
     "layouts_invalid",
     "layouts_predicted",

@@ -49,6 +49,7 @@ FOUND = SearchResult(
         layouts_invalid=53,
         layouts_too_big=29,
         layouts_slower=13,
+        layouts_evaluated=40,
         layouts_predicted=2,
         layouts_feasible=15,
         wall_s=0.125,

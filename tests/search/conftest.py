@@ -1,7 +1,9 @@
 """Questions of several shapes: dense and mixture of experts, three engines, one node and many."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from shardwise.catalog import read_cluster
@@ -9,6 +11,12 @@ from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Recipe
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.pool import Pool, lowest_choice
+from shardwise.search.probes import Probes
+from shardwise.search.space import Space
+from shardwise.search.validity import valid_candidates
 
 MakeQuestion = Callable[..., Plan]
 
@@ -33,5 +41,19 @@ def make_question() -> MakeQuestion:
             layout=Layout(),
             engine=engine,
         )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def decorated() -> Callable[..., Pool]:
+    """Every row of a question that breaks no rule, with each recompute mode and the memory it needs."""
+
+    def build(question: Plan, **bounds: object) -> Pool:
+        space = Space(question=question, bounds=SearchBounds(**bounds))
+        valid = valid_candidates(space)
+        rows = space.decorate(replace(valid.rows, offload=lowest_choice(valid.rows)))
+        counts = np.repeat(valid.num_microbatches, len(space.recomputes))
+        return Pool.of(rows, counts, MemoryEstimate(probes=Probes(question=question)))
 
     return build

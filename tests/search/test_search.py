@@ -12,6 +12,7 @@ from shardwise.families import read_model
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
+from shardwise.search.simplicity import short_variant
 
 
 def plan_8b(**asked):
@@ -142,12 +143,12 @@ def test_the_fewest_gpus_that_fit_are_used_when_asked():
     assert read_cluster(json.loads(plan.cluster.spec_json)) == plan.cluster
 
 
-def test_offload_is_searched_only_when_nothing_fits_without_it():
+def test_states_move_to_the_host_when_nothing_fits_without_it_and_the_notes_say_so():
     assert all(ranked.plan.recipe.offload == "none" for ranked in plan_8b().plans)
     result = plan_8b(model="llama-3.1-70b", recipe=Recipe(seq_len=4096, global_batch_size=16))
     assert result.plans
-    assert {ranked.plan.recipe.offload for ranked in result.plans} == {"optimizer"}
-    assert any("offload" in note for note in result.notes)
+    assert all(ranked.plan.recipe.offload != "none" for ranked in result.plans)
+    assert any("host" in note for note in result.notes)
 
 
 def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer():
@@ -228,13 +229,14 @@ def test_gathering_again_for_backward_is_a_choice_of_fsdp2_engines():
 
 def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
     """Without recomputation two sequences need 97 % of a 40 GB card and are faster than what fits safely."""
-    result = plan_8b(model="qwen2-7b", cluster="8xa100-sxm-40")
-    asked = SearchBounds(recompute=("none",), micro_batch_size=IntRange(low=2, high=2))
+    kept = SearchBounds(offload=("none",), activation_offload=False)
+    result = plan_8b(model="qwen2-7b", cluster="8xa100-sxm-40", bounds=kept)
+    asked = replace(kept, recompute=("none",), micro_batch_size=IntRange(low=2, high=2))
     pinned = plan_8b(model="qwen2-7b", cluster="8xa100-sxm-40", bounds=asked)
     fastest = min(ranked.prediction.time.step_s for ranked in pinned.plans)
     assert result.pareto[0].prediction.time.step_s <= fastest * 1.001
     assert not result.plans[0].prediction.memory.is_borderline
-    assert "recompute none, micro-batch 2" in result.plans[0].why
+    assert short_variant(result.pareto[0].plan) in result.plans[0].why
 
 
 def test_when_no_tie_fits_safely_the_note_says_so():

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from shardwise.predict.time import predict_time
-from shardwise.search.bounds import SearchBounds
+from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
-from shardwise.search.space import Space
 from shardwise.search.time_estimate import TimeEstimate
-from shardwise.search.validity import valid_candidates
 
 QUESTIONS = [
     {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "native"},
@@ -23,23 +21,25 @@ def ranks(values):
     return np.argsort(np.argsort(values))
 
 
+def estimated(question, pool):
+    estimate = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question)))
+    return estimate.step_s(pool.rows, num_microbatches=pool.num_microbatches)
+
+
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: f"{asked['model']}-{asked['engine']}")
-def test_the_estimate_ranks_like_the_prediction(make_question, asked):
+def test_the_estimate_ranks_like_the_prediction(make_question, decorated, asked):
     question = make_question(**asked)
-    valid = valid_candidates(Space(question=question, bounds=SearchBounds()))
-    estimate = TimeEstimate(probes=Probes(question=question))
-    step_s = estimate.step_s(valid.rows, num_microbatches=valid.num_microbatches)
-    sample = np.random.default_rng(11).choice(len(valid.rows), size=min(200, len(valid.rows)), replace=False)
-    predicted = np.asarray([predict_time(valid.rows.plan(int(row), question=question))[0].step_s for row in sample])
-    assert np.corrcoef(ranks(step_s[sample]), ranks(predicted))[0, 1] > 0.95
-    ratio = step_s[sample] / predicted
+    pool = decorated(question, activation_offload=False)
+    sample = np.random.default_rng(11).choice(len(pool), size=min(200, len(pool)), replace=False)
+    step_s = estimated(question, pool.take(sample))
+    predicted = np.asarray([predict_time(pool.rows.plan(int(row), question=question))[0].step_s for row in sample])
+    assert np.corrcoef(ranks(step_s), ranks(predicted))[0, 1] > 0.95
+    ratio = step_s / predicted
     assert 0.93 < np.median(ratio) < 1.07
     assert np.percentile(np.abs(ratio - 1), 90) < 0.25
 
 
-def test_no_rows_take_no_time(make_question):
+def test_no_rows_take_no_time(make_question, decorated):
     question = make_question()
-    valid = valid_candidates(Space(question=question, bounds=SearchBounds()))
-    nothing = valid.rows.take(np.zeros(len(valid.rows), dtype=np.bool_))
-    estimate = TimeEstimate(probes=Probes(question=question))
-    assert len(estimate.step_s(nothing, num_microbatches=np.zeros(0, dtype=np.int64))) == 0
+    nothing = decorated(question).take(np.zeros(0, dtype=np.int64))
+    assert len(estimated(question, nothing)) == 0

@@ -1,11 +1,15 @@
 """Rules asked once per combination of what they read give the same answer as rules asked about every row."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shardwise.errors import RecipeError
+from shardwise.rules import find_errors
 from shardwise.rules.book import RANGE_RULES, RULES, error_rules
 from shardwise.search.bounds import IntRange, SearchBounds
+from shardwise.search.candidates import OFFLOADS
 from shardwise.search.space import AXES, Space
 from shardwise.search.validity import RULE_COLUMNS, TRUE_BY_CONSTRUCTION, valid_candidates
 
@@ -26,8 +30,13 @@ def all_rows(space):
     return rows
 
 
+def identity(rows, row):
+    """A row without the ways to offload that are left to it."""
+    return tuple(int(rows.column(name)[row]) for name in rows.names if name != "offload_choices")
+
+
 def rows_as_set(rows):
-    return {tuple(int(rows.column(name)[row]) for name in rows.names) for row in range(len(rows))}
+    return {identity(rows, row) for row in range(len(rows))}
 
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: f"{asked['model']}-{asked['engine']}")
@@ -40,7 +49,7 @@ def test_projected_rules_agree_with_asking_every_rule_about_every_row(make_quest
     allowed = rows_as_set(valid_candidates(space).rows)
     for row in sample:
         plan = rows.plan(int(row), question=question)
-        key = tuple(int(rows.column(name)[row]) for name in rows.names)
+        key = identity(rows, int(row))
         broken = [rule.name for rule in rules if rule.breaks(plan)]
         assert (key in allowed) == (not broken), (plan.layout, plan.recipe.micro_batch_size, broken)
 
@@ -51,8 +60,32 @@ def test_every_error_rule_says_what_it_reads():
 
 
 def test_considered_candidates_are_either_valid_or_counted_under_a_rule(make_question):
-    found = valid_candidates(Space(question=make_question(cluster="16xh100-sxm"), bounds=SearchBounds()))
-    assert found.considered == len(found.rows) + sum(group.count for group in found.rejected)
+    space = Space(question=make_question(cluster="16xh100-sxm"), bounds=SearchBounds())
+    found = valid_candidates(space)
+    num_valid = int(space.num_decorations(found.rows).sum())
+    assert found.considered == num_valid + sum(group.count for group in found.rejected)
+
+
+@pytest.mark.parametrize("engine", ["native", "deepspeed", "torchtitan"])
+def test_ways_to_offload_are_counted_under_the_rule_they_break(make_question, engine):
+    question = make_question(model="gpt2", cluster="2xh100-sxm", engine=engine, seq_len=512, global_batch_size=4)
+    space = Space(question=question, bounds=SearchBounds(recompute=("none",), activation_offload=False))
+    found = valid_candidates(space)
+    kept = {
+        (*identity(found.rows, row), mode)
+        for row in range(len(found.rows))
+        for mode in range(len(OFFLOADS))
+        if found.rows.offload_choices[row] & (1 << mode)
+    }
+    rows, valid = all_rows(space), set()
+    for mode, name in enumerate(OFFLOADS):
+        if name not in space.offloads:
+            continue
+        asked = replace(rows, offload=np.full(len(rows), mode))
+        plans = [asked.plan(row, question=question) for row in range(len(rows))]
+        valid |= {(*identity(rows, row), mode) for row, plan in enumerate(plans) if not find_errors(plan)}
+    assert kept == valid
+    assert int(space.num_decorations(found.rows).sum()) == len(valid)
 
 
 def test_a_rejection_carries_an_example_with_numbers_and_a_fix(make_question):

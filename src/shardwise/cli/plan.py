@@ -40,6 +40,7 @@ RANGES = {
     "pp": "pipeline stages",
     "vpp": "model chunks per pipeline stage",
     "ep": "expert parallelism",
+    "expert_tp": "tensor parallelism inside each expert",
     "micro_batch_size": "sequences one rank runs at once",
 }
 """Axes that are given as a number, an interval or a list."""
@@ -51,7 +52,7 @@ NAMES = {
     "recompute": get_args(Recompute),
     "offload": get_args(Offload),
 }
-"""Choices that are given as a list of names; offload is searched only when nothing fits without it."""
+"""Choices that are given as a list of names."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,6 +170,7 @@ def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
         pp=bound("pp"),
         vpp=bound("vpp"),
         ep=bound("ep"),
+        expert_tp=bound("expert_tp"),
         micro_batch_size=bound("micro_batch_size"),
         zero_stage=None if stages is None else tuple(stage for stage in ZERO_STAGES if str(stage) in stages),
         schedule=arguments.bound_schedule,

@@ -84,7 +84,7 @@ def try_strategies(question: Plan) -> tuple[StrategyTrial, ...]:
 def _strategies(question: Plan) -> Iterator[Strategy]:
     """Data parallelism and its sharded forms first, then those that divide the model."""
     offer, world = OFFERS[question.engine], question.cluster.num_gpus
-    plain = SearchBounds(tp=ONE, cp=ONE, pp=ONE, max_predictions=FEW_PREDICTIONS)
+    plain = replace(_few(question), tp=ONE, cp=ONE, pp=ONE)
     yield Strategy(
         name="data parallel (DDP)" if world > 1 else "one GPU",
         when="while states, activations and logits of the whole model fit one GPU",
@@ -114,8 +114,16 @@ def _strategies(question: Plan) -> Iterator[Strategy]:
     yield from _model_parallel(question)
 
 
+def _few(question: Plan) -> SearchBounds:
+    """A small search that moves to the host only what the question does."""
+    recipe = question.recipe
+    return SearchBounds(
+        offload=(recipe.offload,), activation_offload=recipe.activation_offload, max_predictions=FEW_PREDICTIONS
+    )
+
+
 def _model_parallel(question: Plan) -> Iterator[Strategy]:
-    offer, few = OFFERS[question.engine], SearchBounds(max_predictions=FEW_PREDICTIONS)
+    offer, few = OFFERS[question.engine], _few(question)
     if "tp" in offer.axes and question.cluster.node.gpus_per_node > 1:
         yield Strategy(
             name="tensor parallel with data parallel",

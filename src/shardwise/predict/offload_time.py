@@ -91,7 +91,7 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     others_s = _exposed_s(backward, work, returning_s, 0.0) if rounds > 1 else 0.0
     return OffloadTime(
         copies_s=rounds * forward_s + (rounds - 1) * others_s + last_s + copy_s(context, copies.weight_bytes),
-        update_s=_update_s(trained_elements(context).shard, plan.cluster, on_drives=plan.recipe.offload == "nvme")
+        update_s=host_update_s(trained_elements(context).shard, plan.cluster, on_drives=plan.recipe.offload == "nvme")
         if plan.recipe.offload != "none"
         else 0.0,
     )
@@ -127,8 +127,10 @@ def _copy(direction: str, duration_s: Seconds) -> PassCall:
     )
 
 
-def _update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:
-    """All ranks of a node share its memory bandwidth and its drives."""
+def host_update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:
+    """The optimizer's step over a rank's shard on the host, in proportion to it.
+
+    All ranks of a node share its memory bandwidth and its drives."""
     on_node = shard * cluster.node.gpus_per_node
     host_s = cpu_adam_s(num_params=on_node, host_bandwidth_bytes_per_s=HOST_ADAM_BYTES_PER_S)
     if not on_drives:

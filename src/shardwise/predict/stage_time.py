@@ -98,16 +98,19 @@ class StageClock:
 
     def stage_time(self, stage: Stage) -> StageTime:
         """Seconds of one stage; stages that hold equal blocks take equally long."""
-        context = StageContext(plan=self._plan, stage=stage)
-        key = (
-            (stage.index == 0, stage.index == self._plan.layout.pp - 1, stage.has_embedding, stage.has_head),
-            tuple((id(layer), count) for layer, count in context.layer_runs),
-            tuple(chunk.num_layers for chunk in stage.chunks),
-        )
+        key = self.stage_key(stage)
         found = self._stages.get(key)
         if found is None:
-            found = self._stages[key] = self._time(context)
+            found = self._stages[key] = self._time(StageContext(plan=self._plan, stage=stage))
         return replace(found, stage=stage.index)
+
+    def stage_key(self, stage: Stage) -> tuple[object, ...]:
+        """Equal for stages that take equally long."""
+        return (
+            (stage.index == 0, stage.index == self._plan.layout.pp - 1, stage.has_embedding, stage.has_head),
+            tuple((id(layer), count) for layer, count in stage.layer_runs),
+            tuple(chunk.num_layers for chunk in stage.chunks),
+        )
 
     def timed_calls(self, context: StageContext) -> tuple[TimedCall, ...]:
         """Every collective of a stage with the time of one call."""

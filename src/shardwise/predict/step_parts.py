@@ -86,11 +86,16 @@ def step_parts(plan: Plan) -> StepParts:
 def _offloads(plan: Plan, stages: Sequence[Stage], clock: StageClock) -> tuple[OffloadTime, ...]:
     if plan.recipe.offload == "none" and not plan.recipe.activation_offload:
         return (OffloadTime(copies_s=0.0, update_s=0.0),) * len(stages)
-    contexts = [StageContext(plan=plan, stage=stage) for stage in stages]
-    return tuple(
-        offload_time(context, stage_work(context, clock.work_book(context), clock.timed_calls(context)))
-        for context in contexts
-    )
+    found: dict[tuple[object, ...], OffloadTime] = {}
+    times = []
+    for stage in stages:
+        key = clock.stage_key(stage)
+        if key not in found:
+            context = StageContext(plan=plan, stage=stage)
+            work = stage_work(context, clock.work_book(context), clock.timed_calls(context))
+            found[key] = offload_time(context, work)
+        times.append(found[key])
+    return tuple(times)
 
 
 def own_s(time: StageTime, offload: OffloadTime) -> Seconds:

@@ -18,6 +18,7 @@ def search_object(result: SearchResult) -> dict[str, object]:
             "layouts_invalid": result.space.layouts_invalid,
             "layouts_too_big": result.space.layouts_too_big,
             "layouts_slower": result.space.layouts_slower,
+            "layouts_evaluated": result.space.layouts_evaluated,
             "layouts_predicted": result.space.layouts_predicted,
             "wall_s": result.space.wall_s,
         },

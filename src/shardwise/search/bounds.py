@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Schedule, ZeroStage
-from shardwise.recipe import Offload, Recompute
+from shardwise.recipe import Offload, Precision, Recompute
 
 __all__ = ["IntRange", "SearchBounds", "parse_range"]
 
@@ -33,16 +33,14 @@ class IntRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchBounds:
-    """Limits of the space; ``None`` leaves an axis free.
-
-    Offload is searched only when nothing fits without it, unless it is pinned here.
-    """
+    """Limits of the space; ``None`` leaves an axis free."""
 
     tp: IntRange | None = None
     cp: IntRange | None = None
     pp: IntRange | None = None
     vpp: IntRange | None = None
     ep: IntRange | None = None
+    expert_tp: IntRange | None = None
     dp_replicate: IntRange | None = None
     dp_shard: IntRange | None = None
     micro_batch_size: IntRange | None = None
@@ -52,9 +50,13 @@ class SearchBounds:
     sequence_parallel: bool | None = None
     reshard_after_forward: bool | None = None
     offload: tuple[Offload, ...] | None = None
+    activation_offload: bool | None = None
+    """Whether saved activations move to the host; ``None`` leaves it free, or on when the recipe turns it on."""
+    precision: tuple[Precision, ...] | None = None
+    """Number formats that may be used; ``None`` for the recipe's own."""
     max_plans: int = 10
     """Ranked plans in the answer."""
-    max_predictions: int = 48
+    max_predictions: int = 20
     """Layouts that are predicted in full; the rest are compared by closed forms."""
 
 

@@ -45,7 +45,11 @@ ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Columns of equal length; ``schedule``, ``recompute`` and ``offload`` hold positions in their tables above."""
+    """Columns of equal length; ``schedule``, ``recompute`` and ``offload`` hold positions in their tables above.
+
+    The last four columns are decorations: choices of the recipe that a layout is combined with. Rows that are not
+    decorated yet stand for all of them.
+    """
 
     dp_replicate: IntColumn
     dp_shard: IntColumn
@@ -54,13 +58,19 @@ class Candidates:
     pp: IntColumn
     vpp: IntColumn
     ep: IntColumn
+    expert_tp: IntColumn
     zero_stage: IntColumn
     schedule: IntColumn
     reshard_after_forward: IntColumn
     sequence_parallel: IntColumn
     micro_batch_size: IntColumn
+    offload_choices: IntColumn
+    """Bit ``i`` is set while ``OFFLOADS[i]`` breaks no rule with the row."""
     recompute: IntColumn
+    recompute_layers: IntColumn
+    """Blocks of each stage that are recomputed; 0 for all of them."""
     offload: IntColumn
+    activation_offload: IntColumn
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -78,12 +88,16 @@ class Candidates:
     @property
     def expert_state_shard_size(self) -> IntColumn:
         """Ranks that one routed expert's states are divided over."""
-        shards: IntColumn = np.maximum(1, self.dp_shard * self.cp * self.tp // self.ep)
+        shards: IntColumn = np.maximum(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp))
         return shards
 
     def take(self, rows: Mask | IntColumn) -> "Candidates":
         """Some of the rows."""
         return Candidates(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def joined(self, other: "Candidates") -> "Candidates":
+        """These rows, then those of another."""
+        return Candidates(**{name: np.concatenate([self.column(name), other.column(name)]) for name in self.names})
 
     def column(self, name: str) -> IntColumn:
         """A column by its name."""
@@ -110,6 +124,7 @@ class Candidates:
             pp=int(self.pp[row]),
             vpp=int(self.vpp[row]),
             ep=int(self.ep[row]),
+            expert_tp=int(self.expert_tp[row]),
             schedule=SCHEDULES[int(self.schedule[row])],
             sequence_parallel=bool(self.sequence_parallel[row]),
             reshard_after_forward=bool(self.reshard_after_forward[row]),
@@ -121,7 +136,9 @@ class Candidates:
             question.recipe,
             micro_batch_size=int(self.micro_batch_size[row]),
             recompute=RECOMPUTES[int(self.recompute[row])],
+            recompute_layers=int(self.recompute_layers[row]) or None,
             offload=OFFLOADS[int(self.offload[row])],
+            activation_offload=bool(self.activation_offload[row]),
         )
         return replace(question, layout=self.layout(row), recipe=recipe)
 

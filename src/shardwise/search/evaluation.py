@@ -11,15 +11,14 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
 MEMORY_PREDICTIONS_PER_FULL = 6
-ROOMY_FRACTION = 0.85
-FAMILY = ("tp", "cp", "pp", "ep", "dp_replicate", "dp_shard")
+FAMILY = ("tp", "cp", "pp", "ep", "expert_tp", "dp_replicate", "dp_shard")
 KIND = ("schedule", "recompute", "reshard_after_forward")
 """Choices that the closed forms of the estimate may misjudge all in the same direction."""
 SAFE, BORDERLINE = 0, 1
@@ -49,9 +48,8 @@ class Evaluation:
 class Evaluator:
     """Predicts rows of one space and remembers which are known not to fit."""
 
-    def __init__(self, rows: Candidates, *, floor_bytes: FloatColumn, question: Plan) -> None:
+    def __init__(self, rows: Candidates, *, question: Plan) -> None:
         self._rows = rows
-        self._floor_bytes = floor_bytes
         self._question = question
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
         self._fitting: dict[int, Evaluated] = {}
@@ -78,8 +76,8 @@ class Evaluator:
     def walk(self, order: IntColumn, *, max_fitting: int, max_per_family: int) -> None:
         """Predict rows in ``order`` until ``max_fitting`` more of them fit, few of each set of degrees.
 
-        Rows whose memory band reaches beyond the device are counted apart: they may be the fastest of their degrees,
-        and must not keep those that are safe from being seen.
+        Rows whose memory band reaches beyond the device are counted apart, and so are ways to offload: they may be the
+        fastest of their degrees, and must not keep those that are safe or simpler from being seen.
         """
         shares: dict[Key, int] = {}
         num_fitting = num_predicted = 0
@@ -88,18 +86,19 @@ class Evaluator:
             if num_fitting >= max_fitting or num_predicted >= max_fitting * MEMORY_PREDICTIONS_PER_FULL:
                 return
             family = self._family(row)
-            if shares.get((*family, SAFE), 0) >= max_per_family:
+            host = (int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
+            if shares.get((*family, *host, SAFE), 0) >= max_per_family:
                 continue
             known = self._fitting.get(row)
             if known is None:
                 if not self._alive[row]:
                     continue
                 num_predicted += 1
-                has_room = shares.get((*family, BORDERLINE), 0) < max_per_family
+                has_room = shares.get((*family, *host, BORDERLINE), 0) < max_per_family
                 known = self._predict(row, family, takes_borderline=has_room)
                 num_fitting += known is not None
             if known is not None:
-                share = (*family, BORDERLINE if known.prediction.memory.is_borderline else SAFE)
+                share = (*family, *host, BORDERLINE if known.prediction.memory.is_borderline else SAFE)
                 shares[share] = shares.get(share, 0) + 1
 
     @property
@@ -121,14 +120,15 @@ class Evaluator:
     def _predict(self, row: int, family: Key, *, takes_borderline: bool) -> Evaluated | None:
         """A row's prediction when it fits; when it does not, everything that needs at least as much is dropped."""
         plan = self._rows.plan(row, question=self._question)
-        capacity_bytes = self._question.cluster.gpu.memory_bytes
-        # A roomy candidate is predicted in full at once; a tight one is asked for its memory first, which is cheaper.
-        prediction = predict(plan) if self._floor_bytes[row] < ROOMY_FRACTION * capacity_bytes else None
-        memory = prediction.memory if prediction else predict_memory(plan)
+        if find_errors(plan):
+            self._alive[row] = False
+            return None
+        prediction = predict(plan)
+        memory = prediction.memory
         if memory.fits_device and memory.fits_host:
-            if prediction is None and memory.is_borderline and not takes_borderline:
+            if memory.is_borderline and not takes_borderline:
                 return None
-            self._fitting[row] = Evaluated(family=family, plan=plan, prediction=prediction or predict(plan))
+            self._fitting[row] = Evaluated(family=family, plan=plan, prediction=prediction)
             return self._fitting[row]
         self._alive &= ~_at_least_as_big(self._rows, row)
         if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
@@ -139,7 +139,8 @@ class Evaluator:
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:
     """Rows that differ from one only in ways that cannot need less memory, the row itself included."""
     same: Mask = np.ones(len(rows), dtype=np.bool_)
-    for name in (*FAMILY, "vpp", "schedule", "sequence_parallel", "offload", "zero_stage", "reshard_after_forward"):
+    layout = ("vpp", "schedule", "sequence_parallel", "zero_stage", "reshard_after_forward")
+    for name in (*FAMILY, *layout, "offload", "activation_offload", "recompute_layers"):
         same &= rows.column(name) == rows.column(name)[row]
     depth = RECOMPUTE_DEPTH[rows.recompute]
     same &= rows.micro_batch_size >= rows.micro_batch_size[row]

@@ -4,6 +4,7 @@ A quantity of a stage is affine in how many blocks of each shape it holds. Askin
 one block of each shape, and multiplying by the blocks a row's stages hold, gives the figure for every row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,19 +17,33 @@ from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, Float
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 
-__all__ = ["PIPELINE_KEYS", "WATCHED_STAGES", "ProbedBatch", "Probes", "WatchedStage", "watched_index"]
+__all__ = [
+    "FIRST",
+    "FULLEST",
+    "LAST",
+    "PIPELINE_KEYS",
+    "SECOND",
+    "WATCHED_STAGES",
+    "ProbedBatch",
+    "Probes",
+    "WatchedStage",
+    "recomputed_blocks",
+    "watched_index",
+]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
-WATCHED_STAGES = 3
-"""The first stage keeps most micro-batches, the last one holds head and loss, the middle one most blocks."""
+WATCHED_STAGES = 4
+"""The first stage keeps most micro-batches, the second one almost as many with no embedding but more blocks, the
+fullest holds most blocks, and the last one holds head and loss."""
+FIRST, SECOND, FULLEST, LAST = range(WATCHED_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedStage:
     """What one of the watched stages of every row holds."""
 
-    index: int
-    """0 the first, 1 the middle, 2 the last."""
+    stage: IntColumn
+    """Which stage of its pipeline it is."""
     blocks: FloatColumn
     """``(rows, distinct block shapes)``"""
     has_embedding: IntColumn
@@ -60,8 +75,8 @@ class Probes:
         return tuple(dict.fromkeys(layer for layer, _ in self.question.model.layer_runs))
 
     def watched_stages(self, rows: Candidates) -> tuple[WatchedStage, ...]:
-        """The first, the middle and the last stage of every row."""
-        return tuple(self._watched(rows, index) for index in range(WATCHED_STAGES))
+        """The first, the second, the fullest and the last stage of every row."""
+        return tuple(self.watched(rows, index) for index in range(WATCHED_STAGES))
 
     @cached_property
     def one_more_of_each(self) -> tuple[tuple[int, ...], ...]:
@@ -70,19 +85,21 @@ class Probes:
         more = (tuple(1 + (number == extra) for number in numbers) for extra in numbers)
         return ((1,) * len(self.shapes), *more)
 
-    def _watched(self, rows: Candidates, index: int) -> WatchedStage:
+    def watched(self, rows: Candidates, watched: int) -> WatchedStage:
+        """One of the watched stages of every row."""
+
         def contents(key: Key) -> tuple[float, ...]:
-            pp, vpp, schedule = key
-            stage = self._pipeline(pp, vpp, schedule)[watched_index(pp, index)]
+            stages = self._pipeline(*key)
+            stage = stages[watched_index([stage.num_layers for stage in stages], watched)]
             counts = dict.fromkeys(self.shapes, 0)
             for chunk in stage.chunks:
                 for layer, count in chunk.layer_runs:
                     counts[layer] += count
-            return (*counts.values(), stage.has_embedding, stage.has_head)
+            return (*counts.values(), stage.index, stage.has_embedding, stage.has_head)
 
         table = rows.lookup(PIPELINE_KEYS, contents)
-        flags = table[:, -2:].astype(np.int64)
-        return WatchedStage(index=index, blocks=table[:, :-2], has_embedding=flags[:, 0], has_head=flags[:, 1])
+        index, has_embedding, has_head = table[:, -3:].astype(np.int64).T
+        return WatchedStage(stage=index, blocks=table[:, :-3], has_embedding=has_embedding, has_head=has_head)
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)
@@ -100,18 +117,24 @@ class Probes:
         layout: Layout,
         *,
         batch: ProbedBatch = ONE_SEQUENCE,
-        recompute: int | None = None,
+        recompute: tuple[int, int] | None = None,
         tables: tuple[int, int] = (1, 1),
         blocks: tuple[int, ...] | None = None,
     ) -> StageContext:
-        """A made-up stage of so many ``blocks`` of every shape (one of each), with or without embedding and head."""
+        """A made-up stage of so many ``blocks`` of every shape (one of each), with or without embedding and head.
+
+        ``recompute`` is a position in ``RECOMPUTES`` and how many blocks, 0 for all.
+        """
         asked = self.question.recipe
         recipe = replace(
             asked,
             micro_batch_size=batch.micro_batch_size,
             seq_len=batch.seq_len or asked.seq_len,
             global_batch_size=batch.micro_batch_size * batch.num_microbatches * layout.data_parallel_size,
-            recompute=asked.recompute if recompute is None else RECOMPUTES[recompute],
+            recompute=asked.recompute if recompute is None else RECOMPUTES[recompute[0]],
+            recompute_layers=recompute[1] or None if recompute is not None else None,
+            offload="none",
+            activation_offload=False,
         )
         counts = blocks if blocks is not None else (1,) * len(self.shapes)
         chunk = Chunk(
@@ -129,6 +152,20 @@ class Probes:
         return replace(self.question.model, layers=self.shapes)
 
 
-def watched_index(pp: int, watched: int) -> int:
-    """The stage that ``watched`` (first, middle, last) means in a pipeline of ``pp``."""
-    return (0, pp // 2, pp - 1)[watched]
+def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:
+    """``(rows, distinct block shapes)``: blocks of a stage that are recomputed."""
+    num_layers = np.maximum(1, stage.blocks.sum(axis=1))
+    asked = np.where(rows.recompute_layers > 0, np.minimum(rows.recompute_layers, num_layers), num_layers)
+    share = np.minimum(stage.blocks, np.ceil(asked[:, None] * stage.blocks / num_layers[:, None]))
+    recomputed: FloatColumn = np.where(rows.recompute[:, None] > 0, share, 0.0)
+    return recomputed
+
+
+def watched_index(num_layers: Sequence[int], watched: int) -> int:
+    """The stage that is meant in a pipeline whose stages hold so many blocks.
+
+    >>> [watched_index([7, 8, 8, 7], watched) for watched in range(WATCHED_STAGES)]
+    [0, 1, 1, 3]
+    """
+    last = len(num_layers) - 1
+    return (0, min(1, last), num_layers.index(max(num_layers)), last)[watched]

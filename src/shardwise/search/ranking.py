@@ -1,20 +1,22 @@
 """Orders the plans that fit, finds ties, and recommends the simplest of them."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.prediction import Prediction
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.reasons import why_it_lost, why_it_won
 from shardwise.search.records import Difference, Objective, RankedPlan
-from shardwise.search.simplicity import num_axes, simplicity, straddles_nodes
+from shardwise.search.simplicity import host_moves, num_axes, simplicity, straddles_nodes
 from shardwise.units import SECONDS_PER_HOUR
 
 __all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank"]
 
 MAX_TIE_FRACTION = 0.05
 """Two layouts of one model share most of the prediction's error, so the band of a single figure would call too much a
-tie; the tie is half that band, and never more than this."""
+tie; the tie is half that band, and never more than this. Waiting for the host is an error they do not share: a plan
+that moves less to it ties up to the whole half band."""
 SAME_FRACTION = 0.01
 """Among plans with equally many axes only this much speed is given up for less tensor or pipeline parallelism."""
 
@@ -36,7 +38,8 @@ def objective_value(evaluated: Evaluated, objective: Objective) -> float:
 def best_of_each_family(evaluated: Sequence[Evaluated], objective: Objective) -> list[Evaluated]:
     """One variant of every set of degrees, so that runners-up are really different layouts.
 
-    The best one, unless a variant that ties with it fits safely where the best one's memory band leaves the device.
+    The best one, unless a variant that ties with it fits safely where the best one's memory band leaves the device, or
+    moves less to the host.
     """
     families: dict[tuple[int, ...], list[Evaluated]] = {}
     for candidate in sorted(evaluated, key=lambda found: _order(found, objective)):
@@ -46,7 +49,9 @@ def best_of_each_family(evaluated: Sequence[Evaluated], objective: Objective) ->
 
 def _representative(variants: Sequence[Evaluated], objective: Objective) -> Evaluated:
     ties = [found for found in variants if _is_tie(found, variants[0], objective)]
-    return min(ties, key=lambda found: (_is_borderline(found.prediction), *_order(found, objective)))
+    return min(
+        ties, key=lambda found: (_is_borderline(found.prediction), host_moves(found.plan), *_order(found, objective))
+    )
 
 
 def rank(evaluated: Sequence[Evaluated], *, objective: Objective, limit: int) -> tuple[RankedPlan, ...]:
@@ -84,7 +89,9 @@ def _is_tie(found: Evaluated, best: Evaluated, objective: Objective) -> bool:
     mine, theirs = _compared(found, objective), _compared(best, objective)
     if objective == "fewest_gpus" and found.plan.cluster.num_gpus != best.plan.cluster.num_gpus:
         return False
-    return mine <= theirs * (1 + _tie_fraction(best.prediction, objective))
+    moves_less = host_moves(found.plan) < host_moves(best.plan)
+    most = inf if moves_less and objective != "memory" else MAX_TIE_FRACTION
+    return mine <= theirs * (1 + min(most, _half_band_fraction(best.prediction, objective)))
 
 
 def _compared(found: Evaluated, objective: Objective) -> float:
@@ -93,7 +100,8 @@ def _compared(found: Evaluated, objective: Objective) -> float:
 
 
 def _preferred(ties: Sequence[Evaluated], objective: Objective) -> Evaluated:
-    """Of the ties that fit safely, those with the fewest axes; of these, the least model parallel of the best.
+    """Of the ties that fit safely, those that move least to the host; of these, those with the fewest axes; of these,
+    the least model parallel of the best.
 
     Where memory is the objective, the ties are first thinned to those that tie with the fastest of them. Among equally
     many axes, shard groups that fill nodes evenly come before those that straddle them.
@@ -102,6 +110,9 @@ def _preferred(ties: Sequence[Evaluated], objective: Objective) -> Evaluated:
     if objective == "memory":
         fastest = min(left, key=lambda found: found.prediction.time.step_s)
         left = [found for found in left if _is_tie(found, fastest, "step_time")]
+    left = _least(left, lambda found: host_moves(found.plan))
+    least = min(left, key=lambda found: _compared(found, objective))
+    left = [found for found in left if _is_tie(found, least, objective)]
     left = _least(left, lambda found: num_axes(found.plan.layout))
     left = _least(left, lambda found: straddles_nodes(found.plan))
     limit = (1 + SAME_FRACTION) * min(_compared(found, objective) for found in left)
@@ -137,10 +148,10 @@ def _order(found: Evaluated, objective: Objective) -> tuple[float | int | str, .
     )
 
 
-def _tie_fraction(prediction: Prediction, objective: Objective) -> float:
+def _half_band_fraction(prediction: Prediction, objective: Objective) -> float:
     time, memory = prediction.time, prediction.memory
     above = memory.high_fraction if objective == "memory" else time.step_high_s / time.step_s
-    return min(MAX_TIE_FRACTION, max(0.0, (above - 1) / 2))
+    return max(0.0, (above - 1) / 2)
 
 
 def _is_borderline(prediction: Prediction) -> bool:

@@ -3,7 +3,7 @@
 from shardwise.ledger import TimeComponent
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.records import Objective
-from shardwise.search.simplicity import num_axes, short_layout, short_variant, simplicity, straddles_nodes
+from shardwise.search.simplicity import host_moves, num_axes, short_layout, short_variant, simplicity, straddles_nodes
 from shardwise.units import format_gib, format_percent, format_seconds
 
 __all__ = ["why_it_lost", "why_it_won"]
@@ -68,6 +68,8 @@ def _more_time(winner: Evaluated, best: Evaluated) -> str:
 
 def _why_preferred(winner: Evaluated, best: Evaluated) -> str:
     mine, theirs = winner.plan, best.plan
+    if host_moves(mine) < host_moves(theirs):
+        return "not waiting for copies to the host, whose speed a prediction knows least"
     if best.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline:
         simpler = "simpler and " if num_axes(mine.layout) < num_axes(theirs.layout) else ""
         return f"{simpler}safer: the other's memory band reaches beyond the device"
@@ -120,6 +122,8 @@ def _speed_text(found: Evaluated, winner: Evaluated) -> str:
 def _tie_reason(found: Evaluated, winner: Evaluated) -> str:
     if found.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline:
         return "its memory band reaches beyond the device"
+    if host_moves(found.plan) > host_moves(winner.plan):
+        return "it moves more to the host"
     mine, theirs = num_axes(found.plan.layout), num_axes(winner.plan.layout)
     if mine > theirs:
         return f"it combines {mine} axes instead of {theirs}"

@@ -29,7 +29,8 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 class SearchSpace:
     """How many layouts were looked at, and where each of them went.
 
-    Every number counts candidates: one layout with one micro-batch size, one recompute mode and one offload mode.
+    Every number counts candidates: one layout with one micro-batch size, one choice of what is recomputed (no block, k
+    of each stage's, or all) and one of what is offloaded.
     ``layouts_considered = layouts_invalid + layouts_too_big + layouts_slower + layouts_predicted``.
     """
 
@@ -40,7 +41,10 @@ class SearchSpace:
     """Cannot fit: the bytes they certainly hold already exceed the device, or a layout that holds less was predicted
     not to fit."""
     layouts_slower: int
-    """Valid, but estimated to be slower than the layouts that were predicted; not predicted one by one."""
+    """Valid, but slower than the layouts that were predicted, by their estimate or by a bound; not predicted."""
+    layouts_evaluated: int
+    """Of all: those whose memory was computed one by one. Every other one lies in a block that a rule or a bound
+    excludes as a whole."""
     layouts_predicted: int
     layouts_feasible: int
     """Considered, valid and not known to be too big: ``layouts_slower`` plus those predicted to fit."""

@@ -10,13 +10,12 @@ from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Recipe
-from shardwise.rules import OFFERS, RANGE_RULES, find_errors, find_refusals
+from shardwise.rules import RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import OFFLOADS
 from shardwise.search.closest import closest_plan
 from shardwise.search.clusters import with_num_nodes
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.one_pass import Found, find
+from shardwise.search.one_pass import find
 from shardwise.search.ranking import pareto_front, rank
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
 
@@ -51,8 +50,6 @@ def search(
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
     found = find(question, limits, objective=objective)
-    if not found.evaluation.fitting and limits.offload is None:
-        found = _with_offload(found, question, limits, objective)
     fitting = found.evaluation.fitting
     plans = rank(fitting, objective=objective, limit=limits.max_plans)
     closest = None if plans else closest_plan(question, limits, found)
@@ -88,18 +85,6 @@ def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: E
         return question
     size = assumed_global_batch_size(seq_len=recipe.seq_len, num_gpus=cluster.num_gpus)
     return replace(question, recipe=replace(recipe, global_batch_size=size))
-
-
-def _with_offload(found: Found, question: Plan, bounds: SearchBounds, objective: Objective) -> Found:
-    """The first offload mode the engine offers under which something fits; what was found without it otherwise."""
-    offered = OFFERS[question.engine].offloads
-    for offload in OFFLOADS[1:]:
-        if offload not in offered:
-            continue
-        with_offload = find(question, replace(bounds, offload=(offload,)), objective=objective)
-        if with_offload.evaluation.fitting:
-            return with_offload
-    return found
 
 
 def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
@@ -159,11 +144,19 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)
     ]
-    if plans[0].plan.recipe.offload != "none":
-        notes.append(f"Nothing fits without offloading, so offload={plans[0].plan.recipe.offload} was searched.")
+    if moved := _moved(plans[0].plan):
+        notes.append(f"The recommended plan keeps its {moved} on the host, and waits for what does not hide.")
     if space.layouts_slower:
         notes.append(
             f"{space.layouts_slower:,} more candidates are valid and not known to be too big, but estimated to be "
             f"slower or variants of the degrees shown; {space.layouts_predicted} were predicted in full."
         )
     return tuple(notes)
+
+
+def _moved(plan: Plan) -> str:
+    """What a plan offloads, in words."""
+    words = {"none": "", "optimizer": "optimizer states", "parameters": "parameters and optimizer states"}
+    states = words.get(plan.recipe.offload, "optimizer states (on drives)")
+    parts = [states, "activations" if plan.recipe.activation_offload else ""]
+    return " and ".join(part for part in parts if part)

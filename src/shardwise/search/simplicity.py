@@ -3,12 +3,13 @@
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 
-__all__ = ["num_axes", "short_layout", "short_variant", "simplicity", "straddles_nodes"]
+__all__ = ["host_moves", "num_axes", "short_layout", "short_variant", "simplicity", "straddles_nodes"]
 
 
 def num_axes(layout: Layout) -> int:
     """Kinds of parallelism in use."""
-    degrees = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.cp, layout.pp, layout.ep, layout.vpp)
+    data = (layout.dp_replicate, layout.dp_shard)
+    degrees = (*data, layout.tp, layout.cp, layout.pp, layout.ep, layout.expert_tp, layout.vpp)
     return sum(degree > 1 for degree in degrees)
 
 
@@ -16,6 +17,11 @@ def simplicity(layout: Layout) -> tuple[int | str, ...]:
     """Fewer axes, then less tensor and pipeline parallelism: simplest setup that works first."""
     model_parallel = layout.tp * layout.pp * layout.cp
     return (num_axes(layout), model_parallel, layout.pp, layout.tp, layout.ep, layout.vpp, layout.schedule)
+
+
+def host_moves(plan: Plan) -> int:
+    """Kinds of tensors that are moved to the host: states, activations."""
+    return (plan.recipe.offload != "none") + plan.recipe.activation_offload
 
 
 def straddles_nodes(plan: Plan) -> bool:
@@ -33,11 +39,19 @@ def straddles_nodes(plan: Plan) -> bool:
 def short_layout(plan: Plan) -> str:
     """The degrees above one, as ``tp=8 pp=2 dp_shard=4``."""
     layout = plan.layout
-    names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep")
+    names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp")
     shown = [f"{name}={getattr(layout, name)}" for name in names if getattr(layout, name) > 1]
     return " ".join(shown) or "one GPU"
 
 
 def short_variant(plan: Plan) -> str:
     """The degrees above one, and what variants of the same degrees differ in."""
-    return f"{short_layout(plan)}, recompute {plan.recipe.recompute}, micro-batch {plan.recipe.micro_batch_size}"
+    recipe = plan.recipe
+    layers = f" of {recipe.recompute_layers} layers a stage" if recipe.recompute_layers else ""
+    host = "".join(
+        f", {name} offloaded"
+        for name, moves in ((recipe.offload, recipe.offload != "none"), ("activations", recipe.activation_offload))
+        if moves
+    )
+    micro = f"micro-batch {recipe.micro_batch_size}"
+    return f"{short_layout(plan)}, recompute {recipe.recompute}{layers}, {micro}{host}"

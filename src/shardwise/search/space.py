@@ -1,16 +1,26 @@
 """Which candidates exist: the options of every axis for a model, a cluster and bounds."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.errors import LayoutError
 from shardwise.plan import EngineName, Plan
+from shardwise.recipe import Offload
 from shardwise.rules import OFFERS
 from shardwise.rules.degrees import divisors
 from shardwise.search.bounds import IntRange, SearchBounds
-from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, IntColumn, Key, expand, option_counts
+from shardwise.search.candidates import (
+    OFFLOADS,
+    RECOMPUTES,
+    SCHEDULES,
+    Candidates,
+    IntColumn,
+    Key,
+    expand,
+    option_counts,
+)
 
 __all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
 
@@ -34,8 +44,9 @@ class AxisOptions:
     options: Options
 
 
-AXES = ("ep", "pipeline", "zero_stage", "sequence_parallel", "micro_batch_size", "recompute")
-"""The order of enumeration after the degrees whose product is the world size."""
+AXES = ("ep", "pipeline", "zero_stage", "sequence_parallel", "micro_batch_size")
+"""The order of enumeration after the degrees whose product is the world size. Recomputation and offload decorate what
+these make, see :meth:`Space.decorate`."""
 STATE_AXES = ("ep", "pipeline", "zero_stage")
 """The axes that decide the bytes of model states; what they alone make too big is dropped before the others."""
 
@@ -46,8 +57,32 @@ class Space:
 
     question: Plan
     bounds: SearchBounds
-    offload: int = 0
-    """Position in ``OFFLOADS``."""
+
+    @property
+    def offloads(self) -> tuple[Offload, ...]:
+        """Modes of offload that are searched: those asked for, or all that the engine offers."""
+        if self.bounds.offload is not None:
+            return self.bounds.offload
+        asked, offered = self.question.recipe.offload, OFFERS[self.question.engine].offloads
+        return (asked,) if asked != "none" else tuple(name for name in OFFLOADS if name in offered)
+
+    @property
+    def activation_offloads(self) -> tuple[bool, ...]:
+        """Whether saved activations may, or must, move to the host."""
+        if self.bounds.activation_offload is not None:
+            return (self.bounds.activation_offload,)
+        return (True,) if self.question.recipe.activation_offload else (False, True)
+
+    @property
+    def recomputes(self) -> tuple[int, ...]:
+        """Positions in ``RECOMPUTES`` that are searched."""
+        names = self.bounds.recompute if self.bounds.recompute is not None else RECOMPUTES
+        return tuple(RECOMPUTES.index(name) for name in names)
+
+    @property
+    def counts_layers(self) -> bool:
+        """Whether "recompute k of a stage's blocks" is searched for every k, or the question says how many."""
+        return self.question.recipe.recompute_layers is None and any(self.recomputes)
 
     def degrees(self) -> Candidates:
         """Every way to write the world size as dp_replicate * dp_shard * tp * cp * pp, all other columns 1 or 0."""
@@ -64,14 +99,39 @@ class Space:
             dp_shard=found[:, 4],
             vpp=ones,
             ep=ones,
+            expert_tp=ones,
             zero_stage=zeros,
             schedule=zeros + SCHEDULES.index("1f1b"),
             reshard_after_forward=ones,
             sequence_parallel=zeros,
             micro_batch_size=ones,
+            offload_choices=zeros + sum(1 << OFFLOADS.index(name) for name in self.offloads),
             recompute=zeros,
-            offload=zeros + self.offload,
+            recompute_layers=zeros + (self.question.recipe.recompute_layers or 0),
+            offload=zeros + OFFLOADS.index(self.offloads[0]),
+            activation_offload=zeros + self.activation_offloads[0],
         )
+
+    def decorate(self, rows: Candidates) -> Candidates:
+        """Every row once with each recompute mode, of all blocks or of as many as the question says."""
+        layers = self.question.recipe.recompute_layers or 0
+        modes = np.asarray(self.recomputes, dtype=np.int64)
+        grown = rows.take(np.repeat(np.arange(len(rows)), len(modes)))
+        recompute = np.tile(modes, len(rows))
+        return replace(grown, recompute=recompute, recompute_layers=np.where(recompute > 0, layers, 0))
+
+    def num_decorations(self, rows: Candidates) -> IntColumn:
+        """Recipes each row stands for: recomputation of 0, 1, ... or all blocks of a stage, times ways to offload."""
+        modes = sum(mode > 0 for mode in self.recomputes)
+        plain = len(self.recomputes) - modes
+        recomputed = modes * (self.most_layers(rows) if self.counts_layers else 1)
+        choices: IntColumn = np.bitwise_count(rows.offload_choices.astype(np.uint64)).astype(np.int64)
+        return (plain + recomputed) * choices * len(self.activation_offloads)
+
+    def most_layers(self, rows: Candidates) -> IntColumn:
+        """Blocks of a stage, the division rounded up: "k of them" means 1, 2, ... up to that, which is all."""
+        most: IntColumn = -(-self.question.model.num_hidden_layers // rows.pp)
+        return most
 
     def axis(self, name: str) -> AxisOptions:
         """How one of ``AXES`` is enumerated."""
@@ -79,7 +139,7 @@ class Space:
             "sequence_parallel": AxisOptions(
                 names=("sequence_parallel",), keys=("tp",), options=self._sequence_parallel_options
             ),
-            "ep": AxisOptions(names=("ep",), keys=("pp",), options=self._ep_options),
+            "ep": AxisOptions(names=("ep", "expert_tp"), keys=("tp",), options=self._expert_options),
             "pipeline": AxisOptions(names=("schedule", "vpp"), keys=("pp",), options=self._pipeline_options),
             "zero_stage": AxisOptions(
                 names=("zero_stage", "reshard_after_forward"),
@@ -89,7 +149,6 @@ class Space:
             "micro_batch_size": AxisOptions(
                 names=("micro_batch_size",), keys=("dp_replicate", "dp_shard"), options=self._micro_batch_options
             ),
-            "recompute": AxisOptions(names=("recompute",), keys=("pp",), options=self._recompute_options),
         }
         return tables[name]
 
@@ -99,9 +158,9 @@ class Space:
         return expand(rows, names=axis.names, keys=axis.keys, options=axis.options)
 
     def num_descendants(self, rows: Candidates, *, after: str | None) -> IntColumn:
-        """Candidates each row stands for, once the axes later than ``after`` are enumerated."""
+        """Candidates each row stands for, once the axes later than ``after`` are enumerated and decorated."""
         remaining = AXES if after is None else AXES[AXES.index(after) + 1 :]
-        product = np.ones(len(rows), dtype=np.int64)
+        product = self.num_decorations(rows)
         for name in remaining:
             axis = self.axis(name)
             product = product * option_counts(rows, keys=axis.keys, options=axis.options)
@@ -148,7 +207,23 @@ class Space:
         pinned = self.bounds.sequence_parallel
         return ((1,), (0,)) if pinned is None else ((int(pinned),),)
 
-    def _ep_options(self, _: Key) -> Sequence[Key]:
+    def _expert_options(self, key: Key) -> Sequence[Key]:
+        """Expert parallelism with tensor parallelism inside each expert: none, or as wide as that of the rest."""
+        (tp,) = key
+        widths = self._expert_widths(tp)
+        return [(ep, width) for (ep,) in self._ep_options() for width in widths]
+
+    def _expert_widths(self, tp: int) -> Sequence[int]:
+        limit = self.bounds.expert_tp
+        if limit is not None and limit.pinned is not None:
+            return (limit.low,)
+        moe = self.question.model.moe
+        found = [1] if moe is None or limit is None else divisors(tp)
+        if moe is not None and limit is None and tp > 1:
+            found = [1, tp]
+        return [width for width in found if limit is None or limit.allows(width)]
+
+    def _ep_options(self) -> Sequence[Key]:
         moe, limit = self.question.model.moe, self.bounds.ep
         if moe is None:
             return ((1,),) if limit is None or limit.allows(1) else ((limit.low,),)
@@ -209,10 +284,6 @@ class Space:
             return ((limit.low if limit is not None else 1,),)
         powers = [2**power for power in range(MAX_MICRO_BATCH_SIZE.bit_length()) if per_rank % 2**power == 0]
         return _pinned(powers, limit)
-
-    def _recompute_options(self, _: Key) -> Sequence[Key]:
-        names = self.bounds.recompute if self.bounds.recompute is not None else RECOMPUTES
-        return [(RECOMPUTES.index(name),) for name in names]
 
 
 def _allowed_divisors(number: int, limit: IntRange | None) -> list[int]:

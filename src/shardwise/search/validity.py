@@ -6,7 +6,7 @@ compares the result with asking every rule about every row.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardwise.plan import Plan
 from shardwise.rules import Refusal, find_errors
 from shardwise.rules.book import error_rules
 from shardwise.rules.rule import Rule
-from shardwise.search.candidates import Candidates, IntColumn, Mask, group_rows
+from shardwise.search.candidates import OFFLOADS, Candidates, IntColumn, Mask, group_rows
 from shardwise.search.records import Rejection
 from shardwise.search.space import AXES, STATE_AXES, Space
 
@@ -23,6 +23,7 @@ __all__ = ["RULE_COLUMNS", "ValidCandidates", "valid_candidates"]
 
 DATA_PARALLEL = ("dp_replicate", "dp_shard")
 PIPELINE = ("pp", "vpp", "schedule")
+OFFLOAD = "offload"
 STEP = (*PIPELINE, "num_microbatches")
 SHARDING = ("zero_stage", "dp_replicate", "dp_shard", "cp", "pp")
 
@@ -46,9 +47,9 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-torchtitan-tied-embeddings": PIPELINE,
     "layout-experts-without-moe": ("ep",),
     "layout-experts-over-ep": ("ep",),
-    "layout-ep-borrows-data-ranks": ("ep", "tp", "cp", *DATA_PARALLEL),
-    "layout-expert-width-over-expert-tp": (),
-    "engine-expert-tp": (),
+    "layout-ep-borrows-data-ranks": ("ep", "expert_tp", "tp", "cp", *DATA_PARALLEL),
+    "layout-expert-width-over-expert-tp": ("expert_tp",),
+    "engine-expert-tp": ("ep", "expert_tp", "tp"),
     "engine-megatron-experts-need-sequence-parallel": ("tp", "sequence_parallel"),
     "engine-deepspeed-experts-under-zero3": ("ep", "tp", "cp", "zero_stage"),
     "recipe-batch-arithmetic": ("micro_batch_size", *DATA_PARALLEL),
@@ -61,7 +62,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-megatron-fsdp-tied-embeddings": SHARDING,
     "engine-accelerate-replicas": ("tp", *SHARDING),
     "engine-offload": ("offload", "zero_stage"),
-    "engine-offload-zero-stage": ("offload", *SHARDING),
+    "engine-offload-zero-stage": ("offload", "zero_stage"),
     "engine-accelerator": (),
     "engine-adapter": (),
     "recipe-lora-targets": (),
@@ -73,7 +74,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-precision": (),
     "engine-torch-zero-bubble-compile": PIPELINE,
     "engine-fsdp1-muon": ("zero_stage",),
-    "recipe-recompute-layers": PIPELINE,
+    "recipe-recompute-layers": (),
 }
 """Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
 
@@ -83,7 +84,10 @@ TRUE_BY_CONSTRUCTION = ("layout-world-size", "layout-degree-range", "recipe-rang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidCandidates:
-    """The rows that break no rule, and what became of the others."""
+    """The rows that break no rule, not decorated yet, and what became of the others.
+
+    All counts are of decorated rows.
+    """
 
     rows: Candidates
     num_microbatches: IntColumn
@@ -103,7 +107,7 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
     pending = [rule for rule in error_rules(space.question.engine) if rule.name not in TRUE_BY_CONSTRUCTION]
     rows = space.degrees()
     considered = int(space.num_descendants(rows, after=None).sum())
-    known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", "offload"}
+    known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", OFFLOAD}
     rejected: dict[str, Rejection] = {}
     num_too_big = 0
     for axis in (None, *AXES):
@@ -111,7 +115,7 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
             rows = space.grow(rows, axis)
             known |= set(space.axis(axis).names)
         if "micro_batch_size" in known:
-            known.add("num_microbatches")
+            known |= {"num_microbatches", *rows.names}
         ready = [rule for rule in pending if set(_columns_of(rule, rows)) <= known]
         pending = [rule for rule in pending if rule not in ready]
         rows = _apply(ready, rows, space=space, axis=axis, rejected=rejected)
@@ -141,6 +145,9 @@ def _apply(
     for rule in rules:
         if not len(rows):
             return rows
+        if OFFLOAD in _columns_of(rule, rows):
+            rows = _apply_to_each_offload(rule, rows, space=space, axis=axis, rejected=rejected)
+            continue
         broken, example = _broken(rule, rows, space.question)
         if example is None:
             continue
@@ -151,6 +158,30 @@ def _apply(
         rejected[rule.name] = Rejection(rule=rule.name, count=count, example=refusal.message, fix=refusal.fix)
         rows = rows.take(~broken)
     return rows
+
+
+def _apply_to_each_offload(
+    rule: Rule, rows: Candidates, *, space: Space, axis: str | None, rejected: dict[str, Rejection]
+) -> Candidates:
+    """The rows with the ways to offload that keep the rule; those without any are dropped."""
+    count, shown = 0, None
+    before = rows.offload_choices
+    left = before.copy()
+    for position in range(len(OFFLOADS)):
+        offered = np.flatnonzero(before & (1 << position))
+        if not len(offered):
+            continue
+        asked = replace(rows.take(offered), offload=np.full(len(offered), position))
+        broken, example = _broken(rule, asked, space.question)
+        if example is None:
+            continue
+        one_way = replace(asked, offload_choices=np.full(len(offered), 1 << position))
+        count += int(space.num_descendants(one_way.take(broken), after=axis).sum())
+        shown = shown or _refusal(asked.plan(example, question=space.question), rule)
+        left[offered[broken]] -= 1 << position
+    if shown is not None:
+        rejected[rule.name] = Rejection(rule=rule.name, count=count, example=shown.message, fix=shown.fix)
+    return replace(rows, offload_choices=left).take(left > 0)
 
 
 def _broken(rule: Rule, rows: Candidates, question: Plan) -> tuple[Mask, int | None]:

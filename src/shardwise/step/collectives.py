@@ -22,11 +22,15 @@ def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
     """Collectives of one rank of a stage, each with how often it is called in one optimizer step."""
     return (
         *data_parallel_collectives(context),
-        *_blocks(context),
-        *_tables(context),
+        *model_parallel_collectives(context),
         *_pipeline(context),
         *_once_per_step(context),
     )
+
+
+def model_parallel_collectives(context: StageContext) -> tuple[Collective, ...]:
+    """The part that tensor, context and expert parallelism make every micro-batch wait for."""
+    return (*_blocks(context), *_tables(context))
 
 
 def _blocks(context: StageContext) -> Iterator[Collective]:

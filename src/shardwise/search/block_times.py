@@ -1,0 +1,180 @@
+"""Seconds of one micro-batch in one block of each shape, in the tables at both ends, and between stages.
+
+Each is asked of the inventory and of the machine once per combination of the few degrees it depends on.
+"""
+
+from dataclasses import dataclass, replace
+
+from shardwise.layout import Layout
+from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
+from shardwise.search.machine import Machine
+from shardwise.search.probes import ProbedBatch, Probes
+from shardwise.step.block_operations import block_operations, recomputed_operations
+from shardwise.step.collectives import model_parallel_collectives
+from shardwise.step.data_parallel_collectives import data_parallel_collectives
+from shardwise.step.inventory import Collective
+from shardwise.step.operation_context import operation_context
+from shardwise.step.stage_context import StageContext
+from shardwise.step.step_operations import optimizer_operations, sharding_operations
+from shardwise.step.table_operations import embedding_operations, head_operations
+
+__all__ = ["BLOCK_FIELDS", "BLOCK_KEYS", "SHARDING_FIELDS", "TABLE_FIELDS", "BlockTimes"]
+
+PROBED_MICROBATCHES = 2
+"""With two micro-batches the inventory shows which collectives repeat with each of them."""
+NO_RECOMPUTE = RECOMPUTES.index("none")
+BLOCK_KEYS = ("tp", "cp", "ep", "expert_tp", "sequence_parallel", "micro_batch_size", "zero_stage")
+BLOCK_FIELDS = (
+    "forward",
+    "backward",
+    "weight_backward",
+    "attention",
+    "recompute_none",
+    "recompute_selective",
+    "recompute_full",
+    "exposed",
+    "hideable",
+    "forward_exposed",
+    "forward_hideable",
+)
+"""Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
+forward pass alone, which full recomputation repeats."""
+TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
+SHARDING_FIELDS = ("exposed", "hideable", "optimizer", "exposed_each", "hideable_each", "copies_each")
+"""Data parallelism once per step, the update, then what repeats with every micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTimes:
+    """Probed seconds for one question."""
+
+    probes: Probes
+    machine: Machine
+
+    def of_blocks(self, key: Key) -> tuple[float, ...]:
+        """``BLOCK_FIELDS`` of one block of every shape, by the columns ``BLOCK_KEYS``."""
+        context = self._block_context(key)
+        operation = operation_context(context)
+        policy = context.profile.selective_policy
+        selective = replace(context.plan.recipe, recompute="selective")
+        found: list[float] = []
+        for number, layer in enumerate(self.probes.shapes):
+            operations = block_operations(layer, operation, context.plan.recipe)
+            once = self.machine.phase_times(operations)
+            attention_s = once.attention_forward_s + once.attention_backward_s
+            again = recomputed_operations(operations, recipe=selective, policy=policy)
+            found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
+            found += [0.0, self.machine.phase_times(again).recompute_s, once.forward_s]
+            found += self._exchanges(key, number)
+        return tuple(found)
+
+    def of_tables(self, key: Key) -> tuple[float, ...]:
+        """``TABLE_FIELDS`` of the embedding, then of the head, by tp, cp, sequence parallelism and micro-batch size."""
+        tp, cp, sequence_parallel, micro_batch_size = key
+        layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel), zero_stage=0)
+        found: list[float] = []
+        for tables in ((1, 0), (0, 1)):
+            context = self.probes.context(
+                layout,
+                batch=ProbedBatch(micro_batch_size=micro_batch_size),
+                tables=tables,
+                blocks=(0,) * len(self.probes.shapes),
+            )
+            operation = operation_context(context)
+            operations = (*embedding_operations(context, operation), *head_operations(context, operation))
+            times = self.machine.phase_times(operations)
+            exposed_s, _ = self._seconds(model_parallel_collectives(context))
+            found += [times.forward_s, times.backward_s, times.weight_backward_s, exposed_s]
+        return tuple(found)
+
+    def of_send(self, key: Key) -> tuple[float]:
+        """Seconds of one message between neighbours of a pipeline, whose ranks lie ``stride`` apart; 0 without."""
+        tp, cp, sequence_parallel, micro_batch_size, stride = key
+        if not stride:
+            return (0.0,)
+        layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel))
+        block = self.probes.context(layout, batch=ProbedBatch(micro_batch_size=micro_batch_size)).block_context
+        send = Collective(
+            name="send",
+            kind="send_recv",
+            axis="pp",
+            group_size=2,
+            num_bytes=block.tokens * block.hidden_size * block.element_bytes // block.sequence_shards,
+            count=1,
+            phase="forward",
+            is_overlappable=False,
+            stride=stride,
+        )
+        return (self.machine.call_s(send),)
+
+    def of_sharding(self, key: Key) -> tuple[float, ...]:
+        """``SHARDING_FIELDS`` of a stage with one block of each shape, then with one more of each in turn.
+
+        The key holds tp, ep, expert_tp, replicas, ranks that divide states, ZeRO stage, whether there is a pipeline,
+        and whether blocks are gathered again. Context parallelism divides states exactly as data parallelism does.
+        """
+        tp, ep, expert_tp, dp_replicate, shards, zero_stage, is_piped, reshards = key
+        layout = Layout(
+            tp=tp,
+            ep=ep,
+            expert_tp=expert_tp,
+            dp_replicate=dp_replicate,
+            dp_shard=shards,
+            zero_stage=ZERO_STAGES[zero_stage],
+            pp=1 + is_piped,
+            reshard_after_forward=bool(reshards),
+        )
+        return tuple(value for blocks in self.probes.one_more_of_each for value in self._sharding(layout, blocks))
+
+    def _sharding(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[float, ...]:
+        context = self.probes.context(layout, batch=ProbedBatch(num_microbatches=PROBED_MICROBATCHES), blocks=blocks)
+        calls = tuple(data_parallel_collectives(context))
+        operation = operation_context(context)
+        update = self.machine.phase_times(tuple(optimizer_operations(context, operation)))
+        copies = self.machine.phase_times(tuple(sharding_operations(context, operation)))
+        once = self._seconds(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
+        rounds = self._seconds(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
+        each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
+        return (*once, update.optimizer_s, *each, copies.forward_s + copies.backward_s)
+
+    def _exchanges(self, key: Key, shape: int) -> tuple[float, ...]:
+        """Exposed and hideable seconds of both passes, then of the forward pass, for one block of a shape."""
+        tp, cp, ep, *_ = key
+        if tp == cp == ep == 1:
+            return (0.0,) * 4
+        blocks = tuple(int(number == shape) for number in range(len(self.probes.shapes)))
+        calls = model_parallel_collectives(self._block_context(key, blocks=blocks, num_microbatches=1))
+        forward = tuple(call for call in calls if call.phase == "forward")
+        return (*self._seconds(calls), *self._seconds(forward))
+
+    def _block_context(
+        self, key: Key, *, blocks: tuple[int, ...] | None = None, num_microbatches: int = PROBED_MICROBATCHES
+    ) -> StageContext:
+        tp, cp, ep, expert_tp, sequence_parallel, micro_batch_size, zero_stage = key
+        layout = Layout(
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            expert_tp=expert_tp,
+            sequence_parallel=bool(sequence_parallel),
+            zero_stage=ZERO_STAGES[zero_stage],
+            dp_shard=2 if zero_stage else 1,
+        )
+        return self.probes.context(
+            layout,
+            batch=ProbedBatch(micro_batch_size=micro_batch_size, num_microbatches=num_microbatches),
+            recompute=(NO_RECOMPUTE, 0),
+            blocks=blocks,
+            tables=(0, 0),
+        )
+
+    def _seconds(self, calls: tuple[Collective, ...]) -> tuple[float, float]:
+        """Exposed and hideable seconds of one step's calls."""
+        exposed = hideable = 0.0
+        for call in calls:
+            duration_s = call.count * self.machine.call_s(call)
+            if call.is_overlappable:
+                hideable += duration_s
+            else:
+                exposed += duration_s
+        return exposed, hideable

@@ -1,0 +1,200 @@
+"""Parameters, gradients and optimizer states of every candidate, in array operations.
+
+What a rank holds of a block undivided comes from the inventory; the ZeRO stage says which parts are divided by how
+many ranks. FSDP2 divides tensor by tensor and rounds each up, which the division here leaves out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from shardwise.engine import EngineProfile, engine_profile
+from shardwise.layout import Layout
+from shardwise.model import LayerSpec
+from shardwise.search.candidates import OFFLOADS, ZERO_STAGES, Candidates, FloatColumn, Key, Mask, look_up
+from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
+from shardwise.step.placement import Chunk, Stage
+from shardwise.step.stage_context import StageContext
+from shardwise.step.state_tensors import held_states
+from shardwise.step.step_operations import trained_elements
+
+__all__ = ["HeldStates", "StageStates"]
+
+ONE_TOKEN = ProbedBatch(seq_len=1)
+PARTS = 4
+"""Parameters, gradients, optimizer, and what only the optimizer step holds."""
+SIDES = 2
+"""Not routed, and routed: they are divided over different groups."""
+DIVIDED_FROM = np.asarray([3, 2, 1, 1])
+"""The ZeRO stage from which each part is divided."""
+COMPONENTS = ("parameters", "gradients", "optimizer", "temporaries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStates:
+    """Bytes of one rank of a stage; columns of rows."""
+
+    parameters: FloatColumn
+    gradients: FloatColumn
+    block_gradients: FloatColumn
+    """``(rows, shapes)``: the part of the gradients that belongs to blocks."""
+    optimizer: FloatColumn
+    during_step: FloatColumn
+    """Copies while the optimizer runs."""
+
+    @property
+    def total(self) -> FloatColumn:
+        """What stays for the whole step."""
+        total: FloatColumn = self.parameters + self.gradients + self.optimizer
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldStates:
+    """The states for one question. Columns of results are in bytes."""
+
+    probes: Probes
+
+    def worst_bytes(self, rows: Candidates) -> FloatColumn:
+        """Parameters, gradients and optimizer states of the worst watched stage."""
+        sums = [self.of_stage(rows, self.probes.watched(rows, watched)).total for watched in range(WATCHED_STAGES)]
+        worst: FloatColumn = np.max(np.stack(sums), axis=0)
+        return worst
+
+    def of_stage(self, rows: Candidates, stage: WatchedStage) -> StageStates:
+        """One watched stage of every row."""
+        columns = [rows.tp, rows.zero_stage, np.minimum(2, rows.pp), rows.offload]
+        blocks = look_up([*columns, rows.ep, rows.expert_tp], self._block_table)
+        blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)
+        tables = look_up([*columns, stage.has_embedding, stage.has_head], self._tables_table)
+        divided = rows.zero_stage[:, None] >= DIVIDED_FROM
+        dense = np.where(divided, 1 / rows.state_shard_size[:, None], 1.0)
+        # A probe on one data-parallel rank divides routed states over the tensor ranks that its experts leave free.
+        alone = np.maximum(1, rows.tp // (rows.ep * rows.expert_tp))
+        routed = np.where(divided, (alone / rows.expert_state_shard_size)[:, None], 1.0)
+        per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
+        per_shape = per_block * stage.blocks[:, :, None]
+        parameters, gradients, optimizer, during = (per_shape.sum(axis=1) + tables * dense).T
+        return StageStates(
+            parameters=parameters,
+            gradients=gradients,
+            block_gradients=per_shape[:, :, 1],
+            optimizer=optimizer,
+            during_step=during,
+        )
+
+    def trained_shard(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+        """Elements that one rank of a stage updates."""
+        blocks = rows.lookup(("tp", "ep", "expert_tp"), self._elements_table).reshape(len(rows), -1, SIDES)
+        tables = look_up([rows.tp, stage.has_embedding, stage.has_head], self._table_elements_table)[:, 0]
+        dense, routed = np.einsum("rsk,rs->kr", blocks, stage.blocks)
+        alone = np.maximum(1, rows.tp // (rows.ep * rows.expert_tp))
+        is_divided = rows.zero_stage >= 1
+        whole = np.where(is_divided, 1 / rows.state_shard_size, 1.0) * (dense + tables)
+        shard: FloatColumn = whole + np.where(is_divided, alone / rows.expert_state_shard_size, 1.0) * routed
+        return shard
+
+    @cached_property
+    def _elements_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._elements)
+
+    @cached_property
+    def _table_elements_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._table_elements)
+
+    def _elements(self, key: Key) -> tuple[float, ...]:
+        """Trained elements of one block of every shape: not routed, and routed."""
+        layout = Layout(tp=key[0], ep=key[1], expert_tp=key[2], zero_stage=0)
+        found: list[float] = []
+        for shape, dense in zip(self.probes.shapes, self._dense_shapes, strict=True):
+            whole, own = (
+                trained_elements(self._context(layout, offload=0, shapes=(one,), tables=(0, 0))).whole
+                for one in (shape, dense)
+            )
+            found += [own, whole - own]
+        return tuple(found)
+
+    def _table_elements(self, key: Key) -> tuple[float]:
+        tp, has_embedding, has_head = key
+        tables = (has_embedding, has_head)
+        context = self._context(Layout(tp=tp, zero_stage=0), offload=0, shapes=(), tables=tables)
+        return (float(trained_elements(context).whole),)
+
+    def has_persistent_gradients(self, rows: Candidates) -> Mask:
+        """Rows whose gradients are buffers that live for the whole step."""
+        profile = self._profile
+        is_torch = profile.sharding in ("fsdp2", "fsdp1")
+        views = is_torch & (rows.zero_stage < 3) & (rows.data_parallel_size > 1) & (not profile.ddp_copies_gradients)
+        persistent: Mask = views | profile.has_persistent_gradients
+        return persistent
+
+    @cached_property
+    def _profile(self) -> EngineProfile:
+        return engine_profile(self.probes.question.engine)
+
+    @cached_property
+    def _block_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._of_blocks)
+
+    @cached_property
+    def _tables_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._of_tables)
+
+    def _of_blocks(self, key: Key) -> tuple[float, ...]:
+        """Of one block of every shape, undivided: what is not routed, and what is."""
+        tp, zero_stage, pp, offload, ep, expert_tp = key
+        layout = Layout(tp=tp, ep=ep, expert_tp=expert_tp, zero_stage=ZERO_STAGES[zero_stage], pp=pp)
+        whole = self._sums(layout, offload=offload, shapes=self.probes.shapes)
+        if not self.probes.question.model.is_moe:
+            return tuple(value for sums in whole for value in (*sums, *(0.0,) * PARTS))
+        dense = self._sums(layout, offload=offload, shapes=self._dense_shapes)
+        return tuple(
+            value
+            for every, own in zip(whole, dense, strict=True)
+            for value in (*own, *(total - part for total, part in zip(every, own, strict=True)))
+        )
+
+    @cached_property
+    def _dense_shapes(self) -> tuple[LayerSpec, ...]:
+        """The shapes without their routed experts."""
+        return tuple(
+            replace(shape, weights=tuple(weight for weight in shape.weights if not weight.is_expert))
+            for shape in self.probes.shapes
+        )
+
+    def _of_tables(self, key: Key) -> tuple[float, ...]:
+        """Of embedding and head where the stage holds them."""
+        tp, zero_stage, pp, offload, has_embedding, has_head = key
+        layout = Layout(tp=tp, zero_stage=ZERO_STAGES[zero_stage], pp=pp)
+        sums = self._sums(layout, offload=offload, shapes=(), tables=(has_embedding, has_head))
+        return tuple(map(sum, zip(*sums, strict=True))) if sums else (0.0,) * PARTS
+
+    def _sums(
+        self, layout: Layout, *, offload: int, shapes: tuple[LayerSpec, ...], tables: tuple[int, int] = (0, 0)
+    ) -> list[tuple[float, ...]]:
+        """Bytes by component of one block of each shape, or of the tables."""
+        found = [self._context(layout, offload=offload, shapes=(shape,), tables=(0, 0)) for shape in shapes]
+        if any(tables):
+            found.append(self._context(layout, offload=offload, shapes=(), tables=tables))
+        return [_components(context) for context in found]
+
+    def _context(
+        self, layout: Layout, *, offload: int, shapes: tuple[LayerSpec, ...], tables: tuple[int, int]
+    ) -> StageContext:
+        probe = self.probes.context(layout, batch=ONE_TOKEN)
+        recipe = replace(probe.plan.recipe, offload=OFFLOADS[offload])
+        chunk = Chunk(
+            index=0,
+            layer_runs=tuple((shape, 1) for shape in shapes),
+            has_embedding=bool(tables[0]),
+            has_head=bool(tables[1]),
+        )
+        return StageContext(plan=replace(probe.plan, recipe=recipe), stage=Stage(index=0, chunks=(chunk,)))
+
+
+def _components(context: StageContext) -> tuple[float, ...]:
+    """Bytes of all states of a stage by component."""
+    tensors = held_states(context).tensors
+    return tuple(float(sum(t.num_bytes for t in tensors if t.component == name)) for name in COMPONENTS)

@@ -1,0 +1,104 @@
+"""What a step waits for when states or activations live on the host, for every candidate in array operations."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from shardwise.layout import Layout
+from shardwise.predict.offload_time import copy_s, host_copies, host_update_s
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn
+from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.probes import FULLEST, Probes
+from shardwise.step.step_operations import trained_elements
+from shardwise.units import Seconds
+
+__all__ = ["HostTimes"]
+
+MANY_ELEMENTS = 10**9
+"""The host's update is in proportion to the elements; it is asked once for so many."""
+FORWARD_FRACTION = 1 / 3
+"""Of a micro-batch's computation, what copies of the forward pass can hide under."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSeconds:
+    """Seconds per trained element of a rank under one mode of offload."""
+
+    update_s: Seconds
+    parameters_s: Seconds
+    """To the device, in every pass."""
+    gradients_s: Seconds
+    weights_s: Seconds
+    """To the device, after the update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostTimes:
+    """The waiting for one question. Columns of results are in seconds per step."""
+
+    probes: Probes
+    memory: MemoryEstimate
+
+    def update_s(self, rows: Candidates) -> FloatColumn:
+        """The optimizer on the host and the way back of the weights, which hide under nothing."""
+        total = np.zeros(len(rows))
+        for mode, here in self._offloaded(rows):
+            each = self._seconds[mode]
+            total[here] = (each.update_s + each.weights_s) * self._shard(rows.take(here))
+        return total
+
+    def copies_s(self, rows: Candidates, num_microbatches: IntColumn, steady: FloatColumn) -> FloatColumn:
+        """Copies that do not hide under the passes they belong to, each divided evenly among its blocks."""
+        streamed, gradients = np.zeros(len(rows)), np.zeros(len(rows))
+        for mode, here in self._offloaded(rows):
+            shard = self._shard(rows.take(here))
+            streamed[here] = self._seconds[mode].parameters_s * shard
+            gradients[here] = self._seconds[mode].gradients_s * shard
+        moved = np.zeros(len(rows))
+        here = np.flatnonzero(rows.activation_offload)
+        if len(here):
+            moved[here] = self._copy_s * self.memory.moved_bytes(rows.take(here))
+        blocks = np.maximum(1, self.probes.watched(rows, FULLEST).blocks.sum(axis=1))
+        each = steady / num_microbatches
+        forward = _exposed_s(np.maximum(streamed, moved), FORWARD_FRACTION * each, blocks)
+        backward = _exposed_s(streamed + moved, (1 - FORWARD_FRACTION) * each, blocks)
+        last = _exposed_s(np.maximum(streamed + moved, gradients), (1 - FORWARD_FRACTION) * each, blocks)
+        waits: FloatColumn = num_microbatches * forward + (num_microbatches - 1) * backward + last
+        return waits
+
+    def _offloaded(self, rows: Candidates) -> list[tuple[int, IntColumn]]:
+        modes = range(1, len(OFFLOADS))
+        return [(mode, here) for mode in modes if len(here := np.flatnonzero(rows.offload == mode))]
+
+    def _shard(self, rows: Candidates) -> FloatColumn:
+        return self.memory.states.trained_shard(rows, self.probes.watched(rows, FULLEST))
+
+    @cached_property
+    def _copy_s(self) -> Seconds:
+        return copy_s(self.probes.context(Layout()), 1.0)
+
+    @cached_property
+    def _seconds(self) -> tuple[HostSeconds, ...]:
+        """By position in ``OFFLOADS``."""
+        return tuple(self._of_mode(mode) for mode in range(len(OFFLOADS)))
+
+    def _of_mode(self, mode: int) -> HostSeconds:
+        probe = self.probes.context(Layout())
+        recipe = replace(probe.plan.recipe, offload=OFFLOADS[mode])
+        context = replace(probe, plan=replace(probe.plan, recipe=recipe))
+        copies, shard = host_copies(context), max(1, trained_elements(context).shard)
+        cluster = context.plan.cluster
+        update_s = host_update_s(MANY_ELEMENTS, cluster, on_drives=OFFLOADS[mode] == "nvme") / MANY_ELEMENTS
+        return HostSeconds(
+            update_s=update_s,
+            parameters_s=self._copy_s * copies.parameter_bytes / shard,
+            gradients_s=self._copy_s * copies.gradient_bytes / shard,
+            weights_s=self._copy_s * copies.weight_bytes / shard,
+        )
+
+
+def _exposed_s(copied: FloatColumn, work: FloatColumn, blocks: FloatColumn) -> FloatColumn:
+    """What copies add to a pass: their excess, and the first block's, which nothing runs before."""
+    exposed: FloatColumn = np.maximum(0.0, copied - work) + copied / blocks
+    return exposed

@@ -1,0 +1,76 @@
+"""What a search knows of the machine: seconds of operations and of calls, asked of ``predict`` and of nothing else.
+
+Everything that turns an inventory into seconds passes through here, so that rates measured on one machine reach the
+whole search by being reached here.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwise.cluster import Cluster
+from shardwise.engine import engine_profile
+from shardwise.plan import Plan
+from shardwise.predict.communication import Placement, collective_time_s, place_group
+from shardwise.predict.compute import PhaseTimes, phase_times
+from shardwise.predict.concurrency import slowdown_ratio
+from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.step.inventory import Collective, Operation
+from shardwise.units import Seconds
+
+__all__ = ["Machine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The rates of one question's cluster and engine."""
+
+    question: Plan
+
+    def phase_times(self, operations: tuple[Operation, ...]) -> PhaseTimes:
+        """Seconds of operations by phase."""
+        return phase_times(operations, gpu=self._cluster.gpu, rates=self._rates)
+
+    def call_s(self, call: Collective) -> Seconds:
+        """Seconds of one call of a collective."""
+        key = (call.kind, call.num_bytes, call.group_size, call.stride)
+        found = self._calls.get(key)
+        if found is None:
+            placement = self._placement(call.group_size, call.stride)
+            found = self._calls[key] = collective_time_s(call, placement=placement)
+        return found
+
+    @cached_property
+    def slowdown_ratio(self) -> float:
+        """How much communication and computation slow each other down.
+
+        All groups slow computation as the widest one does: one ratio for a cluster.
+        """
+        return slowdown_ratio(self._placement(self._cluster.num_gpus, 1))
+
+    @property
+    def _cluster(self) -> Cluster:
+        return self.question.cluster
+
+    def _placement(self, size: int, stride: int) -> Placement:
+        key = (size, stride)
+        if key not in self._placements:
+            self._placements[key] = place_group(cluster=self._cluster, size=size, stride=stride)
+        return self._placements[key]
+
+    @cached_property
+    def _placements(self) -> dict[tuple[int, int], Placement]:
+        return {}
+
+    @cached_property
+    def _calls(self) -> dict[tuple[str, int, int, int], Seconds]:
+        return {}
+
+    @cached_property
+    def _rates(self) -> KernelRates:
+        attention = self.question.model.attention
+        return kernel_rates(
+            gpu=self._cluster.gpu,
+            profile=engine_profile(self.question.engine),
+            head_dim=attention.head_dim if attention is not None else 128,
+            is_compiled=self.question.recipe.compile,
+        )

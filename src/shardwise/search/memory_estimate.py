@@ -1,0 +1,317 @@
+"""The device memory of every candidate, in array operations: the same moments and tensors as the full prediction.
+
+A stage's memory is looked at where it can be highest: at the end of forward, in the loss, inside and after the backward
+of the first and the last block of each shape, at the end of backward and in the optimizer. At every moment it is a sum
+of few groups of tensors, each of which depends on few degrees: states, kept activations, logits, transients. Each group
+comes from the inventory once per combination of those degrees; the sums over moments and stages are arrays.
+
+Blocks of equal shape count as one run even where a model alternates shapes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from shardwise.layout import Layout
+from shardwise.predict.device_overhead import fixed_bytes
+from shardwise.search.candidates import (
+    RECOMPUTES,
+    SCHEDULES,
+    ZERO_STAGES,
+    Candidates,
+    FloatColumn,
+    IntColumn,
+    Key,
+    Mask,
+    look_up,
+)
+from shardwise.search.held_states import HeldStates
+from shardwise.search.probes import (
+    FIRST,
+    FULLEST,
+    LAST,
+    PIPELINE_KEYS,
+    SECOND,
+    ProbedBatch,
+    Probes,
+    WatchedStage,
+    recomputed_blocks,
+)
+from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors
+from shardwise.step.activations import backward_temporaries
+from shardwise.step.buffers import buffer_tensors
+from shardwise.step.in_flight import in_flight_micro_batches
+from shardwise.step.inventory import Tensor
+from shardwise.step.stage_context import StageContext
+
+__all__ = ["MemoryEstimate"]
+
+ONE_TOKEN = ProbedBatch(seq_len=1)
+"""For what does not depend on the batch."""
+TAIL = 2
+"""Moments after the last block's backward: its end, and the optimizer."""
+HEAD = 4
+"""Moments before the first block's backward: end of forward, loss, its backward, the head's."""
+OF_SHAPE = 4
+"""Moments of each shape: inside and after the backward of its first and its last block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Bytes of a micro-batch on one rank: columns of ``(rows, shapes)`` per block, or of rows."""
+
+    whole: FloatColumn
+    """Kept by a block that is not recomputed."""
+    kept: FloatColumn
+    """Kept by a block that is."""
+    live: FloatColumn
+    """Brought back while a recomputed block runs backward."""
+    working: FloatColumn
+    """Gradients and exchanges inside a block's backward."""
+    logits: FloatColumn
+    """``(rows, 3)``: loss, its backward and the head's, where a stage holds the head."""
+    boundary: FloatColumn
+    """Messages of the pipeline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """The estimate for one question. Columns of results are in bytes."""
+
+    probes: Probes
+
+    @cached_property
+    def states(self) -> HeldStates:
+        """What is held from step to step."""
+        return HeldStates(probes=self.probes)
+
+    def device_bytes(self, rows: Candidates, *, num_microbatches: IntColumn) -> FloatColumn:
+        """What the worst rank of each candidate needs on its device."""
+        if not len(rows):
+            return np.zeros(0)
+        activations = self._activations(rows)
+        need = self._stage_bytes(rows, num_microbatches, activations, self.probes.watched(rows, FIRST))
+        fullest = self.probes.watched(rows, FULLEST).stage
+        others = ((SECOND, rows.pp > 1), (LAST, rows.pp > 2), (FULLEST, (fullest > 1) & (fullest < rows.pp - 1)))
+        for watched, exists in others:
+            here = np.flatnonzero(exists)
+            if not len(here):
+                continue
+            some = rows.take(here)
+            part = Activations(**{name: getattr(activations, name)[here] for name in Activations.__slots__})
+            more = self._stage_bytes(some, num_microbatches[here], part, self.probes.watched(some, watched))
+            need[here] = np.maximum(need[here], more)
+        total: FloatColumn = need + self._fixed(rows)
+        return total
+
+    def _stage_bytes(
+        self, rows: Candidates, num_microbatches: IntColumn, activations: Activations, stage: WatchedStage
+    ) -> FloatColumn:
+        """The highest of all moments of one watched stage."""
+        states = self.states.of_stage(rows, stage)
+        buffers = self._buffers(rows, num_microbatches, stage)
+        recomputed = recomputed_blocks(rows, stage)
+        size = rows.micro_batch_size[:, None]
+        totals = size * _kept(activations, stage, recomputed)
+        resident = self._resident_fraction(rows, stage)
+        own = totals * resident[:, None]
+        one = totals / np.maximum(1, stage.blocks)
+        last = own - np.maximum(0.0, own - one)
+        others = np.maximum(0.0, self._in_flight(rows, num_microbatches, stage) - 1) * own.sum(axis=1)
+        earlier = np.cumsum(own, axis=1) - own
+        inside = size * (activations.live * (recomputed > 0) + activations.working)
+        boundary = np.where(rows.pp > 1, rows.micro_batch_size * activations.boundary, 0.0)
+        during = others + boundary
+        is_born_late = (num_microbatches == 1) & ~self.states.has_persistent_gradients(rows)
+        at_loss = (size * activations.logits * stage.has_head[:, None]).T
+        forward = during + own.sum(axis=1)
+        held = states.parameters + states.optimizer
+        born = np.where(is_born_late, 0.0, states.gradients)
+        moments = [forward, *(forward + part for part in at_loss)]
+        highest = held + born + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
+        for shape in reversed(range(own.shape[1])):
+            first, after, final, done = buffers[HEAD + OF_SHAPE * shape : HEAD + OF_SHAPE * (shape + 1)]
+            of_shape = np.where(is_born_late, states.block_gradients[:, shape], 0.0)
+            each = of_shape / np.maximum(1, stage.blocks[:, shape])
+            before = during + earlier[:, shape]
+            at = np.stack(
+                [
+                    before + own[:, shape] + inside[:, shape] + first + born,
+                    before + np.where(stage.blocks[:, shape] > 1, last[:, shape], 0.0) + after + born + each,
+                    before + last[:, shape] + inside[:, shape] + final + born + of_shape - each,
+                    before + done + born + of_shape,
+                ]
+            )
+            highest = np.maximum(highest, np.where(stage.blocks[:, shape] > 0, held + at.max(axis=0), 0.0))
+            born = born + of_shape
+        end = held + states.gradients + buffers[-TAIL] + boundary
+        update = held + states.gradients + buffers[-1] + states.during_step
+        peak: FloatColumn = np.maximum(highest, np.maximum(end, update))
+        return peak
+
+    def moved_bytes(self, rows: Candidates) -> FloatColumn:
+        """Activations of one micro-batch that the fullest stage moves to the host, where they are offloaded."""
+        stage = self.probes.watched(rows, FULLEST)
+        kept = _kept(self._activations(rows), stage, recomputed_blocks(rows, stage)).sum(axis=1)
+        moved: FloatColumn = rows.micro_batch_size * kept * (1 - self._resident_fraction(rows, stage))
+        return moved
+
+    def _resident_fraction(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+        num_layers = np.maximum(1, stage.blocks.sum(axis=1))
+        kept = np.minimum(RESIDENT_LAYERS_WITH_OFFLOAD, num_layers) / num_layers
+        fraction: FloatColumn = np.where(rows.activation_offload > 0, kept, 1.0)
+        return fraction
+
+    def _activations(self, rows: Candidates) -> Activations:
+        num_shapes = len(self.probes.shapes)
+        sharding = (rows.zero_stage == 3).astype(np.int64)
+        keys = [rows.tp, rows.cp, rows.ep, rows.expert_tp, rows.sequence_parallel, sharding]
+        table = look_up(keys, self._block_table).reshape(len(rows), num_shapes, 2 + 2 * len(RECOMPUTES))
+        mode = rows.recompute[:, None, None]
+        kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
+        live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
+        ends = rows.lookup(("tp", "cp", "sequence_parallel"), self._end_bytes)
+        return Activations(
+            whole=table[:, :, 0],
+            kept=kept,
+            live=live,
+            working=table[:, :, 1],
+            logits=ends[:, :3],
+            boundary=ends[:, 3],
+        )
+
+    @cached_property
+    def _block_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._block_bytes)
+
+    def _block_bytes(self, key: Key) -> tuple[float, ...]:
+        """Per shape: kept whole, working, then kept and live under each recompute mode; one sequence."""
+        tp, cp, ep, expert_tp, sequence_parallel, is_gathered = key
+        layout = Layout(
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            expert_tp=expert_tp,
+            sequence_parallel=bool(sequence_parallel),
+            zero_stage=3 if is_gathered else 0,
+        )
+        contexts = [self.probes.context(layout, recompute=(mode, 0), tables=(0, 0)) for mode in range(len(RECOMPUTES))]
+        (context, *_) = contexts
+        exchanges = _exchanged_bytes(context)
+        found: list[float] = []
+        for run, shape in enumerate(self.probes.shapes):
+            tensors = context.saved[run]
+            whole = sum(tensor.num_bytes for tensor in tensors)
+            routed = sum(tensor.num_bytes for tensor in tensors if tensor.is_routed)
+            again = (context.live_block_copies - 1) * (whole - routed)
+            kept = [each.kept_bytes(run) for each in contexts]
+            working = backward_temporaries(shape, context.block_context) + exchanges[run]
+            found += [whole, working, *kept, *(whole - num_bytes + again for num_bytes in kept)]
+        return tuple(found)
+
+    def _end_bytes(self, key: Key) -> tuple[float, ...]:
+        """Logits with the head's input at the loss and in both backwards, and the messages of a pipeline."""
+        tp, cp, sequence_parallel = key
+        layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel), zero_stage=0)
+        context = self.probes.context(layout)
+        timeline = context.timeline
+        at = (timeline.loss_forward, timeline.loss_backward, timeline.head_backward)
+        block = context.block_context
+        hidden = block.tokens * block.hidden_size * block.element_bytes
+        return (*_alive(tuple(logit_tensors(context)), at), 2 * hidden // block.sequence_shards)
+
+    def _in_flight(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+        def sets(key: Key) -> tuple[float]:
+            pp, vpp, schedule, count, index = key
+            name = SCHEDULES[schedule]
+            found = in_flight_micro_batches(schedule=name, stage=index, pp=pp, vpp=vpp, num_microbatches=count)
+            return (found,)
+
+        return look_up([*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches, stage.stage], sets)[:, 0]
+
+    def _buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+        """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
+        is_gathered = rows.zero_stage == 3
+        is_sharded_optimizer = (rows.zero_stage == 1) | (rows.zero_stage == 2)
+        kind = np.where(is_gathered, 3, np.where(is_sharded_optimizer, rows.zero_stage, 0))
+        flags: list[Mask] = [
+            rows.pp > 1,
+            rows.data_parallel_size > 1,
+            (num_microbatches > 1) & ~is_gathered,
+            (rows.recompute > 0) & ~is_gathered,
+        ]
+        layers = np.where(is_gathered, 0, rows.recompute_layers)
+        reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
+        counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
+        columns = [rows.tp, rows.ep, rows.expert_tp, kind, reshards, *(flag.astype(np.int64) for flag in flags), layers]
+        table = look_up([*columns, stage.has_embedding, stage.has_head, *counts], self._transient_table)
+        return table.T
+
+    @cached_property
+    def _transient_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._transients)
+
+    def _transients(self, key: Key) -> tuple[float, ...]:
+        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, layers, *rest = key
+        has_embedding, has_head, *blocks = rest
+        layout = Layout(
+            tp=tp,
+            ep=ep,
+            expert_tp=expert_tp,
+            pp=1 + is_piped,
+            dp_shard=1 + is_parallel,
+            zero_stage=ZERO_STAGES[kind],
+            reshard_after_forward=bool(reshards),
+        )
+        context = self.probes.context(
+            layout,
+            batch=replace(ONE_TOKEN, num_microbatches=1 + repeats),
+            recompute=(len(RECOMPUTES) - 1 if recomputes else 0, layers),
+            tables=(has_embedding, has_head),
+            blocks=tuple(blocks),
+        )
+        return _alive(tuple(buffer_tensors(context)), tuple(_moments(context, blocks)))
+
+    def _fixed(self, rows: Candidates) -> FloatColumn:
+        """Context and communicators: they depend on which axes are in use, and on the peers of an all-to-all."""
+        names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
+
+        def outside_allocator(key: Key) -> tuple[float]:
+            layout = Layout(dp_replicate=key[0], dp_shard=key[1], tp=key[2], cp=key[3], pp=key[4], ep=key[5])
+            return (float(fixed_bytes(replace(self.probes.question, layout=layout))),)
+
+        limits = (2, 2, 2, 2, 3, self.probes.question.cluster.node.gpus_per_node)
+        columns = [np.minimum(rows.column(name), limit) for name, limit in zip(names, limits, strict=True)]
+        return look_up(columns, outside_allocator)[:, 0]
+
+
+def _kept(activations: Activations, stage: WatchedStage, recomputed: FloatColumn) -> FloatColumn:
+    """``(rows, shapes)``: bytes per sequence that all blocks of a shape keep."""
+    kept: FloatColumn = recomputed * activations.kept + (stage.blocks - recomputed) * activations.whole
+    return kept
+
+
+def _moments(context: StageContext, blocks: list[int]) -> Iterator[int]:
+    """The moments that are looked at; shapes a stage does not hold repeat the end of forward."""
+    timeline = context.timeline
+    yield from (timeline.forward, timeline.loss_forward, timeline.loss_backward, timeline.head_backward)
+    runs = iter(timeline.runs)
+    for count in blocks:
+        if not count:
+            yield from (timeline.forward,) * OF_SHAPE
+            continue
+        run = next(runs)
+        yield from (run.first_backward, run.after_first, run.last_backward, run.after_last)
+    yield from (timeline.backward_end, timeline.optimizer)
+
+
+def _alive(tensors: tuple[Tensor, ...], moments: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(float(sum(t.num_bytes for t in tensors if t.born <= at <= t.dies)) for at in moments)
+
+
+def _exchanged_bytes(context: StageContext) -> list[float]:
+    """Buffers inside the backward of one block of each shape that grow with the tokens."""
+    tensors = [tensor for tensor in buffer_tensors(context) if tensor.name == "exchange buffers"]
+    return list(_alive(tuple(tensors), tuple(run.first_backward for run in context.timeline.runs)))

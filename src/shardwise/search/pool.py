@@ -1,0 +1,125 @@
+"""Decorated rows with what was computed of them, and the ways to make more of them fit."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask
+from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.space import Space
+from shardwise.units import Bytes
+
+__all__ = ["Pool", "fewest_recomputed", "highest_choice", "least_offloaded", "lowest_choice"]
+
+CORRECTIONS = 3
+"""Times the number of recomputed blocks is raised where a straight line between none and all was too hopeful."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Rows with their micro-batches and the memory they need."""
+
+    rows: Candidates
+    num_microbatches: IntColumn
+    needed_bytes: FloatColumn
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, chosen: Mask | IntColumn) -> "Pool":
+        """Some of the rows."""
+        return Pool(
+            rows=self.rows.take(chosen),
+            num_microbatches=self.num_microbatches[chosen],
+            needed_bytes=self.needed_bytes[chosen],
+        )
+
+    def joined(self, other: "Pool") -> "Pool":
+        """These rows, then those of another."""
+        return Pool(
+            rows=self.rows.joined(other.rows),
+            num_microbatches=np.concatenate([self.num_microbatches, other.num_microbatches]),
+            needed_bytes=np.concatenate([self.needed_bytes, other.needed_bytes]),
+        )
+
+    @classmethod
+    def of(cls, rows: Candidates, num_microbatches: IntColumn, memory: MemoryEstimate) -> "Pool":
+        """Rows with the memory they need."""
+        needed_bytes = memory.device_bytes(rows, num_microbatches=num_microbatches)
+        return cls(rows=rows, num_microbatches=num_microbatches, needed_bytes=needed_bytes)
+
+
+def lowest_choice(rows: Candidates) -> IntColumn:
+    """The way to offload that moves least, of those that break no rule."""
+    choices = rows.offload_choices
+    lowest: IntColumn = np.log2((choices & -choices).astype(np.float64)).astype(np.int64)
+    return lowest
+
+
+def highest_choice(rows: Candidates) -> IntColumn:
+    """The way to offload that moves most."""
+    highest: IntColumn = np.floor(np.log2(rows.offload_choices.astype(np.float64))).astype(np.int64)
+    return highest
+
+
+def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capacity_bytes: Bytes) -> Pool:
+    """Rows that do not fit without recomputation, each with the fewest blocks per mode with which it does.
+
+    More of them cost time and give memory back, so the fewest are the fastest that fit. Rows that fit in no way, or
+    only with all blocks recomputed, are left out.
+
+    Args:
+        pool: rows without recomputation.
+        space: where they come from.
+        memory: what rows need.
+        capacity_bytes: of the device.
+    """
+    found = pool.take(np.zeros(len(pool), dtype=np.bool_))
+    modes = [mode for mode in space.recomputes if mode != RECOMPUTES.index("none")]
+    for mode in modes if space.counts_layers else ():
+        layers = space.most_layers(pool.rows)
+        every = Pool.of(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches, memory)
+        helps = np.flatnonzero((pool.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
+        some, most = pool.take(helps), layers[helps]
+        each = np.maximum(1.0, (some.needed_bytes - every.needed_bytes[helps]) / most)
+        asked = np.zeros(len(some), dtype=np.int64)
+        for _ in range(1 + CORRECTIONS):
+            missing = np.maximum(0.0, some.needed_bytes - capacity_bytes)
+            asked = np.clip(asked + np.ceil(missing / each).astype(np.int64), 1, most)
+            some = Pool.of(_recomputing(some.rows, mode, asked), some.num_microbatches, memory)
+        found = found.joined(some.take((some.needed_bytes <= capacity_bytes) & (asked < most)))
+    return found
+
+
+def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacity_bytes: Bytes) -> Pool:
+    """Rows that do not fit, with the least that has to move to the host for them to fit.
+
+    States move in steps, each of which holds less on the device and waits no less for the host than the one before;
+    activations move or stay. The least of each is the fastest that fits.
+    """
+    found = pool.take(np.zeros(len(pool), dtype=np.bool_))
+    for moves_activations in space.activation_offloads:
+        left = pool.take(pool.needed_bytes > capacity_bytes)
+        for mode in range(len(OFFLOADS)):
+            is_offered = (left.rows.offload_choices & (1 << mode)) > 0
+            is_other = (left.rows.offload != mode) | (left.rows.activation_offload != moves_activations)
+            asked = left.take(is_offered & is_other)
+            size = len(asked)
+            if not size:
+                continue
+            moved = replace(
+                asked.rows,
+                offload=np.full(size, mode, dtype=np.int64),
+                activation_offload=np.full(size, int(moves_activations), dtype=np.int64),
+            )
+            tried = Pool.of(moved, asked.num_microbatches, memory)
+            fits = tried.needed_bytes <= capacity_bytes
+            found = found.joined(tried.take(fits))
+            unsolved = ~(is_offered & is_other)
+            unsolved[np.flatnonzero(is_offered & is_other)[~fits]] = True
+            left = left.take(unsolved)
+    return found
+
+
+def _recomputing(rows: Candidates, mode: int, layers: IntColumn) -> Candidates:
+    return replace(rows, recompute=np.full(len(rows), mode, dtype=np.int64), recompute_layers=layers)

@@ -1,0 +1,229 @@
+"""Estimates of the rows that can matter, found best first; the others are left at a bound that shows they cannot.
+
+Every row starts with a bound on its step time and is refined in levels, each no less than the one before:
+
+1. its blocks at the speed of a wider cut of the tokens (:meth:`TimeEstimate.wider`), without ends and messages;
+2. its own blocks, the embedding, the head, messages between stages and the bubble;
+3. with data parallelism and the optimizer, which is the estimate.
+
+Rows are refined from the lowest bound up, and only while they are wanted: within a share of the fastest estimate, or
+with less memory than every row estimated to be as fast. A row that is never wanted keeps its bound. That pruning
+changes no estimate and no order among those that are wanted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from shardwise.search.block_times import BLOCK_FIELDS
+from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, Key, Mask, distinct_keys, group_rows
+from shardwise.search.time_estimate import BOUND_FRACTION, TimeEstimate
+
+__all__ = ["ESTIMATED", "CutTree", "Known", "Refinement", "Wanted"]
+
+BOUNDED, TIMED, ESTIMATED = range(3)
+FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 64
+"""Combinations of degrees that are asked of the inventory before the order is looked at again: few before there is an
+estimate to compare with, then more."""
+ROWS_AT_ONCE = 128
+"""Rows for each of them."""
+TOTALS = {
+    "none": ("forward", "backward", "exposed"),
+    "selective": ("forward", "backward", "exposed", "recompute_selective"),
+    "full": ("forward", "backward", "exposed", "recompute_full", "forward_exposed"),
+}
+"""What a block adds to a step under each recompute mode."""
+TOTAL_OF_FIELDS = np.asarray([[float(field in names) for names in TOTALS.values()] for field in BLOCK_FIELDS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which rows a search must know the estimate of."""
+
+    within_ratio: float
+    """Up to so many times the fastest estimate."""
+    front_ratio: float
+    """Up to so many times the fastest: those with less memory than all that are as fast."""
+    front_step_fraction: float = 0.02
+    """Memory has to fall by this share to count as less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Estimates and memory of rows, fastest first."""
+
+    step_s: FloatColumn
+    needed_bytes: FloatColumn
+
+
+class Refinement:
+    """Refines the rows of one question."""
+
+    def __init__(self, estimate: TimeEstimate, rows: Candidates, num_microbatches: IntColumn) -> None:
+        self.rows = rows
+        self.num_microbatches = num_microbatches
+        self.level = np.zeros(len(rows), dtype=np.int64)
+        self._needed_bytes = np.zeros(len(rows))
+        self._known: Known | None = None
+        self.step_s: FloatColumn = np.zeros(len(rows))
+        """The estimate, or a bound on it where the level is lower."""
+        if not len(rows):
+            return
+        self._estimate = estimate
+        keys, self._key_of = distinct_keys(estimate.block_columns(rows))
+        self._cuts = CutTree(estimate, keys)
+        self._weight = estimate.passes_weight(rows, num_microbatches)
+        self._update_s = estimate.host.update_s(rows)
+        self._steady = np.zeros(len(rows))
+        self.step_s = self._bounds(np.arange(len(rows)))
+
+    def run(self, wanted: Wanted, *, needed_bytes: FloatColumn, known: "Known | None" = None) -> None:
+        """Refine until every wanted row is estimated.
+
+        Args:
+            wanted: which rows are.
+            needed_bytes: memory of every row.
+            known: rows estimated elsewhere that these compete with.
+        """
+        self._needed_bytes, self._known = needed_bytes, known
+        running = np.flatnonzero(self.level < ESTIMATED)
+        at_once = FEWEST_AT_ONCE
+        while True:
+            running = running[self.level[running] < ESTIMATED]
+            running = running[self._is_wanted(running, wanted)]
+            if not len(running):
+                return
+            running = running[np.argsort(self.step_s[running], kind="stable")]
+            self._refine_bounds(running[self.level[running] == BOUNDED], at_once)
+            self._refine_passes(running[self.level[running] == TIMED], at_once)
+            at_once = min(2 * at_once, MOST_AT_ONCE)
+
+    def estimated(self) -> "Known":
+        """The rows that are estimated by now, and those they were compared with, fastest first."""
+        done = np.flatnonzero(self.level == ESTIMATED)
+        step_s, needed_bytes = self.step_s[done], self._needed_bytes[done]
+        if self._known is not None:
+            step_s = np.concatenate([step_s, self._known.step_s])
+            needed_bytes = np.concatenate([needed_bytes, self._known.needed_bytes])
+        order = np.argsort(step_s, kind="stable")
+        return Known(step_s=step_s[order], needed_bytes=needed_bytes[order])
+
+    def _is_wanted(self, running: IntColumn, wanted: Wanted) -> Mask:
+        done = self.estimated()
+        if not len(done.step_s):
+            return np.ones(len(running), dtype=np.bool_)
+        bounds, fastest_s = self.step_s[running], done.step_s[0]
+        near: Mask = bounds <= wanted.within_ratio * fastest_s
+        in_reach = np.flatnonzero(~near & (bounds <= wanted.front_ratio * fastest_s))
+        least = np.minimum.accumulate(done.needed_bytes)
+        position = np.searchsorted(done.step_s, bounds[in_reach], side="right") - 1
+        near[in_reach] = self._needed_bytes[running[in_reach]] < (1 - wanted.front_step_fraction) * least[position]
+        return near
+
+    def _refine_bounds(self, order: IntColumn, at_once: int) -> None:
+        """Time the blocks of the most promising rows, or the next narrower cut on the way to them."""
+        if not len(order):
+            return
+        keys = self._key_of[order]
+        is_exact = self._cuts.is_timed[keys]
+        self._cuts.time(_first_distinct(self._cuts.next_cut[keys[~is_exact]], at_once))
+        ready = order[is_exact][: ROWS_AT_ONCE * at_once]
+        if len(ready):
+            some = self.rows.take(ready)
+            found = self._estimate.passes(some, self.num_microbatches[ready], self._estimate.block_work(some))
+            self.step_s[ready] = found.total
+            self._steady[ready] = found.steady
+            self.level[ready] = TIMED
+        touched = order[~is_exact]
+        self.step_s[touched] = self._bounds(touched)
+
+    def _refine_passes(self, order: IntColumn, at_once: int) -> None:
+        """Add data parallelism to the most promising rows."""
+        if not len(order):
+            return
+        groups = self._sharding_group[order]
+        ready = order[np.isin(groups, _first_distinct(groups, at_once))]
+        some = self.rows.take(ready)
+        added = self._estimate.data_parallel_s(some, self.num_microbatches[ready], self._steady[ready])
+        self.step_s[ready] += added
+        self.level[ready] = ESTIMATED
+
+    @cached_property
+    def _sharding_group(self) -> IntColumn:
+        return group_rows(self._estimate.sharding_columns(self.rows))[0]
+
+    def _bounds(self, chosen: IntColumn) -> FloatColumn:
+        mode = np.where(self.rows.recompute_layers[chosen] > 0, 0, self.rows.recompute[chosen])
+        each = self._cuts.totals(self._key_of[chosen], mode)
+        bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[chosen], axis=1)
+        return bound + self._update_s[chosen]
+
+
+class CutTree:
+    """Cuts of the tokens of a rank, each below the wider one that is at least as fast per token.
+
+    What is timed of a cut bounds every cut below it.
+    """
+
+    def __init__(self, estimate: TimeEstimate, keys: Sequence[Key]) -> None:
+        self._estimate = estimate
+        self._keys: list[Key] = list(keys)
+        self._parent = self._grow(keys)
+        self._tokens = np.asarray([key[5] / key[1] for key in self._keys])
+        self._levels = self._by_depth()
+        self._per_token = np.zeros((len(self._keys), len(TOTALS), len(estimate.probes.shapes)))
+        self.is_timed: Mask = np.zeros(len(self._keys), dtype=np.bool_)
+        self.next_cut: IntColumn = np.arange(len(self._keys))
+        """Of every cut: the widest on the way to it that is not timed yet."""
+        is_known = np.asarray([key in estimate.timed_blocks for key in self._keys], dtype=np.bool_)
+        self.time(np.flatnonzero((self._parent < 0) | is_known))
+
+    def totals(self, cuts: IntColumn, modes: IntColumn) -> FloatColumn:
+        """``(cuts, shapes)``: seconds of one block, or a bound where a cut is not timed, under a recompute mode."""
+        found: FloatColumn = self._per_token[cuts, modes] * self._tokens[cuts, None]
+        return found
+
+    def time(self, cuts: IntColumn) -> None:
+        """Ask the inventory about some cuts, and bound those below them."""
+        for cut in cuts.tolist():
+            table = np.asarray(self._estimate.block_table(self._keys[cut])).reshape(-1, len(BLOCK_FIELDS))
+            self._per_token[cut] = (table @ TOTAL_OF_FIELDS).T / self._tokens[cut]
+        self.is_timed[cuts] = True
+        for level in self._levels:
+            parent = self._parent[level]
+            untimed = level[~self.is_timed[level]]
+            self._per_token[untimed] = self._per_token[self._parent[untimed]]
+            self.next_cut[level] = np.where(self.is_timed[parent], level, self.next_cut[parent])
+
+    def _grow(self, keys: Sequence[Key]) -> IntColumn:
+        """Append the wider cuts of all keys; the position of the wider cut of each, -1 without."""
+        positions = {key: position for position, key in enumerate(keys)}
+        parents: list[int] = []
+        position = 0
+        while position < len(self._keys):
+            wider = self._estimate.wider(self._keys[position])
+            if wider is not None and wider not in positions:
+                positions[wider] = len(self._keys)
+                self._keys.append(wider)
+            parents.append(-1 if wider is None else positions[wider])
+            position += 1
+        return np.asarray(parents, dtype=np.int64)
+
+    def _by_depth(self) -> list[IntColumn]:
+        """The cuts below the widest, level by level."""
+        levels: list[IntColumn] = []
+        depth = np.where(self._parent < 0, 0, -1)
+        while (depth < 0).any():
+            below = np.flatnonzero((depth < 0) & (depth[self._parent] == len(levels)))
+            depth[below] = len(levels) + 1
+            levels.append(below)
+        return levels
+
+
+def _first_distinct(values: IntColumn, most: int) -> IntColumn:
+    """The first few different values, in the order they appear."""
+    distinct, first = np.unique(values, return_index=True)
+    chosen: IntColumn = distinct[np.argsort(first, kind="stable")[:most]]
+    return chosen

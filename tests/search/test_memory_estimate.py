@@ -1,0 +1,70 @@
+"""The memory of every row is that of the full prediction, to rounding where all blocks are alike."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwise.predict.memory import predict_memory
+from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.probes import Probes
+
+ALIKE, ALTERNATING = 0.002, 0.03
+"""Largest error as a share of what is needed. Blocks that alternate between shapes are taken to be sorted by shape,
+which changes what is alive while one of them runs backward."""
+QUESTIONS = [
+    ({"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "native"}, ALIKE),
+    ({"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "megatron"}, ALIKE),
+    ({"model": "mixtral-8x7b", "cluster": "16xh100-sxm", "engine": "megatron"}, ALIKE),
+    ({"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "engine": "deepspeed"}, ALIKE),
+    ({"model": "qwen3-30b-a3b", "cluster": "8xh100-sxm", "engine": "torchtitan"}, ALIKE),
+    ({"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "engine": "fsdp1", "adapter": "qlora"}, ALIKE),
+    ({"model": "gemma-2-9b", "cluster": "8xh100-sxm", "engine": "native", "optimizer": "adamw-8bit"}, ALTERNATING),
+]
+
+
+def sampled(pool, size, seed=7):
+    return np.random.default_rng(seed).choice(len(pool), size=min(size, len(pool)), replace=False)
+
+
+@pytest.mark.parametrize(("asked", "tolerance"), QUESTIONS, ids=lambda asked: str(asked)[:60])
+def test_the_estimate_is_what_the_prediction_says_is_needed(make_question, decorated, asked, tolerance):
+    question = make_question(**asked)
+    pool = decorated(question, activation_offload=False)
+    for row in sampled(pool, 120):
+        plan = pool.rows.plan(int(row), question=question)
+        needed_bytes = predict_memory(plan).needed_bytes
+        assert pool.needed_bytes[row] == pytest.approx(needed_bytes, rel=tolerance), plan.layout
+
+
+@pytest.mark.parametrize("engine", ["native", "megatron", "deepspeed"])
+def test_the_estimate_follows_part_recomputation_and_offload(make_question, decorated, engine):
+    question = make_question(engine=engine, cluster="16xh100-sxm")
+    pool = decorated(question, recompute=("selective", "full"))
+    rows = sampled(pool, 60)
+    layers = 1 + np.arange(len(rows)) % 3
+    some = replace(
+        pool.rows.take(rows),
+        recompute_layers=layers,
+        activation_offload=np.arange(len(rows)) % 2,
+        offload=np.where(pool.rows.offload_choices[rows] & 2, 1, 0),
+    )
+    memory = MemoryEstimate(probes=Probes(question=question))
+    needed = memory.device_bytes(some, num_microbatches=pool.num_microbatches[rows])
+    for row in range(len(rows)):
+        plan = some.plan(row, question=question)
+        assert needed[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=0.005), (plan.layout, plan.recipe)
+
+
+def test_offloaded_states_leave_the_device(make_question, decorated):
+    question = make_question()
+    kept = decorated(question, recompute=("full",), offload=("none",))
+    moved = decorated(question, recompute=("full",), offload=("optimizer",))
+    assert moved.needed_bytes.min() < kept.needed_bytes.min()
+
+
+def test_no_rows_need_no_memory(make_question, decorated):
+    question = make_question()
+    nothing = decorated(question).rows.take(np.zeros(0, dtype=np.int64))
+    memory = MemoryEstimate(probes=Probes(question=question))
+    assert len(memory.device_bytes(nothing, num_microbatches=np.zeros(0, dtype=np.int64))) == 0
