@@ -12,7 +12,7 @@ from shardwise.cluster import Cluster, Peak
 from shardwise.layout import Layout, Schedule
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
-from shardwise.recipe import Adapter, Offload, OptimizerName, Precision, Recipe
+from shardwise.recipe import Adapter, Offload, OptimizerName, Precision, Recipe, ReduceDtype
 from shardwise.rules import apply_changes, find_errors
 
 DEGREES = st.sampled_from((1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16))
@@ -97,6 +97,8 @@ def recipes(draw: st.DrawFn) -> Recipe:
         lora_targets=draw(st.sampled_from(("attention", "all-linear", "qv"))),
         loss_chunks=draw(st.integers(1, 16)),
         fused_loss=draw(st.sampled_from((None, True, False))),
+        overlap_grad_reduce=draw(st.sampled_from((None, True, False))),
+        reduce_dtype=draw(st.sampled_from((None, *get_args(ReduceDtype)))),
         convention=draw(st.sampled_from(("engine", "seed"))),
     )
 

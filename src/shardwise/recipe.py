@@ -10,6 +10,7 @@ Offload = Literal["none", "optimizer", "parameters", "nvme"]
 Attention = Literal["flash", "eager"]
 Adapter = Literal["none", "lora", "qlora"]
 LoraTargets = Literal["attention", "all-linear", "qv"]
+ReduceDtype = Literal["fp32", "bf16"]
 Convention = Literal["engine", "seed"]
 
 MAX_SEQ_LEN = 2**27
@@ -43,6 +44,11 @@ class Recipe:
     """Pieces the cross-entropy is computed in, so that only one piece of the logits is alive."""
     fused_loss: bool | None = None
     """Cross-entropy in one kernel that makes no fp32 copies of the logits; ``None`` means what the engine does."""
+    overlap_grad_reduce: bool | None = None
+    """Gradients in buckets are reduced under backward (and updated weights gathered under forward); ``None`` means what
+    the engine does. FSDP and ZeRO-3 reduce block by block either way."""
+    reduce_dtype: ReduceDtype | None = None
+    """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
     lora_dropout_fraction: float = 0.0
     """Dropout before every adapter; above 0 each adapted product keeps its dropped-out input and a mask."""
     convention: Convention = "engine"

@@ -97,6 +97,36 @@ def test_ddp_with_fp32_parameters_sends_twice_that():
     assert sent == pytest.approx(8 * N * 7 / 8, rel=1e-6)
 
 
+def hidden_share(plan):
+    data = [call for call in calls_of(plan) if call.axis == "dp_shard" and call.phase == "backward"]
+    return sum(call.count for call in data if call.is_overlappable) / sum(call.count for call in data)
+
+
+@pytest.mark.parametrize(("engine", "by_default"), [("megatron", True), ("deepspeed", False)])
+def test_a_recipe_says_whether_buckets_are_reduced_under_backward(engine, by_default):
+    """Megatron's --overlap-grad-reduce, DeepSpeed's overlap_comm; without it Megatron makes one bucket of all."""
+    layout = Layout(dp_shard=8, zero_stage=1)
+    plain = plan_of(layout, engine=engine)
+    overlapped, exposed = (plan_of(layout, engine=engine, overlap_grad_reduce=asked) for asked in (True, False))
+    assert (hidden_share(plain) > 0) is by_default
+    assert hidden_share(overlapped) > 0.5
+    assert hidden_share(exposed) == 0
+    assert counts(exposed)["reduce_scatter"] == (1 if engine == "megatron" else counts(plain)["reduce_scatter"])
+    assert sent_bytes(overlapped) == pytest.approx(sent_bytes(exposed), rel=1e-3)
+
+
+def test_a_recipe_says_what_gradients_are_reduced_in():
+    """Megatron's --grad-reduce-in-bf16: half the bytes of the reduction, the weights gathered as before."""
+    layout = Layout(dp_shard=8, zero_stage=1)
+    wide, narrow = (
+        plan_of(layout, engine="megatron", reduce_dtype=asked, overlap_grad_reduce=False) for asked in (None, "bf16")
+    )
+    reduced = {call.kind: call.num_bytes for call in calls_of(wide) if call.axis == "dp_shard"}
+    halved = {call.kind: call.num_bytes for call in calls_of(narrow) if call.axis == "dp_shard"}
+    assert halved["reduce_scatter"] == pytest.approx(reduced["reduce_scatter"] / 2, rel=1e-6)
+    assert halved["all_gather"] == reduced["all_gather"]
+
+
 def test_ddp_reduces_in_buckets_once_per_step():
     """25 MiB buckets of fp32 gradients, whatever is accumulated."""
     one = counts(plan_of(Layout(dp_shard=8, zero_stage=0)))

@@ -20,6 +20,7 @@ from shardwise.recipe import (
     Precision,
     Recipe,
     Recompute,
+    ReduceDtype,
 )
 from shardwise.units import parse_bytes, parse_count
 
@@ -157,6 +158,14 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("--loss-chunks", type=whole_number, metavar="N", help="pieces of the loss (default: 1)")
     recipe.add_argument(
         "--fused-loss", action=argparse.BooleanOptionalAction, help="never store fp32 logits (default: the engine's)"
+    )
+    recipe.add_argument(
+        "--overlap-grad-reduce",
+        action=argparse.BooleanOptionalAction,
+        help="reduce buckets of gradients under backward (default: the engine's)",
+    )
+    recipe.add_argument(
+        "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
     )
     recipe.add_argument(
         "--convention",

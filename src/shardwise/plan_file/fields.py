@@ -18,6 +18,7 @@ from shardwise.recipe import (
     OptimizerName,
     Precision,
     Recompute,
+    ReduceDtype,
 )
 
 Kind = Literal["count", "amount", "choice", "flag", "counts"]
@@ -82,6 +83,13 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     Field(name="lora_dropout_fraction", kind="amount", lowest=0, highest=1, example="0.05", synonyms=("lora_dropout",)),
     Field(name="loss_chunks", kind="count", highest=65536, synonyms=("chunked_loss",)),
     Field(name="fused_loss", kind="flag", synonyms=("fused_cross_entropy", "liger")),
+    Field(name="overlap_grad_reduce", kind="flag", synonyms=("overlap_comm", "overlap_communication")),
+    Field(
+        name="reduce_dtype",
+        kind="choice",
+        choices=get_args(ReduceDtype),
+        synonyms=("grad_reduce_in_bf16", "mixed_precision_reduce", "communication_data_type"),
+    ),
     Field(name="convention", kind="choice", choices=get_args(Convention)),
 )
 

@@ -90,7 +90,8 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
         )
     if plan.model.num_side_params:
         yield "towers and other attachments beside the blocks are counted in memory and left out of the step time"
-    if profile.sharding == "megatron" and layout.zero_stage in (1, 2) and layout.data_parallel_size > 1:
+    overlaps = profile.sharding == "megatron" and recipe.overlap_grad_reduce is None
+    if overlaps and layout.zero_stage in (1, 2) and layout.data_parallel_size > 1:
         yield "Megatron runs with --overlap-grad-reduce and --overlap-param-gather"
     if recipe.offload != "none":
         yield f"CPU Adam reaches {HOST_ADAM_BYTES_PER_S / 1e9:.0f} GB/s of host memory bandwidth per node"

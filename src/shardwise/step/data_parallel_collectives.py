@@ -176,7 +176,19 @@ def _replicated(context: StageContext) -> Iterator[Collective]:
             num_bytes=ceil(total / buckets),
             phase="backward",
         )
-        yield from call.hidden_but_one(units=buckets, rounds=1)
+        if _hides(context, by_default=True):
+            yield from call.hidden_but_one(units=buckets, rounds=1)
+        else:
+            yield from call.exposed(units=buckets, rounds=1)
+
+
+def _hides(context: StageContext, *, by_default: bool) -> bool:
+    """Whether buckets are communicated beside computation: as the recipe says, else as the engine does.
+
+    Megatron makes one bucket of everything when it does not.
+    """
+    asked = context.plan.recipe.overlap_grad_reduce
+    return by_default if asked is None else asked
 
 
 def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
@@ -186,7 +198,7 @@ def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
     neither below stage 3 (``overlap_comm`` is false by default, ``runtime/zero/config.py``), and stage 2 reduces every
     micro-batch (``runtime/zero/stage_1_and_2.py``).
     """
-    hides = context.profile.sharding == "megatron"
+    hides = _hides(context, by_default=context.profile.sharding == "megatron")
     each_microbatch = context.profile.sharding == "deepspeed" and context.plan.layout.zero_stage == 2
     for gradients in _all_gradients(context):
         buckets = _num_buckets(context, gradients.shards, gradients.elements * context.states.reduce_bytes)
@@ -243,6 +255,8 @@ def _torch_zero1(context: StageContext) -> Iterator[Collective]:
 def _num_buckets(context: StageContext, group: Group, total: Bytes) -> int:
     bucket_bytes = context.profile.bucket_bytes
     if context.profile.sharding == "megatron":
+        if not _hides(context, by_default=True):
+            return 1
         params = max(MEGATRON_BUCKET_PARAMS, MEGATRON_BUCKET_PARAMS_PER_RANK * group.size)
         bucket_bytes = params * context.states.reduce_bytes
     return max(1, ceil(total / bucket_bytes))

@@ -1,12 +1,13 @@
 """One pipeline stage of a plan, and the facts all of its tensors follow from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
 from shardwise.engine import EngineProfile, StateBytes, engine_profile, state_bytes
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
+from shardwise.recipe import ReduceDtype
 from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import in_flight_micro_batches
@@ -14,6 +15,8 @@ from shardwise.step.placement import Stage
 from shardwise.step.states import QUANTISED_BYTES
 from shardwise.step.timeline import Timeline, stage_timeline
 from shardwise.units import Bytes
+
+REDUCE_BYTES: dict[ReduceDtype, int] = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +47,22 @@ class StageContext:
     @cached_property
     def states(self) -> StateBytes:
         """Bytes per parameter of each state."""
-        return state_bytes(
+        states = state_bytes(
             engine=self.plan.engine,
             precision=self.plan.recipe.precision,
             zero_stage=self.zero_stage,
             is_pipelined=self.plan.layout.pp > 1,
+        )
+        asked = self.plan.recipe.reduce_dtype
+        if asked is None:
+            return states
+        reduce_bytes = REDUCE_BYTES[asked]
+        # Megatron accumulates in the buffer that it reduces (--grad-reduce-in-bf16).
+        own_buffer = self.profile.sharding == "megatron"
+        return replace(
+            states,
+            reduce_bytes=reduce_bytes,
+            gradient_bytes=reduce_bytes if own_buffer else states.gradient_bytes,
         )
 
     @cached_property

@@ -52,8 +52,12 @@ def convert_korthikanti(row: MeasurementRow) -> TimedConversion:
             sequence_parallel=row.text("seq_parallel") == "yes",
         ),
     )
-    gaps = ("the gradient all-reduce is not overlapped",) if dp > 1 else ()
-    return timed(row, plan, assumptions=PAPER_ASSUMPTIONS, gaps=gaps)
+    return timed(row, _without_overlap(plan), assumptions=PAPER_ASSUMPTIONS)
+
+
+def _without_overlap(plan: Plan) -> Plan:
+    """The plan with gradients reduced after backward, as Megatron did before 2022 and still does unless asked."""
+    return replace(plan, recipe=replace(plan.recipe, overlap_grad_reduce=False))
 
 
 def _fp16_plan(
@@ -124,8 +128,9 @@ def convert_sc21_table(row: MeasurementRow) -> TimedConversion:
     assumptions = (
         *PAPER_ASSUMPTIONS,
         "micro-batch size and virtual stages of sc21/run_table_1.sh",
-        "gradients are predicted as overlapped; from 39B on Megatron's own data parallelism overlapped nothing",
+        "torch's data parallelism up to 18B, Megatron's own without overlap from 39B on, as in the script",
     )
+    plan = plan if pp == 1 else _without_overlap(plan)
     return _timed_by_equation_3(row, plan, shape, assumptions=assumptions)
 
 
@@ -208,12 +213,9 @@ def convert_mt_nlg(row: MeasurementRow) -> TimedConversion:
     return timed(row, plan, assumptions=assumptions)
 
 
-NO_GRADIENT_OVERLAP = "gradient reduction is not overlapped in the run; the engine's default overlaps it"
-
-
 def convert_timed_simumax(row: MeasurementRow, plan: Plan) -> TimedConversion:
     """A SIMUB200 row with the plan that its memory is predicted with."""
-    return timed(row, plan, assumptions=("context parallelism by all-to-all", NO_GRADIENT_OVERLAP))
+    return timed(row, _without_overlap(plan), assumptions=("context parallelism by all-to-all",))
 
 
 def convert_timed_zero_bubble(row: MeasurementRow, plan: Plan) -> TimedConversion:
@@ -284,8 +286,8 @@ INTERN_VOCAB_SIZE = 103_168
 
 INTERN_ASSUMPTIONS = (
     "InternLM-7B as InternEvo's configs/7B_sft.py sets it: 103,168 tokens, RMSNorm, SwiGLU, flash attention",
-    "ZeRO stage 1 over all data ranks, or within a node and replicated between nodes; gradients and optimizer overlap "
-    "as Megatron's do",
+    "ZeRO stage 1 over all data ranks, or within a node and replicated between nodes; gradients are reduced in bf16 "
+    "under backward",
     "4 x 100 Gb/s RoCE a node",
 )
 
@@ -310,6 +312,7 @@ def convert_intern(row: MeasurementRow) -> TimedConversion:
             recompute="full" if row.text("recompute") == "full" else "none",
             attention="flash",
             compile=False,
+            reduce_dtype="bf16",
         ),
         layout=Layout(dp_replicate=dp // zero_ranks, dp_shard=zero_ranks, zero_stage=1, tp=tp),
         engine="megatron",
