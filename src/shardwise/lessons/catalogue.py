@@ -40,6 +40,8 @@ LESSONS = (
     LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),
     LessonEntry(name="tree", summary="trees, halving-doubling, nodes first, all-to-all; when a ring beats a tree"),
     LessonEntry(name="precision", summary="bf16, fp16 and fp8 bit by bit: underflow, loss scaling, master weights"),
+    LessonEntry(name="checkpoint", summary="memory against compute: every k-th layer, selective, predicted"),
+    LessonEntry(name="offload", summary="ZeRO-Offload and Infinity: 70B on 4 GPUs, what fits and what it costs"),
 )
 
 

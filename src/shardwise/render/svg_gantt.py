@@ -14,6 +14,7 @@ LANE_GAP = 6.0
 NARROWEST_PIXELS = 0.4
 """Narrower neighbours of one kind are drawn as one."""
 LETTER_PIXELS = 7.0
+SMALL = "font-size='10'"
 BAR_COLOURS = {
     "forward": "#0072b2",
     "backward": "#009e73",
@@ -40,7 +41,9 @@ def gantt_drawing(picture: GanttPicture) -> Drawing:
         elements += _lane(lane, picture, y=y, scale=scale, colours=colours)
         y += BAR_HEIGHT
         if picture.held_name and most_held:
-            elements += _held(lane, y=y, scale=scale, end=end, most=most_held)
+            elements += _held(lane, y=y, scale=scale, most=most_held)
+            peak = cell_text(max((amount for _, amount in lane.held), default=0.0), picture.held_unit)
+            elements.append(text(LABEL_WIDTH - 6, y + 14, f"most {peak}", style="soft", anchor="end", extra=SMALL))
             y += HELD_HEIGHT
         y += LANE_GAP
     elements += [
@@ -97,16 +100,14 @@ def merged(bars: Sequence[GanttBar], scale: float) -> Iterator[tuple[GanttBar, G
         yield first, last, count
 
 
-def _held(lane: GanttLane, *, y: float, scale: float, end: float, most: float) -> Iterator[str]:
+def _held(lane: GanttLane, *, y: float, scale: float, most: float) -> Iterator[str]:
     """A staircase as high as what is held, on the scale of the fullest lane."""
     bottom = y + HELD_HEIGHT
     path = [f"M{LABEL_WIDTH:.1f} {bottom:.1f}"]
     for moment, amount in lane.held:
         path += [f"H{LABEL_WIDTH + scale * moment:.2f}", f"V{bottom - (HELD_HEIGHT - 3) * amount / most:.2f}"]
-    path += [f"H{LABEL_WIDTH + scale * end:.2f}", f"V{bottom:.1f}Z"]
+    path += [f"H{LABEL_WIDTH + PLOT_WIDTH:.2f}", f"V{bottom:.1f}Z"]
     yield f"<path d='{''.join(path)}' class='held'/>"
-    peak = max((amount for _, amount in lane.held), default=0.0)
-    yield text(LABEL_WIDTH - 6, bottom - 4, f"most {peak:.3g}", style="soft", anchor="end", extra="font-size='10'")
 
 
 def _legend(picture: GanttPicture, colours: dict[str, str], *, y: float) -> Iterator[str]:

@@ -19,7 +19,7 @@ LETTERS = {
     "reduce": "R",
     "optimizer": "O",
     "send": "s",
-    "free": " ",
+    "recompute": "r",
 }
 LETTER_STYLES = {
     "F": "blue",
@@ -30,6 +30,7 @@ LETTER_STYLES = {
     "G": "yellow",
     "R": "red",
     "O": "magenta",
+    "r": "yellow",
 }
 MOST_LANES = 16
 MOST_ROUNDS = 8
@@ -54,15 +55,16 @@ def _gantt_parts(picture: GanttPicture, width: int) -> Iterator[RenderableType]:
     lanes = picture.lanes[:MOST_LANES]
     end = max((bar.end for lane in picture.lanes for bar in lane.bars), default=0.0)
     label_width = max((len(lane.name) for lane in lanes), default=0)
-    held_width = 7 if picture.held_name else 0
+    peaks = [cell_text(max((held for _, held in lane.held), default=0.0), picture.held_unit) for lane in lanes]
+    held_width = max(map(len, peaks), default=0) + 1 if picture.held_name else 0
     cells = max(10, width - label_width - held_width - 2)
     whole = int(end) if picture.unit == "time_units" and float(end).is_integer() and end <= cells else cells
-    for lane in lanes:
+    for lane, peak in zip(lanes, peaks, strict=True):
         line = Text(f"{lane.name:<{label_width}} ")
         for letter in _lane_letters(lane, end=end, cells=whole):
             line.append(letter, style=LETTER_STYLES.get(letter, ""))
         if picture.held_name:
-            line.append(f" {max((amount for _, amount in lane.held), default=0.0):6.4g}")
+            line.append(f" {peak:>{held_width - 1}}")
         yield line
     if len(picture.lanes) > MOST_LANES:
         yield Text(f"  ... and {len(picture.lanes) - MOST_LANES} more")

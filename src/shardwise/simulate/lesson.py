@@ -154,6 +154,7 @@ class GanttPicture:
     lanes: tuple[GanttLane, ...]
     held_name: str = ""
     """What ``held`` counts."""
+    held_unit: Unit = "number"
     note: str = ""
 
 
