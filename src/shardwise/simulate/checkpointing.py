@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isqrt
+from math import ceil, sqrt
 from typing import Literal
 
 LayerWork = Literal["forward", "recompute", "backward"]
@@ -84,19 +84,21 @@ def _in_segments(num_layers: int, every: int, *, layer_bytes: float, input_bytes
 
 
 def best_interval(*, num_hidden_layers: int, layer_bytes: float, input_bytes: float) -> int:
-    """The k with the lowest peak: near ``sqrt(L input / layer)``, which is sqrt(L) when a layer keeps only its input.
+    """The k with the lowest peak, of equals the one nearest to ``sqrt(L input / layer)``.
+
+    That root minimises ``L / k`` inputs and ``k`` layers; it is sqrt(L) when a layer keeps only its input.
 
     >>> best_interval(num_hidden_layers=64, layer_bytes=1.0, input_bytes=1.0)
     8
     >>> best_interval(num_hidden_layers=64, layer_bytes=17.0, input_bytes=1.0)
     2
     """
-    candidates = range(1, min(num_hidden_layers, 2 * isqrt(num_hidden_layers) + 2) + 1)
-    return min(
-        candidates,
-        key=lambda every: (
-            run_checkpointed(
-                num_hidden_layers=num_hidden_layers, every=every, layer_bytes=layer_bytes, input_bytes=input_bytes
-            ).peak_bytes
-        ),
-    )
+    root = sqrt(num_hidden_layers * input_bytes / layer_bytes)
+
+    def rank(every: int) -> tuple[float, float]:
+        run = run_checkpointed(
+            num_hidden_layers=num_hidden_layers, every=every, layer_bytes=layer_bytes, input_bytes=input_bytes
+        )
+        return run.peak_bytes, abs(every - root)
+
+    return min(range(1, min(num_hidden_layers, 2 * ceil(root) + 2) + 1), key=rank)
