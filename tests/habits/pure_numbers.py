@@ -105,6 +105,7 @@ PURE_FIELDS = {
     "Drawing.height",  # pixels
     "GanttBar.end",  # in the unit of its picture
     "GanttBar.start",
+    "LayerMoment.layer",  # an index
     "LessonRequest.ranks_per_node",  # how many
     "LessonRequest.seed",  # of random numbers
     "Message.receiver",  # ranks
