@@ -31,7 +31,7 @@ from shardwise.rules import find_refusals
 from shardwise.train.job import DataSpec, Job
 from shardwise.train.worker import run_job
 
-COLLECTIVE_TIMEOUT = timedelta(seconds=60)
+COLLECTIVE_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass

@@ -121,9 +121,6 @@ SMOKE = (
     TrainRun("pp2 fsdp2", layout={"pp": 2}, num_microbatches=4),
     TrainRun("pp4", layout={"pp": 4}, num_microbatches=8),
     TrainRun("pp2 interleaved", layout={"pp": 2, "vpp": 2, "schedule": "interleaved"}, num_microbatches=4),
-    TrainRun("pp2 zb-h1", layout={"pp": 2, "schedule": "zb-h1"}, num_microbatches=4),
-    TrainRun("pp2 zbv", layout={"pp": 2, "schedule": "zbv"}, num_microbatches=4),
-    TrainRun("pp2 dualpipev", layout={"pp": 2, "schedule": "dualpipev"}, num_microbatches=4),
     TrainRun("pp2 tp2 sp", layout={"pp": 2, **SEQUENCE}, num_microbatches=4),
     TrainRun("full recompute", recipe={"recompute": "full", "micro_batch_size": 4}),
     TrainRun("full recompute compile", recipe={"recompute": "full", "micro_batch_size": 4, "compile": True}),
@@ -136,5 +133,8 @@ SMOKE = (
     TrainRun("moe ep2 tp2", model="moe", layout={"ep": 2, **SEQUENCE}),
     TrainRun("prefetch 2", tuning=Tuning(num_forward_prefetch=2, num_backward_prefetch=2)),
     TrainRun("bf16 reduce", tuning=Tuning(reduce_dtype="bf16")),
+    TrainRun("pp2 zb-h1", layout={"pp": 2, "schedule": "zb-h1"}, num_microbatches=4),
+    TrainRun("pp2 zbv", layout={"pp": 2, "schedule": "zbv"}, num_microbatches=4),
+    TrainRun("pp2 dualpipev", layout={"pp": 2, "schedule": "dualpipev"}, num_microbatches=4),
 )
 SUITES: dict[str, tuple[TrainRun, ...]] = {"smoke": SMOKE}

@@ -77,18 +77,26 @@ def make_mesh(layout: Layout, *, device_type: str) -> Mesh:
     copies = whole["dp_replicate", "dp_shard_outer", "dp_shard_inner", "cp"]._flatten("copies")
     borrowed = ("dp_shard_inner", "cp", "tp") if layout.ep > 1 else ("dp_shard_inner",)
     experts = whole[borrowed]._flatten("experts") if layout.ep > 1 else whole["dp_shard_inner"]
-    is_apart = layout.ep > 1
+    expert_shards = whole["dp_shard_outer"] if layout.ep > 1 else shards
+    is_replicated = layout.dp_replicate > 1
     return Mesh(
         layout=layout,
         whole=whole,
         shards=shards,
-        replicas_and_shards=whole["dp_replicate", "shards"],
+        replicas_and_shards=whole["dp_replicate", "shards"] if is_replicated and shards.size() > 1 else shards,
         copies=copies,
-        copies_undivided=whole["copies", "undivided"],
-        expert_shards=whole["dp_shard_outer"] if is_apart else shards,
-        replicas_and_expert_shards=whole["dp_replicate", "dp_shard_outer" if is_apart else "shards"],
+        copies_undivided=whole["copies", "undivided"] if copies.size() > 1 else copies,
+        expert_shards=expert_shards,
+        replicas_and_expert_shards=_with_replicas(whole, layout) if is_replicated else expert_shards,
         experts=experts,
     )
+
+
+def _with_replicas(whole: DeviceMesh, layout: Layout) -> DeviceMesh:
+    """``(dp_replicate, expert_shards)``; torch refuses to order a flattened axis of one rank."""
+    if layout.ep > 1:
+        return whole["dp_replicate", "dp_shard_outer"]
+    return whole["dp_replicate", "shards"] if layout.state_shard_size > 1 else whole["dp_replicate", "undivided"]
 
 
 def pick_device(kind: str, *, local_rank: int) -> torch.device:
