@@ -36,7 +36,16 @@ class LessonEntry:
 
 
 LESSONS = (
+    LessonEntry(name="data", summary="data parallelism over uneven parts of a batch"),
+    LessonEntry(
+        name="accumulate", summary="gradient accumulation: when ranks communicate, and what is divided by what"
+    ),
+    LessonEntry(name="fsdp", summary="gather, compute, free, reduce-scatter; with replicas"),
+    LessonEntry(name="zero", summary="ZeRO stage by stage, and clipping by the global norm"),
+    LessonEntry(name="tensor", summary="column and row parallel, whole blocks, sequence parallel, divided vocabulary"),
     LessonEntry(name="pipeline", summary="every schedule with its bubbles and what is in flight"),
+    LessonEntry(name="context", summary="ring attention, gathered keys, exchanged heads; balanced by zig-zag"),
+    LessonEntry(name="expert", summary="route, dispatch, compute, combine; capacity and dropped tokens"),
     LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),
     LessonEntry(name="tree", summary="trees, halving-doubling, nodes first, all-to-all; when a ring beats a tree"),
     LessonEntry(name="precision", summary="bf16, fp16 and fp8 bit by bit: underflow, loss scaling, master weights"),

@@ -122,7 +122,7 @@ def test_the_optimizer_is_torch_adamw():
     random = np.random.default_rng(0)
     weights, settings = random.standard_normal(7), AdamW()
     parameter = torch.nn.Parameter(torch.tensor(weights))
-    optimizer = torch.optim.AdamW([parameter], lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = torch.optim.AdamW([parameter], lr=1e-2, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1)
     moments = no_moments(weights)
     for _ in range(3):
         gradient = random.standard_normal(7)

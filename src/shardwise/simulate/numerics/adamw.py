@@ -9,13 +9,16 @@ from shardwise.simulate.numerics.arrays import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamW:
-    """Settings of the optimizer."""
+    """Settings of the optimizer: those of Llama 2 (arXiv:2307.09288, section 2.2) but for the larger steps.
+
+    An epsilon below the rounding of small gradients would magnify it: ``g / (|g| + epsilon)`` is a sign.
+    """
 
     learning_rate_ratio: float = 1e-2
     """Step relative to a normalised gradient."""
     first_decay_ratio: float = 0.9
     second_decay_ratio: float = 0.95
-    epsilon_ratio: float = 1e-8
+    epsilon_ratio: float = 1e-5
     weight_decay_ratio: float = 0.1
     max_norm: float = 1.0
     """Gradients are scaled down to this norm."""

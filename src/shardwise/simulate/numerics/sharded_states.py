@@ -111,3 +111,4 @@ class ShardedStates:
     def _free(self, number: int) -> None:
         if number in self.gathered:
             self.rank.held.free("gathered_parameters", self.gathered.pop(number).values())
+            self.rank.note("free tables and head" if number == TABLES else f"free block {number}")

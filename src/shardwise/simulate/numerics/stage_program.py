@@ -110,6 +110,7 @@ class StageProgram:
         self.rank.phase = "optimizer"
         norm = yield from global_norm(self.rank, self.states.slots)
         update_slots(self.states.slots, norm, self.given.settings)
+        self.rank.note("AdamW on what this rank updates")
         yield from self.states.publish()
         return self.loss_sum / self.given.num_learned_tokens
 
@@ -141,6 +142,7 @@ class StageProgram:
             x_BsD, block_kept = yield from block_forward(rank, block, weights, x_BsD)
             rank.held.keep("activations", block_kept.arrays)
             kept.blocks.append((position, block, block_kept))
+            rank.note(f"forward of block {position}")
             self.states.close(position)
         if not chunk.has_head:
             yield from self._give("forward", chunk.index, chunk.index + 1, number, x_BsD)
@@ -150,6 +152,7 @@ class StageProgram:
         kept.last_BsD = x_BsD
         loss, kept.loss = yield from cross_entropy(rank, tables[HEAD], normed_BsD, batch.labels_BS)
         self.loss_sum += loss
+        rank.note("loss")
 
     def _input_backward(self, chunk: Chunk, number: int, *, is_whole: bool) -> Program[None]:
         """From the loss, or the next chunk's gradient, down to the input of the chunk."""
@@ -163,6 +166,7 @@ class StageProgram:
             weights = yield from self.states.open(position)
             gradient = yield from block_backward(rank, block, weights, block_kept, dx_BsD)
             dx_BsD = gradient.dx_BsD
+            rank.note(f"backward of block {position}")
             self.states.close(position)
             kept.gradients.append((position, block, block_kept, gradient))
             if is_whole:

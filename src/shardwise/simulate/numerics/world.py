@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.engine import EngineProfile, engine_profile
 from shardwise.errors import SimulationError
 from shardwise.layout import Layout
+from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.simulate.numerics.arrays import Array, Arrays, Integers
 from shardwise.simulate.numerics.exchange import Outcome, exchange
@@ -58,6 +59,18 @@ class Message:
     phase: OperationPhase
     payload_bytes: Bytes
     sent_bytes: Bytes
+    members: tuple[int, ...]
+    """Ranks that took part, in the order of the ring; of a message to one rank, the sender and the receiver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something a rank did, and what it held after it."""
+
+    text: str
+    phase: OperationPhase
+    message: Message | None
+    held: tuple[tuple[MemoryComponent, Bytes], ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +81,7 @@ class Rank:
     plan: Plan
     phase: OperationPhase = "forward"
     messages: list[Message] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     held: Held = field(default_factory=Held)
 
     @property
@@ -152,20 +166,32 @@ class Rank:
         """The message of that name from one rank."""
         return (yield Request(kind="send_recv", group=group, name=name, from_rank=from_rank))[0]
 
+    def members_of(self, group: Group) -> tuple[int, ...]:
+        """The ranks of its own group."""
+        first = self.number - self.index_in(group) * group.stride
+        return tuple(first + position * group.stride for position in range(group.size))
+
+    def note(self, text: str) -> None:
+        """Write down what it has just done."""
+        self.events.append(Event(text=text, phase=self.phase, message=None, held=tuple(self.held.now.items())))
+
     def count(self, request: Request, *, payload_bytes: Bytes, sent_bytes: Bytes) -> None:
         """Write an exchange down."""
-        self.messages.append(
-            Message(
-                rank=self.number,
-                name=request.name,
-                kind=request.kind,
-                axis=request.group.axis,
-                group_size=request.group.size,
-                phase=self.phase,
-                payload_bytes=payload_bytes,
-                sent_bytes=sent_bytes,
-            )
+        to_one = request.to_rank
+        message = Message(
+            rank=self.number,
+            name=request.name,
+            kind=request.kind,
+            axis=request.group.axis,
+            group_size=request.group.size,
+            phase=self.phase,
+            payload_bytes=payload_bytes,
+            sent_bytes=sent_bytes,
+            members=self.members_of(request.group) if to_one is None else (self.number, to_one),
         )
+        self.messages.append(message)
+        held = tuple(self.held.now.items())
+        self.events.append(Event(text=request.name, phase=self.phase, message=message, held=held))
 
 
 def run_world(ranks: Sequence[Rank], programs: Sequence[Program[T]]) -> tuple[T, ...]:
@@ -227,8 +253,7 @@ class _World(Generic[T]):
     def _meet(self, number: int, request: Request) -> None:
         self.waiting[number] = request
         group = request.group
-        first = number - self.ranks[number].index_in(group) * group.stride
-        members = [first + position * group.stride for position in range(group.size)]
+        members = self.ranks[number].members_of(group)
         requests = [self.waiting[member] for member in members if member in self.waiting]
         if any(one.group != group or one.from_rank is not None for one in requests) or len(requests) < group.size:
             return
