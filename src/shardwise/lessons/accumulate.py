@@ -45,8 +45,8 @@ def make_lesson(request: LessonRequest) -> Lesson:
     return Lesson(
         name="accumulate",
         title=f"{micro_batches} micro-batches on each of {num_ranks} ranks",
-        what="A simulation in numbers: gradients of several micro-batches are added before the optimizer steps. Whether "
-        "ranks communicate once or every time is the engine's choice; the sum is the same.",
+        what="A simulation in numbers: gradients of several micro-batches are added before the optimizer steps. "
+        "Whether ranks communicate once or every time is the engine's choice; the sum is the same.",
         settings=(
             Setting(name="num-ranks", value=num_ranks, unit="count"),
             Setting(name="num-microbatches", value=micro_batches, unit="count", meaning="of each rank and step"),

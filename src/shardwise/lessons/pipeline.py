@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.errors import ShardwiseError, SimulationError
 from shardwise.formulas import pipeline_bubbles, pipeline_in_flight, seed
+from shardwise.lessons.pipeline_numbers import train_through
 from shardwise.lessons.pipeline_walk import schedule_steps
 from shardwise.lessons.request import LessonRequest, checked
 from shardwise.simulate.lesson import (
@@ -46,6 +47,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     shapes, refused = _shapes(pp=pp, vpp=vpp, num_microbatches=m)
     chosen = _chosen(request.schedule or "1f1b", shapes, refused)
     lanes_of = {shape.name: pipeline_lanes(shape, stage_times(shape)) for shape in _drawn(shapes, chosen)}
+    trained = train_through(shapes)
     return Lesson(
         name="pipeline",
         title=f"Pipeline schedules: {pp} stages, {m} micro-batches",
@@ -59,12 +61,12 @@ def make_lesson(request: LessonRequest) -> Lesson:
             Setting(name="num-microbatches", value=m, unit="count"),
             Setting(name="schedule", value=chosen.name, meaning="the one to walk through"),
         ),
-        tables=(_schedule_table(shapes), _seed_table()),
+        tables=(_schedule_table(shapes), _seed_table(), *trained.tables),
         steps=schedule_steps(chosen, lanes_of[chosen.name]) if _num_passes(chosen) <= MOST_PASSES_WALKED else (),
-        checks=tuple(_checks(shapes, lanes_of)),
+        checks=(*_checks(shapes, lanes_of), *trained.checks),
         claims=_claims(),
         pictures=tuple(_picture(shape, lanes_of[shape.name]) for shape in _drawn(shapes, chosen)),
-        notes=tuple(refused),
+        notes=(*refused, *trained.notes),
     )
 
 

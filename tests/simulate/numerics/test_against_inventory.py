@@ -6,7 +6,7 @@ import pytest
 
 from shapes import plan
 from shardwise.layout import Layout
-from shardwise.simulate.numerics.against_inventory import held_rows, traffic_rows, unequal
+from shardwise.simulate.numerics.against_inventory import differences, held_rows, traffic_rows, unequal
 from shardwise.simulate.numerics.batch import random_batch
 from shardwise.simulate.numerics.reenact import reenact
 from shardwise.simulate.numerics.tiny_model import initial_weights, tiny_model
@@ -104,11 +104,24 @@ def test_experts_hold_activations_for_the_copies_they_receive():
     assert len({row.held_bytes for row in kept}) > 1
 
 
+@pytest.mark.parametrize(
+    ("engine", "layout"),
+    [
+        ("native", {"zero_stage": 3, "dp_shard": 3}),
+        ("native", {"zero_stage": 3, "dp_shard": 5}),
+        ("deepspeed", {"zero_stage": 3, "dp_shard": 3}),
+    ],
+)
+def test_where_ranks_cannot_divide_evenly_the_worst_is_predicted(engine, layout):
+    run = enacted(engine, Layout(**layout), 1, tiny_model())
+    assert set(differences(run)) == {0}
+    assert unequal(held_rows(run)) != ()
+
+
 def test_a_rank_that_sends_something_else_is_found():
-    """The same run beside the prediction for a plan that does not gather again for backward."""
     run = enacted("native", Layout(zero_stage=3, dp_shard=4), 1, tiny_model())
-    first = run.ranks[0].messages.pop()
-    assert first.name == "gradient norm"
+    left_out = run.ranks[0].messages.pop()
+    assert left_out.name == "gradient norm"
     (row,) = unequal(traffic_rows(run))
     assert (row.rank, row.axis, row.kind, row.payload_bytes, row.predicted_payload_bytes) == (
         0,

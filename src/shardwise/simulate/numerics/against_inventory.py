@@ -146,6 +146,31 @@ def _predicted_states(plan: Plan, stage: int) -> Mapping[MemoryComponent, Bytes]
     return found
 
 
+def differences(run: Reenactment) -> tuple[Bytes, ...]:
+    """Counted less predicted bytes: of each stage's worst rank, as the inventory means it, row by row.
+
+    Ranks that cannot divide something evenly hold or send a little less than the worst. How many tokens an expert gets
+    is up to the router, so what travels to experts is compared in sum over the ranks, and what is kept there not.
+    """
+    stage = {rank.number: rank.stage for rank in run.ranks}
+    counted: Counter[tuple[object, ...]] = Counter()
+    predicted: Counter[tuple[object, ...]] = Counter()
+    for row in traffic_rows(run):
+        key = (stage[row.rank], row.axis, row.kind, row.group_size, row.phase)
+        if row.axis == "ep":
+            counted[key] += row.payload_bytes
+            predicted[key] += row.predicted_payload_bytes
+            continue
+        counted[key] = max(counted[key], row.payload_bytes)
+        predicted[key] = row.predicted_payload_bytes
+    for held in held_rows(run):
+        if held.component == "activations" and run.plan.model.is_moe:
+            continue
+        counted[stage[held.rank], held.component] = max(counted[stage[held.rank], held.component], held.held_bytes)
+        predicted[stage[held.rank], held.component] = held.predicted_bytes
+    return tuple(counted[key] - predicted[key] for key in predicted)
+
+
 def unequal(rows: Iterable[TrafficRow | HeldRow]) -> tuple[TrafficRow | HeldRow, ...]:
     """The rows that differ from the prediction."""
     return tuple(row for row in rows if not row.is_equal)
