@@ -36,6 +36,16 @@ ROWS, WIDTH = 4, 512
 """Of the products; the scaling lesson's 8192 x 8192 only take longer."""
 
 
+NOTES = (
+    "A column-parallel product and the row-parallel one after it need one exchange together: the sum of the "
+    "outputs. Backward needs one too: the sum of the gradients of their input.",
+    "An all-reduce is a reduce-scatter and an all-gather. Sequence parallelism puts the norms between the two: "
+    "the same bytes, and activations that are divided everywhere.",
+    "The loss needs three numbers per token of each rank instead of its logits: the maximum, the sum of the "
+    "exponentials, and the logit of the right token.",
+)
+
+
 def make_lesson(request: LessonRequest) -> Lesson:
     """Divide products, then a whole model, with and without sequence parallelism."""
     num_ranks = checked("num_ranks", request.num_ranks, default=4, low=2, high=16)
@@ -89,14 +99,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
         checks=(*checks, *plain.checks, *(check for check in divided.checks)),
         claims=claims,
         pictures=(exchange_picture(divided.counted, title="One step with sequence parallelism"),),
-        notes=(
-            "A column-parallel product and the row-parallel one after it need one exchange together: the sum of the "
-            "outputs. Backward needs one too: the sum of the gradients of their input.",
-            "An all-reduce is a reduce-scatter and an all-gather. Sequence parallelism puts the norms between the two: "
-            "the same bytes, and activations that are divided everywhere.",
-            "The loss needs three numbers per token of each rank instead of its logits: the maximum, the sum of the "
-            "exponentials, and the logit of the right token.",
-        ),
+        notes=NOTES,
     )
 
 
