@@ -1,7 +1,5 @@
 """Tensor parallelism: column then row, whole transformer blocks, sequence parallelism and a divided vocabulary."""
 
-import numpy as np
-
 from shardwise.layout import Layout
 from shardwise.lessons.request import LessonRequest, checked
 from shardwise.lessons.tiny_run import (
@@ -18,9 +16,8 @@ from shardwise.lessons.tiny_run import (
 )
 from shardwise.model import Weight
 from shardwise.simulate.lesson import Check, Claim, Column, Lesson, LessonTable, Setting
-from shardwise.simulate.numerics.arrays import Array, relative_error
+from shardwise.simulate.numerics.divided_products import product_errors
 from shardwise.simulate.numerics.division import Division
-from shardwise.simulate.numerics.layers import gate
 from shardwise.simulate.numerics.tiny_model import tiny_model, weights_of
 
 OPTIONS = (
@@ -32,7 +29,7 @@ OPTIONS = (
     "seq_len",
     "seed",
 )
-ROWS, WIDTH = 4, 512
+WIDTH = 512
 """Of the products; the scaling lesson's 8192 x 8192 only take longer."""
 
 
@@ -96,7 +93,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
             held_table(divided.counted, title="What each rank holds with sequence parallelism"),
         ),
         steps=walk(divided.counted),
-        checks=(*checks, *plain.checks, *(check for check in divided.checks)),
+        checks=(*checks, *plain.checks, *divided.checks),
         claims=claims,
         pictures=(exchange_picture(divided.counted, title="One step with sequence parallelism"),),
         notes=NOTES,
@@ -105,26 +102,11 @@ def make_lesson(request: LessonRequest) -> Lesson:
 
 def _products(num_ranks: int, seed: int) -> tuple[LessonTable, tuple[Check, ...], tuple[Claim, ...]]:
     """One product divided by columns, one by rows, and the pair around a nonlinearity."""
-    random = np.random.default_rng(seed)
-    x, first, second = (random.standard_normal(shape) for shape in ((ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH)))
-
-    def errors(dtype: str) -> tuple[float, float, float]:
-        inputs, up, down = (array.astype(dtype) for array in (x, first, second))
-        columns = np.concatenate([inputs @ part for part in np.array_split(up, num_ranks, axis=1)], axis=1)
-        rows = _summed(np.array_split(inputs, num_ranks, axis=1), np.array_split(up, num_ranks, axis=0))
-        hidden = [_gated(inputs @ part) for part in np.array_split(up, num_ranks, axis=1)]
-        pair = _summed(hidden, np.array_split(down, num_ranks, axis=0))
-        whole = inputs @ up
-        return (
-            relative_error(columns, whole),
-            relative_error(rows, whole),
-            relative_error(pair, _gated(whole) @ down),
-        )
-
-    double, single = errors("float64"), errors("float32")
+    double = product_errors(num_ranks=num_ranks, width=WIDTH, dtype="float64", seed=seed)
+    single = product_errors(num_ranks=num_ranks, width=WIDTH, dtype="float32", seed=seed)
     names = ("by columns: outputs side by side", "by rows: outputs added", "columns, nonlinearity, rows: one sum")
     table = LessonTable(
-        title=f"A ({ROWS}, {WIDTH}) input times {WIDTH} x {WIDTH} matrices",
+        title=f"Products with {WIDTH} x {WIDTH} matrices",
         columns=(
             Column(name="product"),
             Column(name="exchange"),
@@ -166,20 +148,6 @@ def _products(num_ranks: int, seed: int) -> tuple[LessonTable, tuple[Check, ...]
         ),
     )
     return table, checks, claims
-
-
-def _gated(x: Array) -> Array:
-    """A nonlinearity that keeps the width: SwiGLU of a tensor with itself."""
-    return gate(x, x)
-
-
-def _summed(inputs: list[Array], matrices: list[Array]) -> Array:
-    """What the all-reduce adds."""
-    partial = [part @ matrix for part, matrix in zip(inputs, matrices, strict=True)]
-    total = partial[0].copy()
-    for one in partial[1:]:
-        total += one
-    return total
 
 
 def _parts_table(run: TinyRun) -> LessonTable:

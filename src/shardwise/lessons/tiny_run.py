@@ -166,7 +166,8 @@ def layout_text(layout: Layout) -> str:
     names = ("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "vpp", "ep")
     plain = Layout()
     shown = [name for name in names if getattr(layout, name) != getattr(plain, name) or name == "zero_stage"]
-    return " ".join(f"{name}={getattr(layout, name)}" for name in shown if name != "zero_stage" or layout.dp_shard > 1)
+    texts = [f"{name}={getattr(layout, name)}" for name in shown if name != "zero_stage" or layout.dp_shard > 1]
+    return " ".join([*texts, *(["sequence_parallel"] if layout.sequence_parallel else [])])
 
 
 def traffic_table(run: Reenactment, *, rank: int = 0, title: str = "") -> LessonTable:
