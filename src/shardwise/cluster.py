@@ -88,6 +88,10 @@ class Network:
     """Share of the line rate that was measured on this fabric; 0 when there is no reading."""
     is_assumed: bool = False
     """True when the catalogue does not know the node's fabric and a modest one stands in."""
+    oversubscription_ratio: float = 1.0
+    """Bandwidth below over bandwidth above the switches of one pod; 1 for a fabric that never blocks."""
+    pod_gpus: int = 0
+    """Consecutive GPUs that reach each other at full rate; 0 means one node."""
     confidence: Confidence = "high"
     notes: str = ""
 

@@ -72,6 +72,10 @@ class EngineProfile:
     """DDP's buckets are a second copy of all gradients (``gradient_as_bucket_view=False``, torch's default)."""
     bucket_bytes: int
     """Size of one communication bucket of the data-parallel reduction."""
+    has_in_switch_reduction: bool = True
+    """Whether all-reduces may run in the NVLink switch (NVLS), NCCL's default on Hopper and Blackwell."""
+    sends_tokens_once_per_host: bool = False
+    """Whether a token whose experts share a host crosses the network once (DeepEP, HybridEP), not once per expert."""
 
 
 TORCH_STATES: dict[Precision, StateBytes] = {
@@ -196,6 +200,8 @@ _MEGATRON = EngineProfile(
     keeps_dummy_weight_gradients=True,
     ddp_copies_gradients=False,
     bucket_bytes=0,
+    has_in_switch_reduction=False,
+    sends_tokens_once_per_host=True,
 )
 
 _PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP1, _ACCELERATE)

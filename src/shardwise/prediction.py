@@ -143,6 +143,14 @@ class CommunicationEntry:
     count: int
     total_s: Seconds
     exposed_s: Seconds
+    algorithm: str = ""
+    """What NCCL takes for one call: ring, tree, nvls, nvls_tree, pat or p2p."""
+    protocol: str = ""
+    """LL, LL128 or Simple."""
+    bottleneck: str = ""
+    """What limits one call: latency, the scale-up link, PCIe or the network."""
+    basis: str = ""
+    """measured on such a group, scaled from other groups on the same links, or modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ FACT_TABLES = (
     "networks",
     "prices",
     "achieved",
+    "collective_sweeps",
     "comm_fits",
     "kernel_fits",
     "nccl_constants",

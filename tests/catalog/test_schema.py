@@ -24,7 +24,15 @@ TEXT_COLUMNS = {
         "family",
         "aliases",
     ),
-    *("torch_total_note", "provider", "accelerator_id", "network_id", "network_description", "usual_node_id"),
+    *(
+        "torch_total_note",
+        "provider",
+        "accelerator_id",
+        "node_id",
+        "network_id",
+        "network_description",
+        "usual_node_id",
+    ),
     *("usual_network_id", "kind", "generation", "link_scope", "latency_kind", "planning_latency_note", "achieved_what"),
     *(
         "sku",
@@ -53,7 +61,7 @@ PURE_NUMBER_COLUMNS = {
         "num_gpus",
     ),
     *("num_nodes", "m", "n", "k", "seq_len", "head_dim", "causal", "fraction_of_peak", "num_points", "x_min", "x_max"),
-    *("x_half",),
+    *("x_half", "in_switch"),
 }
 PRICE_KINDS = {
     *(
@@ -134,7 +142,8 @@ def test_recalled_facts_are_never_marked_high_alone():
 
 def test_joins_hold():
     gpus, nodes, networks = ({line["id"] for line in rows(name)} for name in ("accelerators", "nodes", "networks"))
-    for table in ("nodes", "prices", "achieved", "comm_fits", "kernel_fits", "cost_facts"):
+    assert {line["node_id"] for line in rows("collective_sweeps")} <= nodes
+    for table in ("nodes", "prices", "achieved", "collective_sweeps", "comm_fits", "kernel_fits", "cost_facts"):
         assert {line["accelerator_id"] for line in rows(table)} <= gpus | {""}
     assert {line["usual_node_id"] for line in rows("accelerators")} <= nodes | {""}
     assert {line["network_id"] for line in rows("nodes")} <= networks | {""}

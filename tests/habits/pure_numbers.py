@@ -10,6 +10,7 @@ DEGREES = {
     "group_size",
     "pp",
     "ranks_per_domain",
+    "ranks_per_host",
     "size",
     "stride",
     "tp",
@@ -39,6 +40,7 @@ MODEL_SHAPE = {
 }
 RECIPE = {"seq_len", "micro_batch_size", "global_batch_size", "recompute_layers", "lora_rank", "loss_chunks"}
 COUNTS = {
+    "copies_per_token",
     "count",
     "elements",
     "failures_per_node_day",
@@ -55,6 +57,7 @@ COUNTS = {
     "layouts_slower",
     "layouts_too_big",
     "out_features",
+    "pod_gpus",
     "rounds",
     "rows",
     "scale_up_domain_gpus",

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.catalog import read_cluster
-from shardwise.predict.communication import place_group
 from shardwise.predict.concurrency import NETWORK_SLOWDOWN, SCALE_UP_SLOWDOWN, overlapped_s, slowdown_ratio
+from shardwise.predict.group_placement import place_group
 from shardwise.simulate.contention import Contention, run_contended
 from shardwise.simulate.engine import Task
 

@@ -67,6 +67,10 @@ def test_time_throughput_and_cost_have_the_keys_of_the_contract():
             "count": 19,
             "total_s": 0.25,
             "exposed_s": 0.0625,
+            "algorithm": "ring",
+            "protocol": "Simple",
+            "bottleneck": "NVLink",
+            "basis": "measured",
         }
     ]
     assert {"gpu_hours", "usd", "days", "goodput_fraction"} <= set(WRITTEN["cost"])

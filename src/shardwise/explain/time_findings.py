@@ -90,7 +90,29 @@ def _exposed(plan: Plan, prediction: Prediction) -> Finding | None:
         claim=f"Most exposed: {_entry_text(top)}, {format_seconds(top.exposed_s)} of its "
         f"{format_seconds(top.total_s)} are not hidden.",
         numbers=tuple(Quantity(name=f"{entry.name} exposed", value=entry.exposed_s, unit="s") for entry in exposed[:6]),
+        because=_call_text(top),
         suggestion=_communication_remedy(top, plan),
+    )
+
+
+ALGORITHM_WORDS = {
+    "ring": "a ring",
+    "tree": "trees",
+    "nvls": "a reduction in the switch",
+    "nvls_tree": "trees over reductions in the switches",
+    "pat": "aggregated trees",
+    "p2p": "messages from rank to rank",
+}
+
+
+def _call_text(entry: CommunicationEntry) -> str:
+    """Which algorithm NCCL takes for one call, and what limits it."""
+    if not entry.algorithm:
+        return ""
+    limit = "its steps" if entry.bottleneck == "latency" else f"the {entry.bottleneck} rate"
+    return (
+        f"NCCL takes {ALGORITHM_WORDS[entry.algorithm]} with the {entry.protocol} protocol, limited by {limit}; "
+        f"{format_seconds(entry.total_s / entry.count)} a call, {entry.basis}"
     )
 
 

@@ -128,3 +128,18 @@ def nccl_tree_latency_s(
     260.4
     """
     return base_latency_s + 2 * ((gpus_per_node - 1) * node_step_s + log2(num_nodes) * network_step_s)
+
+
+def in_switch_all_reduce_s(*, payload_bytes: float, group_size: int, bandwidth_bytes_per_s: float) -> float:
+    """Bandwidth time of an all-reduce that the switch adds and distributes (NVLS): ``(1 + 1/n) S / B``.
+
+    Every rank reads its n-th reduced by the switch, which draws S from each rank's memory, and sends that n-th to all.
+
+    Source: NVIDIA 2020-2024, NVLink SHARP (``multimem.ld_reduce`` and ``multimem.st`` in PTX ISA 8.1); the volume is
+        derived here and fits plateaus of 5 to 8 H200 (0.68 to 0.69 of the line rate) and of 6 to 8 B200 (0.60).
+    Assumes: one direction of one GPU's links; no latency.
+
+    >>> round(in_switch_all_reduce_s(payload_bytes=8 * 2**30, group_size=8, bandwidth_bytes_per_s=308e9) * 1e3, 1)
+    31.4
+    """
+    return (1 + 1 / group_size) * payload_bytes / bandwidth_bytes_per_s

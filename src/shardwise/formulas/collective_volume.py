@@ -131,3 +131,23 @@ def pipeline_boundary_bytes(*, num_tokens: int, hidden_size: int, tp: int = 1, e
     33.554432
     """
     return num_tokens * hidden_size * element_bytes / tp
+
+
+def once_per_node_ratio(*, num_nodes: int, num_experts_per_tok: int) -> float:
+    """Messages to nodes over copies to experts, when a token is sent once to every node that holds one of its experts.
+
+    ``k (1 - (1 - 1/k) ^ t) / t``: distinct nodes among t uniform choices of k, over t.
+
+    Args:
+        num_nodes: k, nodes that the expert-parallel ranks lie on.
+        num_experts_per_tok: t.
+
+    Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2 (a token is sent over InfiniBand once per node and
+        forwarded over NVLink); the expectation is that of the occupancy problem.
+    Assumes: experts chosen evenly and independently; group-limited routing touches fewer nodes.
+
+    >>> round(once_per_node_ratio(num_nodes=8, num_experts_per_tok=8), 3)
+    0.656
+    """
+    distinct = num_nodes * (1 - (1 - 1 / num_nodes) ** num_experts_per_tok)
+    return distinct / num_experts_per_tok

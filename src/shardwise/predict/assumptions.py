@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from shardwise.cluster import Gpu
 from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
 from shardwise.plan import EngineName, Plan
+from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.kernel_rates import SKEWED_ROUTING_RATIO, kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
 from shardwise.predict.product_rates import (
@@ -30,6 +31,7 @@ def plan_assumptions(plan: Plan) -> tuple[str, ...]:
         *engine,
         *_step_assumptions(plan),
         *band_sentences(plan),
+        *_link_assumptions(plan),
     )
 
 
@@ -61,6 +63,17 @@ def _kernel_assumptions(gpu: Gpu) -> Iterator[str]:
     elif products.table and products.table != gpu.id:
         held = f", held at {share:.0%} of the peak by its power limit" if share < 1 else ""
         yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}"
+
+
+def _link_assumptions(plan: Plan) -> Iterator[str]:
+    """What is not known of the links, and how tokens reach experts of other hosts."""
+    yield from placement_doubts(plan.cluster)
+    crosses = plan.layout.ep > 1 and plan.cluster.num_gpus > plan.cluster.node.scale_up_domain_gpus
+    if crosses and plan.model.is_moe and engine_profile(plan.engine).sends_tokens_once_per_host:
+        yield (
+            "a token crosses the network once for every host with experts of its own, as with Megatron's flex "
+            "dispatcher (DeepEP, HybridEP); its alltoall dispatcher sends one copy per expert"
+        )
 
 
 def _keeps_master_in_bf16(engine: EngineName) -> bool:

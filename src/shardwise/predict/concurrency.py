@@ -4,7 +4,7 @@ Kernels of a collective take multiprocessors and memory bandwidth from those tha
 The ratio is for the time in which both run: two tasks that take T alone and start together end after ``ratio * T``.
 """
 
-from shardwise.predict.communication import Placement
+from shardwise.predict.group_placement import Placement
 
 SCALE_UP_SLOWDOWN = 1.50
 """Inside one NVLink domain. Measured on 2 and 4 H100: equal times of matrix products and of all-gathers,

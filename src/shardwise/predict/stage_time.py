@@ -7,9 +7,10 @@ from typing import Literal
 from shardwise.cluster import Cluster
 from shardwise.engine import engine_profile
 from shardwise.plan import Plan
-from shardwise.predict.communication import Placement, collective_time_s, place_group
+from shardwise.predict.communication import CallTime, collective_call, collective_time_s
 from shardwise.predict.compute import PhaseTimes, phase_times
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
+from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.predict.stage_passes import TimedCall, exposed_calls, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
@@ -83,6 +84,7 @@ class StageClock:
         attention = plan.model.attention
         self._plan = plan
         self._cluster: Cluster = plan.cluster
+        self._profile = engine_profile(plan.engine)
         self._book = BlockBook(plan)
         self._rates = kernel_rates(
             gpu=plan.cluster.gpu,
@@ -92,8 +94,8 @@ class StageClock:
             num_gpus=plan.layout.world_size,
         )
         self._groups: dict[int, PhaseTimes] = {}
-        self._placements: dict[tuple[int, int], Placement] = {}
-        self._calls: dict[tuple[str, int, int, int], Seconds] = {}
+        self._placements: dict[tuple[int, int, bool], Placement] = {}
+        self._calls: dict[tuple[str, str, int, int, int], Seconds] = {}
         self._stages: dict[tuple[object, ...], StageTime] = {}
 
     def stage_time(self, stage: Stage) -> StageTime:
@@ -160,14 +162,27 @@ class StageClock:
                 exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
         return tuple(_with_exposed(times, exposed))
 
-    def _timed(self, call: Collective) -> TimedCall:
-        where = (call.group_size, call.stride)
+    def call(self, call: Collective) -> CallTime:
+        """One call of a collective: which algorithm NCCL takes and what limits it."""
+        return collective_call(call, placement=self._placement(call))
+
+    def _placement(self, call: Collective) -> Placement:
+        is_chain = call.kind == "send_recv" and call.axis == "pp"
+        where = (call.group_size, call.stride, is_chain)
         placement = self._placements.get(where)
         if placement is None:
             placement = self._placements[where] = place_group(
-                cluster=self._cluster, size=call.group_size, stride=call.stride
+                cluster=self._cluster,
+                size=call.group_size,
+                stride=call.stride,
+                has_in_switch_reduction=self._profile.has_in_switch_reduction,
+                is_chain=is_chain,
             )
-        key = (call.kind, call.num_bytes, *where)
+        return placement
+
+    def _timed(self, call: Collective) -> TimedCall:
+        placement = self._placement(call)
+        key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
         found = self._calls.get(key)
         if found is None:
             found = self._calls[key] = collective_time_s(call, placement=placement)

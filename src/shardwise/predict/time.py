@@ -4,14 +4,18 @@ from collections.abc import Iterable, Sequence
 
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
+from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
 from shardwise.predict.offload_time import OffloadTime
-from shardwise.predict.stage_time import CollectiveTime, StageTime
+from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import step_parts
 from shardwise.predict.time_band import band_ratios
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
 from shardwise.units import Seconds
+
+DOUBTED_LINK_RATIO = 1.0
+"""Where a link's rate or a network's latency had to be assumed, what communication adds may be half or twice that."""
 
 
 def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
@@ -21,12 +25,13 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
     components = _components(slowest, parts.offloads[parts.critical], parts.bubble_s)
     step_s = sum(entry.duration_s for entry in components)
     low_s, high_s = _band_s(plan, slowest, step_s)
+    doubted_s = DOUBTED_LINK_RATIO * _exposed_s(components) if placement_doubts(plan.cluster) else 0.0
     prediction = TimePrediction(
         step_s=step_s,
-        step_low_s=low_s,
-        step_high_s=high_s,
+        step_low_s=low_s - doubted_s / 2,
+        step_high_s=high_s + doubted_s,
         components=components,
-        communication=_communication(slowest.collectives),
+        communication=_communication(slowest.collectives, parts.clock),
     )
     return prediction, _throughput(plan, parts.times, step_s)
 
@@ -38,6 +43,10 @@ def _band_s(plan: Plan, time: StageTime, step_s: Seconds) -> tuple[Seconds, Seco
     fast_s = step_s - whole * time.compute.host_gain_s
     slow_s = step_s + whole * time.compute.host_loss_s
     return low_ratio * fast_s, high_ratio * slow_s
+
+
+def _exposed_s(components: Iterable[TimeEntry]) -> Seconds:
+    return sum(entry.duration_s for entry in components if entry.component == "exposed_communication")
 
 
 def _components(time: StageTime, offload: OffloadTime, bubble_s: Seconds) -> tuple[TimeEntry, ...]:
@@ -55,13 +64,14 @@ def _components(time: StageTime, offload: OffloadTime, bubble_s: Seconds) -> tup
     return tuple(TimeEntry(component=component, duration_s=duration_s) for component, duration_s in durations)
 
 
-def _communication(times: Iterable[CollectiveTime]) -> tuple[CommunicationEntry, ...]:
+def _communication(times: Iterable[CollectiveTime], clock: StageClock) -> tuple[CommunicationEntry, ...]:
     """Entries by name, payload and group; what is hidden and what is not of one call are added up."""
     merged: dict[tuple[str, str, int, int], CommunicationEntry] = {}
     for time in times:
         call = time.collective
         key = (call.name, call.axis, call.group_size, call.num_bytes)
         before = merged.get(key)
+        chosen = clock.call(call)
         merged[key] = CommunicationEntry(
             name=call.name,
             kind=call.kind,
@@ -71,6 +81,10 @@ def _communication(times: Iterable[CollectiveTime]) -> tuple[CommunicationEntry,
             count=call.count + (before.count if before else 0),
             total_s=time.total_s + (before.total_s if before else 0.0),
             exposed_s=time.exposed_s + (before.exposed_s if before else 0.0),
+            algorithm=chosen.algorithm,
+            protocol=chosen.protocol,
+            bottleneck=chosen.bottleneck,
+            basis=chosen.basis,
         )
     return tuple(merged.values())
 

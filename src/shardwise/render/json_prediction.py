@@ -129,6 +129,10 @@ def communication_object(entry: CommunicationEntry) -> dict[str, object]:
         "count": entry.count,
         "total_s": entry.total_s,
         "exposed_s": entry.exposed_s,
+        "algorithm": entry.algorithm,
+        "protocol": entry.protocol,
+        "bottleneck": entry.bottleneck,
+        "basis": entry.basis,
     }
 
 

@@ -19,6 +19,8 @@ KEPT_KEYS = (
     "network_gbit_per_s_per_node",
     "network_gb_per_s_per_gpu",
     "network_latency_us",
+    "network_oversubscription_ratio",
+    "network_pod_gpus",
 )
 """What a user said about hosts and fabric holds for other GPUs too."""
 

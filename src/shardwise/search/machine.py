@@ -10,9 +10,10 @@ from functools import cached_property
 from shardwise.cluster import Cluster
 from shardwise.engine import engine_profile
 from shardwise.plan import Plan
-from shardwise.predict.communication import Placement, collective_time_s, place_group
+from shardwise.predict.communication import collective_time_s
 from shardwise.predict.compute import PhaseTimes, phase_times
 from shardwise.predict.concurrency import slowdown_ratio
+from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
 from shardwise.step.inventory import Collective, Operation
 from shardwise.units import Seconds

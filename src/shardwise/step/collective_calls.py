@@ -26,6 +26,7 @@ class Call:
     group: Group
     num_bytes: Bytes
     phase: OperationPhase
+    copies_per_token: int = 1
 
     def hidden(self, *, units: int, rounds: int) -> Iterator[Collective]:
         """``units`` calls in each of ``rounds`` micro-batches, all hideable."""
@@ -54,6 +55,7 @@ class Call:
             is_overlappable=is_overlappable,
             stride=self.group.stride,
             rounds=rounds,
+            copies_per_token=self.copies_per_token,
         )
 
 

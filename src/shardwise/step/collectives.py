@@ -1,6 +1,7 @@
 """Everything one rank of one pipeline stage communicates in a step: kind, payload, group, count, phase."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
@@ -55,7 +56,7 @@ def _per_block(calls: tuple[tuple[Call, int, bool], ...], blocks: int, context: 
         issue = call.hidden if is_hidden else call.exposed
         yield from issue(units=times * blocks, rounds=rounds)
         if call.phase == "forward" and recomputed:
-            again = Call(name=call.name, kind=call.kind, group=call.group, num_bytes=call.num_bytes, phase="recompute")
+            again = replace(call, phase="recompute")
             yield from (again.hidden if is_hidden else again.exposed)(units=times * recomputed, rounds=rounds)
 
 
@@ -143,13 +144,33 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     if not isinstance(layer.feed_forward, MoeSpec) or context.plan.layout.ep == 1:
         return
     block = context.block_context
-    copies = block.tokens * layer.feed_forward.num_experts_per_tok // context.plan.layout.tp
-    payload = copies * block.hidden_size * block.element_bytes
+    per_token = layer.feed_forward.num_experts_per_tok
+    copies = block.tokens * per_token // context.plan.layout.tp
+    payload = copies * _expert_width(layer, block.hidden_size) * block.element_bytes
     group = Groups(layout=context.plan.layout).experts
+    sent_copies = per_token if context.profile.sends_tokens_once_per_host else 1
     is_hidden = context.plan.layout.schedule == "dualpipev"
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
-            yield Call(name=name, kind="all_to_all", group=group, num_bytes=payload, phase=phase), 1, is_hidden
+            call = Call(
+                name=name,
+                kind="all_to_all",
+                group=group,
+                num_bytes=payload,
+                phase=phase,
+                copies_per_token=sent_copies,
+            )
+            yield call, 1, is_hidden
+
+
+def _expert_width(layer: LayerSpec, hidden_size: int) -> int:
+    """Width of what travels to an expert: of the residual stream, or less where experts work on projected tokens."""
+    block = layer.feed_forward
+    if not isinstance(block, MoeSpec) or not block.moe_intermediate_size:
+        return hidden_size
+    rows = block.num_experts * block.moe_intermediate_size
+    widths = [weight.num_params // rows for weight in layer.weights if weight.is_expert and len(weight.shape) == 3]
+    return min((*(width for width in widths if width > 0), hidden_size))
 
 
 def _tables(context: StageContext) -> Iterator[Collective]:

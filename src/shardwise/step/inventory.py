@@ -72,6 +72,8 @@ class Collective:
     """Ranks from one member of the group to the next."""
     rounds: int = 1
     """Micro-batches of the step in which it is issued; ``count`` is over all of them."""
+    copies_per_token: int = 1
+    """Copies of one token in the payload of an exchange that sends a token once to every host; 1 for any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,19 @@ def _with_network(draft: Draft, request: ClusterRequest) -> Draft:
         network = _at_rate(network, per_gpu * GB_PER_S)
     if latency_us is not None:
         network = replace(network, latency_s=latency_us * MICROSECOND)
+    network = _with_pods(network, request)
     return replace(draft, node=replace(node, network=network))
+
+
+def _with_pods(network: Network, request: ClusterRequest) -> Network:
+    """The fabric with fewer links above its pods than below."""
+    ratio = value_of(request.overrides, "network_oversubscription_ratio")
+    pod_gpus = value_of(request.overrides, "network_pod_gpus")
+    return replace(
+        network,
+        oversubscription_ratio=network.oversubscription_ratio if ratio is None else ratio,
+        pod_gpus=network.pod_gpus if pod_gpus is None else int(pod_gpus),
+    )
 
 
 def _at_rate(network: Network, bandwidth_bytes_per_s: float) -> Network:

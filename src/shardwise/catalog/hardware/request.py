@@ -41,6 +41,10 @@ OVERRIDE_FIELDS = (
     Field(key="network_gbit_per_s_per_node", low=0.001, high=1e6, meaning="all NICs of one server, one direction"),
     Field(key="network_gb_per_s_per_gpu", low=0.0001, high=1e5, meaning="one GPU's share of the NICs, one direction"),
     Field(key="network_latency_us", low=0, high=1e6, meaning="one small message between servers, end to end"),
+    Field(
+        key="network_oversubscription_ratio", low=1, high=1000, meaning="bandwidth below over above a pod's switches"
+    ),
+    Field(key="network_pod_gpus", low=1, high=MAX_GPUS, meaning="GPUs that meet at full rate", is_count=True),
 )
 GPU_FIELDS = (
     Field(key="memory_gib", low=0.001, high=16384, meaning="memory as the framework reports it"),

@@ -1,0 +1,335 @@
+"""NCCL's own choice of algorithm and protocol for a collective, and the time it thereby expects.
+
+Every algorithm and protocol that NCCL would consider is a line ``latency + bytes / bandwidth``, with the two
+corrections of its tuner: trees are slower for messages of medium size, rings over several hosts wait longer once their
+buffers are full. NCCL takes the fastest; so do we. Latencies and caps are NCCL's (``src/graph/tuning.cc``, commit
+5067397, ``catalog/hardware/data/nccl_constants.csv``), bandwidths those reached on the links of the placement.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+from typing import Literal
+
+from shardwise.formulas.collective_volume import all_gather_factor, once_per_node_ratio
+from shardwise.predict.group_placement import MESSAGE_GROUP_FRACTION, Placement
+from shardwise.predict.nccl_protocols import LL, LL128, PROTOCOLS, SIMPLE, Protocol, ProtocolName, arch_limits
+from shardwise.step.inventory import CollectiveKind
+from shardwise.units import MICROSECOND, BytesPerSecond, Seconds
+
+Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat", "p2p"]
+
+TREE_FRACTION = 0.92
+PLAIN_TREE_FRACTION = 0.85
+"""A tree whose parent and children share one NIC, as with one rank per host."""
+RING_PLATEAU_RATIO, OLD_RING_PLATEAU_RATIO = 1.4, 1.9
+"""Latency of a Simple ring over hosts once every rank and channel has 64 bytes; the second before Ampere."""
+PLATEAU_BYTES_PER_STEP = 64
+NETWORK_OVERHEAD_US = 1.0
+"""Least of any ring step when a network is part of the ring, three times that for Simple; Intel's and most hosts."""
+NVLS_LATENCY_US, NVLS_TREE_NETWORK_US = 25.0, 20.9
+NVLS_TREE_FRACTION = 0.85
+"""NCCL's efficiency of NVLS on Hopper; four H200 nodes reach 310 GB/s where the links would give 375."""
+PAT_BASE_US, PAT_NETWORK_US, PAT_STEP_RATIO, PAT_RANK_US, PAT_FRACTION = 8.0, 14.0, 3.5, 2.8, 0.75
+"""Parallel aggregated trees: all-gather and reduce-scatter of groups with one rank per host."""
+SMALLEST_MESSAGE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One algorithm and protocol as a line through the message sizes."""
+
+    algorithm: Algorithm
+    protocol: ProtocolName
+    latency_s: Seconds
+    byte_s: float
+    link: str
+    """Of the level that takes longest: the scale-up link, PCIe or the network."""
+    plateau_latency_s: Seconds = 0.0
+    """Latency once the message has ``plateau_bytes``; 0 when it never changes."""
+    plateau_bytes: float = float("inf")
+    corrections: tuple[float, ...] = ()
+
+    def latency_at(self, num_bytes: float) -> Seconds:
+        """The part of the time that no bandwidth shortens."""
+        return self.plateau_latency_s if num_bytes >= self.plateau_bytes else self.latency_s
+
+    def moving_s(self, num_bytes: float) -> Seconds:
+        """The part of the time that bytes take."""
+        moving_s = num_bytes * self.byte_s
+        return moving_s / _correction(self.corrections, num_bytes) if self.corrections else moving_s
+
+    def time_s(self, num_bytes: float) -> Seconds:
+        """Expected time of one call."""
+        return self.latency_at(num_bytes) + self.moving_s(num_bytes)
+
+
+def _correction(corrections: tuple[float, ...], num_bytes: float) -> float:
+    """The tuner's factor, interpolated between its powers of two so that more bytes never take less time."""
+    position = log2(max(num_bytes, SMALLEST_MESSAGE_BYTES) / SMALLEST_MESSAGE_BYTES)
+    index = int(position)
+    if index >= len(corrections) - 1:
+        return corrections[-1]
+    return corrections[index] + (position - index) * (corrections[index + 1] - corrections[index])
+
+
+@lru_cache(maxsize=4096)
+def candidates(kind: CollectiveKind, placement: Placement, copies_per_token: int = 1) -> tuple[Candidate, ...]:
+    """What NCCL may choose from for one kind of collective of one group.
+
+    ``copies_per_token`` is above 1 for an exchange that sends a token once to every host and copies it there.
+    """
+    if kind == "all_reduce":
+        return (*_rings(placement, passes=2), *_trees(placement), *_in_switch(placement))
+    if kind == "all_to_all":
+        return (_exchange(placement, copies_per_token),)
+    if kind == "send_recv":
+        return (_message(placement),)
+    if kind == "broadcast":
+        return tuple(_broadcasts(placement))
+    return (*_rings(placement, passes=1), *_aggregated_trees(placement))
+
+
+def best_candidate(
+    kind: CollectiveKind, placement: Placement, num_bytes: float, copies_per_token: int = 1
+) -> Candidate:
+    """The one that NCCL expects to be fastest for this message."""
+    return min(candidates(kind, placement, copies_per_token), key=lambda candidate: candidate.time_s(num_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Seconds that one byte of payload takes on the links of one level."""
+
+    link: str
+    byte_s: float
+
+
+def _levels(placement: Placement) -> tuple[_Level, ...]:
+    """One pass of a ring over the levels, which work at the same time: an n-th of the payload stays where it is."""
+    levels = []
+    if placement.inner_bandwidth_bytes_per_s:
+        factor = all_gather_factor(group_size=placement.size)
+        levels.append(_Level(placement.link or "PCIe", factor / placement.inner_bandwidth_bytes_per_s))
+    if placement.host_bandwidth_bytes_per_s:
+        factor = all_gather_factor(group_size=placement.num_domains) / placement.ranks_per_domain
+        levels.append(_Level("PCIe", factor / placement.host_bandwidth_bytes_per_s))
+    if placement.num_hosts > 1:
+        factor = all_gather_factor(group_size=placement.num_hosts) / placement.ranks_per_host
+        levels.append(_Level("network", factor / placement.network_bandwidth_bytes_per_s))
+    return tuple(levels)
+
+
+def _slowest(levels: tuple[_Level, ...]) -> _Level:
+    return max(levels, key=lambda level: level.byte_s)
+
+
+def _depth(placement: Placement) -> int:
+    """Levels of a binary tree over the hosts, rounded down as NCCL does."""
+    return int(log2(placement.num_hosts))
+
+
+def _hosts_class(placement: Placement) -> int:
+    return min(placement.num_hosts, 3) - 1
+
+
+def _channels(placement: Placement) -> int:
+    """Channels of NCCL's graph over several hosts: one per NIC in use, at least two."""
+    return max(2, placement.ranks_per_host)
+
+
+def _low_latency_limit(placement: Placement) -> BytesPerSecond:
+    limits = arch_limits("Volta" if placement.num_hosts > 1 else placement.arch)
+    return limits.low_latency[_hosts_class(placement)]
+
+
+def _rings(placement: Placement, *, passes: int) -> Iterator[Candidate]:
+    """Rings that visit host after host."""
+    level = _slowest(_levels(placement))
+    volume = passes * all_gather_factor(group_size=placement.size)
+    for protocol in _protocols(placement):
+        byte_s = passes * level.byte_s / protocol.ring_fraction
+        if protocol is LL:
+            byte_s = max(byte_s, volume / _low_latency_limit(placement))
+        elif protocol is LL128 and placement.num_hosts > 1:
+            limit = arch_limits(placement.arch).ring_ll128[_hosts_class(placement)]
+            byte_s = max(byte_s, volume / (limit * _channels(placement)))
+        steps_us = _ring_steps_us(protocol, placement, passes)
+        latency_us = protocol.ring_base_us + steps_us
+        is_delayed = protocol is SIMPLE and passes == 2 and placement.num_hosts > 1
+        ratio = OLD_RING_PLATEAU_RATIO if placement.arch.startswith("Volta") else RING_PLATEAU_RATIO
+        yield Candidate(
+            algorithm="ring",
+            protocol=protocol.name,
+            latency_s=latency_us * MICROSECOND,
+            byte_s=byte_s,
+            link=level.link,
+            plateau_latency_s=ratio * latency_us * MICROSECOND,
+            plateau_bytes=PLATEAU_BYTES_PER_STEP * placement.size * _channels(placement)
+            if is_delayed
+            else float("inf"),
+        )
+
+
+def _protocols(placement: Placement) -> tuple[Protocol, ...]:
+    return PROTOCOLS if placement.has_ll128 else (LL, SIMPLE)
+
+
+def _ring_steps_us(protocol: Protocol, placement: Placement, passes: int) -> float:
+    inside_us = protocol.ring_pcie_us if placement.is_pcie else protocol.ring_scale_up_us
+    if placement.num_hosts > 1:
+        inside_us = max(inside_us, NETWORK_OVERHEAD_US * (3 if protocol is SIMPLE else 1))
+    is_alone = placement.ranks_per_host == 1
+    network_us = protocol.tree_network_us if is_alone else protocol.ring_network_us
+    network_us += _extra_us(protocol, placement)
+    hops = placement.num_hosts - 1
+    return passes * (hops * network_us + (placement.size - 1 - hops) * inside_us)
+
+
+def _extra_us(protocol: Protocol, placement: Placement) -> float:
+    """Latency of the fabric itself; Simple pays it twice, for it waits for the flush of what arrived."""
+    return placement.extra_latency_us * (2 if protocol is SIMPLE else 1)
+
+
+def _trees(placement: Placement) -> Iterator[Candidate]:
+    """Two complementary trees over hosts, a chain inside each: latency grows with the logarithm of the hosts."""
+    level = _slowest(_levels(placement))
+    volume = 2 * all_gather_factor(group_size=placement.size)
+    one_host = placement.num_hosts == 1
+    shared = PLAIN_TREE_FRACTION if placement.ranks_per_host == 1 else 1.0
+    limits, hosts = arch_limits(placement.arch), _hosts_class(placement)
+    for protocol in _protocols(placement):
+        fraction = TREE_FRACTION * (protocol.host_tree_fraction if one_host else protocol.tree_fraction)
+        byte_s = 2 * level.byte_s / fraction
+        if protocol is LL:
+            byte_s = max(byte_s, volume / _low_latency_limit(placement))
+        elif not one_host:
+            limit = (limits.tree_ll128 if protocol is LL128 else limits.tree_simple)[hosts]
+            byte_s = max(byte_s, volume / (limit * _channels(placement)))
+        inside_us = protocol.tree_pcie_us if placement.is_pcie else protocol.tree_scale_up_us
+        network_us = protocol.tree_network_us + _extra_us(protocol, placement)
+        steps_us = (placement.ranks_per_host - 1) * inside_us + _depth(placement) * network_us
+        yield Candidate(
+            algorithm="tree",
+            protocol=protocol.name,
+            latency_s=(protocol.tree_base_us + 2 * steps_us) * MICROSECOND,
+            byte_s=byte_s / shared,
+            link=level.link,
+            corrections=protocol.tree_corrections,
+        )
+
+
+def _in_switch(placement: Placement) -> Iterator[Candidate]:
+    """The switch adds and distributes (NVLS); over hosts a tree joins the switches."""
+    if not placement.uses_in_switch_reduction:
+        return
+    inside = (1 + 1 / placement.ranks_per_domain) / placement.switch_bandwidth_bytes_per_s
+    if placement.num_hosts == 1:
+        yield Candidate(
+            algorithm="nvls",
+            protocol="Simple",
+            latency_s=NVLS_LATENCY_US * MICROSECOND,
+            byte_s=inside,
+            link=placement.link,
+        )
+        return
+    limit = arch_limits(placement.arch).nvls_tree[_hosts_class(placement)] * _channels(placement)
+    crossings = 1 if placement.num_hosts == 2 else 2
+    network_rate = placement.network_bandwidth_bytes_per_s * placement.ranks_per_host
+    across = max(crossings / (network_rate * NVLS_TREE_FRACTION), 1 / limit)
+    network_us = NVLS_TREE_NETWORK_US + _extra_us(SIMPLE, placement)
+    yield Candidate(
+        algorithm="nvls_tree",
+        protocol="Simple",
+        latency_s=(NVLS_LATENCY_US + 2 * _depth(placement) * network_us) * MICROSECOND,
+        byte_s=max(inside, across),
+        link=placement.link if inside > across else "network",
+    )
+
+
+def _aggregated_trees(placement: Placement) -> Iterator[Candidate]:
+    """All-gather and reduce-scatter by trees, when every rank is alone on its host."""
+    if placement.ranks_per_host > 1:
+        return
+    level = _slowest(_levels(placement))
+    network_us = PAT_NETWORK_US + _extra_us(SIMPLE, placement)
+    steps_us = _depth(placement) * network_us / PAT_STEP_RATIO + placement.size * PAT_RANK_US
+    yield Candidate(
+        algorithm="pat",
+        protocol="Simple",
+        latency_s=(PAT_BASE_US + steps_us) * MICROSECOND,
+        byte_s=level.byte_s / PAT_FRACTION,
+        link=level.link,
+    )
+
+
+def _broadcasts(placement: Placement) -> Iterator[Candidate]:
+    """The whole payload passes every rank of a ring once."""
+    factor = all_gather_factor(group_size=placement.size)
+    for ring in _rings(placement, passes=1):
+        protocol = next(protocol for protocol in PROTOCOLS if protocol.name == ring.protocol)
+        if placement.num_hosts > 1:
+            step_us = protocol.tree_network_us if protocol is SIMPLE else protocol.ring_network_us
+            step_us += _extra_us(protocol, placement)
+        else:
+            step_us = protocol.ring_pcie_us if placement.is_pcie else protocol.ring_scale_up_us
+        yield Candidate(
+            algorithm="ring",
+            protocol=ring.protocol,
+            latency_s=(protocol.ring_base_us + placement.size * step_us) * MICROSECOND,
+            byte_s=ring.byte_s / factor,
+            link=ring.link,
+        )
+
+
+def _exchange(placement: Placement, copies_per_token: int) -> Candidate:
+    """Every rank sends an equal part to every other; what leaves the host uses the rank's own share of the NICs.
+
+    With copies of tokens sent once per host, the copies are made there: less crosses the network, and all of what
+    arrives passes the links inside.
+    """
+    part = 1 / placement.size
+    is_once = copies_per_token > 1 and placement.num_hosts > 1
+    levels = []
+    if placement.exchange_bandwidth_bytes_per_s:
+        inside = placement.ranks_per_domain - 1
+        share = inside / placement.ranks_per_domain if is_once else inside * part
+        levels.append(_Level(placement.link or "PCIe", share / placement.exchange_bandwidth_bytes_per_s))
+    if placement.host_bandwidth_bytes_per_s:
+        share = part * (placement.ranks_per_host - placement.ranks_per_domain)
+        levels.append(_Level("PCIe", share / placement.host_bandwidth_bytes_per_s))
+    latency_us = SIMPLE.ring_base_us
+    if placement.num_hosts > 1:
+        share = part * (placement.size - placement.ranks_per_host)
+        rate = placement.network_exchange_bytes_per_s
+        if is_once:
+            share *= once_per_node_ratio(num_nodes=placement.num_hosts, num_experts_per_tok=copies_per_token)
+            rate = min(rate, placement.network_line_bytes_per_s * MESSAGE_GROUP_FRACTION)
+        levels.append(_Level("network", share / rate))
+        latency_us += SIMPLE.ring_network_us + _extra_us(SIMPLE, placement)
+    return _peer_to_peer(latency_us, levels)
+
+
+def _message(placement: Placement) -> Candidate:
+    """One message to one neighbour."""
+    if placement.num_hosts > 1:
+        step_us = SIMPLE.ring_network_us + _extra_us(SIMPLE, placement)
+        level = _Level("network", 1 / placement.network_message_bytes_per_s)
+    elif placement.num_domains > 1:
+        step_us, level = SIMPLE.ring_pcie_us, _Level("PCIe", 1 / placement.host_bandwidth_bytes_per_s)
+    else:
+        step_us = SIMPLE.ring_pcie_us if placement.is_pcie else SIMPLE.ring_scale_up_us
+        level = _Level(placement.link or "PCIe", 1 / placement.inner_bandwidth_bytes_per_s)
+    return _peer_to_peer(SIMPLE.ring_base_us + step_us, [level])
+
+
+def _peer_to_peer(latency_us: float, levels: list[_Level]) -> Candidate:
+    level = _slowest(tuple(levels))
+    return Candidate(
+        algorithm="p2p",
+        protocol="Simple",
+        latency_s=latency_us * MICROSECOND,
+        byte_s=level.byte_s,
+        link=level.link,
+    )

@@ -1,0 +1,107 @@
+"""NCCL's choices as its own tuner makes them, and its tables as the catalogue holds them."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
+from shardwise.predict.group_placement import place_group
+from shardwise.predict.nccl_protocols import ARCH_LIMITS, PROTOCOLS
+from shardwise.predict.nccl_tuner import best_candidate, candidates
+from shardwise.units import GIB, KIB, MIB
+
+
+def placed(cluster, size, stride=1, **settings):
+    return place_group(cluster=read_cluster(cluster), size=size, stride=stride, **settings)
+
+
+def choice(cluster, kind, num_bytes, size, stride=1, **settings):
+    chosen = best_candidate(kind, placed(cluster, size, stride, **settings), num_bytes)
+    return chosen.algorithm, chosen.protocol
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "num_bytes", "size", "expected"),
+    [
+        ("1 x dgx-h100", "all_reduce", 8, 8, ("ring", "LL")),
+        ("1 x dgx-h100", "all_gather", 8 * MIB, 8, ("ring", "LL128")),
+        ("1 x dgx-h100", "all_gather", GIB, 8, ("ring", "Simple")),
+        ("1 x dgx-a100-640", "all_reduce", GIB, 8, ("ring", "Simple")),
+        ("128 x dgx-h100", "all_reduce", 8, 1024, ("tree", "LL")),
+        ("128 x dgx-h100", "all_reduce", 4 * GIB, 1024, ("nvls_tree", "Simple")),
+        ("4 x aws-p5en.48xlarge", "all_reduce", 4 * GIB, 32, ("ring", "Simple")),
+        ("2 x aws-p5.48xlarge", "all_reduce", 4 * GIB, 16, ("nvls_tree", "Simple")),
+    ],
+)
+def test_small_messages_take_low_latency_and_large_ones_bandwidth(cluster, kind, num_bytes, size, expected):
+    """The default choice on four H200 nodes is published as a ring (stas00/ml-engineering)."""
+    assert choice(cluster, kind, num_bytes, size) == expected
+
+
+@pytest.mark.parametrize(("gpu", "first"), [("dgx-h200", 5), ("dgx-b200", 6)])
+def test_the_switch_adds_from_as_many_gpus_as_published(gpu, first):
+    """4 H200 and 5 B200 took a ring; one more took NVLS (stas00/ml-engineering)."""
+    cluster = f"1 x {gpu}"
+    assert choice(cluster, "all_reduce", 8 * GIB, first - 1)[0] == "ring"
+    assert choice(cluster, "all_reduce", 8 * GIB, first)[0] == "nvls"
+
+
+def test_the_switch_is_left_alone_where_it_is_off_or_absent():
+    assert choice("1 x dgx-h200", "all_reduce", GIB, 8, has_in_switch_reduction=False)[0] == "ring"
+    assert choice("1 x dgx-a100-640", "all_reduce", GIB, 8)[0] == "ring"
+    assert choice("1 x dgx-h200", "all_gather", GIB, 8)[0] == "ring"
+
+
+@pytest.mark.parametrize("cluster", ["1 x generic-8x-4090-pcie", "4 x generic-8x-4090-pcie"])
+def test_the_128_byte_protocol_needs_links_that_keep_stores_in_order(cluster):
+    """NCCL enables LL128 up to PATH_NVB inside a host and PATH_PXN to its NICs."""
+    names = {c.protocol for c in candidates("all_reduce", placed(cluster, 8 * int(cluster[0])))}
+    assert names == {"LL", "Simple"}
+
+
+def test_aggregated_trees_need_one_rank_a_host():
+    assert {c.algorithm for c in candidates("all_gather", placed("16 x dgx-h100", 16, 8))} == {"ring", "pat"}
+    assert {c.algorithm for c in candidates("all_gather", placed("16 x dgx-h100", 128))} == {"ring"}
+
+
+def test_latencies_follow_the_tuner():
+    """1,024 ranks on 128 hosts: 127 steps of 14 us and 896 of 3.4; trees 2 (7 x 4 + 7 x 14) + 8.4."""
+    ring, tree = (
+        next(c for c in candidates(kind, placed("128 x dgx-h100", 1024)) if (c.algorithm, c.protocol) == wanted)
+        for kind, wanted in (("all_gather", ("ring", "Simple")), ("all_reduce", ("tree", "Simple")))
+    )
+    assert ring.latency_s == pytest.approx(4832.8e-6)
+    assert tree.latency_s == pytest.approx(260.4e-6)
+
+
+def test_a_ring_over_hosts_waits_longer_once_its_buffers_are_full():
+    """1.4 times the latency from 64 bytes a rank and channel."""
+    ring = next(
+        c
+        for c in candidates("all_reduce", placed("4 x dgx-h100", 32))
+        if (c.algorithm, c.protocol) == ("ring", "Simple")
+    )
+    assert ring.plateau_bytes == 64 * 32 * 8
+    assert ring.latency_at(16 * KIB) / ring.latency_at(16 * KIB - 1) == pytest.approx(1.4)
+
+
+def test_corrections_and_limits_are_those_of_the_catalogue():
+    rows = [row for row in load_nccl_constants() if row.name == "treeCorrectionFactor"]
+    for protocol in PROTOCOLS:
+        expected = [row.value for row in rows if row.protocol == protocol.name]
+        assert list(protocol.tree_corrections) == expected
+    table = {(row.name, row.scope, row.nodes_class): row.value for row in load_nccl_constants()}
+    names = {
+        "ring_ll128": "perChMaxRingLL128Bw",
+        "tree_ll128": "perChMaxTreeLL128Bw",
+        "tree_simple": "perChMaxTreeBw",
+        "nvls_tree": "perChMaxNVLSTreeBw",
+    }
+    for limits in ARCH_LIMITS:
+        for field, name in names.items():
+            expected = [table[name, limits.arch, hosts] for hosts in ("1 node", "2 nodes", "4+ nodes")]
+            assert [limit / 1e9 for limit in getattr(limits, field)] == expected
+
+
+def test_a_broadcast_moves_the_whole_payload_once():
+    (fastest,) = (c for c in candidates("broadcast", placed("1 x dgx-h100", 8)) if c.protocol == "Simple")
+    assert 1 / fastest.byte_s == pytest.approx(450e9 * 0.81)
