@@ -104,3 +104,24 @@ def test_an_allocation_size_is_inverted(size, capsys):
 )
 def test_what_cannot_be_explained_is_refused(words, code, capsys):
     assert answer(words, capsys, exit_code=2)["code"] == code
+
+
+def test_strategy_before_model_and_cluster_answers_the_checklist(capsys):
+    words = ["explain", "strategy", "gpt2", "8xa100-sxm-80", "--seq-len", "1024", "--global-batch-size", "256"]
+    assert main(words) == 0
+    written = capsys.readouterr().out
+    assert "[checklist] Does it fit one GPU? yes" in written
+    assert '[pitfall] "ZeRO-3 = free memory"' in written
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "strategy"],
+        ["explain", "gpt2", "8xa100-sxm-80", "8xh100-sxm"],
+        ["explain", "strategy", "a", "b", "c"],
+    ],
+)
+def test_strategy_wants_a_model_and_a_cluster(words, capsys):
+    assert main(words) == 2
+    assert "fix:" in capsys.readouterr().err

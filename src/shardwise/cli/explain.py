@@ -1,9 +1,12 @@
 """Say why a plan fits or not, what dominates its memory and time, and which changes help.
 
 With a PLAN, or MODEL and CLUSTER with a layout, every change is predicted again before it is shown; the exit code is 3
-when the plan does not fit. MODEL and CLUSTER without a layout compare strategies: when data parallelism is enough, when
-to shard states, when to add tensor or pipeline parallelism, and why. --oom and --allocation-bytes name the tensor
-behind an out-of-memory error; the plan that was running makes the answer sharper but may be left out.
+when the plan does not fit. `explain strategy MODEL CLUSTER`, or MODEL and CLUSTER without a layout, compare strategies:
+a practical checklist answered with this model's numbers, when data parallelism is enough, when to shard states, when to
+add tensor or pipeline parallelism, and common sentences about sharding, each tested by predictions.
+
+--oom and --allocation-bytes name the tensor behind an out-of-memory error; the plan that was running makes the answer
+sharper but may be left out.
 """
 
 import argparse
@@ -26,10 +29,13 @@ if TYPE_CHECKING:
     from shardwise.explain import Finding
     from shardwise.plan import Plan
 
+STRATEGY = "strategy"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER; or an out-of-memory text."""
     add_plan_source(parser, is_optional=True)
+    parser.add_argument("last", metavar="CLUSTER", nargs="?", help="only after `strategy` MODEL")
     add_json_option(parser)
     parser.add_argument("--oom", metavar="TEXT", help="an out-of-memory message, as the framework printed it")
     parser.add_argument("--oom-log", type=Path, metavar="FILE", help="a log that holds the message; '-' reads a pipe")
@@ -42,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings."""
+    _take_strategy(arguments)
     texts = [arguments.oom, arguments.oom_log, arguments.allocation_bytes]
     num_texts = sum(text is not None for text in texts)
     if num_texts > 1:
@@ -56,6 +63,25 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.is_strategies or (arguments.cluster is not None and not given_layout(arguments)):
         return _print_findings(_strategies(plan), arguments)
     return _print_explanation(plan, arguments)
+
+
+def _take_strategy(arguments: argparse.Namespace) -> None:
+    """``strategy MODEL CLUSTER`` as MODEL and CLUSTER with the wish to compare, ``strategy PLAN`` alike."""
+    if arguments.source == STRATEGY:
+        if arguments.cluster is None:
+            raise UsageError(
+                "explain strategy needs a plan, or a model and a cluster",
+                code="cli-usage",
+                fix="shardwise explain strategy llama-3.1-8b 16xh100-sxm",
+            )
+        arguments.source, arguments.cluster, arguments.last = arguments.cluster, arguments.last, None
+        arguments.is_strategies = True
+    elif arguments.last is not None:
+        raise UsageError(
+            f"there is no place for '{arguments.last[:40]}'",
+            code="cli-usage",
+            fix="name MODEL and CLUSTER, or strategy before them",
+        )
 
 
 def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":

@@ -18,6 +18,8 @@ Topic = Literal[
     "change",
     "world-size",
     "strategy",
+    "checklist",
+    "pitfall",
     "communication",
     "convention",
     "allocation",

@@ -1,62 +1,33 @@
 """When data parallel, FSDP, ZeRO, tensor, pipeline or context parallel: answered for one model on one cluster.
 
 Every sentence rests on a search restricted to that strategy, so that "it fits" and "it is slower" are predictions with
-the best micro-batch size and recomputation the strategy allows, not rules of thumb.
+the best micro-batch size and recomputation the strategy allows, not rules of thumb. The questions of the practical
+checklist and the sentences of its pitfalls are answered from the same predictions.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 from shardwise.cluster import Cluster
+from shardwise.explain.checklist import checklist
+from shardwise.explain.pitfalls import pitfalls
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
-from shardwise.layout import ZeroStage
+from shardwise.explain.strategy_trials import StrategyTrial, component_s, exposed_s, try_strategies
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
-from shardwise.predict.memory import predict_memory
 from shardwise.prediction import CommunicationEntry, Prediction
 from shardwise.recipe import Recipe
-from shardwise.rules import OFFERS
-from shardwise.search import IntRange, SearchBounds, question_of
-from shardwise.search.one_pass import find
+from shardwise.search import question_of
 from shardwise.search.simplicity import short_layout
-from shardwise.units import Bytes, format_count, format_gb, format_gib, format_percent, format_seconds
+from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds
 
 __all__ = ["StrategyTrial", "advise", "try_strategies"]
 
-FEW_PREDICTIONS = 6
 TIE_FRACTION = 0.05
 """Two strategies closer than this cannot be told apart by a prediction."""
 EQUAL_FRACTION = 0.005
 SMALL_PAYLOAD_FRACTION = 0.001
-LONG_SEQ_LEN = 32768
-ONE = IntRange(low=1, high=1)
-MANY = IntRange(low=2, high=10_000_000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
-    """A way to divide the work, as bounds on a search."""
-
-    name: str
-    when: str
-    """The textbook's criterion, in a sentence."""
-    bounds: SearchBounds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyTrial:
-    """What the best layout of a strategy was predicted to do."""
-
-    strategy: Strategy
-    plan: Plan | None
-    """``None`` when every layout of the strategy breaks a rule."""
-    prediction: Prediction | None
-    """Only when it fits."""
-    needed_bytes: Bytes
-    """Per GPU, of the best layout or of the one that comes closest."""
-    refusal: str
-    """Why there is no layout at all."""
 
 
 def advise(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName = "native") -> tuple[Finding, ...]:
@@ -66,107 +37,16 @@ def advise(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: Engine
     return (
         _one_gpu(question),
         _ladder(question),
+        *checklist(question, trials),
         *(_strategy_finding(trial, trials, question) for trial in trials),
         *(
             _communication(trial.strategy.name, trial.prediction)
             for trial in trials
             if trial.prediction is not None and trial.prediction.time.communication
         ),
+        *pitfalls(question, trials),
         _recommendation(trials, question),
     )
-
-
-def try_strategies(question: Plan) -> tuple[StrategyTrial, ...]:
-    """Each strategy the engine and the cluster allow, with its best layout predicted."""
-    return tuple(_try(strategy, question) for strategy in _strategies(question))
-
-
-def _strategies(question: Plan) -> Iterator[Strategy]:
-    """Data parallelism and its sharded forms first, then those that divide the model."""
-    offer, world = OFFERS[question.engine], question.cluster.num_gpus
-    plain = replace(_few(question), tp=ONE, cp=ONE, pp=ONE)
-    yield Strategy(
-        name="data parallel (DDP)" if world > 1 else "one GPU",
-        when="while states, activations and logits of the whole model fit one GPU",
-        bounds=replace(plain, zero_stage=(0,)),
-    )
-    if world == 1:
-        return
-    words = {1: "when the optimizer states are what does not fit", 2: "when gradients do not fit either"}
-    for stage, when in words.items():
-        if stage in offer.zero_stages:
-            stages: tuple[ZeroStage, ...] = (1,) if stage == 1 else (2,)
-            yield Strategy(name=f"ZeRO-{stage}", when=when, bounds=replace(plain, zero_stage=stages, dp_replicate=ONE))
-    if 3 in offer.zero_stages:
-        yield Strategy(
-            name="FSDP / ZeRO-3",
-            when="when the parameters themselves do not fit, or their states are the bulk",
-            bounds=replace(plain, zero_stage=(3,), dp_replicate=ONE),
-        )
-        per_node = question.cluster.node.gpus_per_node
-        if question.cluster.num_nodes > 1 and per_node > 1:
-            inside = IntRange(low=2, high=per_node)
-            yield Strategy(
-                name="HSDP (shard in a node, replicate across)",
-                when="when gathers across nodes cannot be hidden and a node's GPUs hold all states",
-                bounds=replace(plain, zero_stage=(3,), dp_replicate=MANY, dp_shard=inside),
-            )
-    yield from _model_parallel(question)
-
-
-def _few(question: Plan) -> SearchBounds:
-    """A small search that moves to the host only what the question does."""
-    recipe = question.recipe
-    return SearchBounds(
-        offload=(recipe.offload,), activation_offload=recipe.activation_offload, max_predictions=FEW_PREDICTIONS
-    )
-
-
-def _model_parallel(question: Plan) -> Iterator[Strategy]:
-    offer, few = OFFERS[question.engine], _few(question)
-    if "tp" in offer.axes and question.cluster.node.gpus_per_node > 1:
-        yield Strategy(
-            name="tensor parallel with data parallel",
-            when="when one layer's weights, activations or logits are too large, or there are more GPUs than sequences",
-            bounds=replace(few, tp=MANY, cp=ONE, pp=ONE),
-        )
-    if "pp" in offer.axes:
-        yield Strategy(
-            name="pipeline parallel with data parallel",
-            when="when the network is slow or states outgrow a node, and there are many micro-batches",
-            bounds=replace(few, tp=ONE, cp=ONE, pp=MANY),
-        )
-    if {"tp", "pp"} <= offer.axes and question.cluster.num_gpus >= 4:
-        yield Strategy(
-            name="tensor, pipeline and data parallel (3D)",
-            when="when tensor parallelism inside a node does not make the model small enough",
-            bounds=replace(few, tp=MANY, cp=ONE, pp=MANY),
-        )
-    if "cp" in offer.axes and question.recipe.seq_len >= LONG_SEQ_LEN:
-        yield Strategy(
-            name="context parallel",
-            when="when the activations of one sequence are too large for a GPU",
-            bounds=replace(few, cp=MANY, pp=ONE),
-        )
-
-
-def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
-    found = find(question, strategy.bounds)
-    fitting = found.evaluation.fitting
-    if fitting:
-        best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
-        return StrategyTrial(
-            strategy=strategy,
-            plan=best.plan,
-            prediction=best.prediction,
-            needed_bytes=best.prediction.memory.needed_bytes,
-            refusal="",
-        )
-    nearest = found.evaluation.nearest
-    plan = nearest[0] if nearest is not None else found.smallest
-    refusal = found.rejected[0].example if found.rejected and plan is None else ""
-    needed = predict_memory(plan).needed_bytes if plan is not None else 0
-    return StrategyTrial(strategy=strategy, plan=plan, prediction=None, needed_bytes=needed, refusal=refusal)
 
 
 def _one_gpu(question: Plan) -> Finding:
@@ -247,9 +127,9 @@ def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], q
         numbers=(
             *numbers,
             Quantity(name="step", value=step_s, unit="s"),
-            Quantity(name="exposed communication", value=_exposed_s(trial.prediction), unit="s"),
-            Quantity(name="recompute", value=_component_s(trial.prediction, "recompute"), unit="s"),
-            Quantity(name="pipeline bubble", value=_component_s(trial.prediction, "pipeline_bubble"), unit="s"),
+            Quantity(name="exposed communication", value=exposed_s(trial.prediction), unit="s"),
+            Quantity(name="recompute", value=component_s(trial.prediction, "recompute"), unit="s"),
+            Quantity(name="pipeline bubble", value=component_s(trial.prediction, "pipeline_bubble"), unit="s"),
         ),
         because=f"use it {when}",
     )
@@ -258,14 +138,6 @@ def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], q
 def _settings(plan: Plan) -> str:
     recipe = plan.recipe
     return f"{short_layout(plan)}, micro_batch_size={recipe.micro_batch_size}, recompute={recipe.recompute}"
-
-
-def _component_s(prediction: Prediction, component: str) -> float:
-    return sum(entry.duration_s for entry in prediction.time.components if entry.component == component)
-
-
-def _exposed_s(prediction: Prediction) -> float:
-    return _component_s(prediction, "exposed_communication")
 
 
 def _communication(name: str, prediction: Prediction) -> Finding:
@@ -309,9 +181,9 @@ def _recommendation(trials: tuple[StrategyTrial, ...], question: Plan) -> Findin
     fitting = [trial for trial in trials if trial.plan is not None and trial.prediction is not None]
     if not fitting:
         return _nothing_fits([trial for trial in trials if trial.plan is not None], question)
-    fastest = min(fitting, key=_step_s)
-    chosen = next(trial for trial in fitting if _step_s(trial) <= _step_s(fastest) * (1 + TIE_FRACTION))
-    behind = format_percent(_step_s(chosen) / _step_s(fastest) - 1)
+    fastest = min(fitting, key=lambda trial: trial.step_s)
+    chosen = next(trial for trial in fitting if trial.step_s <= fastest.step_s * (1 + TIE_FRACTION))
+    behind = format_percent(chosen.step_s / fastest.step_s - 1)
     reason = (
         "it is the fastest"
         if chosen is fastest
@@ -322,7 +194,7 @@ def _recommendation(trials: tuple[StrategyTrial, ...], question: Plan) -> Findin
         topic="strategy",
         claim=f"Recommended here: {chosen.strategy.name}{settings}.",
         numbers=(
-            Quantity(name="step", value=_step_s(chosen), unit="s"),
+            Quantity(name="step", value=chosen.step_s, unit="s"),
             Quantity(name="needed per GPU", value=chosen.needed_bytes, unit="bytes"),
         ),
         because=f"{reason}; start with the simplest setup that works and add an axis only for a reason",
@@ -346,7 +218,3 @@ def _nothing_fits(possible: list[StrategyTrial], question: Plan) -> Finding:
         numbers=(Quantity(name="needed per GPU", value=least.needed_bytes, unit="bytes"),),
         suggestion="shardwise plan names what would help: more GPUs, offload, an 8-bit optimizer or adapters",
     )
-
-
-def _step_s(trial: StrategyTrial) -> float:
-    return trial.prediction.time.step_s if trial.prediction is not None else float("inf")

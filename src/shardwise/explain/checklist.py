@@ -1,0 +1,266 @@
+"""The practical checklist before choosing a strategy, each question answered with this model's numbers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
+from shardwise.explain.strategy_trials import StrategyTrial, activation_bytes, exposed_s, trial_named
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.memory import predict_memory
+from shardwise.rules import OFFERS, find_errors
+from shardwise.search.simplicity import short_layout
+from shardwise.units import (
+    format_bytes_per_s,
+    format_count,
+    format_gib,
+    format_percent,
+    format_seconds,
+)
+
+__all__ = ["checklist"]
+
+DOMINANT_FRACTION = 0.5
+LARGE_LAYER_FRACTION = 0.1
+"""A layer whose states are more of a GPU than this is wide: two of them gathered at once are felt."""
+FAST_NETWORK_FRACTION = 0.05
+"""Communication that is exposed for less of the step than this does not ask for another strategy."""
+
+
+def checklist(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[Finding, ...]:
+    """Six questions in the order in which they are best asked."""
+    answers = (
+        _fits_one_gpu(question, trials),
+        _is_wide(question, trials),
+        _is_deep(question, trials),
+        _optimizer_dominates(question, trials),
+        _smallest_footprint(trials, question),
+        _network(question, trials),
+    )
+    return tuple(answer for answer in answers if answer is not None)
+
+
+def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
+    """Data parallelism is the trial that divides nothing."""
+    whole, capacity = trials[0], counted_capacity_bytes(question)
+    if whole.plan is None:
+        return _states_fit_one_gpu(question)
+    numbers = [
+        Quantity(name="needed undivided", value=whole.needed_bytes, unit="bytes"),
+        Quantity(name="capacity", value=capacity, unit="bytes"),
+    ]
+    small = _quantised_bytes(question)
+    if small is not None:
+        numbers.append(Quantity(name="with a 4-bit base and adapters (QLoRA)", value=small, unit="bytes"))
+    if whole.prediction is not None:
+        answer, advice = "yes", "data parallelism and mixed precision are enough; divide states only for larger batches"
+    elif small is not None and small <= capacity:
+        answer, advice = "no, unless only adapters are trained on a 4-bit base", "divide states, or train adapters"
+    else:
+        answer, advice = "no", "divide the states: ZeRO or FSDP first"
+    return Finding(
+        topic="checklist",
+        claim=f"Does it fit one GPU? {answer}: undivided it needs {format_gib(whole.needed_bytes)} of "
+        f"{format_gib(capacity)}.",
+        numbers=tuple(numbers),
+        because=f"predicted for the smallest undivided layout ({short_layout(whole.plan)})",
+        suggestion=advice,
+    )
+
+
+def _states_fit_one_gpu(question: Plan) -> Finding:
+    """Where no undivided layout keeps the rules, as with more GPUs than sequences: from the states alone."""
+    states, capacity = counted_states(question).total_bytes, counted_capacity_bytes(question)
+    return Finding(
+        topic="checklist",
+        claim=f"Does it fit one GPU? {'its states do' if states < capacity else 'no'}: they are {format_gib(states)}, "
+        f"and a GPU holds {format_gib(capacity)}.",
+        because="no undivided layout of this batch on these GPUs keeps the rules, so states alone are compared",
+        suggestion="divide the model, or take a larger global batch",
+    )
+
+
+def _quantised_bytes(question: Plan) -> float | None:
+    """What QLoRA needs on one GPU; ``None`` where the engine or the model has no such thing."""
+    recipe = replace(
+        question.recipe, adapter="qlora", micro_batch_size=1, recompute="full", convention="engine", offload="none"
+    )
+    plan = replace(question, recipe=recipe, layout=Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0))
+    return None if find_errors(plan) else predict_memory(plan).needed_bytes
+
+
+def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
+    model, capacity = question.model, counted_capacity_bytes(question)
+    layer_params = max(layer.num_params for layer, _ in model.layer_runs)
+    states = counted_states(question).bytes_per_param * layer_params
+    is_wide = states > LARGE_LAYER_FRACTION * capacity
+    tensor, plain = trial_named(trials, "tensor parallel with"), _fastest(trials, without="tensor")
+    compared, advice = "", "no layer is too large for a GPU; tensor parallelism only for more GPUs than sequences"
+    if tensor is not None and tensor.prediction is not None and plain is not None and plain.prediction is not None:
+        ratio = tensor.prediction.time.step_s / plain.prediction.time.step_s
+        compared = f"; with tensor parallelism the step takes {ratio:.2f} times that of {plain.strategy.name}"
+        if ratio < 1:
+            advice = "tensor parallelism inside a node is faster here"
+        elif is_wide:
+            advice = "wide, but dividing states is still faster than dividing its matrices"
+    elif tensor is not None and tensor.prediction is not None:
+        advice = "tensor parallelism is what makes it fit"
+    return Finding(
+        topic="checklist",
+        claim=f"Is it wide? {'yes' if is_wide else 'no'}: its largest layer has {format_count(layer_params)} "
+        f"parameters, {format_gib(states)} of states, {format_percent(states / capacity)} of a GPU{compared}.",
+        numbers=(
+            Quantity(name="hidden size", value=model.hidden_size, unit="count"),
+            Quantity(name="states of the largest layer", value=states, unit="bytes"),
+        ),
+        because="tensor parallelism divides one layer's matrices and sends activations in every layer, so it pays for "
+        "layers that are large and links that are fast",
+        suggestion=advice,
+    )
+
+
+def _fastest(trials: tuple[StrategyTrial, ...], *, without: str) -> StrategyTrial | None:
+    fitting = [one for one in trials if one.prediction is not None and without not in one.strategy.name]
+    return min(fitting, key=lambda one: one.step_s, default=None)
+
+
+def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
+    """What a pipeline does to activations, at the same micro-batch, on its worst stage."""
+    sharded, piped = _most_sharded(trials), trial_named(trials, "pipeline parallel")
+    if sharded is None or sharded.plan is None:
+        return None
+    memory = predict_memory(sharded.plan)
+    held = activation_bytes(memory)
+    share = held / memory.needed_bytes
+    numbers = [
+        Quantity(name="layers", value=question.model.num_hidden_layers, unit="count"),
+        Quantity(name="activations and logits", value=held, unit="bytes"),
+        Quantity(name="of what is needed", value=share, unit="fraction"),
+    ]
+    compared, advice = "", "recomputation and smaller micro-batches shrink activations; stages shrink states"
+    if piped is not None and piped.plan is not None:
+        staged = activation_bytes(predict_memory(piped.plan))
+        numbers.append(Quantity(name="in a pipeline", value=staged, unit="bytes"))
+        compared = f"; its best pipeline holds {format_gib(staged)} ({short_layout(piped.plan)})"
+    if piped is not None and piped.prediction is not None and sharded.prediction is None:
+        advice = "a pipeline fits where sharding alone does not"
+    dominates = share > DOMINANT_FRACTION
+    return Finding(
+        topic="checklist",
+        claim=f"Is it deep, and do activations decide? {question.model.num_hidden_layers} layers; activations "
+        f"{'are most' if dominates else 'are not most'} of what a GPU needs: {format_gib(held)} with "
+        f"{sharded.strategy.name}{compared}.",
+        numbers=tuple(numbers),
+        because="a stage has fewer layers but keeps several micro-batches of them, the first stage as many as "
+        "there are stages",
+        suggestion=advice,
+    )
+
+
+def _most_sharded(trials: tuple[StrategyTrial, ...]) -> StrategyTrial | None:
+    """FSDP, or the highest ZeRO stage that the engine has, or whatever comes first."""
+    names = ("FSDP", "ZeRO-2", "ZeRO-1", "data parallel", "one GPU")
+    found = (trial_named(trials, name) for name in names)
+    return next((trial for trial in found if trial is not None and trial.plan is not None), None)
+
+
+def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
+    states = counted_states(question)
+    fraction = states.optimizer_bytes / states.bytes_per_param
+    first, second = trial_named(trials, "ZeRO-1"), trial_named(trials, "ZeRO-2")
+    enough = next((one for one in (first, second) if one is not None and one.prediction is not None), None)
+    if enough is not None:
+        advice = f"{enough.strategy.name} is enough to fit: {format_seconds(enough.step_s)} a step"
+    elif question.cluster.num_gpus == 1:
+        advice = "one GPU has nobody to share with: an 8-bit optimizer, adapters or offload"
+    elif first is None and second is None:
+        advice = f"{question.engine} divides everything or nothing"
+    else:
+        advice = "dividing the optimizer and gradients is not enough; parameters have to be divided too"
+    return Finding(
+        topic="checklist",
+        claim=f"Does the optimizer dominate? {'yes' if fraction >= DOMINANT_FRACTION else 'no'}: "
+        f"{states.optimizer_bytes:g} of {states.bytes_per_param:g} bytes a parameter, "
+        f"{format_gib(states.optimizer_bytes * states.num_params)}.",
+        numbers=(Quantity(name="share of the states", value=fraction, unit="fraction"),),
+        because=f"{question.recipe.optimizer} in {question.recipe.precision}, as {question.engine} keeps it",
+        suggestion=advice,
+    )
+
+
+def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:
+    """The layout of each strategy with everything else as small as it goes: one sequence, everything recomputed."""
+    smallest = list(_smallest(trials, question))
+    if not smallest:
+        return None
+    needed, trial, plan = min(smallest, key=lambda found: found[0])
+    sharded = next((found for found in smallest if found[1].strategy.name.startswith("FSDP")), None)
+    numbers = [Quantity(name="smallest", value=needed, unit="bytes")]
+    if sharded is not None:
+        numbers.append(Quantity(name="FSDP at its smallest", value=sharded[0], unit="bytes"))
+    return Finding(
+        topic="checklist",
+        claim=f"Must the footprint be minimal? The smallest is {trial.strategy.name} with {format_gib(needed)} a GPU "
+        f"({short_layout(plan)}).",
+        numbers=tuple(numbers),
+        because="predicted with one sequence at a time and everything recomputed; full sharding divides states by all "
+        "GPUs, and only tensor or context parallelism also divide what one sequence needs",
+        suggestion="take the footprint for larger micro-batches only if that is faster",
+    )
+
+
+def _smallest(trials: tuple[StrategyTrial, ...], question: Plan) -> Iterator[tuple[int, StrategyTrial, Plan]]:
+    has_recompute = question.recipe.convention != "seed"
+    for trial in trials:
+        if trial.plan is None:
+            continue
+        recipe = replace(trial.plan.recipe, micro_batch_size=1)
+        plan = replace(trial.plan, recipe=replace(recipe, recompute="full") if has_recompute else recipe)
+        if not find_errors(plan):
+            yield predict_memory(plan).needed_bytes, trial, plan
+
+
+def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
+    """What is exposed of the sharded layout, and what sharding inside a node would change."""
+    node, cluster = question.cluster.node, question.cluster
+    sharded = trial_named(trials, "FSDP") or trials[0]
+    if cluster.num_gpus == 1 or sharded.prediction is None:
+        return None if cluster.num_gpus == 1 else _network_unknown(question)
+    share = exposed_s(sharded.prediction) / sharded.prediction.time.step_s
+    hybrid = trial_named(trials, "HSDP")
+    is_fast = share < FAST_NETWORK_FRACTION
+    advice = "the network keeps up; no strategy has to be chosen for its sake" if is_fast else _slow_network_advice()
+    numbers = [Quantity(name="exposed of the step", value=share, unit="fraction")]
+    if hybrid is not None and hybrid.prediction is not None:
+        ratio = hybrid.prediction.time.step_s / sharded.prediction.time.step_s
+        numbers.append(Quantity(name="HSDP over FSDP", value=ratio, unit="ratio"))
+        advice = "HSDP is faster: gathers stay inside a node" if ratio < 1 else advice
+    inside = format_bytes_per_s(node.scale_up_bandwidth_of(node.gpus_per_node))
+    between = (
+        f", {format_bytes_per_s(node.network.bandwidth_bytes_per_s)} between nodes" if cluster.num_nodes > 1 else ""
+    )
+    return Finding(
+        topic="checklist",
+        claim=f"What is the network? {inside} a GPU inside a node{between}; with {sharded.strategy.name} "
+        f"{format_percent(share)} of the step waits for it.",
+        numbers=tuple(numbers),
+        because="bandwidths are one way and per GPU; what runs under computation does not count",
+        suggestion=advice,
+    )
+
+
+def _slow_network_advice() -> str:
+    return "keep gathers inside a node (HSDP), use larger micro-batches, or a pipeline across nodes"
+
+
+def _network_unknown(question: Plan) -> Finding:
+    node = question.cluster.node
+    inside = format_bytes_per_s(node.scale_up_bandwidth_of(node.gpus_per_node))
+    offered = "HSDP, a pipeline across nodes" if "pp" in OFFERS[question.engine].axes else "larger micro-batches"
+    return Finding(
+        topic="checklist",
+        claim=f"What is the network? {inside} a GPU inside a node; nothing that shards states alone fits, so how much "
+        "of it is exposed is told by the strategies that do.",
+        suggestion=f"if it is what limits: {offered}",
+    )

@@ -1,0 +1,84 @@
+"""The practical checklist: every question answered with the numbers of the model at hand."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.explain.checklist import checklist
+from shardwise.explain.strategy_trials import try_strategies
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.search import question_of
+
+QUESTIONS = (
+    "Does it fit one GPU?",
+    "Is it wide?",
+    "Is it deep, and do activations decide?",
+    "Does the optimizer dominate?",
+    "Must the footprint be minimal?",
+    "What is the network?",
+)
+
+
+def answers(model, cluster, engine="native", **recipe):
+    asked = Recipe(**({"seq_len": 4096, "global_batch_size": 256} | recipe))
+    question = question_of(model=read_model(model), cluster=read_cluster(cluster), recipe=asked, engine=engine)
+    found = checklist(question, try_strategies(question))
+    return {next(one for one in QUESTIONS if finding.claim.startswith(one)): finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def eight_billion():
+    return answers("llama-3.1-8b", "16xh100-sxm")
+
+
+def test_every_question_is_answered(eight_billion):
+    assert set(eight_billion) == set(QUESTIONS)
+    assert all(answer.suggestion for answer in eight_billion.values())
+
+
+def test_8b_does_not_fit_one_gpu_but_its_adapters_do(eight_billion):
+    """16 bytes x 8.03B = 119.7 GiB; 4-bit weights alone are about 5 GiB."""
+    answer = eight_billion["Does it fit one GPU?"]
+    assert "no, unless only adapters" in answer.claim
+    numbers = {number.name: number.value / 2**30 for number in answer.numbers}
+    assert numbers["needed undivided"] > 119.7
+    assert numbers["with a 4-bit base and adapters (QLoRA)"] < 20
+
+
+def test_a_small_model_fits_and_needs_no_division():
+    answer = answers("gpt2", "8xa100-sxm-80", seq_len=1024)["Does it fit one GPU?"]
+    assert "? yes" in answer.claim
+    assert "data parallelism" in answer.suggestion
+
+
+def test_half_of_the_states_are_the_optimizers_with_fp32_masters_as_weights(eight_billion):
+    answer = eight_billion["Does the optimizer dominate?"]
+    assert "8 of 16 bytes" in answer.claim
+    assert answer.numbers[0].value == 0.5
+
+
+def test_a_405b_layer_is_wide_and_an_8b_layer_is_not(eight_billion):
+    assert "Is it wide? no" in eight_billion["Is it wide?"].claim
+    assert "Is it wide? yes" in answers("llama-3.1-405b", "128xh100-sxm", global_batch_size=128)["Is it wide?"].claim
+
+
+def test_both_levels_of_the_network_are_named_one_way(eight_billion):
+    claim = eight_billion["What is the network?"].claim
+    assert "450.0 GB/s a GPU inside a node" in claim
+    assert "50.0 GB/s between nodes" in claim
+
+
+def test_one_gpu_is_not_asked_for_its_network():
+    found = answers("gpt2", "1xh100-sxm", seq_len=1024, global_batch_size=8)
+    assert "What is the network?" not in found
+    assert "Does it fit one GPU?" in found
+
+
+def test_an_engine_without_zero_stages_gets_no_advice_about_them():
+    found = answers("llama-3.1-8b", "8xh100-sxm", engine="fsdp1")
+    assert "fsdp1" in found["Does the optimizer dominate?"].because
+
+
+def test_more_gpus_than_sequences_are_answered_from_the_states():
+    found = answers("llama-3.1-405b", "128xh100-sxm", global_batch_size=64)
+    assert "no: they are 6047.69 GiB" in found["Does it fit one GPU?"].claim

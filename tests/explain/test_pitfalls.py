@@ -1,0 +1,71 @@
+"""Common sentences about sharding, each tested by predictions on the model at hand."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.explain.pitfalls import pitfalls
+from shardwise.explain.strategy_trials import try_strategies
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.search import question_of
+
+OF_THE_SEEDS = ("FSDP is always better", "ZeRO-3 = free memory", "Sharding is enough")
+
+
+def verdicts(model, cluster, engine="native", **recipe):
+    asked = Recipe(**({"seq_len": 4096, "global_batch_size": 256} | recipe))
+    question = question_of(model=read_model(model), cluster=read_cluster(cluster), recipe=asked, engine=engine)
+    found = pitfalls(question, try_strategies(question))
+    return {finding.claim.split('"')[1]: finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def eight_billion():
+    return verdicts("llama-3.1-8b", "16xh100-sxm")
+
+
+def test_every_sentence_of_the_seeds_is_tested(eight_billion):
+    assert set(OF_THE_SEEDS) <= set(eight_billion)
+    assert {"Pipeline parallelism cuts activation memory", "Mixed precision halves the memory"} <= set(eight_billion)
+    assert {finding.topic for finding in eight_billion.values()} == {"pitfall"}
+
+
+def test_zero_3_saves_memory_and_sends_more(eight_billion):
+    claim = eight_billion["ZeRO-3 = free memory"].claim
+    assert "saves" in claim
+    assert "times as many bytes" in claim
+
+
+def test_fsdp_is_not_better_for_a_small_model():
+    claim = verdicts("gpt2", "8xa100-sxm-80", seq_len=1024)["FSDP is always better"].claim
+    assert "false here" in claim or "equally fast" in claim
+
+
+def test_sharding_is_not_enough_for_more_gpus_than_sequences():
+    """64 sequences cannot be shared by 128 data-parallel ranks: the model has to be divided."""
+    finding = verdicts("llama-3.1-405b", "128xh100-sxm", seq_len=8192, global_batch_size=64)["Sharding is enough"]
+    assert "false here" in finding.claim
+    assert finding.numbers[0].value == 64
+
+
+def test_the_first_stage_of_a_pipeline_holds_nearly_as_much_as_without_stages(eight_billion):
+    claim = eight_billion["Pipeline parallelism cuts activation memory"].claim
+    assert "false here" in claim or "hardly here" in claim
+
+
+def test_states_are_as_large_in_mixed_precision_as_in_fp32(eight_billion):
+    """4 + 4 + 8 bytes either way with fp32 weights under FSDP."""
+    assert "states go from 7.48 GiB to 7.48 GiB" in eight_billion["Mixed precision halves the memory"].claim
+
+
+def test_offload_costs_the_update_far_more_than_half(eight_billion):
+    claim = eight_billion["Offloading makes optimizer steps 30 to 50% slower"].claim
+    assert "7.9 ms to" in claim
+
+
+def test_one_gpu_has_no_pitfalls_of_sharding():
+    assert verdicts("gpt2", "1xh100-sxm", seq_len=1024, global_batch_size=8) == {}
+
+
+def test_the_textbook_convention_is_tested_as_the_engine_keeps_it():
+    assert "ZeRO-3 = free memory" in verdicts("70B", "16xa100-sxm-80", convention="seed", global_batch_size=16)
