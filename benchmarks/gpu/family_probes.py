@@ -78,7 +78,7 @@ def _blocks_of(model: nn.Module) -> nn.ModuleList:
 
 def probe(family: str, precision: str, device: torch.device, tiny: bool) -> dict[str, object]:
     """One family in one precision."""
-    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     clean(device)
     config = AutoConfig.for_model(family, **(COMMON | FAMILIES[family]))

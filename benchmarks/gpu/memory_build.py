@@ -85,7 +85,7 @@ def _make_decoder(run: MemoryRun, device: torch.device, stage: tuple[int, int] =
 
 
 def _make_transformers(run: MemoryRun, device: torch.device) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  (only these runs need it)
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         **asdict(run.shape),
@@ -105,7 +105,7 @@ def _make_transformers(run: MemoryRun, device: torch.device) -> nn.Module:
 
 
 def _with_adapter(model: nn.Module, run: MemoryRun) -> nn.Module:
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415
+    from peft import LoraConfig, get_peft_model
 
     attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
     targets = attention if run.lora_targets == "attention" else [*attention, "gate_proj", "up_proj", "down_proj"]
@@ -244,7 +244,7 @@ def _transformers_loss(model: nn.Module, logits: Tensor, labels: Tensor) -> Tens
 
 def build_stage(run: MemoryRun, device: torch.device) -> tuple[Built, object]:
     """This rank's pipeline stage and its 1F1B schedule."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # noqa: PLC0415
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = _make_decoder(run, device, stage=(rank, world_size))

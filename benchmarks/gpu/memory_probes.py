@@ -84,8 +84,8 @@ def _make_block(kind: str, shape: Shape, seq_len: int, device: torch.device) -> 
         with torch.device(device):
             block = Block(shape)
         return block, (rotary_table(head_dim=shape.head_dim, seq_len=seq_len, device=device),)
-    from transformers import LlamaConfig  # noqa: PLC0415
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding  # noqa: PLC0415
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
     config = LlamaConfig(
         hidden_size=shape.hidden_size, intermediate_size=shape.intermediate_size,

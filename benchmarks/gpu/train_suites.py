@@ -137,4 +137,64 @@ SMOKE = (
     TrainRun("pp2 zbv", layout={"pp": 2, "schedule": "zbv"}, num_microbatches=4),
     TrainRun("pp2 dualpipev", layout={"pp": 2, "schedule": "dualpipev"}, num_microbatches=4),
 )
-SUITES: dict[str, tuple[TrainRun, ...]] = {"smoke": SMOKE}
+
+
+def _peer(model: str, seq_len: int, micro_batch_size: int, recompute: str) -> TrainRun:
+    """As ``against_peers.sh`` names it."""
+    return TrainRun(
+        f"{model}-{seq_len}-{recompute}",
+        model=model,
+        recipe={"seq_len": seq_len, "micro_batch_size": micro_batch_size, "recompute": recompute, "compile": True},
+        num_steps=14,
+    )
+
+
+PEERS = (
+    _peer("8b", 8192, 1, "full"),
+    _peer("1b", 4096, 2, "none"),
+    _peer("3b", 8192, 1, "selective"),
+    _peer("8b", 8192, 1, "selective"),
+    _peer("3b", 4096, 2, "selective"),
+    _peer("8b", 4096, 2, "selective"),
+    _peer("1b", 4096, 8, "full"),
+    _peer("3b", 4096, 4, "full"),
+)
+COMPILED = {"compile": True, "recompute": "selective"}
+EAGER = {"recompute": "selective"}
+
+
+def _models() -> tuple[TrainRun, ...]:
+    """Three sizes and two lengths under the layouts of the results page."""
+    layouts: dict[str, dict[str, Any]] = {
+        "fsdp": {},
+        "hsdp": {"dp_replicate": 2},
+        "tp2 fsdp2": SEQUENCE,
+        "cp2 fsdp2": {"cp": 2},
+        "pp2 fsdp2": {"pp": 2},
+        "ddp": {"zero_stage": 0},
+    }
+    return tuple(
+        TrainRun(
+            f"{model} {seq_len} {name} {'compiled' if recipe is COMPILED else 'eager'}",
+            model=model,
+            layout=layout,
+            recipe={"seq_len": seq_len, **recipe},
+            num_microbatches=4 if "pp" in layout else 1,
+            num_steps=8,
+        )
+        for model, seq_len in (("8b", 8192), ("1b", 4096), ("3b", 4096), ("8b", 4096), ("3b", 8192))
+        for name, layout in layouts.items()
+        for recipe in (COMPILED, EAGER)
+        if not (model != "1b" and name == "ddp")
+    )
+
+
+OFFLOADS = (
+    TrainRun(
+        "8b 8192 offload parameters",
+        model="8b",
+        recipe={"seq_len": 8192, "offload": "parameters", "recompute": "full"},
+        num_steps=5,
+    ),
+)
+SUITES: dict[str, tuple[TrainRun, ...]] = {"smoke": SMOKE, "peers": PEERS, "models": _models(), "offload": OFFLOADS}

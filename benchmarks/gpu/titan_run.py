@@ -1,0 +1,159 @@
+"""Train one configuration with torchtitan 0.2.2 as its users do, and write one JSON line beside ours.
+
+    torchrun --standalone --nproc-per-node 4 titan_run.py --name 8b-8192-full --out titan.jsonl -- \
+        --model.flavor ours_8b --training.seq_len 8192 ...
+
+Everything after ``--`` is torchtitan's own command line. Nothing of torchtitan is changed: sizes it has no flavour for
+are added to its table, and its trainer is only watched: a CUDA event after each step, the allocator's peaks at the end.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+WARM_UP_STEPS = 4
+
+
+def add_flavors() -> None:
+    """The models of ``train_suites.py`` in torchtitan's words."""
+    from torchtitan.models.llama3 import llama3_args
+    from torchtitan.models.llama3.model.args import TransformerModelArgs
+
+    shared = {"n_kv_heads": 8, "vocab_size": 128256, "rope_theta": 500000}
+    llama3_args["ours_1b"] = TransformerModelArgs(
+        dim=2048, n_layers=16, n_heads=32, ffn_dim_multiplier=1.5, multiple_of=256, **shared
+    )
+    llama3_args["ours_3b"] = TransformerModelArgs(dim=3072, n_layers=28, n_heads=24, multiple_of=256, **shared)
+    llama3_args["ours_8b"] = llama3_args["8B"]
+
+
+def write_inputs(folder: Path) -> None:
+    """A tokenizer of bytes and a folder of JSON lines, which torchtitan needs before it trains."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data").mkdir(exist_ok=True)
+    alphabet = {chr(code): code - 32 for code in range(32, 127)}
+    vocabulary = {**alphabet, "<|begin_of_text|>": 95, "<|end_of_text|>": 96}
+    special = [
+        {
+            "id": vocabulary[name],
+            "content": name,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for name in ("<|begin_of_text|>", "<|end_of_text|>")
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    generator = torch.Generator().manual_seed(0)
+    with (folder / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
+        for _ in range(256):
+            codes = torch.randint(97, 123, (20000,), generator=generator).tolist()
+            file.write(json.dumps({"text": "".join(map(chr, codes))}) + "\n")
+
+
+def main() -> int:
+    """Train and write the line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--inputs", type=Path, default=Path("/tmp/titan-inputs"))
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if os.environ.get("LOCAL_RANK", "0") == "0" and not (arguments.inputs / "data" / "train.jsonl").exists():
+        write_inputs(arguments.inputs)
+    while not (arguments.inputs / "data" / "train.jsonl").exists():
+        pass
+    from torchtitan.config import ConfigManager
+    from torchtitan.tools.logging import init_logger
+    from torchtitan.train import Trainer
+
+    class Watched(Trainer):
+        """torchtitan's trainer with an event after each step."""
+
+        def train_step(self, data_iterator: object) -> None:
+            super().train_step(data_iterator)
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.events.append(event)
+
+    init_logger()
+    add_flavors()
+    config = ConfigManager().parse_args(
+        [
+            "--model.name",
+            "llama3",
+            "--model.hf_assets_path",
+            str(arguments.inputs),
+            "--training.dataset",
+            "c4_test",
+            "--training.dataset_path",
+            str(arguments.inputs / "data"),
+            "--metrics.log_freq",
+            "1000",
+            *words,
+        ]
+    )
+    trainer = Watched(config)
+    trainer.events = []
+    trainer.train()
+    torch.cuda.synchronize()
+    seconds = [a.elapsed_time(b) / 1000 for a, b in zip(trainer.events, trainer.events[1:], strict=False)]
+    step_s = median(seconds[WARM_UP_STEPS - 1 :])
+    peaks = torch.tensor([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()], device="cuda")
+    dist.all_reduce(peaks, op=dist.ReduceOp.MAX)
+    if dist.get_rank() == 0:
+        training, world = config.training, dist.get_world_size()
+        sequences = training.local_batch_size * trainer.parallel_dims.dp_replicate * trainer.parallel_dims.dp_shard
+        line = {
+            "name": arguments.name,
+            "engine": "torchtitan 0.2.2",
+            "words": words,
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(),
+            "step_s": step_s,
+            "steps_s": seconds,
+            "tokens_per_s_per_gpu": sequences * training.seq_len / step_s / world,
+            "peak_allocated_bytes": int(peaks[0]),
+            "peak_reserved_bytes": int(peaks[1]),
+        }
+        with arguments.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    trainer.close()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
