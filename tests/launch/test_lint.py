@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.launch.lint import RULES, lint, version_numbers
+from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan
 from shardwise.units import GIB, MIB
@@ -32,7 +32,8 @@ def plan(*, num_nodes=1, recipe=None, **layout):
 
 def found(variables=None, *, of=None, is_on_gpu=True, **changes):
     here = replace(HERE, variables=variables or {}, **changes)
-    return {finding.rule: finding for finding in lint(of or plan(), here, is_on_gpu=is_on_gpu)}
+    findings = lint(of or plan(), here, is_on_gpu=is_on_gpu, saves_states=True)
+    return {finding.rule: finding for finding in findings}
 
 
 def test_a_good_machine_has_no_findings():
@@ -148,6 +149,13 @@ def test_a_schedule_that_gloo_cannot_run_is_found():
     assert "schedule-on-gloo" in found(of=of, is_on_gpu=False, versions=old)
     assert "schedule-on-gloo" not in found(of=of, is_on_gpu=False)
     assert "schedule-on-gloo" not in found(of=of, versions=old)
+
+
+def test_an_error_refuses_the_run_and_a_warning_does_not():
+    require_no_errors(tuple(found({"NCCL_P2P_DISABLE": "1"}).values()))
+    with pytest.raises(SurroundingsError, match=r"torch is not installed \(and 1 more\)") as refusal:
+        require_no_errors(lint(plan(), replace(HERE, versions={}, num_gpus=0), is_on_gpu=True))
+    assert refusal.value.fix == "pip install 'shardwise[train]'"
 
 
 def test_errors_come_first():

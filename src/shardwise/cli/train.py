@@ -6,6 +6,7 @@ that every node runs is written into the run folder.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -21,13 +22,17 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import plan_from
-from shardwise.train.job import Decay, DeviceKind, Implementation
+from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
 
 if TYPE_CHECKING:
+    from shardwise.launch.lint import LintFinding
     from shardwise.launch.request import TrainRequest
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
     from shardwise.train.job import Job
+
+
+_TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +54,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--warmup-steps", type=whole_number, default=0, metavar="N", help="linear warm-up (default: 0)")
     run.add_argument("--decay", choices=get_args(Decay), default="constant", help="after it (default: constant)")
     run.add_argument("--max-grad-norm", type=amount, default=1.0, metavar="NORM", help="0 never clips (default: 1)")
+    run.add_argument("--timeout", type=amount, default=600.0, metavar="SECONDS", help=_TIMEOUT_HELP)
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help="write job and command, start nothing")
+    run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
+    _add_data_options(parser.add_argument_group("data"))
+    _add_checkpoint_options(parser.add_argument_group("checkpoints"))
     add_recipe_options(parser)
     add_layout_options(parser)
     parser.set_defaults(engine=None)
+
+
+def _add_data_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--data",
+        default="synthetic",
+        metavar="PATH",
+        help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: synthetic)",
+    )
+    group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
+    group.add_argument("--data-field", default="text", metavar="NAME", help="key or column of the text (default: text)")
+    group.add_argument(
+        "--packing",
+        choices=get_args(Packing),
+        default="stream",
+        help="cut all documents joined, or keep each whole and pad (default: stream)",
+    )
+    group.add_argument(
+        "--no-shuffle", action="store_false", dest="is_shuffled", help="samples in the order of the data"
+    )
+
+
+def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--checkpoint-every",
+        type=positive_number,
+        metavar="N",
+        help="save every N steps, at the end, and when the run is asked to stop (Ctrl-C, SIGTERM)",
+    )
+    group.add_argument(
+        "--checkpoints", type=Path, metavar="FOLDER", help="where (default: checkpoints in the run folder)"
+    )
+    group.add_argument("--async-checkpoints", action="store_true", dest="is_async", help="write while training goes on")
+    group.add_argument("--keep", type=positive_number, default=2, metavar="N", help="newest ones to keep (default: 2)")
+    group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
+    group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")
+    group.add_argument("--export", type=Path, metavar="FOLDER", help="end with a Hugging Face checkpoint")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,24 +111,81 @@ def run(arguments: argparse.Namespace) -> int:
     plan = plan_from(arguments)
     require_native(plan)
     require_valid(plan)
+    if arguments.is_lint:
+        return _print_lint(plan, arguments)
     prediction = predict(plan)
-    folder = make_run_folder(plan, asked=arguments.out, is_resumed=False)
-    job = make_job(plan, _request(arguments), prediction=prediction, run_folder=str(folder.resolve()))
+    is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry
+    if is_here:
+        _require_surroundings(plan, arguments)
+    folder = make_run_folder(plan, asked=arguments.out, is_resumed=arguments.resume is not None)
+    request = _request(arguments, folder=folder.resolve())
+    job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
     _keep_prediction(folder, plan, prediction)
-    if arguments.is_dry or plan.cluster.num_nodes > 1:
+    if not is_here:
         return _write_command(job, plan, arguments)
     return _launch(job, plan, prediction, arguments)
 
 
-def _request(arguments: argparse.Namespace) -> "TrainRequest":
+def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
+    from shardwise.render.json_text import json_text
+    from shardwise.render.lint import lint_object, lint_text
+
+    findings = _lint(plan, arguments)
+    write_line(json_text(lint_object(findings)) if arguments.is_json else lint_text(findings))
+    return EXIT_OK
+
+
+def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
+    """Warn about what will be felt, and refuse what cannot work."""
+    from shardwise.launch.lint import require_no_errors
+    from shardwise.render.lint import lint_text
+
+    findings = _lint(plan, arguments)
+    require_no_errors(findings)
+    warnings = tuple(finding for finding in findings if finding.severity == "warning")
+    if warnings:
+        sys.stderr.write(lint_text(warnings) + "\n")
+
+
+def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ...]":
+    from shardwise.launch.lint import lint
+    from shardwise.launch.surroundings import read_surroundings
+
+    here = read_surroundings(run_folder=arguments.out or Path())
+    is_on_gpu = arguments.device == "cuda" or (arguments.device == "auto" and here.num_gpus > 0)
+    return lint(plan, here, is_on_gpu=is_on_gpu, saves_states=arguments.checkpoint_every is not None)
+
+
+def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
-    from shardwise.train.job import OptimizerSpec
+    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec
+
+    saves = arguments.checkpoint_every is not None or arguments.export is not None
+    states = arguments.checkpoints or folder / "checkpoints"
 
     return TrainRequest(
         num_steps=arguments.steps,
         seed=arguments.seed,
         device=arguments.device,
         implementation=arguments.implementation,
+        timeout_s=arguments.timeout,
+        data=DataSpec(
+            source="synthetic" if arguments.data == "synthetic" else str(Path(arguments.data).resolve()),
+            tokenizer=_absolute(arguments.tokenizer),
+            field=arguments.data_field,
+            packing=arguments.packing,
+            seed=arguments.seed,
+            is_shuffled=arguments.is_shuffled,
+        ),
+        checkpoint=CheckpointSpec(
+            folder=_absolute(states) if saves else None,
+            every_steps=arguments.checkpoint_every or 0,
+            is_async=arguments.is_async,
+            num_kept=arguments.keep,
+            resume_from=_absolute(arguments.resume),
+            initial_weights=_absolute(arguments.weights),
+            export_folder=_absolute(arguments.export),
+        ),
         optimizer=OptimizerSpec(
             learning_rate=arguments.learning_rate,
             num_warmup_steps=arguments.warmup_steps,
@@ -90,6 +193,11 @@ def _request(arguments: argparse.Namespace) -> "TrainRequest":
             max_grad_norm=arguments.max_grad_norm,
         ),
     )
+
+
+def _absolute(path: "Path | str | None") -> str | None:
+    """Workers may run in another folder."""
+    return str(Path(path).resolve()) if path is not None else None
 
 
 def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> None:
@@ -117,13 +225,16 @@ def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> i
 
 
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace) -> int:
-    from shardwise.cli.progress import step_bar
+    from shardwise.cli.progress import step_bar, waiting
+    from shardwise.launch.request import prepare_data
     from shardwise.launch.run import run_job
     from shardwise.render.json_text import json_text
     from shardwise.render.text_training import training_text
 
+    with waiting("reading the data"):
+        prepare_data(job)
     with step_bar(total=job.num_steps) as on_step:
-        measured = run_job(job, on_step=on_step)
+        measured = run_job(job, on_step=on_step, plan=plan)
     if arguments.is_json:
         write_line(json_text({"ok": True, "run_folder": str(job.folder), "measurement": measured}))
     else:

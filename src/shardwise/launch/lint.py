@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.errors import ShardwiseError
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.units import GIB, MIB, format_gb, format_gib
 
-__all__ = ["RULES", "LintFinding", "lint"]
+__all__ = ["RULES", "LintFinding", "SurroundingsError", "lint", "require_no_errors"]
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -42,6 +43,7 @@ class Case:
     plan: Plan
     here: Surroundings
     is_on_gpu: bool
+    saves_states: bool = False
 
     def variable(self, name: str) -> str:
         """An environment variable; empty when it is not set."""
@@ -66,11 +68,27 @@ class Case:
 Rule = Callable[[Case], Iterator[LintFinding]]
 
 
-def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool) -> tuple[LintFinding, ...]:
+class SurroundingsError(ShardwiseError):
+    """A machine or a shell on which the run cannot work."""
+
+
+def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool, saves_states: bool = False) -> tuple[LintFinding, ...]:
     """Findings about running a plan here, gravest first."""
-    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu)
+    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu, saves_states=saves_states)
     found = [finding for rule in RULES for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
+
+
+def require_no_errors(findings: tuple[LintFinding, ...]) -> None:
+    """Return when nothing was found that makes the run impossible.
+
+    Raises:
+        SurroundingsError: the first such finding, and how many more there are.
+    """
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise SurroundingsError(errors[0].claim + more, code="train-surroundings", fix=errors[0].fix)
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
@@ -306,7 +324,7 @@ def the_host_has_room(case: Case) -> Iterator[LintFinding]:
         )
     needed = CHECKPOINT_BYTES_PER_PARAM * case.plan.model.num_params
     free = case.here.free_disk_bytes
-    if free is not None and free < needed:
+    if case.saves_states and free is not None and free < needed:
         yield LintFinding(
             rule="disk",
             severity="warning",

@@ -1,13 +1,14 @@
 """The job that a plan and what was asked on the command line amount to."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from shardwise.errors import PlanError
 from shardwise.launch.model_config import model_config
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.step.placement import num_chunks, pipeline_stages
+from shardwise.train.data import DataRequest, open_samples
 from shardwise.train.job import CheckpointSpec, DataSpec, DeviceKind, Implementation, Job, OptimizerSpec, Tuning
 
 
@@ -19,6 +20,7 @@ class TrainRequest:
     seed: int = 0
     device: DeviceKind = "auto"
     implementation: Implementation = "auto"
+    timeout_s: float = 600.0
     data: DataSpec = field(default_factory=DataSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
@@ -51,6 +53,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         num_steps=request.num_steps,
         chunk_layers=_chunk_layers(plan),
         implementation=request.implementation,
+        timeout_s=request.timeout_s,
         device=request.device,
         seed=request.seed,
         data=request.data,
@@ -60,6 +63,19 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
         peak_flop_per_s=throughput.peak_flop_per_s if throughput else None,
         mfu_convention=throughput.mfu_convention if throughput else "",
+    )
+
+
+def prepare_data(job: Job) -> None:
+    """Tokenise what the job reads unless it was before, so that its processes only map it.
+
+    Raises:
+        DataError: the data cannot be used; better said before processes start.
+    """
+    open_samples(
+        DataRequest(**asdict(job.data)),
+        seq_len=job.recipe.seq_len,
+        vocab_size=int(str(job.model_config["vocab_size"])),
     )
 
 

@@ -8,49 +8,96 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, torchrun_words
+from shardwise.plan import Plan
+from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.failure.diagnose import TrainingError, diagnose
+from shardwise.train.failure.record import clear_records, failures_of, is_alive, lost_ranks, ranks_of
 from shardwise.train.job import Job, write_job
 
 POLL_S = 0.2
-GRACE_S = 60.0
-"""How long a run that was asked to stop may take to save its states."""
-FAILURE_FILE = "failure.json"
+GRACE_S = 600.0
+"""How long a run that was asked to stop may take to finish its step and save its states."""
 METRICS_FILE = "metrics.jsonl"
 MEASUREMENT_FILE = "measurement.json"
 OUTPUT_FILE = "output.log"
 TAIL_LINES = 20
+EXIT_OF_SIGNALS = 128
+"""A process that a signal ends has this and the signal's number as its exit code in a shell."""
 
 
-class TrainingError(ShardwiseError):
-    """A run that ended before its last step."""
-
-    exit_code = 1
+class StoppedError(TrainingError):
+    """A run that a signal asked to stop."""
 
 
-def run_job(job: Job, *, on_step: Callable[[Mapping[str, object]], None]) -> Mapping[str, object]:
+class Ending:
+    """Hears the signals that ask a run to stop: the first lets it finish its step, a second ends it at once."""
+
+    def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
+        self._folder, self._process = folder, process
+        self._asked_s: float | None = None
+        self.number: int | None = None
+        """The signal that was heard."""
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        del frame
+        workers = [record.pid for record in ranks_of(self._folder) if record.is_here and is_alive(record.pid)]
+        is_first, self.number = self.number is None, number
+        if not is_first or not workers:
+            self.kill()
+            return
+        self._asked_s = time.monotonic()
+        for pid in workers:
+            os.kill(pid, signal.SIGTERM)
+
+    def look(self) -> None:
+        """End a run that takes too long to stop."""
+        if self._asked_s is not None and time.monotonic() - self._asked_s > GRACE_S:
+            self.kill()
+
+    def kill(self) -> None:
+        """End every process of the run at once."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def run_job(
+    job: Job, *, on_step: Callable[[Mapping[str, object]], None], plan: Plan | None = None
+) -> Mapping[str, object]:
     """Train the job in processes of this machine and return the measurement.
 
+    Args:
+        job: what to train.
+        on_step: called with the record of every step.
+        plan: what the job was made from; an out-of-memory error is set against its prediction.
+
     Raises:
-        ShardwiseError: a worker said what went wrong.
-        TrainingError: the processes ended without saying why.
+        ShardwiseError: why the run failed, in one message, or that a signal stopped it.
     """
+    clear_records(job.folder)
     write_job(job)
     output = job.folder / OUTPUT_FILE
     added = environment(job.layout, inherited=os.environ)
-    with output.open("ab") as log, _started(torchrun_words(job, num_nodes=1), added, log) as process:
-        for record in _records(job.folder / METRICS_FILE, process):
+    with output.open("ab") as log, _started(job, torchrun_words(job, num_nodes=1), added, log) as (process, ending):
+        for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)
+    if ending.number is not None:
+        raise _stopped(job, ending.number)
     if process.returncode != 0:
-        raise _failure(job.folder, process.returncode)
+        raise _failure(job.folder, process.returncode, plan)
     measured: Mapping[str, object] = json.loads((job.folder / MEASUREMENT_FILE).read_text(encoding="utf-8"))
     return measured
 
 
 @contextmanager
-def _started(words: list[str], added: Mapping[str, str], log: object) -> "Iterator[subprocess.Popen[bytes]]":
-    """The processes; Ctrl-C reaches them as SIGTERM and they get time to save."""
+def _started(
+    job: Job, words: list[str], added: Mapping[str, str], log: object
+) -> "Iterator[tuple[subprocess.Popen[bytes], Ending]]":
+    """The processes, in a session of their own: a Ctrl-C of the terminal reaches only us, who pass it on."""
     process = subprocess.Popen(
         words,
         env={**os.environ, **added},
@@ -58,21 +105,20 @@ def _started(words: list[str], added: Mapping[str, str], log: object) -> "Iterat
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    ending = Ending(job.folder, process)
+    heard = {number: signal.signal(number, ending.hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield process
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=GRACE_S)
-        raise
+        yield process, ending
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        ending.kill()
+        process.wait()
+        for number, before in heard.items():
+            signal.signal(number, before)
 
 
-def _records(metrics: Path, process: "subprocess.Popen[bytes]") -> Iterator[Mapping[str, object]]:
+def _records(metrics: Path, process: "subprocess.Popen[bytes]", ending: Ending) -> Iterator[Mapping[str, object]]:
     """The lines of the metrics file as they are written, until the processes end."""
-    position, rest = 0, ""
+    position, rest = metrics.stat().st_size if metrics.exists() else 0, ""
     while True:
         has_ended = process.poll() is not None
         if metrics.exists():
@@ -85,17 +131,28 @@ def _records(metrics: Path, process: "subprocess.Popen[bytes]") -> Iterator[Mapp
                 yield json.loads(line)
         if has_ended:
             return
+        ending.look()
         time.sleep(POLL_S)
 
 
-def _failure(folder: Path, exit_code: int) -> ShardwiseError:
-    """What a worker wrote before it ended, or the end of its output."""
-    path = folder / FAILURE_FILE
-    if path.exists():
-        said = json.loads(path.read_text(encoding="utf-8"))
-        error = TrainingError(said["message"], code=said["code"], fix=said["fix"])
-        error.exit_code = int(said.get("exit_code", 1))
-        return error
+def _stopped(job: Job, number: int) -> StoppedError:
+    """What a run that was asked to stop leaves behind."""
+    name = signal.Signals(number).name
+    newest = CheckpointFolder(Path(job.checkpoint.folder)).newest() if job.checkpoint.folder else None
+    saved = f"its newest checkpoint is {newest.path}" if newest else "no checkpoint was asked for"
+    error = StoppedError(
+        f"the run was stopped by {name}; {saved}",
+        code="train-stopped",
+        fix=f"go on with --resume {newest.path.parent}" if newest else "save states with --checkpoint-every",
+    )
+    error.exit_code = EXIT_OF_SIGNALS + number
+    return error
+
+
+def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:
+    """What the ranks wrote before they ended, or the end of their output."""
+    if failures_of(folder) or lost_ranks(folder):
+        return diagnose(folder, plan=plan, exit_code=exit_code)
     tail = "\n".join((folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
     return TrainingError(
         f"the training processes ended with exit code {exit_code}; their last words were:\n{tail}",

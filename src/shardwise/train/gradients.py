@@ -24,10 +24,18 @@ class StepSums:
     """Of the gradient of the loss, before clipping."""
     gradient_factor: Tensor
     """What gradients are multiplied with: divided by tokens, and clipped."""
+    num_stopping: Tensor
+    """Ranks that were asked to stop."""
 
 
 def sum_step(
-    trained: tuple[Trained, ...], *, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float, max_grad_norm: float
+    trained: tuple[Trained, ...],
+    *,
+    loss_sum: Tensor,
+    num_tokens: Tensor,
+    unit_ratio: float,
+    max_grad_norm: float,
+    is_stopping: bool = False,
 ) -> StepSums:
     """Loss, tokens and gradient norm over every axis of the mesh.
 
@@ -37,15 +45,22 @@ def sum_step(
         num_tokens: this rank's share of the labelled tokens, likewise.
         unit_ratio: what the loss was multiplied with before backward, to keep gradients in range.
         max_grad_norm: the norm gradients are scaled down to; 0 never does.
+        is_stopping: whether this rank was asked to stop; the sum tells all ranks in the same step.
     """
-    sums = torch.stack([loss_sum.double(), num_tokens.double(), _squared_norm(trained, device=loss_sum.device)])
+    stopping = loss_sum.new_full((), float(is_stopping), dtype=torch.float64)
+    squared_norm = _squared_norm(trained, device=loss_sum.device)
+    sums = torch.stack([loss_sum.double(), num_tokens.double(), squared_norm, stopping])
     world_sum(sums)
-    loss, tokens, squared = sums.unbind()
+    loss, tokens, squared, num_stopping = sums.unbind()
     tokens = tokens.clamp(min=1)
     norm = squared.sqrt() / (unit_ratio * tokens)
     clip = (max_grad_norm / (norm + NORM_EPSILON)).clamp(max=1.0) if max_grad_norm > 0 else torch.ones_like(norm)
     return StepSums(
-        loss=loss / tokens, num_tokens=tokens, gradient_norm=norm, gradient_factor=clip / (unit_ratio * tokens)
+        loss=loss / tokens,
+        num_tokens=tokens,
+        gradient_norm=norm,
+        gradient_factor=clip / (unit_ratio * tokens),
+        num_stopping=num_stopping,
     )
 
 

@@ -97,6 +97,8 @@ class Job:
     implementation: Implementation = "auto"
     device: DeviceKind = "auto"
     seed: int = 0
+    timeout_s: float = 600.0
+    """How long a rank waits in a collective for the others before the run is ended."""
     data: DataSpec = field(default_factory=DataSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)

@@ -56,6 +56,8 @@ class Trainer:
     passes: Passes
     source: Feed
     progress: Progress = field(default_factory=Progress)
+    is_stop_requested: Callable[[], bool] = lambda: False
+    """Whether this rank was asked to stop after the step it is in."""
 
     def states(self) -> dict[str, Stateful]:
         """What a checkpoint holds."""
@@ -91,6 +93,7 @@ class Trainer:
             num_tokens=num_tokens,
             unit_ratio=unit_ratio,
             max_grad_norm=self.job.optimizer.max_grad_norm,
+            is_stopping=self.is_stop_requested(),
         )
 
     def _partly_trained(self) -> list[torch.nn.Module]:
@@ -125,38 +128,57 @@ def make_trainer(job: Job, mesh: Mesh, *, device: torch.device, source: Feed) ->
     )
 
 
-def train(trainer: Trainer, *, on_step: Callable[[StepRecord], None], after_step: Callable[[int], bool]) -> None:
-    """Steps until the job's number is reached or ``after_step`` says to stop; records come one step late."""
+def train(
+    trainer: Trainer,
+    *,
+    on_step: Callable[[StepRecord], None],
+    wants_record: Callable[[int], bool],
+    after_step: Callable[[int], None],
+) -> None:
+    """Steps until the job's number is reached or a rank was asked to stop.
+
+    Records come one step late, except for steps after which ``wants_record`` says they are needed at once: a state is
+    saved only when the loss that led to it is known to be a number.
+    """
     job, clock = trainer.job, Clock(trainer.device)
     start = clock.now()
-    waiting: Callable[[], StepRecord] | None = None
-    while trainer.progress.step < job.num_steps:
+    waiting: Callable[[], tuple[StepRecord, bool]] | None = None
+    is_stopping = False
+    while trainer.progress.step < job.num_steps and not is_stopping:
         sums = trainer.step()
         end = clock.now()
-        if waiting is not None:
-            on_step(waiting())
+        ready = [waiting] if waiting is not None else []
         waiting = _record_later(trainer, sums, partial(clock.seconds, start, end))
+        if wants_record(trainer.progress.step):
+            ready, waiting = [*ready, waiting], None
         start = end
-        if not after_step(trainer.progress.step):
-            break
+        for read in ready:
+            record, was_asked = read()
+            is_stopping = is_stopping or was_asked
+            on_step(record)
+        after_step(trainer.progress.step)
     if waiting is not None:
-        on_step(waiting())
+        on_step(waiting()[0])
 
 
-def _record_later(trainer: Trainer, sums: StepSums, seconds: Callable[[], float]) -> Callable[[], StepRecord]:
+def _record_later(
+    trainer: Trainer, sums: StepSums, seconds: Callable[[], float]
+) -> Callable[[], tuple[StepRecord, bool]]:
+    """Reads the record of a step when it is called, and whether any rank was asked to stop."""
     job, step = trainer.job, trainer.progress.step
-    values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm]).to("cpu", non_blocking=True)
+    values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm, sums.num_stopping])
+    values = values.to("cpu", non_blocking=True)
     rate = trainer.optimizer.param_groups[0]["lr"]
     peaks = (0, 0)
     if trainer.device.type == "cuda":
         peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 
-    def record() -> StepRecord:
+    def read() -> tuple[StepRecord, bool]:
         step_s = seconds()
-        loss, tokens, norm = values.tolist()
+        loss, tokens, norm, num_stopping = values.tolist()
         tokens_per_s = job.tokens_per_step / step_s
         per_gpu = tokens_per_s / job.layout.world_size
-        return StepRecord(
+        record = StepRecord(
             step=step,
             loss=loss,
             gradient_norm=norm,
@@ -169,5 +191,6 @@ def _record_later(trainer: Trainer, sums: StepSums, seconds: Callable[[], float]
             peak_allocated_bytes=peaks[0],
             peak_reserved_bytes=peaks[1],
         )
+        return record, num_stopping > 0
 
-    return record
+    return read

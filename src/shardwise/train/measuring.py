@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shardwise.train.loop import Trainer
 from shardwise.train.metrics import StepRecord
-from shardwise.train.parameters import nbytes
+from shardwise.train.parameters import local_part, nbytes
 
 MEASUREMENT_SCHEMA = "shardwise.measurement/1"
 WARM_UP_STEPS = 3
@@ -57,13 +57,31 @@ def environment(device: torch.device) -> dict[str, object]:
     }
 
 
+def held_bytes(trainer: Trainer) -> dict[str, int]:
+    """What this rank holds now, by component of the ledger, and ``allocated`` where an allocator counts.
+
+    Asked when memory has run out, so it allocates nothing on the device.
+    """
+    gradients = [entry.parameter.grad for entry in trainer.trained if entry.parameter.grad is not None]
+    held = {
+        "parameters": nbytes([entry.local for entry in trainer.trained]),
+        "gradients": nbytes([local_part(gradient) for gradient in gradients]),
+        "optimizer": nbytes(_moments(trainer)),
+    }
+    if trainer.device.type == "cuda":
+        held["allocated"] = torch.cuda.memory_allocated()
+    return held
+
+
+def _moments(trainer: Trainer) -> list[Tensor]:
+    states = trainer.optimizer.state.values()
+    return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+
 def _memory(trainer: Trainer) -> dict[str, object]:
     """Bytes of the worst rank."""
-    moments: list[Tensor] = [
-        value for state in trainer.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
-    ]
     parameters = nbytes([entry.local for entry in trainer.trained])
-    optimizer = nbytes(moments)
+    optimizer = nbytes(_moments(trainer))
     is_cuda = trainer.device.type == "cuda"
     values = torch.tensor(
         [

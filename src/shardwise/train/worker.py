@@ -1,53 +1,61 @@
 """What every process that torchrun starts runs: ``python -m shardwise.train.worker RUN_FOLDER/job.json``."""
 
 import json
+import math
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from shardwise.errors import ShardwiseError
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
+from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.failure.classify import LossError
+from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.job import Job, read_job
 from shardwise.train.loop import Trainer, make_trainer, train
-from shardwise.train.measuring import measurement_object
+from shardwise.train.measuring import held_bytes, measurement_object
 from shardwise.train.mesh import make_mesh, pick_device
 from shardwise.train.metrics import StepLog, StepRecord
 from shardwise.train.precision import use_fast_kernels
+from shardwise.train.pretrained.export import export_checkpoint
+from shardwise.train.pretrained.load import load_pretrained
 
 MEASUREMENT_FILE = "measurement.json"
-FAILURE_FILE = "failure.json"
-TIMEOUT = timedelta(minutes=10)
+HANG_RATIO = 1.5
+"""Of the time a collective may wait: after so long without a step something stands still that is no collective."""
+EXPORTED_DTYPES = {"fp32": "float32", "fp16-mixed": "float16"}
 
 
 def main(words: list[str]) -> int:
-    """Train the job in the file that is named and return the exit code."""
+    """Train the job in the file that is named; a failure leaves its reason in the run folder and ends the process."""
     job = read_job(Path(words[0]))
-    device = pick_device(job.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    limits = WatchLimits(hang_s=HANG_RATIO * job.timeout_s)
+    watch = RankWatch(job.folder, rank=int(os.environ.get("RANK", "0")), limits=limits)
+    watch.start()
     try:
-        run_job(job, device=device)
-    except ShardwiseError as error:
-        return _refuse(job, error)
-    finally:
-        dist.destroy_process_group()
+        _train_in_group(job, watch)
+    except BaseException as error:  # noqa: BLE001 - the process ends here, with the reason written down
+        watch.fail(error)
+    watch.finish()
     return 0
 
 
-def _refuse(job: Job, error: ShardwiseError) -> int:
-    """Leave what was wrong where the launcher looks for it; every rank says the same."""
-    said = {"message": error.message, "code": error.code, "fix": error.fix, "exit_code": error.exit_code}
-    (job.folder / FAILURE_FILE).write_text(json.dumps(said) + "\n", encoding="utf-8")
-    return error.exit_code
+def _train_in_group(job: Job, watch: RankWatch) -> None:
+    device = pick_device(job.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=job.timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+    run_job(job, device=device, watch=watch)
+    dist.destroy_process_group()
 
 
-def run_job(job: Job, *, device: torch.device) -> tuple[Trainer, list[StepRecord]]:
+def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -> tuple[Trainer, list[StepRecord]]:
     """Train a job in an initialised process group; rank 0 writes metrics and the measurement."""
     mesh = make_mesh(job.layout, device_type=device.type)
     source = open_feed(
@@ -58,7 +66,7 @@ def run_job(job: Job, *, device: torch.device) -> tuple[Trainer, list[StepRecord
     )
     with use_fast_kernels():
         trainer = make_trainer(job, mesh, device=device, source=source)
-        records = _train_all(trainer, job)
+        records = _train_all(trainer, job, watch)
     source.close()
     return trainer, records
 
@@ -77,24 +85,69 @@ def open_checkpoints(job: Job) -> DistributedCheckpointer:
     )
 
 
-def _train_all(trainer: Trainer, job: Job) -> list[StepRecord]:
-    checkpoints, states = open_checkpoints(job), trainer.states()
+def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[StepRecord]:
+    checkpoints, states, spec = open_checkpoints(job), trainer.states(), job.checkpoint
+    if spec.initial_weights and not spec.resume_from:
+        load_pretrained(((entry.name, entry.parameter) for entry in trainer.trained), Path(spec.initial_weights))
     trainer.progress.step = checkpoints.load(states)
-    is_writer = dist.get_rank() == 0
-    log = StepLog(job.folder, is_writer=is_writer, listeners=())
+    log = StepLog(job.folder, is_writer=dist.get_rank() == 0, listeners=(require_number,))
+    beat = _watched(trainer, watch)
 
-    def after_step(step: int) -> bool:
+    def after_step(step: int) -> None:
+        beat(step, "saving" if checkpoints.is_due(step) else "training")
         checkpoints.after_step(step, states)
-        return True
+        beat(step, "training")
 
-    train(trainer, on_step=log.add, after_step=after_step)
+    beat(trainer.progress.step, "training")
+    train(trainer, on_step=log.add, wants_record=checkpoints.is_due, after_step=after_step)
+    beat(trainer.progress.step, "saving")
     checkpoints.finish(trainer.progress.step, states)
+    _export(job)
     log.close()
     measured = measurement_object(trainer, log.records)
-    if is_writer:
+    if dist.get_rank() == 0:
         text = json.dumps(measured, indent=1) + "\n"
         (job.folder / MEASUREMENT_FILE).write_text(text, encoding="utf-8")
     return log.records
+
+
+def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], None]:
+    """Connects the trainer with what watches it; returns what tells it that something moved."""
+    if watch is None:
+        return lambda step, phase: None  # noqa: ARG005 - nobody watches
+    watch.measure_memory = lambda: held_bytes(trainer)
+    trainer.is_stop_requested = lambda: watch.is_stop_requested
+    return lambda step, phase: watch.beat(step=step, phase=phase)
+
+
+def require_number(record: StepRecord) -> None:
+    """Return when the loss of a step is a number.
+
+    Raises:
+        LossError: it is infinite or none; every rank sees the same loss, so all stop here.
+    """
+    if not math.isfinite(record.loss):
+        raise LossError(
+            f"the loss of step {record.step} is {record.loss}",
+            code="train-loss",
+            fix="resume from a checkpoint before it with a lower learning rate or a longer warm-up",
+        )
+
+
+def _export(job: Job) -> None:
+    """Rank 0 writes the newest checkpoint as a Hugging Face checkpoint, and all wait for it."""
+    spec = job.checkpoint
+    if not (spec.export_folder and spec.folder):
+        return
+    if dist.get_rank() == 0:
+        export_checkpoint(
+            find_checkpoint(Path(spec.folder)).path,
+            Path(spec.export_folder),
+            config=job.model_config,
+            dtype=EXPORTED_DTYPES.get(job.recipe.precision, "bfloat16"),
+            beside=Path(spec.initial_weights) if spec.initial_weights else None,
+        )
+    dist.barrier()
 
 
 if __name__ == "__main__":

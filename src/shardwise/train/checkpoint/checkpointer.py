@@ -97,6 +97,11 @@ class DistributedCheckpointer:
         self._last_step = checkpoint.step
         return checkpoint.step
 
+    def is_due(self, step: int) -> bool:
+        """Whether :meth:`after_step` will save this step."""
+        every_steps = self._request.every_steps
+        return self._folder is not None and every_steps > 0 and step % every_steps == 0
+
     def after_step(self, step: int, states: Mapping[str, Stateful]) -> None:
         """Save when it is time to.
 
@@ -105,7 +110,7 @@ class DistributedCheckpointer:
         """
         if self._pending is not None and self._pending.done():
             self._wait()
-        if self._folder is not None and self._request.every_steps and step % self._request.every_steps == 0:
+        if self.is_due(step):
             self.save(step, states)
 
     def finish(self, step: int, states: Mapping[str, Stateful]) -> None:

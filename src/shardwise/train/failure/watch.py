@@ -35,6 +35,8 @@ from shardwise.train.failure.record import (
 __all__ = ["RankWatch", "WatchLimits"]
 
 FAILED = 1
+UNTIMED_PHASES = ("starting", "saving")
+"""What may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
 MAX_MESSAGE_CHARS = 2000
 
 
@@ -124,7 +126,7 @@ class RankWatch:
                 self._end("stopped", message="stopped because another rank had failed")
             if stop_s is not None and now_s - stop_s > self._limits.stop_grace_s:
                 self._end("stopped", message=f"did not come to a stop {self._limits.stop_grace_s:.0f} s after a signal")
-            if now_s - self._beat_s > self._limits.hang_s and self.phase != "saving":
+            if now_s - self._beat_s > self._limits.hang_s and self.phase not in UNTIMED_PHASES:
                 self._end("hang", message=f"no step was finished for {self._limits.hang_s:.0f} s")
 
     def _lost_peer(self) -> bool:
