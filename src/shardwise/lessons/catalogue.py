@@ -51,6 +51,7 @@ LESSONS = (
     LessonEntry(name="precision", summary="bf16, fp16 and fp8 bit by bit: underflow, loss scaling, master weights"),
     LessonEntry(name="checkpoint", summary="memory against compute: every k-th layer, selective, predicted"),
     LessonEntry(name="offload", summary="ZeRO-Offload and Infinity: 70B on 4 GPUs, what fits and what it costs"),
+    LessonEntry(name="figures", summary="every figure of the course texts, reproduced, and judged"),
 )
 
 

@@ -11,7 +11,7 @@ from shardwise.units import (
     format_seconds,
 )
 
-SMALL, LARGE = 1e-3, 1e9
+SMALL, LARGE = 1e-3, 1e12
 """Between them a number is written with 6 digits."""
 
 
