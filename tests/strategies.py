@@ -99,6 +99,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         fused_loss=draw(st.sampled_from((None, True, False))),
         overlap_grad_reduce=draw(st.sampled_from((None, True, False))),
         reduce_dtype=draw(st.sampled_from((None, *get_args(ReduceDtype)))),
+        mean_document_len=draw(st.sampled_from((None, None, 1, 100, 8192))),
         convention=draw(st.sampled_from(("engine", "seed"))),
     )
 
@@ -121,6 +122,10 @@ def layouts(draw: st.DrawFn) -> Layout:
         expert_tp=draw(st.sampled_from((1, 1, 1, 2, 5))),
         stage_layers=draw(st.none() | st.lists(st.integers(0, 12), min_size=pp, max_size=pp).map(tuple)),
         reshard_after_forward=draw(st.booleans()),
+        reshard_size=draw(st.sampled_from((None, None, 1, 2, 3, 8))),
+        prefetch_units=draw(st.sampled_from((1, 1, 2, 5))),
+        async_tensor_parallel=draw(st.booleans()),
+        defer_grad_reduce=draw(st.sampled_from((None, True, False))),
     )
 
 

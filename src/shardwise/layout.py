@@ -29,6 +29,16 @@ class Layout:
     """Layers of each pipeline stage when they are not as even as possible; sums to the model's layers."""
     reshard_after_forward: bool = True
     """FSDP2: free gathered parameters after forward and gather them again for backward."""
+    reshard_size: int | None = None
+    """After forward keep parameters divided over this many neighbouring ranks instead of all, so that backward gathers
+    among those alone: torch's whole number for ``reshard_after_forward``, ZeRO++'s ``zero_hpz_partition_size``."""
+    prefetch_units: int = 1
+    """FSDP2: gathers issued ahead of the unit that computes (``set_modules_to_forward_prefetch`` and to backward)."""
+    async_tensor_parallel: bool = False
+    """Collectives of sequence parallelism run piece by piece under the products that need them (torch's
+    ``_micro_pipeline_tp``, Megatron's ``--tp-comm-overlap``)."""
+    defer_grad_reduce: bool | None = None
+    """Gradient accumulation reduces in the last micro-batch only (``no_sync``); ``None`` is what the engine does."""
 
     @property
     def world_size(self) -> int:

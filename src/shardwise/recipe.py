@@ -51,6 +51,8 @@ class Recipe:
     """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
     lora_dropout_fraction: float = 0.0
     """Dropout before every adapter; above 0 each adapted product keeps its dropped-out input and a mask."""
+    mean_document_len: int | None = None
+    """Tokens of the documents packed into one sequence, which attend within themselves; ``None`` is one document."""
     convention: Convention = "engine"
     """``seed`` counts 2 + 2 + 8 bytes per parameter and the seeds' four tensors per layer, exactly."""
 
@@ -58,3 +60,8 @@ class Recipe:
     def tokens_per_micro_batch(self) -> int:
         """Tokens of one micro-batch before context or sequence parallelism divides them."""
         return self.seq_len * self.micro_batch_size
+
+    @property
+    def document_len(self) -> int:
+        """Tokens that attend to each other: those of a packed document, otherwise the whole sequence."""
+        return self.seq_len if self.mean_document_len is None else min(self.seq_len, self.mean_document_len)

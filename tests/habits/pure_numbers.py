@@ -38,11 +38,24 @@ MODEL_SHAPE = {
     "vocab_size",
     "window_period",
 }
-RECIPE = {"seq_len", "micro_batch_size", "global_batch_size", "recompute_layers", "lora_rank", "loss_chunks"}
+RECIPE = {
+    "document_len",
+    "global_batch_size",
+    "lora_rank",
+    "loss_chunks",
+    "mean_document_len",
+    "micro_batch_size",
+    "recompute_layers",
+    "seq_len",
+}
 COUNTS = {
     "copies_per_token",
     "count",
+    "prefetch_units",
+    "ranks",
+    "reshard_size",
     "elements",
+    "last_elements",
     "failures_per_node_day",
     "gpus_per_node",
     "groups",

@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def report():
-    return time_accuracy(runs=[run for run in timed_runs().runs if run.family in ("KORTH", "TTASYNC")])
+    return time_accuracy(runs=[run for run in timed_runs().runs if run.family in ("KORTH", "MLM21T2")])
 
 
 def circles(svg):
@@ -74,7 +74,7 @@ def test_memory_has_the_same_page():
 def test_the_text_says_what_was_fitted_and_fits_a_pipe(report):
     text = time_validation_text(report, has_rows=True, has_unused=True)
     assert "Fitted on: " in text
-    assert "TTASYNC*" in text
+    assert "MLM21T2*" in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
 

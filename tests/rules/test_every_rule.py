@@ -112,6 +112,46 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "by Megatron",
         "set tp=1 and dp_shard=4",
     ),
+    "engine-async-tensor-parallel": (
+        make_plan(engine="accelerate", layout=Layout(tp=2, async_tensor_parallel=True, sequence_parallel=True)),
+        "async_tensor_parallel is not offered by accelerate, only by native, torchtitan and megatron",
+        "set async_tensor_parallel=false",
+    ),
+    "layout-async-tensor-parallel": (
+        make_plan(engine="megatron", layout=Layout(tp=2, zero_stage=1, async_tensor_parallel=True)),
+        "async_tensor_parallel cuts gathers and reduce-scatters into pieces, but tp=2 lacks sequence_parallel",
+        "set sequence_parallel=true",
+    ),
+    "engine-async-without-compile": (
+        make_plan(compile=False, layout=Layout(tp=2, sequence_parallel=True, async_tensor_parallel=True)),
+        "async_tensor_parallel is a pass of torch.compile, but compile is off",
+        "set compile=true",
+    ),
+    "engine-overlap-grad-reduce": (
+        make_plan(layout=Layout(dp_shard=2), overlap_grad_reduce=False),
+        "overlap_grad_reduce=false, but torch's data parallelism, which native uses, always overlaps",
+        "set overlap_grad_reduce=null",
+    ),
+    "engine-defer-grad-reduce": (
+        make_plan(engine="megatron", layout=Layout(dp_shard=2, zero_stage=1, defer_grad_reduce=False)),
+        "defer_grad_reduce=false, but Megatron reduces whole gradients in the last micro-batch",
+        "set defer_grad_reduce=null",
+    ),
+    "layout-reshard-size": (
+        make_plan(layout=Layout(dp_shard=8, reshard_size=3)),
+        "reshard_size=3 is no group between 1 and the 8 ranks that divide the parameters",
+        "set reshard_size=4",
+    ),
+    "engine-prefetch-units": (
+        make_plan(engine="torchtitan", layout=Layout(dp_shard=8, prefetch_units=2)),
+        "prefetch_units=2 asks FSDP2 to gather further ahead, but torchtitan with zero_stage=3 does not",
+        "set prefetch_units=1",
+    ),
+    "recipe-packing-with-eager-attention": (
+        make_plan(mean_document_len=512, attention="eager", layout=Layout(dp_shard=8)),
+        "mean_document_len=512 with eager attention: every score of the packed sequence is computed and then masked",
+        "set attention=flash",
+    ),
     "layout-sequence-over-cp": (
         make_plan(seq_len=4100, layout=Layout(cp=4)),
         "cp=4 cuts a sequence into 8 equal pieces, but 4100 % 8 = 4",

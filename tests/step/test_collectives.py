@@ -128,10 +128,44 @@ def test_a_recipe_says_what_gradients_are_reduced_in():
 
 
 def test_ddp_reduces_in_buckets_once_per_step():
-    """25 MiB buckets of fp32 gradients, whatever is accumulated."""
+    """25 MiB buckets of fp32 gradients, whatever is accumulated; the embedding, larger than one, has its own."""
     one = counts(plan_of(Layout(dp_shard=8, zero_stage=0)))
     many = counts(plan_of(Layout(dp_shard=8, zero_stage=0), global_batch_size=64))
-    assert one == many == {"all_reduce": -(-4 * N // (25 * 2**20))}
+    assert one == many == {"all_reduce": 1147}
+
+
+def test_the_embedding_is_the_last_bucket_and_waited_for():
+    """128,256 rows of 4,096 fp32 gradients: nothing is left to compute when it is complete."""
+    calls = [call for call in calls_of(plan_of(Layout(dp_shard=8, zero_stage=0))) if call.kind == "all_reduce"]
+    assert [call.num_bytes for call in calls if not call.is_overlappable and call.phase == "backward"] == [
+        2_101_346_304
+    ]
+
+
+def test_gradients_that_do_not_overlap_are_reduced_after_the_backward_pass():
+    layout = Layout(dp_shard=8, zero_stage=1)
+    calls = calls_of(plan_of(layout, engine="megatron", global_batch_size=64, overlap_grad_reduce=False))
+    assert not any(call.is_overlappable for call in calls)
+    assert {call.phase for call in calls if call.kind == "all_gather"} == {"optimizer"}
+
+
+def test_deepspeeds_pipeline_overlaps_no_reduction():
+    plan = plan_of(Layout(dp_shard=4, pp=2, zero_stage=1), engine="deepspeed", global_batch_size=32)
+    assert not any(call.is_overlappable for call in calls_of(plan) if call.axis == "dp_shard")
+
+
+@pytest.mark.parametrize(("defer", "reductions"), [(None, 20), (True, 5)])
+def test_deferred_accumulation_reduces_once_and_gathers_every_time(defer, reductions):
+    """Four micro-batches of a model of four blocks: nine gathers each."""
+    layout = Layout(dp_shard=8, defer_grad_reduce=defer)
+    plan = plan_of(layout, model=shapes.llama_3_8b(4), global_batch_size=32)
+    assert counts(plan) == {"all_gather": 36, "reduce_scatter": reductions}
+
+
+def test_a_smaller_group_gathers_for_backward():
+    layout = Layout(dp_shard=16, reshard_size=8)
+    gathers = [call for call in calls_of(plan_of(layout)) if call.kind == "all_gather"]
+    assert {(call.phase, call.group_size) for call in gathers} == {("forward", 16), ("backward", 8)}
 
 
 def test_megatrons_distributed_optimizer_sends_six_bytes_per_parameter():

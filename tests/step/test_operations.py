@@ -400,3 +400,10 @@ def test_fsdp_on_one_rank_casts_weights_and_accumulates_as_autocast_does():
     ]
     for name in ("autocast copies", "gradient accumulation"):
         assert copies[0][name] == copies[1][name] > 0
+
+
+def test_packed_documents_attend_within_themselves():
+    """Eight documents of 1,024 in 8,192 tokens: an eighth of the pairs, and nothing else changes."""
+    whole, packed = plan_of(), plan_of(mean_document_len=1024)
+    assert flop(whole, "forward", kinds=("attention",)) == 8 * flop(packed, "forward", kinds=("attention",))
+    assert flop(whole, "forward", kinds=("matmul",)) == flop(packed, "forward", kinds=("matmul",))

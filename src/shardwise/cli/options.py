@@ -168,6 +168,12 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
     )
     recipe.add_argument(
+        "--mean-document-len",
+        type=whole_number,
+        metavar="N",
+        help="tokens of the documents packed into a sequence (default: one document)",
+    )
+    recipe.add_argument(
         "--convention",
         choices=get_args(Convention),
         help="'seed' counts the textbook 2+2+8 bytes per parameter (default: engine)",
@@ -193,6 +199,22 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
         "--reshard-after-forward",
         action=argparse.BooleanOptionalAction,
         help="free gathered parameters after forward (default: on)",
+    )
+    layout.add_argument(
+        "--reshard-size", type=whole_number, metavar="N", help="ranks that hold the parameters between (default: all)"
+    )
+    layout.add_argument(
+        "--prefetch-units", type=whole_number, metavar="N", help="FSDP2 units gathered ahead (default: 1)"
+    )
+    layout.add_argument(
+        "--async-tensor-parallel",
+        action=argparse.BooleanOptionalAction,
+        help="tensor-parallel collectives under their products (default: off)",
+    )
+    layout.add_argument(
+        "--defer-grad-reduce",
+        action=argparse.BooleanOptionalAction,
+        help="reduce in the last micro-batch only (default: the engine's)",
     )
     layout.add_argument("--micro-batch-size", type=whole_number, metavar="N", help="sequences at once (default: 1)")
     layout.add_argument("--recompute", choices=get_args(Recompute), help="activation checkpointing (default: none)")

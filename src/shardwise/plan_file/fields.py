@@ -90,6 +90,13 @@ RECIPE_FIELDS: tuple[Field, ...] = (
         choices=get_args(ReduceDtype),
         synonyms=("grad_reduce_in_bf16", "mixed_precision_reduce", "communication_data_type"),
     ),
+    Field(
+        name="mean_document_len",
+        kind="count",
+        highest=MAX_SEQ_LEN,
+        example="1024",
+        synonyms=("document_len", "packed_len", "mean_doc_len"),
+    ),
     Field(name="convention", kind="choice", choices=get_args(Convention)),
 )
 
@@ -126,6 +133,14 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(name="expert_tp", kind="count", synonyms=("etp", "expert_tensor_parallel_size")),
     Field(name="stage_layers", kind="counts", highest=65536, synonyms=("pipeline_layout", "layers_per_stage")),
     Field(name="reshard_after_forward", kind="flag", synonyms=("fsdp_reshard_after_forward",)),
+    Field(name="reshard_size", kind="count", synonyms=("zero_hpz_partition_size",)),
+    Field(name="prefetch_units", kind="count", highest=64, example="2", synonyms=("forward_prefetch", "prefetch")),
+    Field(
+        name="async_tensor_parallel",
+        kind="flag",
+        synonyms=("async_tp", "enable_async_tensor_parallel", "tp_comm_overlap"),
+    ),
+    Field(name="defer_grad_reduce", kind="flag", synonyms=("no_sync",)),
 )
 
 _ERRORS: Mapping[str, type[ShardwiseError]] = {"recipe": RecipeError, "layout": LayoutError}

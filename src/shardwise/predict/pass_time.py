@@ -45,12 +45,14 @@ class PassTime:
     """Pieces that went through the engine."""
 
 
-def pass_time(runs: Sequence[Piece], *, is_throttled: bool, may_extrapolate: bool = True) -> PassTime:
-    """Time of a pass and of what it waits for."""
+def pass_time(
+    runs: Sequence[Piece], *, is_throttled: bool, may_extrapolate: bool = True, prefetch_units: int = 1
+) -> PassTime:
+    """Time of a pass and of what it waits for; every piece is run when several are prefetched."""
     longest = max((piece.count for piece in runs), default=0)
-    most_pieces = FIRST_PIECES if may_extrapolate else longest
+    most_pieces = FIRST_PIECES if may_extrapolate and prefetch_units == 1 else longest
     while True:
-        program = pass_program(runs, is_throttled=is_throttled, most_pieces=most_pieces)
+        program = pass_program(runs, is_throttled=is_throttled, most_pieces=most_pieces, prefetch_units=prefetch_units)
         run = run_contended(program.tasks, program.contentions)
         shifts = _shifts(runs, program, run) if most_pieces < longest else [0.0] * len(runs)
         if shifts is not None:

@@ -4,8 +4,9 @@ The pass is a sequence of pieces: blocks that FSDP gathers one at a time, or equ
 buckets. A piece computes, waits for the collectives inside it, and is accompanied by gathers before and reductions
 after it, which run on their axis' own stream:
 
-- gathers are issued one piece ahead, once the piece before the current one is done: its memory is free then and its
-  output copied (FSDP2's implicit prefetch in forward, explicit in backward; torch ``_fsdp_param_group.py``);
+- gathers are issued one piece ahead, or as many as the plan prefetches, once the piece before the current one is done:
+  its memory is free then and its output copied (FSDP2's implicit prefetch in forward, explicit in backward; torch
+  ``_fsdp_param_group.py``);
 - the gather ahead is issued before the reduction of the current piece, so that it hides under the next one;
 - FSDP2 frees a gradient only after its reduction, so computation runs at most one reduction ahead (``is_throttled``);
 - gathers and reductions of one axis share its links and its communicator, hence one stream per axis.
@@ -85,7 +86,9 @@ class PassProgram:
     contentions: tuple[Contention, ...]
 
 
-def pass_program(runs: Sequence[Piece], *, is_throttled: bool, most_pieces: int | None = None) -> PassProgram:
+def pass_program(
+    runs: Sequence[Piece], *, is_throttled: bool, most_pieces: int | None = None, prefetch_units: int = 1
+) -> PassProgram:
     """List the tasks of a pass; of a run no more than ``most_pieces`` pieces."""
     writer = _PassWriter(is_throttled=is_throttled)
     pieces = [
@@ -93,11 +96,11 @@ def pass_program(runs: Sequence[Piece], *, is_throttled: bool, most_pieces: int 
         for index, piece in enumerate(runs)
         for _ in range(piece.count if most_pieces is None else min(piece.count, most_pieces))
     ]
-    if pieces:
-        writer.gather(pieces[0][1])
-    for (index, piece), following in zip(pieces, [*pieces[1:], None], strict=True):
-        if following is not None:
-            writer.gather(following[1])
+    for _, piece in pieces[:prefetch_units]:
+        writer.gather(piece)
+    for number, (index, piece) in enumerate(pieces):
+        if number + prefetch_units < len(pieces):
+            writer.gather(pieces[number + prefetch_units][1])
         writer.work(index, piece)
     return PassProgram(tasks=tuple(writer.tasks), pieces=tuple(writer.pieces), contentions=_contentions(runs))
 

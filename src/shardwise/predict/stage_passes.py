@@ -6,14 +6,14 @@ such a pass happens, which the inventory's ``rounds`` say.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.ledger import TimeComponent
 from shardwise.predict.concurrency import overlapped_s
 from shardwise.predict.pass_time import ExposedCall, pass_time
 from shardwise.predict.passes import PassCall, PassWork, Piece
-from shardwise.step.data_parallel_collectives import shards_unit_by_unit
 from shardwise.step.inventory import Axis, Collective, OperationPhase
+from shardwise.step.reduction_policy import overlaps_reductions, shards_unit_by_unit
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
 
@@ -75,26 +75,39 @@ class StagePass:
     rounds: int
     """How many micro-batches of a step have it."""
     is_throttled: bool
+    prefetch_units: int
+    names: frozenset[str]
+    """Collectives that the pass times; what else belongs to its phase is waited for in full."""
 
 
 def stage_passes(context: StageContext, calls: Sequence[TimedCall], work: StageWork) -> Iterator[StagePass]:
     """The passes of a stage that data parallelism accompanies."""
     hidden = {timed.collective.name for timed in calls if timed.collective.is_overlappable}
-    unit_by_unit = shards_unit_by_unit(context)
+    unit_by_unit = shards_unit_by_unit(context.plan)
     phases: tuple[OperationPhase, ...] = ("forward", "backward")
     for phase in phases:
         own = [timed for timed in calls if timed.collective.phase == phase]
         if not unit_by_unit:
             own = [timed for timed in own if timed.collective.name in hidden]
-        if not own:
-            continue
-        runs = _units(context, own, work, phase) if unit_by_unit else _buckets(own, work, phase)
-        yield StagePass(
-            phase=phase,
-            runs=runs,
-            rounds=max(timed.collective.rounds for timed in own),
-            is_throttled=unit_by_unit,
-        )
+        elif not overlaps_reductions(context.plan):
+            own = [timed for timed in own if timed.collective.kind == "all_gather"]
+        for rounds, together in _by_rounds(own):
+            yield StagePass(
+                phase=phase,
+                runs=_units(context, together, work, phase) if unit_by_unit else _buckets(together, work, phase),
+                rounds=rounds,
+                is_throttled=unit_by_unit,
+                prefetch_units=context.plan.layout.prefetch_units,
+                names=frozenset(timed.collective.name for timed in together),
+            )
+
+
+def _by_rounds(calls: Sequence[TimedCall]) -> Iterator[tuple[int, list[TimedCall]]]:
+    """The calls of each kind of micro-batch: of the one with all of them first, then of those with fewer."""
+    taken = 0
+    for rounds in sorted({timed.collective.rounds for timed in calls}):
+        yield rounds - taken, [timed for timed in calls if timed.collective.rounds >= rounds]
+        taken = rounds
 
 
 def plain_runs(context: StageContext, work: StageWork, phase: OperationPhase) -> tuple[Piece, ...]:
@@ -106,32 +119,51 @@ def exposed_calls(one: StagePass) -> tuple[ExposedCall, ...]:
     """What the collectives of a pass add to it."""
     most = max(piece.count for piece in one.runs)
     if not one.is_throttled and one.phase == "backward" and most > MOST_SIMULATED_BUCKETS:
-        return _queued(one.runs[0])
-    return pass_time(one.runs, is_throttled=one.is_throttled).exposed
+        return _queued(*one.runs)
+    return pass_time(one.runs, is_throttled=one.is_throttled, prefetch_units=one.prefetch_units).exposed
 
 
-def _queued(piece: Piece) -> tuple[ExposedCall, ...]:
+def _queued(regular: Piece, last: Piece) -> tuple[ExposedCall, ...]:
     """Many buckets whose reductions computation never waits for.
 
     The first piece computes alone and the last bucket is reduced alone. Between them the reductions of one piece run
     under the next one, or lag behind all of them: in both cases what is common to both sides is slowed.
     """
-    num_left = piece.count - 1
-    work_s = sum(work.duration_s for work in piece.works)
-    waits_s = sum(call.duration_s for call in piece.waits)
-    line_s = work_s + waits_s
+    num_left = regular.count - 1
+    line_s, reduce_s = _line_s(regular), _longest_stream_s(regular)
+    last_line_s = _line_s(last)
+    common_s, ratio = min(line_s, reduce_s), _diluted_ratio(regular)
+    middle_s = num_left * (line_s + (ratio - 1) * common_s)
+    behind_s = regular.count * reduce_s - num_left * common_s
+    middle_s += overlapped_s(work_s=last_line_s, hidden_s=behind_s, ratio=_diluted_ratio(last))
+    last_s = sum(call.duration_s for call in last.reductions)
+    exposed_s = middle_s + last_s - num_left * line_s - last_line_s
+    totals = [(call, piece.count * call.duration_s) for piece in (regular, last) for call in piece.reductions]
+    total_s = sum(duration for _, duration in totals)
+    return tuple(
+        ExposedCall(name=call.name, axis=call.axis, exposed_s=exposed_s * duration / total_s)
+        for call, duration in totals
+        if duration
+    )
+
+
+def _line_s(piece: Piece) -> Seconds:
+    return sum(work.duration_s for work in piece.works) + sum(call.duration_s for call in piece.waits)
+
+
+def _longest_stream_s(piece: Piece) -> Seconds:
+    """Reductions of the busiest axis."""
     by_axis: dict[str, Seconds] = {}
     for call in piece.reductions:
         by_axis[call.axis] = by_axis.get(call.axis, 0.0) + call.duration_s
-    ratio = max(call.slowdown_ratio for call in piece.reductions)
-    ratio = 1 + (ratio - 1) * (work_s / line_s if line_s else 0.0)
-    middle_s = overlapped_s(work_s=num_left * line_s, hidden_s=num_left * max(by_axis.values()), ratio=ratio)
-    total_s = sum(by_axis.values())
-    exposed_s = middle_s - num_left * line_s + total_s
-    return tuple(
-        ExposedCall(name=call.name, axis=call.axis, exposed_s=exposed_s * call.duration_s / total_s if total_s else 0.0)
-        for call in piece.reductions
-    )
+    return max(by_axis.values(), default=0.0)
+
+
+def _diluted_ratio(piece: Piece) -> float:
+    """How many times longer a piece and its reductions take together, where only computation is slowed."""
+    line_s = _line_s(piece)
+    ratio = max((call.slowdown_ratio for call in piece.reductions), default=1.0)
+    return 1 + (ratio - 1) * (sum(work.duration_s for work in piece.works) / line_s if line_s else 0.0)
 
 
 def _units(
@@ -223,27 +255,49 @@ def _shares(waits: tuple[PassCall, ...], num_pieces: int) -> tuple[PassCall, ...
 
 
 def _buckets(calls: Sequence[TimedCall], work: StageWork, phase: OperationPhase) -> tuple[Piece, ...]:
-    """Equal pieces of a pass, as many as the most frequent collective has buckets."""
-    counts: dict[tuple[str, Axis], int] = {}
-    timed_of: dict[tuple[str, Axis], TimedCall] = {}
+    """A pass cut between its buckets: equal ones, and one with the embedding at the end (in forward at the start).
+
+    The pass has as many pieces as the most frequent collective has buckets. A last bucket that is larger than the
+    others is the embedding's, which backward computes last.
+    """
+    of_name: dict[tuple[str, Axis], list[TimedCall]] = {}
     for timed in calls:
-        key = (timed.collective.name, timed.collective.axis)
-        counts[key] = counts.get(key, 0) + timed.collective.count // timed.collective.rounds
-        timed_of[key] = timed
-    num_pieces = max(counts.values())
-    found = [_pass_call(timed, share=counts[key] / num_pieces) for key, timed in timed_of.items()]
-    gathers = tuple(call for call in found if call.kind == "all_gather")
-    reductions = tuple(call for call in found if call.kind != "all_gather")
+        of_name.setdefault((timed.collective.name, timed.collective.axis), []).append(timed)
+    num_pieces = max(sum(_num_buckets(timed) for timed in own) for own in of_name.values())
+    between: list[PassCall] = []
+    at_edge: list[PassCall] = []
+    has_table = False
+    for own in of_name.values():
+        edge, others = own[-1], own[:-1]
+        at_edge.append(_pass_call(edge))
+        has_table |= any(edge.call_s > other.call_s for other in others)
+        between += [_pass_call(timed, share=_num_buckets(timed) / (num_pieces - 1)) for timed in others]
+    table_s = work.embedding_forward_s if phase == "forward" else work.embedding_backward_s
     total_s = _pass_s(work, phase)
+    edge_s = table_s if has_table else total_s / num_pieces
+    waits = work.forward_waits if phase == "forward" else work.backward_waits
+    num_waiting = num_pieces - 1 if has_table else num_pieces
+    regular = _bucket_piece(phase, between, (total_s - edge_s) / max(1, num_pieces - 1))
+    regular = replace(regular, waits=_shares(waits, num_waiting), count=num_pieces - 1)
+    edge_piece = _bucket_piece(phase, at_edge, edge_s)
+    edge_piece = edge_piece if has_table else replace(edge_piece, waits=_shares(waits, num_waiting))
+    if num_pieces == 1:
+        return (edge_piece,)
+    return (edge_piece, regular) if phase == "forward" else (regular, edge_piece)
+
+
+def _num_buckets(timed: TimedCall) -> int:
+    return timed.collective.count // timed.collective.rounds
+
+
+def _bucket_piece(phase: OperationPhase, calls: Sequence[PassCall], duration_s: Seconds) -> Piece:
     category: TimeComponent = "forward" if phase == "forward" else "backward"
-    piece = Piece(
-        works=(PassWork(name=f"{phase} of one bucket", category=category, duration_s=total_s / num_pieces),),
-        waits=_shares(work.forward_waits if phase == "forward" else work.backward_waits, num_pieces),
-        gathers=gathers,
+    reductions = (call for call in calls if call.kind != "all_gather")
+    return Piece(
+        works=(PassWork(name=f"{phase} of one bucket", category=category, duration_s=duration_s),),
+        gathers=tuple(call for call in calls if call.kind == "all_gather"),
         reductions=tuple(sorted(reductions, key=lambda call: call.kind, reverse=True)),
-        count=num_pieces,
     )
-    return (piece,)
 
 
 def _pass_s(work: StageWork, phase: OperationPhase) -> Seconds:

@@ -7,8 +7,9 @@ from typing import Literal
 from shardwise.cluster import Cluster
 from shardwise.engine import engine_profile
 from shardwise.plan import Plan
+from shardwise.predict.async_tensor_parallel import PairedCalls, exposed_shares, product_pairs
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
-from shardwise.predict.compute import PhaseTimes, phase_times
+from shardwise.predict.compute import PhaseTimes, operation_time_s, phase_times
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.kernel_rates import kernel_rates
@@ -16,7 +17,8 @@ from shardwise.predict.stage_passes import TimedCall, exposed_calls, stage_passe
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import stage_collectives
-from shardwise.step.inventory import Collective, OperationPhase
+from shardwise.step.inventory import Collective, CollectiveKind, Operation, OperationPhase
+from shardwise.step.operation_context import operation_context
 from shardwise.step.operations import BlockBook, OperationGroup, operation_groups
 from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
@@ -24,9 +26,14 @@ from shardwise.units import Flop, Seconds
 
 DATA_AXES = ("dp_shard", "dp_replicate")
 
-Cover = Literal["attention", "blocks"]
-"""Ring attention hides under the attention of the previous piece; exchanges of a micro-batch under another one's
-blocks. What data parallelism hides under is simulated, and so are the sends of a pipeline."""
+Cover = Literal["attention", "blocks", "products"]
+"""Asynchronous tensor parallelism hides under its products, ring attention under the attention of the previous piece,
+exchanges of a micro-batch under another one's blocks. What data parallelism hides under is simulated, and so are the
+sends of a pipeline."""
+
+
+ProductShares = dict[tuple[CollectiveKind, OperationPhase], float]
+"""The exposed part of asynchronous tensor parallelism, by kind and phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +156,7 @@ class StageClock:
     def _collective_times(
         self, context: StageContext, book: WorkBook, calls: Sequence[TimedCall]
     ) -> tuple[CollectiveTime, ...]:
-        times = tuple(_expose(calls, compute=book.total))
+        times = tuple(_expose(calls, compute=book.total, product_shares=self._product_shares(context, calls)))
         data = [timed for timed in calls if timed.collective.axis in DATA_AXES]
         if not data:
             return times
@@ -159,8 +166,43 @@ class StageClock:
                 key = (call.name, call.axis, one.phase)
                 exposed[key] = exposed.get(key, 0.0) + one.rounds * call.exposed_s
             for timed in data:
-                exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
+                if timed.collective.name in one.names:
+                    exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
         return tuple(_with_exposed(times, exposed))
+
+    def _product_shares(self, context: StageContext, calls: Sequence[TimedCall]) -> ProductShares:
+        """What products leave exposed of asynchronous tensor parallelism, over all blocks of a stage."""
+        layout = self._plan.layout
+        if not layout.async_tensor_parallel:
+            return {}
+        operation = operation_context(context)
+        paired = self._paired_calls([timed for timed in calls if _cover(timed.collective) == "products"])
+        totals: dict[tuple[CollectiveKind, OperationPhase], float] = {}
+        for layer, count in context.layer_runs:
+            pairs = product_pairs(layer, self._book.forward_and_backward(layer, operation))
+            shares = exposed_shares(pairs, paired, self._product_s)
+            for key, share in shares.items():
+                totals[key] = totals.get(key, 0.0) + share * count / context.stage.num_layers
+        for (kind, phase), share in tuple(totals.items()):
+            if phase == "forward":
+                totals[kind, "recompute"] = share
+        return totals
+
+    def _paired_calls(self, calls: Sequence[TimedCall]) -> PairedCalls:
+        one = {timed.collective.kind: timed for timed in calls}
+        tp = self._plan.layout.tp
+        moves_per_s = self._rates.memory_fraction * self._cluster.gpu.memory_bandwidth_bytes_per_s
+        scatter = one.get("reduce_scatter")
+        summed_bytes = scatter.collective.num_bytes * (1 + 1 / tp) if scatter else 0.0
+        return PairedCalls(
+            gather_s=one["all_gather"].call_s if "all_gather" in one else 0.0,
+            scatter_s=scatter.call_s if scatter else 0.0,
+            partial_sum_s=summed_bytes / moves_per_s,
+            ranks=tp,
+        )
+
+    def _product_s(self, product: Operation) -> Seconds:
+        return operation_time_s(product, gpu=self._cluster.gpu, rates=self._rates)
 
     def call(self, call: Collective) -> CallTime:
         """One call of a collective: which algorithm NCCL takes and what limits it."""
@@ -225,7 +267,9 @@ def _with_exposed(
             yield replace(time, exposed_s=found * time.total_s / totals[key])
 
 
-def _expose(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
+def _expose(
+    calls: Sequence[TimedCall], *, compute: PhaseTimes, product_shares: ProductShares
+) -> Iterable[CollectiveTime]:
     """What of each collective is not hidden, before data parallelism is simulated.
 
     A hideable call of every micro-batch runs under the compute of its own phase: what exceeds that is exposed, and
@@ -234,7 +278,7 @@ def _expose(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[Coll
     hideable: dict[tuple[Cover, OperationPhase], Seconds] = {}
     ratios: dict[tuple[Cover, OperationPhase], float] = {}
     for timed in calls:
-        if _is_covered(timed.collective):
+        if _is_covered(timed.collective) and _cover(timed.collective) != "products":
             key = (_cover(timed.collective), timed.collective.phase)
             hideable[key] = hideable.get(key, 0.0) + timed.total_s
             ratios[key] = max(ratios.get(key, 1.0), timed.slowdown_ratio)
@@ -246,7 +290,9 @@ def _expose(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[Coll
     for timed in calls:
         call = timed.collective
         share = 1.0
-        if call.is_overlappable:
+        if _cover(call) == "products":
+            share = product_shares.get((call.kind, call.phase), 1.0)
+        elif call.is_overlappable:
             share = shares[_cover(call), call.phase] if _is_covered(call) else 0.0
         yield CollectiveTime(collective=call, total_s=timed.total_s, exposed_s=share * timed.total_s)
 
@@ -258,6 +304,8 @@ def _is_covered(call: Collective) -> bool:
 
 def _cover(call: Collective) -> Cover:
     """What a hideable collective hides under."""
+    if call.axis == "tp" and call.is_overlappable:
+        return "products"
     return "attention" if call.axis == "cp" else "blocks"
 
 

@@ -95,7 +95,7 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
     peak = plan.cluster.gpu.peak_flop_per_s(dtype)
     world = plan.layout.world_size
     is_frozen = plan.recipe.adapter != "none"
-    per_token = model_flop_per_token(plan.model, seq_len=plan.recipe.seq_len, is_base_frozen=is_frozen)
+    per_token = model_flop_per_token(plan.model, seq_len=plan.recipe.document_len, is_base_frozen=is_frozen)
     per_step = per_token * plan.tokens_per_step
     mfu = per_step / (step_s * world * peak) if peak else 0.0
     tokens_per_s = plan.tokens_per_step / step_s
@@ -104,10 +104,16 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
         tokens_per_s_per_gpu=tokens_per_s / world,
         mfu_fraction=mfu,
         hfu_fraction=mfu * (1 + _recomputed_fraction(times) / (2 if is_frozen else 3)),
-        mfu_convention=f"{MFU_CONVENTION}; dense {dtype} peak",
+        mfu_convention=f"{MFU_CONVENTION}{_packed(plan)}; dense {dtype} peak",
         model_flop_per_step=per_step,
         peak_flop_per_s=peak,
     )
+
+
+def _packed(plan: Plan) -> str:
+    """What packing changes about the convention."""
+    document_len = plan.recipe.document_len
+    return f" within documents of {document_len} tokens" if document_len < plan.recipe.seq_len else ""
 
 
 def _recomputed_fraction(times: Sequence[StageTime]) -> float:

@@ -41,7 +41,7 @@ def time_validation_parts(report: TimeAccuracyReport, *, has_rows: bool, has_unu
         "Errors are predicted over measured step time minus one: negative is optimistic. 1 row: the median error after "
         "scaling by one measured row of the family. tau: rank correlation of time per token within sweeps of one "
         f"source table, model and cluster. {GAP_MARK} marks runs that did something a plan cannot say, such as "
-        "asynchronous tensor parallelism; they are no part of the totals."
+        "replaying CUDA graphs; they are no part of the totals."
     )
 
 

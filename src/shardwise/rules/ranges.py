@@ -7,13 +7,13 @@ from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.rule import Rule
 
-DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp")
+DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "prefetch_units")
 FALLBACK_SEQ_LEN = 4096
 
 
 def _degrees(plan: Plan) -> tuple[int, ...]:
     la = plan.layout
-    return (la.dp_replicate, la.dp_shard, la.tp, la.cp, la.pp, la.vpp, la.ep, la.expert_tp)
+    return (la.dp_replicate, la.dp_shard, la.tp, la.cp, la.pp, la.vpp, la.ep, la.expert_tp, la.prefetch_units)
 
 
 def _breaks_degrees(plan: Plan) -> bool:
@@ -49,6 +49,8 @@ def _bad_recipe_fields(plan: Plan) -> Changes:
         mended.append(("global_batch_size", None))
     if re.recompute_layers is not None and re.recompute_layers < 0:
         mended.append(("recompute_layers", None))
+    if re.mean_document_len is not None and re.mean_document_len < 1:
+        mended.append(("mean_document_len", None))
     if re.tokens is not None and not (isfinite(re.tokens) and re.tokens > 0):
         mended.append(("tokens", None))
     return tuple(mended)
@@ -68,6 +70,7 @@ def _breaks_recipe(plan: Plan) -> bool:
         or re.loss_chunks < 1
         or (re.global_batch_size is not None and re.global_batch_size < 1)
         or (re.recompute_layers is not None and re.recompute_layers < 0)
+        or (re.mean_document_len is not None and re.mean_document_len < 1)
         or (re.tokens is not None and not (isfinite(re.tokens) and re.tokens > 0))
     )
 
@@ -81,6 +84,7 @@ def _recipe_message(plan: Plan) -> str:
         "loss_chunks": re.loss_chunks,
         "global_batch_size": re.global_batch_size,
         "recompute_layers": re.recompute_layers,
+        "mean_document_len": re.mean_document_len,
         "tokens": re.tokens,
     }
     bad = ", ".join(f"{name}={values[name]}" for name, _ in _bad_recipe_fields(plan))

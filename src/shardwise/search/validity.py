@@ -61,6 +61,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-deepspeed-zero-with-pipeline": SHARDING,
     "engine-megatron-fsdp-tied-embeddings": SHARDING,
     "engine-accelerate-replicas": ("tp", *SHARDING),
+    "engine-overlap-grad-reduce": ("pp", "zero_stage"),
     "engine-offload": ("offload", "zero_stage"),
     "engine-offload-zero-stage": ("offload", "zero_stage"),
     "engine-accelerator": (),
@@ -78,8 +79,19 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
 
-TRUE_BY_CONSTRUCTION = ("layout-world-size", "layout-degree-range", "recipe-range")
-"""Held by every row of a space whose question is in range, which a search checks first."""
+TRUE_BY_CONSTRUCTION = (
+    "layout-world-size",
+    "layout-degree-range",
+    "recipe-range",
+    "engine-async-tensor-parallel",
+    "layout-async-tensor-parallel",
+    "engine-async-without-compile",
+    "engine-defer-grad-reduce",
+    "layout-reshard-size",
+    "engine-prefetch-units",
+)
+"""Held by every row of a space whose question is in range, which a search checks first: what runs beside computation is
+the engine's default in all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

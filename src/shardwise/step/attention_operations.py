@@ -44,10 +44,15 @@ def attended_pairs(*, seq_len: int, is_causal: bool, sliding_window: int | None)
 
 
 def attention_forward_flop(spec: AttentionSpec, context: OperationContext) -> Flop:
-    """FLOP of one forward on one rank, each pair counted once: ``2 (d_qk + d_v)`` per pair and head."""
-    pairs = attended_pairs(seq_len=context.seq_len, is_causal=spec.is_causal, sliding_window=spec.sliding_window)
+    """FLOP of one forward on one rank, each pair counted once: ``2 (d_qk + d_v)`` per pair and head.
+
+    Documents packed into one sequence attend within themselves.
+    """
+    length = context.document_len
+    pairs = attended_pairs(seq_len=length, is_causal=spec.is_causal, sliding_window=spec.sliding_window)
+    documents = context.sequences * context.seq_len / length
     heads = spec.num_attention_heads / context.layout.tp
-    return 2.0 * context.sequences * pairs / context.layout.cp * heads * (spec.head_dim + spec.v_head_dim)
+    return 2.0 * documents * pairs / context.layout.cp * heads * (spec.head_dim + spec.v_head_dim)
 
 
 def attention_operations(name: str, spec: AttentionSpec, context: OperationContext) -> Iterator[Operation]:
@@ -71,8 +76,8 @@ def attention_operations(name: str, spec: AttentionSpec, context: OperationConte
             flop=flop,
             num_bytes=round(num_bytes),
             dtype=context.core_dtype,
-            m=context.seq_len // context.layout.cp,
-            n=min(context.seq_len, spec.sliding_window or context.seq_len),
+            m=min(context.seq_len // context.layout.cp, context.document_len),
+            n=min(context.document_len, spec.sliding_window or context.document_len),
             k=spec.head_dim,
             num_kernels=num_kernels,
             slowdown_ratio=1.0 if context.is_eager_attention else flash_ratio,

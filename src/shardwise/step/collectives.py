@@ -82,6 +82,7 @@ def _tensor(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int
     """Two all-reduces per pair; with sequence parallelism an all-gather and a reduce-scatter in their place.
 
     Megatron gathers the divided input once more for the weight gradient; DTensor keeps the gathered one.
+    Asynchronous tensor parallelism runs them under the products of their pair.
     """
     layout = context.plan.layout
     pairs = _column_row_pairs(layer, context)
@@ -92,8 +93,9 @@ def _tensor(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int
             continue
         gathers_again = phase == "backward" and not context.profile.saves_gathered_input and not context.has_adapter
         gathers = pairs * (2 if gathers_again else 1)
-        yield _call("sequence parallel", "all_gather", group, context, phase), gathers, False
-        yield _call("sequence parallel", "reduce_scatter", group, context, phase), pairs, False
+        is_hidden = layout.async_tensor_parallel
+        yield _call("sequence parallel", "all_gather", group, context, phase), gathers, is_hidden
+        yield _call("sequence parallel", "reduce_scatter", group, context, phase), pairs, is_hidden
 
 
 def _call(name: str, kind: CollectiveKind, group: Group, context: StageContext, phase: OperationPhase) -> Call:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from shardwise.plan import Plan
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
+from shardwise.step.reduction_policy import defers_reductions, is_torch, overlaps_reductions, shards_unit_by_unit
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
 from shardwise.units import Bytes
@@ -43,25 +45,15 @@ class Gradients:
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
     """Everything data parallelism communicates in one step of a stage."""
-    layout, is_torch = context.plan.layout, _is_torch(context)
-    if shards_unit_by_unit(context):
+    layout = context.plan.layout
+    if shards_unit_by_unit(context.plan):
         yield from _fully_sharded(context)
     elif layout.zero_stage == 0 or layout.state_shard_size == 1:
         yield from _replicated(context)
-    elif is_torch:
+    elif is_torch(context.plan):
         yield from _torch_zero1(context)
     else:
         yield from _sharded_optimizer(context)
-
-
-def shards_unit_by_unit(context: StageContext) -> bool:
-    """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets."""
-    zero_stage = context.plan.layout.zero_stage
-    return zero_stage == 3 or (zero_stage == 2 and _is_torch(context))
-
-
-def _is_torch(context: StageContext) -> bool:
-    return context.profile.sharding in ("fsdp2", "fsdp1")
 
 
 def _parts(unit: Unit, context: StageContext) -> tuple[Part, ...]:
@@ -93,18 +85,23 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
     """FSDP and ZeRO-3: ``2 L + 1`` all-gathers and ``L + 1`` reduce-scatters per micro-batch of a whole model.
 
     Pipelines keep blocks gathered over the whole step and reduce once, at the last micro-batch (torchtitan
-    ``distributed/fsdp.py``; torch ``pipelining/stage.py``).
+    ``distributed/fsdp.py``; torch ``pipelining/stage.py``); so does accumulation that defers its reductions.
     """
-    rounds = 1 if context.plan.layout.pp > 1 else context.plan.num_microbatches
+    plan = context.plan
+    rounds = 1 if plan.layout.pp > 1 else plan.num_microbatches
+    reductions = 1 if defers_reductions(plan) else rounds
     root_first = sorted(_equal_units(context), key=lambda unit: unit.is_block)
     for position, unit in enumerate(root_first):
         for part in _parts(unit, context):
-            for call in (*_gathers(part, unit, context), *_reductions(part, context)):
-                is_edge = position == 0 and not (call.kind == "all_gather" and call.phase == "backward")
-                if is_edge:
-                    yield from call.hidden_but_one(units=unit.count, rounds=rounds)
+            for call in _gathers(part, unit, context):
+                is_edge = position == 0 and call.phase == "forward"
+                yield from (call.hidden_but_one if is_edge else call.hidden)(units=unit.count, rounds=rounds)
+            for call in _reductions(part, context):
+                if not overlaps_reductions(plan):
+                    yield from call.exposed(units=unit.count, rounds=reductions)
                 else:
-                    yield from call.hidden(units=unit.count, rounds=rounds)
+                    issue = call.hidden_but_one if position == 0 else call.hidden
+                    yield from issue(units=unit.count, rounds=reductions)
 
 
 def _equal_units(context: StageContext) -> tuple[Unit, ...]:
@@ -123,7 +120,8 @@ def _gathers(part: Part, unit: Unit, context: StageContext) -> Iterator[Call]:
     yield Call(name=name, kind="all_gather", group=part.shards, num_bytes=payload, phase="forward")
     gathers_again = context.plan.layout.zero_stage == 3 and not keeps_gathered(context)
     if unit.is_block and gathers_again:
-        yield Call(name=name, kind="all_gather", group=part.shards, num_bytes=payload, phase="backward")
+        group = replace(part.shards, size=min(part.shards.size, context.plan.layout.reshard_size or part.shards.size))
+        yield Call(name=name, kind="all_gather", group=group, num_bytes=payload, phase="backward")
 
 
 def _reductions(part: Part, context: StageContext) -> Iterator[Call]:
@@ -158,8 +156,24 @@ def _all_gradients(context: StageContext) -> tuple[Gradients, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """How the gradients of one group are cut: equal buckets, then one that is complete when backward ends.
+
+    A parameter larger than a bucket has one of its own, and the embedding's gradient comes last: under DDP
+    (``reducer.cpp`` ``compute_bucket_assignment_by_size``) and Megatron (``param_and_grad_buffer.py``) alike. Megatron
+    makes one bucket of everything when nothing is overlapped.
+    """
+
+    count: int
+    """Without the last."""
+    elements: float
+    """Of one of them."""
+    last_elements: float
+
+
 def _replicated(context: StageContext) -> Iterator[Collective]:
-    """DDP: bucketed all-reduces once per step, all but the last hidden under the last backward."""
+    """DDP: bucketed all-reduces, all but the last hidden under the last backward."""
     layout = context.plan.layout
     for gradients in _all_gradients(context):
         group = Group(
@@ -167,74 +181,55 @@ def _replicated(context: StageContext) -> Iterator[Collective]:
             size=gradients.shards.size * layout.dp_replicate,
             stride=gradients.shards.stride,
         )
-        total = gradients.elements * context.states.reduce_bytes
-        buckets = _num_buckets(context, group, total)
-        call = Call(
-            name=f"all-reduce {gradients.name}",
-            kind="all_reduce",
-            group=group,
-            num_bytes=ceil(total / buckets),
-            phase="backward",
-        )
-        if _hides(context, by_default=True):
-            yield from call.hidden_but_one(units=buckets, rounds=1)
-        else:
-            yield from call.exposed(units=buckets, rounds=1)
+        buckets = _buckets(context, gradients, group)
+        call = Call(name=f"all-reduce {gradients.name}", kind="all_reduce", group=group, num_bytes=0, phase="backward")
+        yield from _bucketed(call, buckets, bytes_per_element=context.states.reduce_bytes, plan=context.plan)
 
 
-def _hides(context: StageContext, *, by_default: bool) -> bool:
-    """Whether buckets are communicated beside computation: as the recipe says, else as the engine does.
-
-    Megatron makes one bucket of everything when it does not.
-    """
-    asked = context.plan.recipe.overlap_grad_reduce
-    return by_default if asked is None else asked
+def _bucketed(call: Call, buckets: Buckets, *, bytes_per_element: float, plan: Plan) -> Iterator[Collective]:
+    """The call of every bucket; the last one, or the first gather of a step, has no computation beside it."""
+    hides = overlaps_reductions(plan)
+    rounds = 1 if defers_reductions(plan) or call.phase != "backward" else plan.num_microbatches
+    regular = replace(call, num_bytes=ceil(bytes_per_element * buckets.elements))
+    yield from (regular.hidden if hides else regular.exposed)(units=buckets.count, rounds=rounds)
+    last = replace(call, num_bytes=ceil(bytes_per_element * buckets.last_elements))
+    yield from last.exposed(units=1, rounds=rounds)
 
 
 def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
     """ZeRO-1 and 2 of Megatron and DeepSpeed: reduce-scatter gradients, all-gather updated weights.
 
-    Megatron hides both (``--overlap-grad-reduce --overlap-param-gather``, set in its published runs). DeepSpeed hides
-    neither below stage 3 (``overlap_comm`` is false by default, ``runtime/zero/config.py``), and stage 2 reduces every
-    micro-batch (``runtime/zero/stage_1_and_2.py``).
+    Megatron hides both (``--overlap-grad-reduce --overlap-param-gather``); DeepSpeed gathers after the update.
     """
-    hides = _hides(context, by_default=context.profile.sharding == "megatron")
-    each_microbatch = context.profile.sharding == "deepspeed" and context.plan.layout.zero_stage == 2
+    plan, states = context.plan, context.states
+    gathers_in_forward = context.profile.sharding == "megatron" and overlaps_reductions(plan)
     for gradients in _all_gradients(context):
-        buckets = _num_buckets(context, gradients.shards, gradients.elements * context.states.reduce_bytes)
-        for call in _optimizer_calls(context, gradients, buckets, hides=hides):
-            repeats = each_microbatch and call.kind == "reduce_scatter"
-            rounds = context.plan.num_microbatches if repeats else 1
-            if hides:
-                yield from call.hidden_but_one(units=buckets, rounds=rounds)
-            else:
-                yield from call.exposed(units=buckets, rounds=rounds)
-
-
-def _optimizer_calls(context: StageContext, gradients: Gradients, buckets: int, *, hides: bool) -> Iterator[Call]:
-    states, shards = context.states, gradients.shards
-    reduced = gradients.elements * states.reduce_bytes
-    yield Call(
-        name=f"reduce-scatter {gradients.name}",
-        kind="reduce_scatter",
-        group=shards,
-        num_bytes=ceil(reduced / buckets),
-        phase="backward",
-    )
-    yield Call(
-        name=f"all-reduce {gradients.name} over replicas",
-        kind="all_reduce",
-        group=Groups(layout=context.plan.layout).replicas,
-        num_bytes=ceil(reduced / shards.size / buckets),
-        phase="backward",
-    )
-    yield Call(
-        name=f"all-gather weights after {gradients.name}",
-        kind="all_gather",
-        group=shards,
-        num_bytes=ceil(gradients.elements * states.compute_bytes / buckets),
-        phase="forward" if hides else "optimizer",
-    )
+        shards, replicas = gradients.shards, Groups(layout=plan.layout).replicas
+        buckets = _buckets(context, gradients, shards)
+        scatter = Call(
+            name=f"reduce-scatter {gradients.name}", kind="reduce_scatter", group=shards, num_bytes=0, phase="backward"
+        )
+        reduce = Call(
+            name=f"all-reduce {gradients.name} over replicas",
+            kind="all_reduce",
+            group=replicas,
+            num_bytes=0,
+            phase="backward",
+        )
+        gather = Call(
+            name=f"all-gather weights after {gradients.name}",
+            kind="all_gather",
+            group=shards,
+            num_bytes=0,
+            phase="forward" if gathers_in_forward else "optimizer",
+        )
+        yield from _bucketed(scatter, buckets, bytes_per_element=states.reduce_bytes, plan=plan)
+        yield from _bucketed(reduce, buckets, bytes_per_element=states.reduce_bytes / shards.size, plan=plan)
+        if gathers_in_forward:
+            yield from _bucketed(gather, buckets, bytes_per_element=states.compute_bytes, plan=plan)
+        else:
+            num_bytes = ceil(states.compute_bytes * gradients.elements / (buckets.count + 1))
+            yield from replace(gather, num_bytes=num_bytes).exposed(units=buckets.count + 1, rounds=1)
 
 
 def _torch_zero1(context: StageContext) -> Iterator[Collective]:
@@ -252,11 +247,17 @@ def _torch_zero1(context: StageContext) -> Iterator[Collective]:
         yield from call.exposed(units=ranks, rounds=1)
 
 
-def _num_buckets(context: StageContext, group: Group, total: Bytes) -> int:
-    bucket_bytes = context.profile.bucket_bytes
+def _buckets(context: StageContext, gradients: Gradients, group: Group) -> Buckets:
+    bucket_bytes, element_bytes = context.profile.bucket_bytes, context.states.reduce_bytes
     if context.profile.sharding == "megatron":
-        if not _hides(context, by_default=True):
-            return 1
         params = max(MEGATRON_BUCKET_PARAMS, MEGATRON_BUCKET_PARAMS_PER_RANK * group.size)
-        bucket_bytes = params * context.states.reduce_bytes
-    return max(1, ceil(total / bucket_bytes))
+        bucket_bytes = params * element_bytes
+    total = gradients.elements
+    if context.profile.sharding == "megatron" and not overlaps_reductions(context.plan):
+        return Buckets(count=0, elements=0.0, last_elements=float(total))
+    num_buckets = max(1, ceil(total * element_bytes / bucket_bytes))
+    is_dense = gradients.shards == Groups(layout=context.plan.layout).shards
+    table = context.embedding_elements if is_dense and not context.has_adapter else 0
+    last = min(float(total), max(total / num_buckets, table))
+    count = ceil((total - last) * element_bytes / bucket_bytes - 1e-9)
+    return Buckets(count=count, elements=(total - last) / max(1, count), last_elements=last)

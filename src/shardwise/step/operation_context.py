@@ -40,6 +40,8 @@ class OperationContext:
     sequences: int
     """Sequences of one micro-batch."""
     seq_len: int
+    document_len: int
+    """Tokens that attend to each other."""
     sequence_shards: int
     """Ranks the residual stream is divided over."""
     element_bytes: int
@@ -115,6 +117,7 @@ def operation_context(context: StageContext) -> OperationContext:
         tokens=context.tokens,
         sequences=plan.recipe.micro_batch_size,
         seq_len=plan.recipe.seq_len,
+        document_len=plan.recipe.seq_len if block.is_eager_attention else plan.recipe.document_len,
         sequence_shards=block.sequence_shards,
         element_bytes=block.element_bytes,
         residual_bytes=block.residual_bytes,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.ledger import MemoryComponent
 from shardwise.step.inventory import Tensor
+from shardwise.step.reduction_policy import defers_reductions
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.timeline import RunMoments
 
@@ -46,13 +47,14 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
         total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
         yield tensor("gathered blocks", "gathered_parameters", total, timeline.forward, timeline.backward_end - 1)
     else:
-        copies = FORWARD_COPIES.get(context.profile.sharding, 2)
+        copies = FORWARD_COPIES.get(context.profile.sharding, 2) + context.plan.layout.prefetch_units - 1
         forward = timeline.forward
         yield tensor("gathered blocks (forward)", "gathered_parameters", copies * largest, forward, forward)
         if timeline.loss_backward > forward:
             last = timeline.head_backward
             yield tensor("gathered last block", "gathered_parameters", largest, timeline.loss_forward, last)
-    if context.plan.layout.pp > 1:
+        yield from _kept_for_backward(context)
+    if defers_reductions(context.plan) and (context.plan.layout.pp > 1 or context.plan.num_microbatches > 1):
         trained = sum(trainable_elements(context, unit) * unit.count for unit in context.units)
         yield tensor("whole gradients", "gradients", reduce * trained, timeline.forward, timeline.backward_end)
     for unit in blocks:
@@ -63,16 +65,25 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
     yield from _root_unit(context)
 
 
+def _kept_for_backward(context: StageContext) -> Iterator[Tensor]:
+    """Blocks divided over a smaller group between forward and backward."""
+    ranks = context.plan.layout.reshard_size
+    if ranks is None:
+        return
+    total = sum(context.gathered_bytes(unit) * unit.count for unit in context.units if unit.is_block)
+    born, dies = context.timeline.forward, context.timeline.backward_end - 1
+    yield tensor(f"blocks divided over {ranks}", "gathered_parameters", total / ranks, born, dies)
+
+
 def _gathered_in_backward(context: StageContext, unit: Unit, moments: RunMoments) -> Iterator[Tensor]:
     """A block's parameters while it goes backward, and the next one's flat gather until there is none."""
-    gathered = context.gathered_bytes(unit)
+    gathered, ahead = context.gathered_bytes(unit), context.plan.layout.prefetch_units
     name = "gathered and prefetched block"
     if unit.count > 1:
-        yield tensor(name, "gathered_parameters", 2 * gathered, moments.first_backward, moments.after_first)
-    is_final = unit.run == 0
-    yield tensor(
-        name, "gathered_parameters", gathered * (1 if is_final else 2), moments.last_backward, moments.last_backward
-    )
+        copies = 1 + min(ahead, unit.count - 1)
+        yield tensor(name, "gathered_parameters", copies * gathered, moments.first_backward, moments.after_first)
+    copies = 1 if unit.run == 0 else 1 + ahead
+    yield tensor(name, "gathered_parameters", copies * gathered, moments.last_backward, moments.last_backward)
 
 
 def _gradients_on_their_way(context: StageContext, unit: Unit, moments: RunMoments) -> Iterator[Tensor]:
@@ -119,5 +130,6 @@ def zero_3_tensors(context: StageContext) -> Iterator[Tensor]:
     live = min(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
     buckets = 2 * min(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
     end = timeline.backward_end
+    yield from _kept_for_backward(context)
     yield tensor("gathered live parameters", "gathered_parameters", live, timeline.forward, end)
     yield tensor("reduce buckets", "communication_buffers", buckets, timeline.loss_backward, end)

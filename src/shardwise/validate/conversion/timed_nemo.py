@@ -12,7 +12,6 @@ from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Recipe, Recompute
 from shardwise.validate.conversion.parts import unused
 from shardwise.validate.conversion.timed_parts import timed
-from shardwise.validate.conversion.timed_torchtitan import ASYNC_TP
 from shardwise.validate.rows import MeasurementRow, read_rows
 from shardwise.validate.timed_run import TimedConversion
 
@@ -137,11 +136,11 @@ def convert_automodel(row: MeasurementRow) -> TimedConversion:
             schedule="interleaved" if vpp > 1 else "1f1b",
             sequence_parallel=tp > 1,
             reshard_after_forward=pp == 1,
+            async_tensor_parallel=run.hides_tensor_parallel and tp > 1,
         ),
         engine="torchtitan",
     )
-    gaps = (ASYNC_TP,) if run.hides_tensor_parallel and tp > 1 else ()
-    return timed(row, plan, assumptions=AUTOMODEL_ASSUMPTIONS, gaps=gaps)
+    return timed(row, plan, assumptions=AUTOMODEL_ASSUMPTIONS)
 
 
 BRIDGE_PRECISIONS = {

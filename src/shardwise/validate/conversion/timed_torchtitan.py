@@ -9,7 +9,6 @@ from shardwise.validate.records import UnusedRow
 from shardwise.validate.rows import MeasurementRow
 from shardwise.validate.timed_run import TimedConversion
 
-ASYNC_TP = "asynchronous tensor parallelism hides its collectives under products"
 OVER_RDMA = "400 Gb/s RDMA per GPU is read as RoCE, the back-end network of Grand Teton"
 A100_NETWORK = "the network of the 64 A100 is not stated; HDR InfiniBand is assumed"
 NO_COMPILE = "run without torch.compile, which the tables name only where it is on"
@@ -27,11 +26,11 @@ def convert_timed_titan(row: MeasurementRow) -> TimedConversion:
     on_a100 = row.text("gpu").startswith("A100")
     network = "ib-hdr" if on_a100 else "roce-400"
     cluster = machines(gpu_label=row.text("gpu"), num_gpus=plan.layout.world_size, network=network)
+    layout = replace(plan.layout, async_tensor_parallel=uses_async_tp(row))
     return timed(
         row,
-        replace(plan, cluster=cluster),
+        replace(plan, cluster=cluster, layout=layout),
         assumptions=(*ASSUMPTIONS, A100_NETWORK if on_a100 else OVER_RDMA, *(_compile_note(row))),
-        gaps=(ASYNC_TP,) if uses_async_tp(row) else (),
     )
 
 

@@ -1,0 +1,228 @@
+"""Rules about what runs beside computation, and when gradients are reduced."""
+
+from collections.abc import Iterable
+
+from shardwise.plan import EngineName, Plan
+from shardwise.rules.degrees import divisors, nearest_first
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+
+ASYNC_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "megatron")
+SMALL_SHARD_ENGINES: tuple[EngineName, ...] = ("native", "deepspeed")
+PREFETCHING_ENGINES: tuple[EngineName, ...] = ("native",)
+OVERLAPPING_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp1", "accelerate")
+"""torch's DDP and FSDP."""
+
+
+def _breaks_async_engine(plan: Plan) -> bool:
+    return plan.layout.async_tensor_parallel and plan.engine not in ASYNC_ENGINES
+
+
+def _async_engine_message(plan: Plan) -> str:
+    return f"async_tensor_parallel is not offered by {plan.engine}, only by native, torchtitan and megatron"
+
+
+def _without_async(_plan: Plan) -> Iterable[Changes]:
+    yield (("async_tensor_parallel", False),)
+
+
+def _breaks_async_layout(plan: Plan) -> bool:
+    return plan.layout.async_tensor_parallel and (plan.layout.tp == 1 or not plan.layout.sequence_parallel)
+
+
+def _async_layout_message(plan: Plan) -> str:
+    la = plan.layout
+    has = "lacks sequence_parallel" if la.tp > 1 else "has no collectives"
+    return f"async_tensor_parallel cuts gathers and reduce-scatters into pieces, but tp={la.tp} {has}"
+
+
+def _async_layout_candidates(plan: Plan) -> Iterable[Changes]:
+    if plan.layout.tp > 1:
+        yield (("sequence_parallel", True),)
+    yield (("async_tensor_parallel", False),)
+
+
+def _breaks_async_eager(plan: Plan) -> bool:
+    return plan.layout.async_tensor_parallel and not plan.recipe.compile
+
+
+def _async_eager_message(_plan: Plan) -> str:
+    return "async_tensor_parallel is a pass of torch.compile, but compile is off"
+
+
+def _async_eager_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("compile", True),)
+    yield (("async_tensor_parallel", False),)
+
+
+def _breaks_overlap(plan: Plan) -> bool:
+    asked = plan.recipe.overlap_grad_reduce
+    if plan.engine in OVERLAPPING_ENGINES:
+        return asked is False
+    return plan.engine == "deepspeed" and asked is True and (plan.layout.pp > 1 or plan.layout.zero_stage == 0)
+
+
+def _overlap_message(plan: Plan) -> str:
+    if plan.engine == "deepspeed":
+        return (
+            f"overlap_grad_reduce with pp={plan.layout.pp} and zero_stage={plan.layout.zero_stage}: DeepSpeed reduces "
+            "whole gradients when all backward passes are done"
+        )
+    return f"overlap_grad_reduce=false, but torch's data parallelism, which {plan.engine} uses, always overlaps"
+
+
+def _overlap_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("overlap_grad_reduce", None),)
+
+
+def _breaks_defer(plan: Plan) -> bool:
+    asked, la = plan.layout.defer_grad_reduce, plan.layout
+    if asked is False:
+        return la.pp > 1 or plan.engine == "megatron"
+    return asked is True and plan.engine == "deepspeed" and la.zero_stage >= 2
+
+
+def _defer_message(plan: Plan) -> str:
+    la = plan.layout
+    if la.defer_grad_reduce:
+        return (
+            f"defer_grad_reduce with zero_stage={la.zero_stage}: DeepSpeed divides gradients in every micro-batch, and "
+            "its no_sync refuses ZeRO 2 and 3"
+        )
+    who = f"stages of pp={la.pp} reduce" if la.pp > 1 else "Megatron reduces"
+    return f"defer_grad_reduce=false, but {who} whole gradients in the last micro-batch"
+
+
+def _defer_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("defer_grad_reduce", None),)
+
+
+def _breaks_reshard(plan: Plan) -> bool:
+    la, size = plan.layout, plan.layout.reshard_size
+    if size is None:
+        return False
+    fits = 1 < size < la.state_shard_size and la.state_shard_size % size == 0
+    has_second = la.zero_stage == 3 and la.pp == 1 and la.reshard_after_forward
+    return plan.engine not in SMALL_SHARD_ENGINES or not fits or not has_second
+
+
+def _reshard_message(plan: Plan) -> str:
+    la, size = plan.layout, plan.layout.reshard_size
+    if plan.engine not in SMALL_SHARD_ENGINES:
+        return f"reshard_size={size} is not offered by {plan.engine}, only by FSDP2 itself and by DeepSpeed"
+    if la.zero_stage != 3 or la.pp > 1 or not la.reshard_after_forward:
+        return f"reshard_size={size} needs parameters that are gathered a second time: zero_stage 3, no pipeline"
+    return f"reshard_size={size} is no group between 1 and the {la.state_shard_size} ranks that divide the parameters"
+
+
+def _reshard_candidates(plan: Plan) -> Iterable[Changes]:
+    shards = plan.layout.state_shard_size
+    for size in nearest_first([size for size in divisors(shards) if 1 < size < shards], plan.layout.reshard_size or 1):
+        yield (("reshard_size", size),)
+    yield (("reshard_size", None),)
+
+
+def _breaks_prefetch(plan: Plan) -> bool:
+    is_sharded = plan.layout.zero_stage == 3
+    return plan.layout.prefetch_units > 1 and not (is_sharded and plan.engine in PREFETCHING_ENGINES)
+
+
+def _prefetch_message(plan: Plan) -> str:
+    la = plan.layout
+    return (
+        f"prefetch_units={la.prefetch_units} asks FSDP2 to gather further ahead, but {plan.engine} with "
+        f"zero_stage={la.zero_stage} does not"
+    )
+
+
+def _prefetch_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("prefetch_units", 1),)
+
+
+def _breaks_eager_packing(plan: Plan) -> bool:
+    return plan.recipe.document_len < plan.recipe.seq_len and plan.recipe.attention == "eager"
+
+
+def _eager_packing_message(plan: Plan) -> str:
+    return (
+        f"mean_document_len={plan.recipe.mean_document_len} with eager attention: every score of the packed sequence "
+        "is computed and then masked"
+    )
+
+
+def _eager_packing_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("attention", "flash"),)
+    yield (("mean_document_len", None),)
+
+
+RULES = (
+    Rule(
+        name="engine-async-tensor-parallel",
+        why="Pieces of a collective under pieces of its product need fused operators, which these engines have.",
+        source="torch _inductor/fx_passes/micro_pipeline_tp.py; Megatron-LM training/arguments.py (--tp-comm-overlap)",
+        breaks=_breaks_async_engine,
+        message=_async_engine_message,
+        candidates=_without_async,
+    ),
+    Rule(
+        name="layout-async-tensor-parallel",
+        why="Only gathers before and reduce-scatters after a product can be cut into pieces, and those come from "
+        "sequence parallelism.",
+        source="torch _inductor/fx_passes/micro_pipeline_tp.py; Megatron-LM core/model_parallel_config.py",
+        breaks=_breaks_async_layout,
+        message=_async_layout_message,
+        candidates=_async_layout_candidates,
+    ),
+    Rule(
+        name="engine-async-without-compile",
+        engines=("native", "torchtitan"),
+        why="torch finds the products to fuse in the graph that torch.compile makes.",
+        source="torch _inductor/config.py (_micro_pipeline_tp); torchtitan distributed/tensor_parallel.py",
+        breaks=_breaks_async_eager,
+        message=_async_eager_message,
+        candidates=_async_eager_candidates,
+    ),
+    Rule(
+        name="engine-overlap-grad-reduce",
+        why="torch's DDP and FSDP always reduce beside the backward pass; Megatron and DeepSpeed have a switch, which "
+        "DeepSpeed's pipeline and its stage 0 ignore.",
+        source="torch distributed; Megatron-LM --overlap-grad-reduce; DeepSpeed runtime/pipe/engine.py",
+        breaks=_breaks_overlap,
+        message=_overlap_message,
+        candidates=_overlap_candidates,
+    ),
+    Rule(
+        name="engine-defer-grad-reduce",
+        why="Whole gradients that wait for the last micro-batch cannot be reduced before; divided ones cannot wait.",
+        source="torch pipelining/stage.py; Megatron-LM core/distributed; DeepSpeed runtime/engine.py (no_sync)",
+        breaks=_breaks_defer,
+        message=_defer_message,
+        candidates=_defer_candidates,
+    ),
+    Rule(
+        name="layout-reshard-size",
+        why="Parameters that stay divided over a smaller group need a group that divides the larger one, and a second "
+        "gather to use it for.",
+        source="torch distributed/fsdp/_fully_shard (reshard_after_forward: int); DeepSpeed zero_hpz_partition_size",
+        breaks=_breaks_reshard,
+        message=_reshard_message,
+        candidates=_reshard_candidates,
+    ),
+    Rule(
+        name="engine-prefetch-units",
+        why="How far ahead units are gathered is set module by module on FSDP2; others prefetch one unit or by size.",
+        source="torch distributed/fsdp/_fully_shard (set_modules_to_forward_prefetch)",
+        breaks=_breaks_prefetch,
+        message=_prefetch_message,
+        candidates=_prefetch_candidates,
+    ),
+    Rule(
+        name="recipe-packing-with-eager-attention",
+        severity="warning",
+        why="Kernels for packed documents skip the scores between them; a mask does not.",
+        source="FlashAttention (variable lengths); torch scaled_dot_product_attention with a mask",
+        breaks=_breaks_eager_packing,
+        message=_eager_packing_message,
+        candidates=_eager_packing_candidates,
+    ),
+)

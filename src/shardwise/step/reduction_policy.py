@@ -1,0 +1,45 @@
+"""When gradients are reduced: beside computation or after it, in every micro-batch or in the last one."""
+
+from shardwise.engine import engine_profile
+from shardwise.plan import Plan
+
+
+def shards_unit_by_unit(plan: Plan) -> bool:
+    """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets."""
+    zero_stage = plan.layout.zero_stage
+    return zero_stage == 3 or (zero_stage == 2 and is_torch(plan))
+
+
+def is_torch(plan: Plan) -> bool:
+    """Whether torch's own FSDP and DDP reduce the gradients."""
+    return engine_profile(plan.engine).sharding in ("fsdp2", "fsdp1")
+
+
+def overlaps_reductions(plan: Plan) -> bool:
+    """Whether reductions run beside the backward pass.
+
+    torch's DDP and FSDP always do, Megatron with ``--overlap-grad-reduce``, which its published runs of today set.
+    DeepSpeed reduces beside computation only in stage 3 (``overlap_comm``, ``runtime/zero/config.py``); its pipeline
+    and its stage 0 reduce when all backwards are done (``runtime/pipe/engine.py`` ``_exec_reduce_grads``,
+    ``runtime/engine.py`` ``buffered_allreduce_fallback``).
+    """
+    asked = plan.recipe.overlap_grad_reduce
+    if asked is not None:
+        return asked
+    return engine_profile(plan.engine).sharding != "deepspeed" or plan.layout.zero_stage == 3
+
+
+def defers_reductions(plan: Plan) -> bool:
+    """Whether accumulated gradients are reduced in the last micro-batch only.
+
+    FSDP and ZeRO-2 and 3 divide gradients and reduce every micro-batch, unless told otherwise
+    (``set_requires_gradient_sync``, ``no_sync``) or in a pipeline, whose stages keep whole gradients (torch
+    ``pipelining/stage.py``). Whole gradients wait for the last one (DDP's ``no_sync`` in all engines, Megatron).
+    """
+    layout = plan.layout
+    if layout.pp > 1:
+        return True
+    if layout.defer_grad_reduce is not None:
+        return layout.defer_grad_reduce
+    is_deepspeed = engine_profile(plan.engine).sharding == "deepspeed"
+    return not shards_unit_by_unit(plan) and not (is_deepspeed and layout.zero_stage == 2)
