@@ -30,13 +30,13 @@ MEASURED = BandReason(
 )
 BORROWED = BandReason(
     name="borrowed",
-    low_ratio=0.90,
-    high_ratio=1.47,
+    low_ratio=0.88,
+    high_ratio=1.34,
     sentence="its matrix products are scaled from another part of its architecture",
 )
 SPECIFICATION = BandReason(
     name="specification",
-    low_ratio=0.90,
+    low_ratio=0.88,
     high_ratio=1.66,
     sentence="no kernels of its architecture were timed, only its peak is known",
 )
@@ -46,8 +46,8 @@ EIGHT_BITS = BandReason(
 )
 EXPERTS = BandReason(
     name="experts",
-    low_ratio=0.41,
-    high_ratio=1.64,
+    low_ratio=0.60,
+    high_ratio=1.61,
     sentence="the exchange between experts depends on routing and on the library that sends tokens",
 )
 NARROW_PRECISIONS: tuple[Precision, ...] = ("fp8-mixed",)
