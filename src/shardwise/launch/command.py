@@ -43,6 +43,7 @@ def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, st
         "OMP_NUM_THREADS": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     }
     if layout.tp > 1 and layout.dp_shard == layout.cp == 1:

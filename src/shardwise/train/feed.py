@@ -20,10 +20,16 @@ class Feed:
 
     def __init__(self, batches: PrefetchedBatches, num_microbatches: int) -> None:
         self.batches, self.num_microbatches = batches, num_microbatches
+        self._told_s = 0.0
 
     def next_step(self) -> list[Batch]:
         """The micro-batches of the next optimizer step."""
         return [next(self.batches) for _ in range(self.num_microbatches)]
+
+    def take_waited_s(self) -> float:
+        """Time that training stood still for data since this was last asked."""
+        waited_s, self._told_s = self.batches.waited_s - self._told_s, self.batches.waited_s
+        return waited_s
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is in the data."""

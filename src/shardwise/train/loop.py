@@ -168,7 +168,7 @@ def _record_later(
     job, step = trainer.job, trainer.progress.step
     values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm, sums.num_stopping])
     values = values.to("cpu", non_blocking=True)
-    rate = trainer.optimizer.param_groups[0]["lr"]
+    rate, data_wait_s = trainer.optimizer.param_groups[0]["lr"], trainer.source.take_waited_s()
     peaks = (0, 0)
     if trainer.device.type == "cuda":
         peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
@@ -185,6 +185,7 @@ def _record_later(
             learning_rate=rate,
             num_tokens=int(tokens),
             step_s=step_s,
+            data_wait_s=data_wait_s,
             tokens_per_s=tokens_per_s,
             tokens_per_s_per_gpu=per_gpu,
             mfu_fraction=per_gpu * job.model_flop_per_token / job.peak_flop_per_s if job.peak_flop_per_s else None,

@@ -27,6 +27,8 @@ class StepRecord:
     learning_rate: float
     num_tokens: int
     step_s: float
+    data_wait_s: float
+    """Of it, how long this rank stood still for its data."""
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu_fraction: float | None

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from shardwise.train.checkpoint.checkpointer import CheckpointRequest, Distribut
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.diagnose import diagnose
-from shardwise.train.failure.record import failures_of, lost_ranks
+from shardwise.train.failure.record import FailureRecord, RankRecord, failures_of, lost_ranks, write_record
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from train.ranks import run_ranks, start_ranks
 
@@ -250,3 +251,16 @@ def test_a_run_that_ends_well_leaves_no_failure(tmp_path):
 def test_a_run_that_left_nothing_is_said_to_have(tmp_path):
     error = diagnose(tmp_path, exit_code=7)
     assert "ended with exit code 7 and no rank said why" in error.message
+
+
+def _beside_old_records(rank, folder):
+    """Records of an earlier start in the same folder: a rank that died and one that failed."""
+    os.environ["TORCHELASTIC_RUN_ID"] = "second"
+    return watched(rank, folder, lambda rank, step: None, num_steps=30)
+
+
+def test_records_of_an_earlier_start_end_nobody(tmp_path):
+    write_record(tmp_path, RankRecord(rank=3, pid=999_999_999, host=socket.gethostname(), attempt="first/0"))
+    old = FailureRecord(rank=2, kind="exception", message="", step=0, phase="", time_s=0.0, attempt="first/0")
+    write_record(tmp_path, old)
+    assert run_ranks(2, _beside_old_records, tmp_path) == [30, 30]

@@ -36,6 +36,8 @@ class RankRecord:
     rank: int
     pid: int
     host: str
+    attempt: str = ""
+    """The same for all ranks of one start of the run; another after a restart."""
     has_ended: bool = False
     """Whether it came to its end without a failure."""
 
@@ -59,6 +61,8 @@ class FailureRecord:
     """What the rank was doing, such as ``training`` or ``saving``."""
     time_s: float
     """Of the machine's clock, since 1970."""
+    attempt: str = ""
+    """As in the record of the rank."""
     code: str = ""
     """Of the refusal, when there was one."""
     fix: str = ""

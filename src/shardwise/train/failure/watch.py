@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +27,7 @@ from shardwise.train.failure.record import (
     FailureKind,
     FailureRecord,
     RankRecord,
+    failures_of,
     is_alive,
     ranks_of,
     write_record,
@@ -61,7 +62,7 @@ class RankWatch:
         self._folder = folder
         self._rank = rank
         self._limits = limits or WatchLimits()
-        self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname())
+        self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname(), attempt=_attempt())
         self._read_end, self._write_end = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="shardwise-watch", daemon=True)
         self._is_over = threading.Event()
@@ -94,8 +95,7 @@ class RankWatch:
         """This rank came to its end."""
         self._is_over.set()
         self._thread.join()
-        ended = RankRecord(rank=self._rank, pid=self._record.pid, host=self._record.host, has_ended=True)
-        write_record(self._folder, ended)
+        write_record(self._folder, replace(self._record, has_ended=True))
 
     def fail(self, error: BaseException) -> None:
         """Write why this rank stops, and end the process at once: threads that wait for lost peers would keep it."""
@@ -131,11 +131,11 @@ class RankWatch:
 
     def _lost_peer(self) -> bool:
         """Whether another rank has failed, or is gone from this machine without a word."""
-        own = f"rank-{self._rank:04d}.json"
-        if any(path.name != own for path in (self._folder / FAILURES).glob("rank-*.json")):
+        own, attempt = self._rank, self._record.attempt
+        if any(record.rank != own and record.attempt == attempt for record in failures_of(self._folder)):
             return True
-        peers = [record for record in ranks_of(self._folder) if record.rank != self._rank and record.is_here]
-        return any(not record.has_ended and not is_alive(record.pid) for record in peers)
+        peers = [record for record in ranks_of(self._folder) if record.rank != own and record.attempt == attempt]
+        return any(record.is_here and not record.has_ended and not is_alive(record.pid) for record in peers)
 
     def _end(self, kind: FailureKind, *, message: str, code: str = "", fix: str = "", exit_code: int = FAILED) -> None:
         """Write the record and leave; whichever thread is first."""
@@ -150,6 +150,7 @@ class RankWatch:
             step=self.step,
             phase=self.phase,
             time_s=time.time(),
+            attempt=self._record.attempt,
             code=code,
             fix=fix,
             exit_code=exit_code,
@@ -188,6 +189,11 @@ class RankWatch:
             path.with_name(f"flight_recorder_{self._rank}").write_bytes(_as_bytes(dump_pickle()))
             return str(path)
         return ""
+
+
+def _attempt() -> str:
+    """What torchrun gives all ranks of one start alike, so that records of an earlier one are told apart."""
+    return f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _one_line(text: str) -> str:
