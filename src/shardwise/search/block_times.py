@@ -40,8 +40,17 @@ BLOCK_FIELDS = (
 """Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
 forward pass alone, which full recomputation repeats."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
-SHARDING_FIELDS = ("exposed", "hideable", "optimizer", "exposed_each", "hideable_each", "copies_each")
-"""Data parallelism once per step, the update, then what repeats with every micro-batch."""
+SHARDING_FIELDS = (
+    "exposed",
+    "forward_hideable",
+    "backward_hideable",
+    "optimizer",
+    "exposed_each",
+    "forward_hideable_each",
+    "backward_hideable_each",
+    "copies_each",
+)
+"""Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +141,22 @@ class BlockTimes:
         operation = operation_context(context)
         update = self.machine.phase_times(tuple(optimizer_operations(context, operation)))
         copies = self.machine.phase_times(tuple(sharding_operations(context, operation)))
-        once = self._seconds(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
-        rounds = self._seconds(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
+        once = self._passes(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
+        rounds = self._passes(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
         each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
         return (*once, update.optimizer_s, *each, copies.forward_s + copies.backward_s)
+
+    def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
+        """Exposed seconds, then hideable ones of forward and of backward, whose axes run beside each other."""
+        exposed_s, _ = self._seconds(calls)
+        hideable: list[float] = []
+        for phase in ("forward", "backward"):
+            by_axis = {call.axis: 0.0 for call in calls}
+            for call in calls:
+                if call.is_overlappable and call.phase == phase:
+                    by_axis[call.axis] += call.count * self.machine.call_s(call)
+            hideable.append(max(by_axis.values(), default=0.0))
+        return (exposed_s, *hideable)
 
     def _exchanges(self, key: Key, shape: int) -> tuple[float, ...]:
         """Exposed and hideable seconds of both passes, then of the forward pass, for one block of a shape."""

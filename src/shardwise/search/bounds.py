@@ -56,7 +56,7 @@ class SearchBounds:
     """Number formats that may be used; ``None`` for the recipe's own."""
     max_plans: int = 10
     """Ranked plans in the answer."""
-    max_predictions: int = 20
+    max_predictions: int = 14
     """Layouts that are predicted in full; the rest are compared by closed forms."""
 
 

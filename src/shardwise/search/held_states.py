@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
-from shardwise.search.candidates import OFFLOADS, ZERO_STAGES, Candidates, FloatColumn, Key, Mask, look_up
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, Key, Mask, look_up
 from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
 from shardwise.step.placement import Chunk, Stage
 from shardwise.step.stage_context import StageContext
@@ -65,15 +65,15 @@ class HeldStates:
 
     def of_stage(self, rows: Candidates, stage: WatchedStage) -> StageStates:
         """One watched stage of every row."""
-        columns = [rows.tp, rows.zero_stage, np.minimum(2, rows.pp), rows.offload]
+        # DeepSpeed's pipelines accumulate in fp32 below stage 2; nothing else tells undivided states apart.
+        accumulates = (rows.pp > 1) & (rows.zero_stage <= 1) & (self.profile.sharding == "deepspeed")
+        columns = [rows.tp, accumulates.astype(np.int64), rows.offload]
         blocks = look_up([*columns, rows.ep, rows.expert_tp], self._block_table)
         blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)
         tables = look_up([*columns, stage.has_embedding, stage.has_head], self._tables_table)
         divided = rows.zero_stage[:, None] >= DIVIDED_FROM
         dense = np.where(divided, 1 / rows.state_shard_size[:, None], 1.0)
-        # A probe on one data-parallel rank divides routed states over the tensor ranks that its experts leave free.
-        alone = np.maximum(1, rows.tp // (rows.ep * rows.expert_tp))
-        routed = np.where(divided, (alone / rows.expert_state_shard_size)[:, None], 1.0)
+        routed = np.where(divided, 1 / rows.expert_state_shard_size[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
         per_shape = per_block * stage.blocks[:, :, None]
         parameters, gradients, optimizer, during = (per_shape.sum(axis=1) + tables * dense).T
@@ -90,10 +90,9 @@ class HeldStates:
         blocks = rows.lookup(("tp", "ep", "expert_tp"), self._elements_table).reshape(len(rows), -1, SIDES)
         tables = look_up([rows.tp, stage.has_embedding, stage.has_head], self._table_elements_table)[:, 0]
         dense, routed = np.einsum("rsk,rs->kr", blocks, stage.blocks)
-        alone = np.maximum(1, rows.tp // (rows.ep * rows.expert_tp))
         is_divided = rows.zero_stage >= 1
         whole = np.where(is_divided, 1 / rows.state_shard_size, 1.0) * (dense + tables)
-        shard: FloatColumn = whole + np.where(is_divided, alone / rows.expert_state_shard_size, 1.0) * routed
+        shard: FloatColumn = whole + np.where(is_divided, 1 / rows.expert_state_shard_size, 1.0) * routed
         return shard
 
     @cached_property
@@ -124,14 +123,15 @@ class HeldStates:
 
     def has_persistent_gradients(self, rows: Candidates) -> Mask:
         """Rows whose gradients are buffers that live for the whole step."""
-        profile = self._profile
+        profile = self.profile
         is_torch = profile.sharding in ("fsdp2", "fsdp1")
         views = is_torch & (rows.zero_stage < 3) & (rows.data_parallel_size > 1) & (not profile.ddp_copies_gradients)
         persistent: Mask = views | profile.has_persistent_gradients
         return persistent
 
     @cached_property
-    def _profile(self) -> EngineProfile:
+    def profile(self) -> EngineProfile:
+        """How the engine implements the step."""
         return engine_profile(self.probes.question.engine)
 
     @cached_property
@@ -144,8 +144,8 @@ class HeldStates:
 
     def _of_blocks(self, key: Key) -> tuple[float, ...]:
         """Of one block of every shape, undivided: what is not routed, and what is."""
-        tp, zero_stage, pp, offload, ep, expert_tp = key
-        layout = Layout(tp=tp, ep=ep, expert_tp=expert_tp, zero_stage=ZERO_STAGES[zero_stage], pp=pp)
+        tp, accumulates, offload, ep, expert_tp = key
+        layout = Layout(tp=tp, ep=ep, expert_tp=expert_tp, zero_stage=0, pp=1 + accumulates)
         whole = self._sums(layout, offload=offload, shapes=self.probes.shapes)
         if not self.probes.question.model.is_moe:
             return tuple(value for sums in whole for value in (*sums, *(0.0,) * PARTS))
@@ -166,8 +166,8 @@ class HeldStates:
 
     def _of_tables(self, key: Key) -> tuple[float, ...]:
         """Of embedding and head where the stage holds them."""
-        tp, zero_stage, pp, offload, has_embedding, has_head = key
-        layout = Layout(tp=tp, zero_stage=ZERO_STAGES[zero_stage], pp=pp)
+        tp, accumulates, offload, has_embedding, has_head = key
+        layout = Layout(tp=tp, zero_stage=0, pp=1 + accumulates)
         sums = self._sums(layout, offload=offload, shapes=(), tables=(has_embedding, has_head))
         return tuple(map(sum, zip(*sums, strict=True))) if sums else (0.0,) * PARTS
 

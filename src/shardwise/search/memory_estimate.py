@@ -167,7 +167,8 @@ class MemoryEstimate:
     def _activations(self, rows: Candidates) -> Activations:
         num_shapes = len(self.probes.shapes)
         sharding = (rows.zero_stage == 3).astype(np.int64)
-        keys = [rows.tp, rows.cp, rows.ep, rows.expert_tp, rows.sequence_parallel, sharding]
+        # Token copies are exchanged or not: how many ranks they go to does not change how many there are.
+        keys = [rows.tp, rows.cp, np.minimum(2, rows.ep), rows.expert_tp, rows.sequence_parallel, sharding]
         table = look_up(keys, self._block_table).reshape(len(rows), num_shapes, 2 + 2 * len(RECOMPUTES))
         mode = rows.recompute[:, None, None]
         kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
@@ -233,16 +234,18 @@ class MemoryEstimate:
 
     def _buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
+        profile = self.states.profile
         is_gathered = rows.zero_stage == 3
-        is_sharded_optimizer = (rows.zero_stage == 1) | (rows.zero_stage == 2)
-        kind = np.where(is_gathered, 3, np.where(is_sharded_optimizer, rows.zero_stage, 0))
+        tells_stages = profile.ddp_copies_gradients or profile.sharding == "deepspeed"
+        kind = np.where(is_gathered | tells_stages, rows.zero_stage, 0)
+        is_torch = profile.sharding in ("fsdp2", "fsdp1")
         flags: list[Mask] = [
             rows.pp > 1,
-            rows.data_parallel_size > 1,
-            (num_microbatches > 1) & ~is_gathered,
-            (rows.recompute > 0) & ~is_gathered,
+            (rows.data_parallel_size > 1) & is_torch,
+            (num_microbatches > 1) & ~is_gathered & (not profile.has_persistent_gradients),
+            (rows.recompute > 0) & ~is_gathered & is_torch,
         ]
-        layers = np.where(is_gathered, 0, rows.recompute_layers)
+        layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)
         reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
         counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
         columns = [rows.tp, rows.ep, rows.expert_tp, kind, reshards, *(flag.astype(np.int64) for flag in flags), layers]

@@ -21,15 +21,15 @@ from shardwise.search.validity import ValidCandidates, valid_candidates
 __all__ = ["Estimates", "Found", "estimate_space", "find"]
 
 WANTED: dict[Objective, Wanted] = {
-    "step_time": Wanted(within_ratio=1.12, front_ratio=1.6),
-    "cost": Wanted(within_ratio=1.12, front_ratio=1.6),
-    "fewest_gpus": Wanted(within_ratio=1.12, front_ratio=1.6),
+    "step_time": Wanted(within_ratio=1.12, front_ratio=1.4),
+    "cost": Wanted(within_ratio=1.12, front_ratio=1.4),
+    "fewest_gpus": Wanted(within_ratio=1.12, front_ratio=1.4),
     "memory": Wanted(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
 }
 """What is estimated to the end: all that the prediction could still rank first, and the front of time and memory."""
-OTHER_END = 8
+OTHER_END = 4
 """Rows along the front of time and memory that are predicted besides the fastest."""
-MOVED = 4
+MOVED = 2
 """Rows predicted that are fast because they keep states or activations on the host."""
 SCOUTED_RATIO, SCOUTS = 1.12, 1
 """Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the

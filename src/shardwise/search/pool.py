@@ -11,9 +11,6 @@ from shardwise.units import Bytes
 
 __all__ = ["Pool", "fewest_recomputed", "highest_choice", "least_offloaded", "lowest_choice"]
 
-CORRECTIONS = 3
-"""Times the number of recomputed blocks is raised where a straight line between none and all was too hopeful."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -81,13 +78,15 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         every = Pool.of(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches, memory)
         helps = np.flatnonzero((pool.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
         some, most = pool.take(helps), layers[helps]
-        each = np.maximum(1.0, (some.needed_bytes - every.needed_bytes[helps]) / most)
-        asked = np.zeros(len(some), dtype=np.int64)
-        for _ in range(1 + CORRECTIONS):
-            missing = np.maximum(0.0, some.needed_bytes - capacity_bytes)
-            asked = np.clip(asked + np.ceil(missing / each).astype(np.int64), 1, most)
-            some = Pool.of(_recomputing(some.rows, mode, asked), some.num_microbatches, memory)
-        found = found.joined(some.take((some.needed_bytes <= capacity_bytes) & (asked < most)))
+        # More blocks never need more, so the fewest that fit are found by halving.
+        fewest, enough = np.zeros_like(most), most.copy()
+        while (enough - fewest > 1).any():
+            middle = np.where(enough - fewest > 1, (fewest + enough) // 2, enough)
+            tried = Pool.of(_recomputing(some.rows, mode, middle), some.num_microbatches, memory)
+            fits = tried.needed_bytes <= capacity_bytes
+            enough, fewest = np.where(fits, middle, enough), np.where(fits, fewest, middle)
+        solved = Pool.of(_recomputing(some.rows, mode, enough), some.num_microbatches, memory)
+        found = found.joined(solved.take(enough < most))
     return found
 
 

@@ -48,6 +48,8 @@ class WatchedStage:
     """``(rows, distinct block shapes)``"""
     has_embedding: IntColumn
     has_head: IntColumn
+    largest_chunk_fraction: FloatColumn
+    """Share of its blocks in the chunk that holds most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +97,18 @@ class Probes:
             for chunk in stage.chunks:
                 for layer, count in chunk.layer_runs:
                     counts[layer] += count
-            return (*counts.values(), stage.index, stage.has_embedding, stage.has_head)
+            largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
+            return (*counts.values(), largest, stage.index, stage.has_embedding, stage.has_head)
 
         table = rows.lookup(PIPELINE_KEYS, contents)
         index, has_embedding, has_head = table[:, -3:].astype(np.int64).T
-        return WatchedStage(stage=index, blocks=table[:, :-3], has_embedding=has_embedding, has_head=has_head)
+        return WatchedStage(
+            stage=index,
+            blocks=table[:, :-4],
+            has_embedding=has_embedding,
+            has_head=has_head,
+            largest_chunk_fraction=table[:, -4],
+        )
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)

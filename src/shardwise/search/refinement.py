@@ -46,7 +46,7 @@ class Wanted:
     """Up to so many times the fastest estimate."""
     front_ratio: float
     """Up to so many times the fastest: those with less memory than all that are as fast."""
-    front_step_fraction: float = 0.02
+    front_step_fraction: float = 0.03
     """Memory has to fall by this share to count as less."""
 
 
@@ -76,7 +76,7 @@ class Refinement:
         self._cuts = CutTree(estimate, keys)
         self._weight = estimate.passes_weight(rows, num_microbatches)
         self._update_s = estimate.host.update_s(rows)
-        self._steady = np.zeros(len(rows))
+        self._forward, self._backward = np.zeros(len(rows)), np.zeros(len(rows))
         self.step_s = self._bounds(np.arange(len(rows)))
 
     def run(self, wanted: Wanted, *, needed_bytes: FloatColumn, known: "Known | None" = None) -> None:
@@ -134,7 +134,7 @@ class Refinement:
             some = self.rows.take(ready)
             found = self._estimate.passes(some, self.num_microbatches[ready], self._estimate.block_work(some))
             self.step_s[ready] = found.total
-            self._steady[ready] = found.steady
+            self._forward[ready], self._backward[ready] = found.forward, found.backward
             self.level[ready] = TIMED
         touched = order[~is_exact]
         self.step_s[touched] = self._bounds(touched)
@@ -146,7 +146,8 @@ class Refinement:
         groups = self._sharding_group[order]
         ready = order[np.isin(groups, _first_distinct(groups, at_once))]
         some = self.rows.take(ready)
-        added = self._estimate.data_parallel_s(some, self.num_microbatches[ready], self._steady[ready])
+        passes = self._forward[ready], self._backward[ready]
+        added = self._estimate.data_parallel_s(some, self.num_microbatches[ready], *passes)
         self.step_s[ready] += added
         self.level[ready] = ESTIMATED
 

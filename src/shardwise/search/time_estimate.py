@@ -64,6 +64,8 @@ class StageSeconds:
     weight_backward: FloatColumn
     exposed: FloatColumn
     """Tensor, context and expert communication that nothing hides."""
+    forward_exposed: FloatColumn
+    """The part of it in the forward pass."""
 
     @property
     def total(self) -> FloatColumn:
@@ -80,6 +82,9 @@ class Passes:
     bubble: FloatColumn
     host: FloatColumn
     """Waiting for the host."""
+    forward: FloatColumn
+    """One micro-batch on the fullest stage, under which data parallelism hides."""
+    backward: FloatColumn
 
     @property
     def total(self) -> FloatColumn:
@@ -113,7 +118,7 @@ class TimeEstimate:
         if not len(rows):
             return np.zeros(0)
         found = self.passes(rows, num_microbatches, self.block_work(rows))
-        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.steady)
+        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.forward, found.backward)
         return step_s
 
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
@@ -181,7 +186,14 @@ class TimeEstimate:
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
         steady = slowest * num_microbatches.astype(np.float64)
         waits = self.host.update_s(rows) + self.host.copies_s(rows, num_microbatches, steady)
-        return Passes(steady=steady, bubble=self._bubble_s(rows, stages[1], num_microbatches), host=waits)
+        fullest = stages[1]
+        return Passes(
+            steady=steady,
+            bubble=self._bubble_s(rows, fullest, num_microbatches),
+            host=waits,
+            forward=fullest.forward + fullest.forward_exposed,
+            backward=fullest.backward + fullest.exposed - fullest.forward_exposed,
+        )
 
     def _stage_seconds(
         self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, sends: FloatColumn
@@ -202,6 +214,7 @@ class TimeEstimate:
             backward=fields["backward"] + np.choose(rows.recompute, modes) + backward,
             weight_backward=fields["weight_backward"] + weight_backward,
             exposed=fields["exposed"] + exposed_again + exposed + sends[:, 0] + beyond,
+            forward_exposed=fields["forward_exposed"],
         )
 
     def _bubble_s(self, rows: Candidates, fullest: StageSeconds, num_microbatches: IntColumn) -> FloatColumn:
@@ -211,10 +224,11 @@ class TimeEstimate:
         """
         full = fullest.total
         names = np.asarray(SCHEDULES)[rows.schedule]
+        chunk_fraction = self.probes.watched(rows, FULLEST).largest_chunk_fraction
         per_hop = np.where(
             names == "zb-h1",
-            np.maximum(fullest.forward, full - 2 * fullest.weight_backward) / rows.vpp,
-            np.where(np.isin(names, SKEW_ONLY), fullest.forward / 2, full / rows.vpp),
+            np.maximum(fullest.forward, full - 2 * fullest.weight_backward) * chunk_fraction,
+            np.where(np.isin(names, SKEW_ONLY), fullest.forward / 2, full * chunk_fraction),
         )
         filling = np.minimum(num_microbatches, rows.pp)
         bubble: FloatColumn = per_hop * (filling - 1) + full * (rows.pp - filling)
@@ -258,17 +272,29 @@ class TimeEstimate:
         """Sharding fields by the values of :meth:`sharding_columns`."""
         return cache(self.times.of_sharding)
 
-    def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, steady: FloatColumn) -> FloatColumn:
-        """Gathers, reductions and the update: what sticks out behind the computation, and the optimizer."""
+    def data_parallel_s(
+        self, rows: Candidates, num_microbatches: IntColumn, forward: FloatColumn, backward: FloatColumn
+    ) -> FloatColumn:
+        """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
+
+        Args:
+            rows: what is estimated.
+            num_microbatches: of every row.
+            forward: one micro-batch's pass through the fullest stage.
+            backward: the same, backward.
+        """
         table = look_up(self.sharding_columns(rows), self.sharding_table)
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
         base, more = table[:, :1], table[:, 1:]
         blocks = self.probes.watched(rows, FULLEST).blocks
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
-        totals = np.maximum(0.0, totals)
-        once, each = totals[:, :3], totals[:, 3:] * num_microbatches[:, None]
-        exposed, hideable, work = (once + each).T
-        added: FloatColumn = exposed + self._beyond(hideable, steady) + work
+        fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
+        once = fields["exposed"] + fields["optimizer"]
+        each = fields["exposed_each"] + fields["copies_each"]
+        for name, work in (("forward_hideable", forward), ("backward_hideable", backward)):
+            once = once + self._beyond(fields[name], work)
+            each = each + self._beyond(fields[f"{name}_each"], work)
+        added: FloatColumn = once + num_microbatches * each
         return added
 
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:

@@ -1,0 +1,62 @@
+"""Pruning leaves every estimate that matters as it is: the refined rows against all rows estimated one by one."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.probes import Probes
+from shardwise.search.refinement import ESTIMATED, Refinement, Wanted
+from shardwise.search.time_estimate import TimeEstimate
+
+ROUNDING = 1 + 1e-9
+
+questions = st.builds(
+    Plan,
+    model=st.sampled_from(("llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b", "gpt3-175b")).map(read_model),
+    cluster=st.sampled_from(("8xa100-sxm-80", "16xh100-sxm", "8xdgx-h100", "6xh100-sxm")).map(read_cluster),
+    recipe=st.builds(
+        Recipe, seq_len=st.sampled_from((1024, 2048, 8192)), global_batch_size=st.sampled_from((48, 96, 384))
+    ),
+    layout=st.just(Layout()),
+    engine=st.sampled_from(("native", "megatron", "deepspeed", "torchtitan")),
+)
+
+
+@settings(max_examples=12)
+@given(question=questions, within=st.sampled_from((1.02, 1.12, 1.5)), front=st.sampled_from((1.5, 3.0)))
+def test_refining_the_wanted_rows_finds_what_estimating_all_rows_finds(decorated, question, within, front):
+    pool = decorated(question, activation_offload=False, offload=("none",))
+    if not len(pool):
+        return
+    memory = MemoryEstimate(probes=Probes(question=question))
+    refinement = Refinement(TimeEstimate(memory=memory), pool.rows, pool.num_microbatches)
+    wanted = Wanted(within_ratio=within, front_ratio=front)
+    refinement.run(wanted, needed_bytes=pool.needed_bytes)
+    every = TimeEstimate(memory=memory).step_s(pool.rows, num_microbatches=pool.num_microbatches)
+    is_done = refinement.level == ESTIMATED
+    assert np.allclose(refinement.step_s[is_done], every[is_done], rtol=1e-9)
+    assert (refinement.step_s <= every * ROUNDING).all()
+    assert is_done[every <= within * every.min()].all()
+    done_s, done_bytes = every[is_done], pool.needed_bytes[is_done]
+    for row in np.flatnonzero(~is_done & (every <= front * every.min())):
+        least = done_bytes[done_s <= every[row]].min()
+        assert pool.needed_bytes[row] >= (1 - wanted.front_step_fraction) * least / ROUNDING
+
+
+def test_far_fewer_blocks_are_timed_than_there_are(make_question, decorated):
+    question = make_question(model="llama-3.1-70b", cluster="16xdgx-h100", global_batch_size=256)
+    pool = decorated(question, activation_offload=False, offload=("none",))
+    pool = pool.take(pool.needed_bytes <= question.cluster.gpu.memory_bytes)
+    memory = MemoryEstimate(probes=Probes(question=question))
+    lazy, full = TimeEstimate(memory=memory), TimeEstimate(memory=memory)
+    refinement = Refinement(lazy, pool.rows, pool.num_microbatches)
+    refinement.run(Wanted(within_ratio=1.1, front_ratio=1.1), needed_bytes=pool.needed_bytes)
+    full.step_s(pool.rows, num_microbatches=pool.num_microbatches)
+    assert len(lazy.timed_blocks) < 0.6 * len(full.timed_blocks)
+    assert np.count_nonzero(refinement.level == ESTIMATED) < 0.2 * len(pool)
