@@ -2,8 +2,9 @@
 
 A sweep is one source's runs of one model on one cluster with one sequence length, global batch and precision that
 differ in layout, micro-batch size or recomputation. Its rows are ranked by predicted time, as a search ranks the
-layouts it predicts. The regret is how much slower the row ranked first was measured than the fastest row; beside it that of the
-row the search would recommend, the simplest of those that tie. Runs that did something a plan cannot say are left out.
+layouts it predicts. The regret is how much slower the row ranked first was measured than the fastest row; beside it
+that of the row the search would recommend, the simplest of those that tie. Runs that did something a plan cannot say
+are left out.
 """
 
 import argparse
