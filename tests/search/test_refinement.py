@@ -18,7 +18,7 @@ ROUNDING = 1 + 1e-9
 
 questions = st.builds(
     Plan,
-    model=st.sampled_from(("llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b", "gpt3-175b")).map(read_model),
+    model=st.sampled_from(("llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b", "llama-3.1-70b")).map(read_model),
     cluster=st.sampled_from(("8xa100-sxm-80", "16xh100-sxm", "8xdgx-h100", "6xh100-sxm")).map(read_cluster),
     recipe=st.builds(
         Recipe, seq_len=st.sampled_from((1024, 2048, 8192)), global_batch_size=st.sampled_from((48, 96, 384))

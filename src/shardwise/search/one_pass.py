@@ -21,17 +21,19 @@ from shardwise.search.validity import ValidCandidates, valid_candidates
 __all__ = ["Estimates", "Found", "estimate_space", "find"]
 
 WANTED: dict[Objective, Wanted] = {
-    "step_time": Wanted(within_ratio=1.12, front_ratio=1.4),
-    "cost": Wanted(within_ratio=1.12, front_ratio=1.4),
-    "fewest_gpus": Wanted(within_ratio=1.12, front_ratio=1.4),
+    "step_time": Wanted(within_ratio=1.1, front_ratio=1.3),
+    "cost": Wanted(within_ratio=1.1, front_ratio=1.3),
+    "fewest_gpus": Wanted(within_ratio=1.1, front_ratio=1.3),
     "memory": Wanted(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
 }
 """What is estimated to the end: all that the prediction could still rank first, and the front of time and memory."""
+MADE_TO_FIT_RATIO = 1.02
+"""How far above the fastest estimate the bound of a row may be for it to be worth making it fit."""
 OTHER_END = 4
 """Rows along the front of time and memory that are predicted besides the fastest."""
 MOVED = 2
 """Rows predicted that are fast because they keep states or activations on the host."""
-SCOUTED_RATIO, SCOUTS = 1.12, 1
+SCOUTED_RATIO, SCOUTS = 1.1, 1
 """Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the
 estimate misjudges about all of a kind is corrected by them."""
 RESOLUTION = 0.005
@@ -131,7 +133,7 @@ def estimate_space(
     first = Refinement(estimate, own.rows, own.num_microbatches)
     first.run(limits, needed_bytes=own.needed_bytes)
     known = first.estimated()
-    more = _made_to_fit(space, estimate, too_big, known, limits)
+    more = _made_to_fit(space, estimate, too_big, known)
     second = Refinement(estimate, more.rows, more.num_microbatches)
     second.run(limits, needed_bytes=more.needed_bytes, known=known)
     kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
@@ -148,7 +150,7 @@ def estimate_space(
     )
 
 
-def _made_to_fit(space: Space, estimate: TimeEstimate, too_big: Pool, known: Known, limits: Wanted) -> Pool:
+def _made_to_fit(space: Space, estimate: TimeEstimate, too_big: Pool, known: Known) -> Pool:
     """Rows that are too big, with some blocks recomputed or with states or activations on the host so that they fit.
 
     Only those whose bound leaves them in the running without either.
@@ -156,7 +158,7 @@ def _made_to_fit(space: Space, estimate: TimeEstimate, too_big: Pool, known: Kno
     memory, capacity_bytes = estimate.memory, space.question.cluster.gpu.memory_bytes
     fastest_s = known.step_s[0] if len(known.step_s) else np.inf
     bounds = Refinement(estimate, too_big.rows, too_big.num_microbatches).step_s
-    left = too_big.take(bounds <= limits.within_ratio * fastest_s)
+    left = too_big.take(bounds <= MADE_TO_FIT_RATIO * fastest_s)
     plain = left.take(left.rows.recompute == RECOMPUTES.index("none"))
     partly = fewest_recomputed(plain, space, memory=memory, capacity_bytes=capacity_bytes)
     moved = least_offloaded(left, space, memory=memory, capacity_bytes=capacity_bytes)
