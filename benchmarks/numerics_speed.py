@@ -1,8 +1,9 @@
 """How fast training steps are re-enacted: ``python benchmarks/numerics_speed.py [--write]``.
 
 CPU time of one forward, backward and update of every rank, the best of several runs, on one thread: matrices are tiny,
-and on a busy machine the threads of a BLAS wait for each other. Each case first asserts that it equals one device. Limit: 1 s for 8 ranks of a 4-layer model. Exits with 1
-when a limit is exceeded; ``--write`` writes benchmarks/results/numerics_speed.json.
+and on a busy machine the threads of a BLAS wait for each other. Each case first asserts that it equals one
+device. Limit: 1 s for 8 ranks of a 4-layer model. Exits with 1 when a limit is exceeded; ``--write`` writes
+benchmarks/results/numerics_speed.json.
 """
 
 import json
