@@ -9,7 +9,7 @@ from shardwise.lessons.tiny_run import TinyRun, batch_of, exchange_picture, tiny
 from shardwise.plan import EngineName, Plan
 from shardwise.simulate.lesson import Cell, Check, Claim, Column, Lesson, LessonTable, Setting
 from shardwise.simulate.numerics.arrays import worst_error
-from shardwise.simulate.numerics.reenact import Options, one_device
+from shardwise.simulate.numerics.reenact import one_device
 from shardwise.simulate.numerics.tiny_model import initial_weights, tiny_model
 
 OPTIONS = ("num_ranks", "num_microbatches", "num_hidden_layers", "seq_len", "seed")
@@ -22,7 +22,6 @@ class Way:
     name: str
     engine: EngineName
     layout: Layout
-    reduces_each_micro_batch: bool | None = None
 
 
 def make_lesson(request: LessonRequest) -> Lesson:
@@ -37,9 +36,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     runs = {}
     for way in ways:
         plan = tiny_plan(model, way.layout, engine=way.engine, seq_len=seq_len, num_microbatches=micro_batches)
-        runs[way.name] = tiny_run(
-            plan, seed=seed, options=Options(reduces_each_micro_batch=way.reduces_each_micro_batch)
-        )
+        runs[way.name] = tiny_run(plan, seed=seed)
     first = runs[ways[0].name]
     table, error = _means_of_means(first.counted.plan, micro_batches, seed)
     return Lesson(
@@ -60,7 +57,8 @@ def make_lesson(request: LessonRequest) -> Lesson:
         pictures=(exchange_picture(first.counted, title="Accumulate, then reduce once"),),
         notes=(
             "Whole gradients have to be kept to reduce them once. Where gradients are divided over ranks (ZeRO-2, "
-            "FSDP) there is nowhere to keep them, so each micro-batch is reduced, and accumulation saves no reduction.",
+            "FSDP) there is nowhere to keep them, so each micro-batch is reduced, unless ranks keep them whole after "
+            "all (`no_sync`), for as much memory as DDP's.",
         ),
     )
 
@@ -70,12 +68,13 @@ def _ways(num_ranks: int) -> tuple[Way, ...]:
         return Layout(dp_shard=num_ranks, zero_stage=zero_stage, **more)  # type: ignore[arg-type]
 
     return (
-        Way(name="DDP, reduced once", engine="native", layout=divided(0), reduces_each_micro_batch=False),
-        Way(name="DDP, reduced every time", engine="native", layout=divided(0), reduces_each_micro_batch=True),
+        Way(name="DDP, reduced once", engine="native", layout=divided(0)),
+        Way(name="DDP, reduced every time", engine="native", layout=divided(0, defer_grad_reduce=False)),
         Way(name="ZeRO-1 (Megatron)", engine="megatron", layout=divided(1)),
         Way(name="ZeRO-2 (DeepSpeed)", engine="deepspeed", layout=divided(2)),
         Way(name="FSDP2", engine="native", layout=divided(3)),
         Way(name="FSDP2, kept gathered", engine="native", layout=divided(3, reshard_after_forward=False)),
+        Way(name="FSDP2, reduced once", engine="native", layout=divided(3, defer_grad_reduce=True)),
     )
 
 
@@ -149,7 +148,7 @@ def _means_of_means(plan: Plan, micro_batches: int, seed: int) -> tuple[LessonTa
 
 def _claims(ways: tuple[Way, ...], runs: dict[str, TinyRun], micro_batches: int, error: float) -> tuple[Claim, ...]:
     source = "scaling lesson, exercise 3"
-    once, each, _, zero2, fsdp, _ = (runs[way.name] for way in ways)
+    once, each, _, zero2, fsdp, *_ = (runs[way.name] for way in ways)
     return (
         Claim(
             says=f"accumulating {micro_batches} micro-batches divides communication by their number",

@@ -22,6 +22,8 @@ DENSE = [
     ("native", {"zero_stage": 3, "dp_shard": 4}, 2),
     ("native", {"zero_stage": 3, "dp_shard": 4, "reshard_after_forward": False}, 2),
     ("native", {"zero_stage": 3, "dp_shard": 2, "dp_replicate": 2}, 2),
+    ("native", {"zero_stage": 3, "dp_shard": 4, "defer_grad_reduce": True}, 3),
+    ("native", {"zero_stage": 0, "dp_shard": 4, "defer_grad_reduce": False}, 3),
     ("fsdp1", {"zero_stage": 3, "dp_shard": 4}, 2),
     ("deepspeed", {"zero_stage": 3, "dp_shard": 4}, 2),
     ("native", {"zero_stage": 1, "tp": 2, "dp_shard": 2}, 2),

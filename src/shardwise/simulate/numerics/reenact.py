@@ -25,6 +25,7 @@ from shardwise.simulate.numerics.tiny_model import require_plain
 from shardwise.simulate.numerics.world import Message, Rank, run_world
 from shardwise.simulate.schedules.actions import Order
 from shardwise.simulate.schedules.make import make_schedule, shape_of_layout
+from shardwise.step.reduction_policy import shards_unit_by_unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,6 @@ class Options:
     """Sequences of every data-parallel rank's micro-batches; as even as they can be when left out."""
     balance: Balance = "zigzag"
     capacity_ratio: float | None = None
-    reduces_each_micro_batch: bool | None = None
-    """Whether replicated gradients are summed in every micro-batch; what the engine does when left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ def reenact(plan: Plan, weights: Weights, batches: Sequence[Batch], options: Opt
     layout = plan.layout
     ranks = tuple(Rank(number=number, plan=plan) for number in range(layout.world_size))
     divisions = tuple(Division(plan=plan, number=rank.number) for rank in ranks)
-    states = [_states(rank, part, weights, chosen) for rank, part in zip(ranks, divisions, strict=True)]
+    states = [_states(rank, part, weights) for rank, part in zip(ranks, divisions, strict=True)]
     losses = []
     for batch in batches:
         given = _step_inputs(plan, ranks, batch, chosen)
@@ -118,7 +117,7 @@ def one_device(plan: Plan, weights: Weights, batches: Sequence[Batch], options: 
         layout=Layout(zero_stage=0),
         recipe=replace(plan.recipe, micro_batch_size=1, global_batch_size=1),
     )
-    chosen = replace(options or Options(), shares=None, reduces_each_micro_batch=None)
+    chosen = replace(options or Options(), shares=None)
     return reenact(alone, weights, batches, chosen)
 
 
@@ -132,12 +131,11 @@ def weight_error(found: Reenactment, expected: Reenactment) -> float:
     return worst_error(found.weights, expected.weights)
 
 
-def _states(rank: Rank, division: Division, weights: Weights, options: Options) -> States:
+def _states(rank: Rank, division: Division, weights: Weights) -> States:
     own = division.take(weights)
-    layout, is_torch = rank.layout, rank.profile.sharding in ("fsdp2", "fsdp1")
-    if layout.zero_stage == 3 or (layout.zero_stage == 2 and is_torch):
+    if shards_unit_by_unit(rank.plan):
         return ShardedStates(rank, division, own)
-    return ReplicatedStates(rank, division, own, reduces_each_micro_batch=options.reduces_each_micro_batch)
+    return ReplicatedStates(rank, division, own)
 
 
 def _step_inputs(plan: Plan, ranks: Sequence[Rank], batch: Batch, options: Options) -> list[StepInput]:
@@ -175,6 +173,12 @@ def _require_simulated(plan: Plan) -> None:
             f"experts divided over expert_tp={layout.expert_tp} are not re-enacted",
             code="simulate-layout",
             fix="set expert_tp=1",
+        )
+    if layout.reshard_size is not None:
+        raise SimulationError(
+            f"parameters that are divided again over {layout.reshard_size} ranks are not re-enacted",
+            code="simulate-layout",
+            fix="leave out reshard_size",
         )
     attention = plan.model.attention
     heads = 0 if attention is None else attention.num_key_value_heads // min(layout.tp, attention.num_key_value_heads)

@@ -10,21 +10,19 @@ from shardwise.simulate.numerics.slots import Slot, flattenings_of, make_slot, s
 from shardwise.simulate.numerics.world import Program, Rank
 from shardwise.step.collective_calls import Group
 from shardwise.step.inventory import Axis
+from shardwise.step.reduction_policy import defers_reductions, is_torch, overlaps_reductions
 
 
 class ReplicatedStates:
-    """Whole weights; gradients are summed once per step, or once per micro-batch when asked."""
+    """Whole weights; gradients are summed once per step, or in every micro-batch where the plan says so."""
 
-    def __init__(
-        self, rank: Rank, division: Division, weights: Weights, *, reduces_each_micro_batch: bool | None = None
-    ) -> None:
+    def __init__(self, rank: Rank, division: Division, weights: Weights) -> None:
         self.rank, self.division, self.weights = rank, division, weights
-        layout, is_torch = rank.layout, rank.profile.sharding in ("fsdp2", "fsdp1")
+        layout = rank.layout
         self.divides_optimizer = layout.zero_stage >= 1 and layout.state_shard_size > 1
-        self.scatters = self.divides_optimizer and not is_torch
+        self.scatters = self.divides_optimizer and not is_torch(rank.plan)
         self.keeps_shard = self.scatters and layout.zero_stage == 2
-        each = rank.profile.sharding == "deepspeed" and self.keeps_shard
-        self.reduces_each_micro_batch = each if reduces_each_micro_batch is None else reduces_each_micro_batch
+        self.reduces_each_micro_batch = not defers_reductions(rank.plan)
         self.gradients: Weights = {key: array * 0 for key, array in weights.items()}
         parts = flattenings_of(division, weights, name="gradients", by_tensor=False)
         self.slots = [make_slot(division, part, weights, is_shard=self.divides_optimizer) for part in parts]
@@ -55,9 +53,6 @@ class ReplicatedStates:
         yield from sum_over_tensor_ranks(self.rank, self.division, self.gradients)
         for slot in self.slots:
             slot.gradient = slot.gradient + (yield from self._reduced(slot))
-            if self.scatters and is_last:
-                name = f"all-reduce {slot.flattening.name} over replicas"
-                slot.gradient = yield from self.rank.all_reduce(slot.gradient, self.rank.groups.replicas, name=name)
         for gradient in self.gradients.values():
             gradient[...] = 0
 
@@ -79,7 +74,7 @@ class ReplicatedStates:
                 self.weights[key][...] = array
 
     def _reduced(self, slot: Slot) -> Program[Array]:
-        """The sum of all ranks' gradients, whole or this rank's shard; where it is scattered, replicas are left out."""
+        """The sum of all ranks' gradients, whole or this rank's shard of it."""
         part, rank = slot.flattening, self.rank
         name = part.name
         if not self.scatters:
@@ -89,13 +84,15 @@ class ReplicatedStates:
                 return whole
             return part.cut(part.split(whole))[rank.index_in(part.group)].copy()
         pieces = part.cut(self.gradients)
-        return (yield from rank.reduce_scatter(pieces, part.group, name=f"reduce-scatter {name}"))
+        shard = yield from rank.reduce_scatter(pieces, part.group, name=f"reduce-scatter {name}")
+        return (yield from rank.all_reduce(shard, rank.groups.replicas, name=f"all-reduce {name} over replicas"))
 
     def _gathered(self, slot: Slot) -> Program[tuple[Array, ...]]:
         """Every rank's updated shard: gathered at once, or by torch broadcast one after the other."""
         part, rank = slot.flattening, self.rank
         if self.scatters:
-            rank.phase = "forward" if rank.profile.sharding == "megatron" else "optimizer"
+            in_forward = rank.profile.sharding == "megatron" and overlaps_reductions(rank.plan)
+            rank.phase = "forward" if in_forward else "optimizer"
             return (yield from rank.all_gather(slot.weights, part.group, name=f"all-gather weights after {part.name}"))
         vectors = []
         for owner in range(part.group.size):

@@ -12,6 +12,7 @@ from shardwise.simulate.numerics.arrays import TABLES, Named, Weights
 from shardwise.simulate.numerics.division import Division
 from shardwise.simulate.numerics.slots import Slot, flattenings_of, make_slot, sum_over_tensor_ranks
 from shardwise.simulate.numerics.world import Program, Rank
+from shardwise.step.reduction_policy import defers_reductions
 
 
 class ShardedStates:
@@ -21,7 +22,8 @@ class ShardedStates:
         self.rank, self.division = rank, division
         layout = rank.layout
         self.keeps_gathered = layout.zero_stage < 3 or not layout.reshard_after_forward or layout.pp > 1
-        self.reduces_once = layout.pp > 1
+        self.gathers_once = layout.pp > 1
+        self.reduces_once = defers_reductions(rank.plan)
         by_tensor = rank.profile.sharding == "fsdp2"
         self.units: dict[int, list[Slot]] = {}
         for number in sorted({block for block, _ in weights}):
@@ -55,7 +57,7 @@ class ShardedStates:
 
     def close(self, number: int) -> None:
         """Free a block's gathered weights, unless they stay for the backward or for more micro-batches."""
-        is_last_use = self.rank.phase == "backward" and not self.reduces_once
+        is_last_use = self.rank.phase == "backward" and not self.gathers_once
         if number != TABLES and (is_last_use or not self.keeps_gathered):
             self._free(number)
 
@@ -74,12 +76,12 @@ class ShardedStates:
 
     def end_micro_batch(self, *, is_last: bool) -> Program[None]:
         """Reduce what still waits; free what is still gathered."""
-        if self.reduces_once and not is_last:
-            return
-        for number in sorted(self.gradients):
-            yield from self._reduce(number)
-        for number in list(self.gathered):
-            self._free(number)
+        if is_last or not self.reduces_once:
+            for number in sorted(self.gradients):
+                yield from self._reduce(number)
+        if is_last or not self.gathers_once:
+            for number in list(self.gathered):
+                self._free(number)
 
     def begin_step(self) -> None:
         """Forget the last step's gradients."""
@@ -105,7 +107,7 @@ class ShardedStates:
 
     @property
     def _whole_component(self) -> MemoryComponent:
-        """Whole gradients pass through; in a pipeline they accumulate until the last micro-batch."""
+        """Whole gradients pass through; deferred, they accumulate until the last micro-batch."""
         return "gradients" if self.reduces_once else "communication_buffers"
 
     def _free(self, number: int) -> None:
