@@ -80,6 +80,12 @@ def _add_data_options(group: "argparse._ArgumentGroup") -> None:
         help="cut all documents joined, or keep each whole and pad (default: stream)",
     )
     group.add_argument(
+        "--mask-documents",
+        action="store_false",
+        dest="crosses_documents",
+        help="do not predict the first token of a document from the one before",
+    )
+    group.add_argument(
         "--no-shuffle", action="store_false", dest="is_shuffled", help="samples in the order of the data"
     )
 
@@ -174,6 +180,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             tokenizer=_absolute(arguments.tokenizer),
             field=arguments.data_field,
             packing=arguments.packing,
+            crosses_documents=arguments.crosses_documents,
             seed=arguments.seed,
             is_shuffled=arguments.is_shuffled,
         ),

@@ -27,6 +27,7 @@ def divide_tensors(model: Decoder, mesh: Mesh) -> None:
         _require_divisible(model, mesh.layout.tp)
         for module in model.modules():
             _divide_matrices(module, mesh.whole["tp"])
+        model.tie()
     if mesh.layout.ep > 1:
         for module in model.modules():
             if isinstance(module, Experts):

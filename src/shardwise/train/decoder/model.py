@@ -74,10 +74,14 @@ class Decoder(nn.Module):
         self.config = config
         self.model = Body(config, layers, is_first=is_first, is_last=is_last)
         self.lm_head = Head(config) if is_last else None
-        if config.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.tie()
         self.register_buffer("cosines", None, persistent=False)
         self.register_buffer("sines", None, persistent=False)
+
+    def tie(self) -> None:
+        """Make the head's matrix the token table where the config ties them; again after either was replaced."""
+        if self.config.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     def blocks(self) -> Iterator[nn.Module]:
         """The blocks in order."""
