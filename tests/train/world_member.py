@@ -6,7 +6,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from shardwise.train.counting import CollectiveCounter, Counted
+from shardwise.train.feed import open_feed
 from shardwise.train.job import Job
+from shardwise.train.loop import make_trainer
+from shardwise.train.mesh import make_mesh
 from shardwise.train.worker import run_job
 
 CPU = torch.device("cpu")
@@ -30,3 +34,16 @@ def run(job: Job) -> Result:
     trainer, records = run_job(job, device=CPU)
     del trainer
     return Result(losses=[r.loss for r in records], norms=[r.gradient_norm for r in records])
+
+
+def count(job: Job) -> list[tuple[Counted, int]]:
+    """Collectives of the third optimizer step: DDP agrees on its buckets in the first two."""
+    mesh = make_mesh(job.layout, device_type="cpu")
+    feed = open_feed(job, data_parallel_rank=mesh.data_parallel_rank, vocab_size=256, device=CPU)
+    trainer = make_trainer(job, mesh, device=CPU, source=feed)
+    trainer.step()
+    trainer.step()
+    with CollectiveCounter() as counter:
+        trainer.step()
+    feed.close()
+    return list(counter.calls.items())

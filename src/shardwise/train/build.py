@@ -109,7 +109,9 @@ def needs_ddp(job: Job) -> bool:
 def _in_ddp(decoder: Decoder, mesh: Mesh) -> nn.Module:
     if mesh.copies.size() == 1:
         return decoder
-    wrapped = DistributedDataParallel(decoder, process_group=mesh.copies.get_group(), gradient_as_bucket_view=True)
+    wrapped = DistributedDataParallel(
+        decoder, process_group=mesh.copies.get_group(), gradient_as_bucket_view=True, broadcast_buffers=False
+    )
     wrapped.register_comm_hook(mesh.copies.get_group(), _sum_bucket)
     return wrapped
 

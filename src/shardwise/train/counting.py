@@ -1,0 +1,88 @@
+"""Counts the collectives a rank issues: kind, ranks and payload, in the convention of the plan's inventory.
+
+torch's own ``CommDebugMode`` counts calls only, and fails on gradient accumulation.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """One kind of call."""
+
+    kind: str
+    group_size: int
+    num_bytes: int
+    """Of one call: what an all-gather makes, what a reduce-scatter takes."""
+
+
+INPUT: Callable[[Any, Any], int] = lambda arguments, _result: _nbytes(arguments)  # noqa: E731
+OUTPUT: Callable[[Any, Any], int] = lambda _arguments, result: _nbytes(result)  # noqa: E731
+FUNCTIONAL = {
+    "all_reduce": ("all_reduce", INPUT),
+    "all_gather_into_tensor": ("all_gather", OUTPUT),
+    "reduce_scatter_tensor": ("reduce_scatter", INPUT),
+    "all_to_all_single": ("all_to_all", INPUT),
+}
+"""Operators of ``_c10d_functional``: the group is their last argument, by name."""
+DIRECT = {
+    "allreduce_": ("all_reduce", 0),
+    "_allgather_base_": ("all_gather", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "broadcast_": ("broadcast", 0),
+    "send": ("send_recv", 0),
+}
+"""Operators of ``c10d``, and which argument is the payload: the output of a gather, the input of a scatter. A message
+is counted where it is sent."""
+
+
+class CollectiveCounter(TorchDispatchMode):
+    """Counts while it is entered; groups of one rank are no communication."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[Counted] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, and count it when it communicates."""
+        result = func(*args, **(kwargs or {}))
+        namespace, _, name = str(func._schema.name).partition("::")
+        if namespace == "_c10d_functional" and name in FUNCTIONAL:
+            kind, payload = FUNCTIONAL[name]
+            self._count(kind, _resolve_process_group(args[-1]).size(), payload(args[0], result))
+        elif namespace == "c10d" and name in DIRECT:
+            kind, position = DIRECT[name]
+            self._count(kind, _group_size(args), _nbytes(args[position]))
+        return result
+
+    def _count(self, kind: str, group_size: int, num_bytes: int) -> None:
+        if group_size > 1:
+            self.calls[Counted(kind=kind, group_size=group_size, num_bytes=num_bytes)] += 1
+
+
+def _group_size(arguments: Sequence[Any]) -> int:
+    """Ranks of the process group among an operator's arguments; torch 2.11 hands it over in a box."""
+    for part in arguments:
+        if isinstance(part, ProcessGroup):
+            return int(part.size())
+        if isinstance(part, torch.ScriptObject) and "ProcessGroup" in str(part._type()):
+            return int(ProcessGroup.unbox(part).size())
+    return 1
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return sum(_nbytes(part) for part in value)

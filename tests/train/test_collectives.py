@@ -1,0 +1,86 @@
+"""What a rank communicates in a step is what the plan's inventory says, kind by kind and byte by byte."""
+
+from collections import Counter
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.plan import Plan
+from shardwise.step.collectives import stage_collectives
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+from shardwise.train.job import Tuning
+from train.models import LLAMA, MIXTRAL, make_job
+from train.world_member import count
+
+PLAIN = Tuning(is_last_unit_kept=False)
+"""The inventory gathers every block again in backward; keeping the last one is a choice of the runtime."""
+LAYOUTS = {
+    "ddp": (2, {"dp_replicate": 2, "zero_stage": 0}, ()),
+    "zero 1": (2, {"dp_shard": 2, "zero_stage": 1}, ()),
+    "zero 2": (2, {"dp_shard": 2, "zero_stage": 2}, ()),
+    "fsdp": (2, {"dp_shard": 2}, ()),
+    "fsdp without resharding": (2, {"dp_shard": 2, "reshard_after_forward": False}, ()),
+    "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}, ()),
+    "tp": (2, {"tp": 2}, ()),
+    "tp, sequence parallel": (2, {"tp": 2, "sequence_parallel": True}, ()),
+    "cp": (2, {"cp": 2}, ()),
+    "pp": (2, {"pp": 2}, (2, 2)),
+    "interleaved": (2, {"pp": 2, "vpp": 2, "schedule": "interleaved"}, (1, 1, 1, 1)),
+    "fsdp x tp": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True}, ()),
+    "fsdp x pp": (4, {"dp_shard": 2, "pp": 2}, (2, 2)),
+    "pp x tp": (4, {"pp": 2, "tp": 2, "sequence_parallel": True}, (2, 2)),
+}
+
+
+def predicted(job, model) -> list[Counter]:
+    """Bytes by kind and group size, of each pipeline stage."""
+    spec = read_model({**model, "hidden_act": "silu", "max_position_embeddings": 64, "tie_word_embeddings": False})
+    cluster = read_cluster(f"{job.layout.world_size}xh100-sxm")
+    plan = Plan(model=spec, cluster=cluster, recipe=job.recipe, layout=job.layout)
+    stages = []
+    for stage in pipeline_stages(model=spec, layout=job.layout):
+        total: Counter = Counter()
+        for call in stage_collectives(StageContext(plan=plan, stage=stage)):
+            total[call.kind, call.group_size] += call.num_bytes * call.count
+        stages.append(total)
+    return stages
+
+
+def counted(calls) -> Counter:
+    total: Counter = Counter()
+    for call, times in calls:
+        total[call.kind, call.group_size] += call.num_bytes * times
+    return total
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_counted_collectives_are_the_inventorys(worlds, name):
+    size, layout, chunk_layers = LAYOUTS[name]
+    job = make_job(layout=layout, chunk_layers=chunk_layers, tuning=PLAIN, num_steps=2)
+    answers = worlds[size].run(count, job)
+    per_stage = size // job.layout.pp
+    for stage, expected in enumerate(predicted(job, LLAMA)):
+        assert counted(answers[stage * per_stage]) == expected
+
+
+def test_experts_exchange_what_the_inventory_says_on_average(worlds):
+    """How many rows go where depends on the tokens; over all ranks every copy of every token travels as said."""
+    job = make_job(layout={"dp_shard": 2, "ep": 2}, model=MIXTRAL, tuning=PLAIN, num_steps=2)
+    answers = worlds[2].run(count, job)
+    rows = [(call, times) for answer in answers for call, times in answer if call.num_bytes > ROUTING_BYTES]
+    moved = sum(call.num_bytes * times for call, times in rows if call.kind == "all_to_all")
+    expected = predicted(job, MIXTRAL)[0]
+    assert moved == len(answers) * expected["all_to_all", 2]
+
+
+ROUTING_BYTES = 32
+"""How many rows each expert gets: one int64 per expert, beside the rows themselves."""
+
+
+def test_keeping_the_last_block_saves_its_second_gather(worlds):
+    kept = worlds[2].run(count, make_job(layout={"dp_shard": 2}, num_steps=2))[0]
+    plain = worlds[2].run(count, make_job(layout={"dp_shard": 2}, tuning=PLAIN, num_steps=2))[0]
+    block_bytes, num_microbatches = 147_968, 4
+    assert counted(plain)["all_gather", 2] - counted(kept)["all_gather", 2] == block_bytes * num_microbatches
