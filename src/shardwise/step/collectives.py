@@ -17,8 +17,8 @@ LOSS_REDUCTIONS = 3
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
 SCALAR_BYTES = 4
-NATIVE_SUMS_BYTES = 24
-"""Three fp64 sums (``train/gradients.py``)."""
+NATIVE_SUMS_BYTES = 32
+"""Four fp64 sums: loss, tokens, squared norm, ranks asked to stop (``train/gradients.py``)."""
 
 
 def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
