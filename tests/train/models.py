@@ -39,3 +39,7 @@ def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_step
         optimizer=OptimizerSpec(learning_rate=1e-3),
         tuning=tuning or Tuning(),
     )
+
+
+GEMMA = {**LLAMA, "model_type": "gemma", "head_dim": 8, "num_hidden_layers": 2, "tie_word_embeddings": True}
+"""A family that our decoder does not know: scaled embeddings, norms around one, tied tables."""

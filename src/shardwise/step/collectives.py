@@ -17,8 +17,6 @@ LOSS_REDUCTIONS = 3
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
 SCALAR_BYTES = 4
-NATIVE_SUMS_BYTES = 32
-"""Four fp64 sums: loss, tokens, squared norm, ranks asked to stop (``train/gradients.py``)."""
 
 
 def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
@@ -108,8 +106,7 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     """Keys and values of the other ranks' part of the sequence.
 
     Megatron passes them round a ring under the attention of the previous piece; DeepSpeed exchanges heads for tokens
-    (Ulysses); torch gathers all of them (``experimental/_attention.py``, all-gather rotation), and once more in
-    backward. Our runtime keeps what it gathered (``train/context_parallel.py``).
+    (Ulysses); torch gathers all of them (``experimental/_attention.py``, all-gather rotation).
     """
     spec, layout = layer.mixer, context.plan.layout
     if not isinstance(spec, AttentionSpec) or layout.cp == 1:
@@ -137,8 +134,7 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     else:
         whole = keys_and_values * layout.cp
         yield call("all_gather", whole, "forward"), 1, False
-        if context.plan.engine != "native":
-            yield call("all_gather", whole, "backward"), 1, False
+        yield call("all_gather", whole, "backward"), 1, False
         yield call("reduce_scatter", whole, "backward"), 1, False
 
 
@@ -232,7 +228,9 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
     """The gradient norm over every axis, norms' gradients under sequence parallelism, a tied table on two stages."""
     layout, model = context.plan.layout, context.plan.model
     groups = Groups(layout=layout)
-    yield from _gradient_norm(context, groups)
+    for group in (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups)):
+        norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
+        yield from norm.exposed(units=1, rounds=1)
     yield from _gradients_over_tensor_ranks(context)
     if layout.pp > 1 and model.tie_word_embeddings and context.stage.has_embedding != context.stage.has_head:
         table = Call(
@@ -270,35 +268,10 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
             name=name,
             kind="all_reduce",
             group=Group(axis="tp", size=size, stride=1),
-            num_bytes=_kept_gradients(elements, context) * context.states.gradient_bytes,
+            num_bytes=elements * context.states.gradient_bytes,
             phase="optimizer",
         )
         yield from call.exposed(units=1, rounds=1)
-
-
-def _kept_gradients(replicated: int, context: StageContext) -> int:
-    """Elements of replicated gradients one rank sums: its shard, where our runtime has scattered them before."""
-    layout = context.plan.layout
-    is_scattered = context.plan.engine == "native" and layout.zero_stage >= 1
-    return ceil(replicated / layout.state_shard_size) if is_scattered else replicated
-
-
-def _gradient_norm(context: StageContext, groups: Groups) -> Iterator[Collective]:
-    """One sum per axis; our runtime adds loss, tokens and squared norm over all ranks at once."""
-    if context.plan.engine == "native":
-        everyone = Group(axis="dp_shard", size=groups.layout.world_size, stride=1)
-        sums = Call(
-            name="loss, tokens and gradient norm",
-            kind="all_reduce",
-            group=everyone,
-            num_bytes=NATIVE_SUMS_BYTES,
-            phase="optimizer",
-        )
-        yield from sums.exposed(units=1, rounds=1)
-        return
-    for group in (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups)):
-        norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
-        yield from norm.exposed(units=1, rounds=1)
 
 
 def _whole_pipeline(groups: Groups) -> Group:

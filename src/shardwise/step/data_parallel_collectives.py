@@ -12,13 +12,7 @@ from shardwise.plan import Plan
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
-from shardwise.step.reduction_policy import (
-    defers_reductions,
-    is_torch,
-    keeps_parameters_whole,
-    overlaps_reductions,
-    shards_unit_by_unit,
-)
+from shardwise.step.reduction_policy import defers_reductions, is_torch, overlaps_reductions, shards_unit_by_unit
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
 from shardwise.units import Bytes
@@ -101,19 +95,13 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
         for part in _parts(unit, context):
             for call in _gathers(part, unit, context):
                 is_edge = position == 0 and call.phase == "forward"
-                gathers = 1 if keeps_parameters_whole(plan) else rounds
-                yield from (call.hidden_but_one if is_edge else call.hidden)(units=unit.count, rounds=gathers)
+                yield from (call.hidden_but_one if is_edge else call.hidden)(units=unit.count, rounds=rounds)
             for call in _reductions(part, context):
                 if not overlaps_reductions(plan):
-                    yield from call.exposed(units=unit.count, rounds=_rounds_of(call, plan, reductions))
+                    yield from call.exposed(units=unit.count, rounds=reductions)
                 else:
                     issue = call.hidden_but_one if position == 0 else call.hidden
-                    yield from issue(units=unit.count, rounds=_rounds_of(call, plan, reductions))
-
-
-def _rounds_of(call: Call, plan: Plan, reductions: int) -> int:
-    """Our runtime's replicas reduce the accumulated shard once per step (``set_requires_all_reduce``)."""
-    return 1 if plan.engine == "native" and call.kind == "all_reduce" else reductions
+                    yield from issue(units=unit.count, rounds=reductions)
 
 
 def _equal_units(context: StageContext) -> tuple[Unit, ...]:

@@ -5,19 +5,9 @@ from shardwise.plan import Plan
 
 
 def shards_unit_by_unit(plan: Plan) -> bool:
-    """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets.
-
-    Our own runtime serves ZeRO-1 and 2 with FSDP2 as well (``train/data_parallel.py``).
-    """
-    layout = plan.layout
-    if plan.engine == "native" and layout.zero_stage == 1 and layout.state_shard_size > 1:
-        return True
-    return layout.zero_stage == 3 or (layout.zero_stage == 2 and is_torch(plan))
-
-
-def keeps_parameters_whole(plan: Plan) -> bool:
-    """Whether parameters gathered in the first micro-batch stay until the last, as ZeRO-1 and 2 of our runtime do."""
-    return plan.engine == "native" and plan.layout.zero_stage < 3
+    """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets."""
+    zero_stage = plan.layout.zero_stage
+    return zero_stage == 3 or (zero_stage == 2 and is_torch(plan))
 
 
 def is_torch(plan: Plan) -> bool:
@@ -51,7 +41,5 @@ def defers_reductions(plan: Plan) -> bool:
         return True
     if layout.defer_grad_reduce is not None:
         return layout.defer_grad_reduce
-    if plan.engine == "native" and layout.zero_stage == 1:
-        return True
     is_deepspeed = engine_profile(plan.engine).sharding == "deepspeed"
     return not shards_unit_by_unit(plan) and not (is_deepspeed and layout.zero_stage == 2)

@@ -17,18 +17,21 @@ from torch.nn.parallel import DistributedDataParallel
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import is_replicated, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import Block
-from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.config import is_supported, read_config
 from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.huggingface import TransformersDecoder, require_data_parallel
 from shardwise.train.initialise import initialise
 from shardwise.train.job import Job
 from shardwise.train.loss import LossSettings
 from shardwise.train.mesh import Mesh
 from shardwise.train.recompute import recompute_blocks
-from shardwise.train.stages import chunks_of_rank
+from shardwise.train.stages import Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
 from shardwise.train.units import Unit, units_of
+
+AnyDecoder = Decoder | TransformersDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Built:
 
     chunks: tuple[nn.Module, ...]
     """Pipeline chunks, sharded; the whole model without a pipeline."""
-    decoders: tuple[Decoder, ...]
+    decoders: tuple[AnyDecoder, ...]
     """The same, inside whatever wraps them."""
     positions: torch.Tensor
     """Which tokens of every sequence this rank computes."""
@@ -47,21 +50,49 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device) -> Built:
     """This rank's part of the model, with its initial weights."""
     layout = job.layout
     positions = positions_of_rank(rank=mesh.rank("cp"), cp=layout.cp, seq_len=job.recipe.seq_len).to(device)
+    if uses_transformers(job):
+        foreign = _transformers_decoder(job, device)
+        return Built(chunks=(_divided(foreign, job, mesh, device),), decoders=(foreign,), positions=positions)
     decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
+    for decoder in decoders:
+        divide_tensors(decoder, mesh)
     chunks = tuple(_divided(decoder, job, mesh, device) for decoder in decoders)
     return Built(chunks=chunks, decoders=decoders, positions=positions)
 
 
-def _decoder(job: Job, mesh: Mesh, chunk: "tuple[range, bool, bool]", positions: torch.Tensor) -> Decoder:
+def uses_transformers(job: Job) -> bool:
+    """Whether transformers builds the model: when it is asked to, or when ours would compute something else."""
+    if job.implementation == "auto":
+        return not is_supported(job.model_config)
+    return job.implementation == "transformers"
+
+
+def _weights_dtype(job: Job) -> torch.dtype:
+    return torch.bfloat16 if job.recipe.precision == "bf16" else torch.float32
+
+
+def _loss_settings(job: Job) -> LossSettings:
+    chunks = job.tuning.num_loss_chunks or (job.recipe.loss_chunks if job.recipe.loss_chunks > 1 else None)
+    return LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile)
+
+
+def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
+    require_data_parallel(job.layout, model_type=str(job.model_config.get("model_type")))
+    decoder = TransformersDecoder(job.model_config).to(_weights_dtype(job))
+    decoder.fill_buffers(device)
+    decoder.settings = _loss_settings(job)
+    return decoder
+
+
+def _decoder(job: Job, mesh: Mesh, chunk: Chunk, positions: torch.Tensor) -> Decoder:
     layers, is_first, is_last = chunk
-    dtype = torch.bfloat16 if job.recipe.precision == "bf16" else torch.float32
     with torch.device("meta"):
-        decoder = Decoder(read_config(job.model_config), layers=layers, is_first=is_first, is_last=is_last).to(dtype)
+        decoder = Decoder(read_config(job.model_config), layers=layers, is_first=is_first, is_last=is_last)
+    decoder = decoder.to(_weights_dtype(job))
     decoder.join(block_groups(job, mesh))
     decoder.prepare_positions(positions)
     if decoder.lm_head is not None:
-        chunks = job.tuning.num_loss_chunks or (job.recipe.loss_chunks if job.recipe.loss_chunks > 1 else None)
-        decoder.lm_head.settings = LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile)
+        decoder.lm_head.settings = _loss_settings(job)
     return decoder
 
 
@@ -76,8 +107,7 @@ def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
     )
 
 
-def _divided(decoder: Decoder, job: Job, mesh: Mesh, device: torch.device) -> nn.Module:
-    divide_tensors(decoder, mesh)
+def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) -> nn.Module:
     blocks = list(decoder.blocks())
     recompute_blocks(blocks, job.recipe)
     if job.recipe.compile:
@@ -87,7 +117,7 @@ def _divided(decoder: Decoder, job: Job, mesh: Mesh, device: torch.device) -> nn
             pass
         return _in_ddp(decoder, mesh)
     shard_units(_filled(decoder, job, device), decoder, job=job, mesh=mesh)
-    set_prefetch(blocks, job.tuning)
+    set_prefetch(blocks, job.layout)
     return decoder
 
 
@@ -106,7 +136,7 @@ def needs_ddp(job: Job) -> bool:
     return is_replicated(layout) and is_plain and job.recipe.offload == "none"
 
 
-def _in_ddp(decoder: Decoder, mesh: Mesh) -> nn.Module:
+def _in_ddp(decoder: AnyDecoder, mesh: Mesh) -> nn.Module:
     if mesh.copies.size() == 1:
         return decoder
     wrapped = DistributedDataParallel(
@@ -124,9 +154,9 @@ def _sum_bucket(
     return work.get_future().then(lambda future: future.value()[0])
 
 
-def _filled(decoder: Decoder, job: Job, device: torch.device) -> Iterator[Unit]:
+def _filled(decoder: AnyDecoder, job: Job, device: torch.device) -> Iterator[Unit]:
     """The units, each with its values as it is handed out; the rest of the model at the end."""
-    options = {"device": device, "seed": job.seed, "std": decoder.config.initializer_ratio}
+    options = {"device": device, "seed": job.seed, "std": decoder.initializer_ratio}
     for unit in units_of(decoder):
         initialise(unit.module, prefix=unit.name, **options)
         yield unit

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
 from shardwise.train.decoder.experts import Experts
-from shardwise.train.job import Job, Tuning
+from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
 from shardwise.train.units import Unit
 
@@ -64,18 +64,16 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
             module.set_force_sum_reduction_for_comms(True)
 
 
-def set_prefetch(blocks: list[nn.Module], tuning: Tuning) -> None:
+def set_prefetch(blocks: list[nn.Module], layout: Layout) -> None:
     """Gather the parameters of the next blocks, forward and backward, while one block computes.
 
     FSDP2 by itself gathers one unit ahead; more has to be said.
     """
+    ahead = layout.prefetch_units
     sharded = [block for block in blocks if isinstance(block, FSDPModule)]
-    for index, block in enumerate(sharded):
-        if tuning.num_forward_prefetch > 1:
-            block.set_modules_to_forward_prefetch(sharded[index + 1 : index + 1 + tuning.num_forward_prefetch])
-        if tuning.num_backward_prefetch > 1:
-            before = sharded[max(0, index - tuning.num_backward_prefetch) : index]
-            block.set_modules_to_backward_prefetch(before[::-1])
+    for index, block in enumerate(sharded if ahead > 1 else []):
+        block.set_modules_to_forward_prefetch(sharded[index + 1 : index + 1 + ahead])
+        block.set_modules_to_backward_prefetch(sharded[max(0, index - ahead) : index][::-1])
 
 
 def begin_micro_batch(root: nn.Module, layout: Layout, *, is_last: bool) -> None:
@@ -84,7 +82,7 @@ def begin_micro_batch(root: nn.Module, layout: Layout, *, is_last: bool) -> None
         return
     root.set_is_last_backward(is_last)
     root.set_requires_all_reduce(is_last)
-    if is_replicated(layout) or layout.zero_stage == 1:
+    if is_replicated(layout) or layout.zero_stage == 1 or layout.defer_grad_reduce:
         root.set_requires_gradient_sync(is_last)
     if is_replicated(layout) or layout.zero_stage < 3:
         root.set_reshard_after_backward(is_last)
@@ -125,16 +123,15 @@ def _reshards(unit: Unit, job: Job) -> bool | int:
         or not unit.is_block
         or (unit.is_last_block and tuning.is_last_unit_kept)
     )
-    return False if keeps else tuning.num_reshard_ranks or True
+    return False if keeps else layout.reshard_size or True
 
 
 def _precision_policy(job: Job) -> MixedPrecisionPolicy:
     dtype = COMPUTE_DTYPES[job.recipe.precision]
     if dtype is None:
         return MixedPrecisionPolicy(cast_forward_inputs=False)
-    return MixedPrecisionPolicy(
-        param_dtype=dtype, reduce_dtype=REDUCE_DTYPES[job.tuning.reduce_dtype], cast_forward_inputs=False
-    )
+    reduce_dtype = REDUCE_DTYPES[job.recipe.reduce_dtype or "fp32"]
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
 
 
 def _offload_policy(job: Job, mesh: Mesh) -> OffloadPolicy:

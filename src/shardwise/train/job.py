@@ -66,16 +66,10 @@ class OptimizerSpec:
 class Tuning:
     """Choices that change speed and memory but never the numbers."""
 
-    num_forward_prefetch: int = 1
-    """Blocks whose parameters are gathered ahead in forward."""
-    num_backward_prefetch: int = 1
-    num_reshard_ranks: int | None = None
-    """Gather backward only among this many ranks (FSDP2's integer ``reshard_after_forward``)."""
     num_loss_chunks: int | None = None
     """Pieces of the loss; ``None`` lets the runtime keep one piece of logits below ``LOGITS_BYTES``."""
     is_last_unit_kept: bool = True
     """The last block is not freed after forward: backward would gather it again at once."""
-    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     counts_collectives: bool = False
     profiles: bool = False
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from shardwise.train.build import Built
 from shardwise.train.data.batches import Batch
 from shardwise.train.data_parallel import begin_micro_batch, keep_gradients_here
+from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
 from shardwise.train.loss import IGNORED_LABEL
 from shardwise.train.mesh import Mesh
@@ -73,7 +74,7 @@ class PipelinePasses:
     def __init__(self, built: Built, job: Job, mesh: Mesh, *, device: torch.device) -> None:
         self.layout, self.placed = job.layout, Placed(built, job, device=device)
         self.unit_ratio = 1.0
-        decoders = built.decoders
+        decoders = [decoder for decoder in built.decoders if isinstance(decoder, Decoder)]
         self.first = next((d for d in decoders if d.model.embed_tokens is not None), None)
         self.last = next((d for d in decoders if d.lm_head is not None), None)
         self.schedule = make_schedule(built.chunks, job=job, mesh=mesh, loss=self._loss)

@@ -38,8 +38,8 @@ def _checkpointed(forward: Callable[..., Any], *, is_selective: bool) -> Callabl
     if is_selective:
         options["context_fn"] = _selective_contexts
 
-    def run(*arguments: Any) -> Any:
-        return checkpoint(forward, *arguments, **options)
+    def run(*arguments: Any, **named: Any) -> Any:
+        return checkpoint(forward, *arguments, **options, **named)
 
     return run
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.huggingface import TransformersDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +20,13 @@ class Unit:
     is_last_block: bool = False
 
 
-def units_of(model: Decoder) -> Iterator[Unit]:
+def units_of(model: Decoder | TransformersDecoder) -> Iterator[Unit]:
     """The units of a decoder or of one pipeline chunk; a tied table belongs to no unit but the root."""
+    if isinstance(model, TransformersDecoder):
+        blocks = list(model.named_blocks())
+        for name, block in blocks:
+            yield Unit(name=name, module=block, is_block=True, is_last_block=block is blocks[-1][1])
+        return
     body = model.model
     is_tied = model.config.tie_word_embeddings
     if body.embed_tokens is not None and not is_tied:

@@ -72,6 +72,7 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig, *, layers: range, is_first: bool = True, is_last: bool = True) -> None:
         super().__init__()
         self.config = config
+        self.initializer_ratio = config.initializer_ratio
         self.model = Body(config, layers, is_first=is_first, is_last=is_last)
         self.lm_head = Head(config) if is_last else None
         self.tie()
