@@ -121,14 +121,17 @@ def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], 
 
 
 def require_number(record: StepRecord) -> None:
-    """Return when the loss of a step is a number.
+    """Return when the loss of a step and the norm of its gradient are numbers.
 
     Raises:
-        LossError: it is infinite or none; every rank sees the same loss, so all stop here.
+        LossError: one is infinite or none; every rank sees the same ones, so all stop here, before weights that such a
+            gradient has reached are saved.
     """
-    if not math.isfinite(record.loss):
+    for name, value in (("loss", record.loss), ("gradient norm", record.gradient_norm)):
+        if math.isfinite(value):
+            continue
         raise LossError(
-            f"the loss of step {record.step} is {record.loss}",
+            f"the {name} of step {record.step} is {value}",
             code="train-loss",
             fix="resume from a checkpoint before it with a lower learning rate or a longer warm-up",
         )

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
-from shardwise.units import format_gib
+from shardwise.units import MB
 
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
 
@@ -219,7 +219,7 @@ def _shortage(path: Path, values: dict[str, Any]) -> str:
     free_bytes = shutil.disk_usage(path).free
     if needed_bytes <= free_bytes:
         return ""
-    return f"it takes {format_gib(needed_bytes)}, and {format_gib(free_bytes)} are free"
+    return f"it takes {needed_bytes / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are free"
 
 
 def _tensors(values: object) -> list[torch.Tensor]:
