@@ -12,6 +12,7 @@ from shardwise.lessons.tiny_run import (
     batch_of,
     exchange_picture,
     held_table,
+    require_multiple,
     tiny_plan,
     tiny_run,
     traffic_table,
@@ -36,6 +37,9 @@ def make_lesson(request: LessonRequest) -> Lesson:
     """Three ways of attending to keys of other ranks, and two of dividing the sequence."""
     num_ranks = checked("num_ranks", request.num_ranks, default=4, low=2, high=16)
     seq_len = checked("seq_len", request.seq_len, default=8 * num_ranks, low=2 * num_ranks, high=1024)
+    require_multiple(
+        "seq_len", seq_len, of=2 * num_ranks, why="each rank has an early and a late piece of equal length"
+    )
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=4)
     kv_heads = checked("num_key_value_heads", request.num_key_value_heads, default=num_ranks, low=1, high=64)
     seed = request.seed or 0

@@ -9,6 +9,7 @@ from shardwise.lessons.tiny_run import (
     TinyRun,
     batch_of,
     exchange_picture,
+    require_multiple,
     tiny_plan,
     tiny_run,
     traffic_table,
@@ -32,6 +33,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     """Train a mixture of experts that live on different ranks."""
     num_ranks = checked("num_ranks", request.num_ranks, default=4, low=2, high=16)
     experts = checked("num_experts", request.num_experts, default=2 * num_ranks, low=2, high=64)
+    require_multiple("num_experts", experts, of=num_ranks, why="each rank holds as many")
     per_token = checked("num_experts_per_tok", request.num_experts_per_tok, default=2, low=1, high=experts)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=4)
     seq_len = checked("seq_len", request.seq_len, default=16, low=2, high=256)

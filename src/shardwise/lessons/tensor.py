@@ -8,6 +8,7 @@ from shardwise.lessons.tiny_run import (
     TinyRun,
     exchange_picture,
     held_table,
+    require_multiple,
     tiny_plan,
     tiny_run,
     tiny_width,
@@ -47,7 +48,17 @@ def make_lesson(request: LessonRequest) -> Lesson:
     """Divide products, then a whole model, with and without sequence parallelism."""
     num_ranks = checked("num_ranks", request.num_ranks, default=4, low=2, high=16)
     heads = checked("num_attention_heads", request.num_attention_heads, default=2 * num_ranks, low=1, high=64)
-    kv_heads = checked("num_key_value_heads", request.num_key_value_heads, default=max(1, heads // 4), low=1, high=64)
+    kv_heads = checked(
+        "num_key_value_heads",
+        request.num_key_value_heads,
+        default=num_ranks // 2 if num_ranks % 2 == 0 else 1,
+        low=1,
+        high=64,
+    )
+    require_multiple("num_attention_heads", heads, of=num_ranks, why="each rank computes whole heads")
+    require_multiple("num_attention_heads", heads, of=kv_heads, why="each key-value head serves as many")
+    if num_ranks % kv_heads:
+        require_multiple("num_key_value_heads", kv_heads, of=num_ranks, why="ranks divide or copy them evenly")
     hidden = tiny_width(request.hidden_size, default=8 * heads, heads=heads)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=8)
     seq_len = checked("seq_len", request.seq_len, default=4 * num_ranks, low=2, high=512)

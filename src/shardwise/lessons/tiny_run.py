@@ -7,7 +7,7 @@ from shardwise.catalog import load_node
 from shardwise.cluster import Cluster
 from shardwise.errors import SimulationError
 from shardwise.layout import Layout
-from shardwise.lessons.request import checked
+from shardwise.lessons.request import checked, option_text
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Recipe
@@ -140,20 +140,31 @@ def tiny_run(plan: Plan, *, seed: int, options: Options | None = None, num_steps
     )
 
 
+def require_multiple(name: str, value: int, *, of: int, why: str) -> None:
+    """Refuse a size that ranks do not divide, with the nearest one that they do.
+
+    Raises:
+        SimulationError: it is not a multiple.
+
+    >>> require_multiple("num_experts", 8, of=4, why="each rank holds as many")
+    """
+    if value % of:
+        nearest = max(of, of * round(value / of))
+        raise SimulationError(
+            f"{option_text(name)} {value} is not a multiple of {of}: {why}",
+            code="simulate-size",
+            fix=f"use {option_text(name)} {nearest}",
+        )
+
+
 def tiny_width(asked: int | None, *, default: int, heads: int = 4) -> int:
     """A hidden size that the heads divide into even halves, for rotary embeddings.
 
     Raises:
         SimulationError: it is outside 2 to 64 elements a head, or not a multiple.
     """
-    step = 2 * heads
-    width = checked("hidden_size", asked, default=default, low=step, high=64 * heads)
-    if width % step:
-        raise SimulationError(
-            f"--hidden-size {width} is not a multiple of {step}: {heads} heads of an even number of elements",
-            code="simulate-size",
-            fix=f"use --hidden-size {max(step, width - width % step)}",
-        )
+    width = checked("hidden_size", asked, default=default, low=2 * heads, high=64 * heads)
+    require_multiple("hidden_size", width, of=2 * heads, why=f"{heads} heads of an even number of elements")
     return width
 
 
