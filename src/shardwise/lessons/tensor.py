@@ -55,10 +55,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
         low=1,
         high=64,
     )
-    require_multiple("num_attention_heads", heads, of=num_ranks, why="each rank computes whole heads")
-    require_multiple("num_attention_heads", heads, of=kv_heads, why="each key-value head serves as many")
-    if num_ranks % kv_heads:
-        require_multiple("num_key_value_heads", kv_heads, of=num_ranks, why="ranks divide or copy them evenly")
+    _require_heads(num_ranks, heads, kv_heads)
     hidden = tiny_width(request.hidden_size, default=8 * heads, heads=heads)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=8)
     seq_len = checked("seq_len", request.seq_len, default=4 * num_ranks, low=2, high=512)
@@ -109,6 +106,14 @@ def make_lesson(request: LessonRequest) -> Lesson:
         pictures=(exchange_picture(divided.counted, title="One step with sequence parallelism"),),
         notes=NOTES,
     )
+
+
+def _require_heads(num_ranks: int, heads: int, kv_heads: int) -> None:
+    """Refuse heads that the ranks cannot share."""
+    require_multiple("num_attention_heads", heads, of=num_ranks, why="each rank computes whole heads")
+    require_multiple("num_attention_heads", heads, of=kv_heads, why="each key-value head serves as many")
+    if num_ranks % kv_heads:
+        require_multiple("num_key_value_heads", kv_heads, of=num_ranks, why="ranks divide or copy them evenly")
 
 
 def _products(num_ranks: int, seed: int) -> tuple[LessonTable, tuple[Check, ...], tuple[Claim, ...]]:
