@@ -40,6 +40,8 @@ Key: TypeAlias = tuple[int, ...]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
+MOST_CODES = 1 << 20
+"""Combinations of values that get a table of their own; more are sorted."""
 ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
 
 
@@ -144,13 +146,39 @@ class Candidates:
 
 
 def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
-    """Rows grouped by equal values of some columns: the group of each row, and one row of each group."""
+    """Rows grouped by equal values of some columns: the group of each row, and the first row of each group.
+
+    Groups are numbered in the order of their values. Values become positions in a table instead of being sorted.
+    """
     codes = np.zeros(len(columns[0]), dtype=np.int64)
+    size = 1
     for values in columns:
         low = int(values.min(initial=0))
-        codes = codes * (int(values.max(initial=0)) - low + 1) + (values - low)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    return inverse.reshape(-1), first
+        spread = int(values.max(initial=0)) - low + 1
+        if spread == 1:
+            continue
+        shifted = values - low if low else values
+        if size * spread > MOST_CODES:
+            codes, size = _ranked(codes, size)
+        if size * spread > MOST_CODES:
+            shifted, spread = _ranked(shifted, spread)
+        codes, size = codes * spread + shifted, size * spread
+    groups, count = _ranked(codes, size)
+    first = np.zeros(count, dtype=np.int64)
+    first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
+    return groups, first
+
+
+def _ranked(codes: IntColumn, size: int) -> tuple[IntColumn, int]:
+    """Codes below ``size`` as positions among those that occur, and how many do."""
+    if size > MOST_CODES:
+        distinct, ranks = np.unique(codes, return_inverse=True)
+        return ranks.reshape(-1), len(distinct)
+    occurs = np.zeros(size, dtype=np.bool_)
+    occurs[codes] = True
+    positions = np.cumsum(occurs) - 1
+    ranked: IntColumn = positions[codes]
+    return ranked, int(positions[-1]) + 1
 
 
 def distinct_keys(columns: Sequence[IntColumn]) -> tuple[list[Key], IntColumn]:

@@ -250,7 +250,7 @@ class MemoryEstimate:
         counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
         columns = [rows.tp, rows.ep, rows.expert_tp, kind, reshards, *(flag.astype(np.int64) for flag in flags), layers]
         table = look_up([*columns, stage.has_embedding, stage.has_head, *counts], self._transient_table)
-        return table.T
+        return np.ascontiguousarray(table.T)
 
     @cached_property
     def _transient_table(self) -> Callable[[Key], tuple[float, ...]]:

@@ -1,9 +1,11 @@
 """One pass over the space of a question: enumerate, drop what cannot be or cannot fit, estimate, predict the best."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from shardwise.errors import RecipeError
 from shardwise.plan import Plan
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
@@ -73,7 +75,46 @@ class Estimates:
 
 
 def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time") -> Found:
-    """One pass: all candidates, the best of them predicted."""
+    """All candidates in every precision that may be used, the best of them predicted.
+
+    Raises:
+        RecipeError: a rule excludes the question whatever the layout, in every precision.
+    """
+    precisions = bounds.precision or (question.recipe.precision,)
+    parts: list[Found] = []
+    for precision in precisions:
+        asked = replace(question, recipe=replace(question.recipe, precision=precision))
+        try:
+            parts.append(_find(asked, bounds, objective))
+        except RecipeError:
+            if precision == precisions[-1] and not parts:
+                raise
+    return parts[0] if len(parts) == 1 else _merged(parts)
+
+
+def _merged(parts: Sequence[Found]) -> Found:
+    """What passes over several precisions found, as one."""
+    names = [field.name for field in fields(SearchSpace)]
+    rejected: dict[str, Rejection] = {}
+    for group in (group for part in parts for group in part.rejected):
+        before = rejected.get(group.rule)
+        rejected[group.rule] = replace(before, count=before.count + group.count) if before else group
+    nearest = [part.evaluation.nearest for part in parts if part.evaluation.nearest is not None]
+    fitting = tuple(found for part in parts for found in part.evaluation.fitting)
+    return Found(
+        space=SearchSpace(**{name: sum(getattr(part.space, name) for part in parts) for name in names}),
+        evaluation=Evaluation(
+            fitting=fitting,
+            num_too_big=sum(part.evaluation.num_too_big for part in parts),
+            nearest=min(nearest, key=lambda found: found[1].needed_bytes) if nearest and not fitting else None,
+        ),
+        rejected=tuple(sorted(rejected.values(), key=lambda group: (-group.count, group.rule))),
+        smallest=next((part.smallest for part in parts if part.smallest is not None), None),
+    )
+
+
+def _find(question: Plan, bounds: SearchBounds, objective: Objective) -> Found:
+    """One pass in one precision."""
     found = estimate_space(question, bounds, objective=objective)
     evaluator = Evaluator(found.pool.rows, question=question)
     if len(found.pool):

@@ -78,13 +78,16 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         every = Pool.of(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches, memory)
         helps = np.flatnonzero((pool.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
         some, most = pool.take(helps), layers[helps]
-        # More blocks never need more, so the fewest that fit are found by halving.
+        # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points.
+        share = (some.needed_bytes - capacity_bytes) / (some.needed_bytes - every.needed_bytes[helps])
         fewest, enough = np.zeros_like(most), most.copy()
-        while (enough - fewest > 1).any():
-            middle = np.where(enough - fewest > 1, (fewest + enough) // 2, enough)
-            tried = Pool.of(_recomputing(some.rows, mode, middle), some.num_microbatches, memory)
+        middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
+        while len(left := np.flatnonzero(enough - fewest > 1)):
+            tried = Pool.of(_recomputing(some.rows.take(left), mode, middle[left]), some.num_microbatches[left], memory)
             fits = tried.needed_bytes <= capacity_bytes
-            enough, fewest = np.where(fits, middle, enough), np.where(fits, fewest, middle)
+            enough[left] = np.where(fits, middle[left], enough[left])
+            fewest[left] = np.where(fits, fewest[left], middle[left])
+            middle = (fewest + enough) // 2
         solved = Pool.of(_recomputing(some.rows, mode, enough), some.num_microbatches, memory)
         found = found.joined(solved.take(enough < most))
     return found
