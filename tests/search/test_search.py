@@ -255,3 +255,9 @@ def test_one_gpu_can_be_planned_with_offload_and_with_fsdp(bounds):
     found = search(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, bounds=SearchBounds(**bounds))
     assert found.plans
     assert {ranked.plan.layout.zero_stage for ranked in found.plans} <= {1, 2, 3}
+
+
+def test_the_smallest_plan_keeps_everything_on_the_device_while_anything_fits():
+    result = plan_8b(objective="memory")
+    recipes = [ranked.plan.recipe for ranked in result.plans]
+    assert all(recipe.offload == "none" and not recipe.activation_offload for recipe in recipes)

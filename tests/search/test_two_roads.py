@@ -25,9 +25,7 @@ questions = st.builds(
     model=st.sampled_from(("llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-neox-20b")).map(
         read_model
     ),
-    cluster=st.sampled_from(("8xa100-sxm-80", "16xh100-sxm", "8xdgx-h100", "8xmi300x", "3xdgx-h100")).map(
-        read_cluster
-    ),
+    cluster=st.sampled_from(("8xa100-sxm-80", "16xh100-sxm", "8xdgx-h100", "8xmi300x", "3xdgx-h100")).map(read_cluster),
     recipe=st.builds(
         Recipe,
         seq_len=st.sampled_from((1024, 2048)),

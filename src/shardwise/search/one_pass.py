@@ -174,7 +174,8 @@ def estimate_space(
     first = Refinement(estimate, own.rows, own.num_microbatches)
     first.run(limits, needed_bytes=own.needed_bytes)
     known = first.estimated()
-    more = _made_to_fit(space, estimate, too_big, known)
+    is_content = objective == "memory" and len(known.step_s) > 0
+    more = _made_to_fit(space, estimate, too_big.take(np.zeros(0, dtype=np.int64)) if is_content else too_big, known)
     second = Refinement(estimate, more.rows, more.num_microbatches)
     second.run(limits, needed_bytes=more.needed_bytes, known=known)
     kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
