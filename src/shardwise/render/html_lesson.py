@@ -28,7 +28,7 @@ caption { text-align: left; font-weight: bold; padding-bottom: 0.3rem; }
 th, td { padding: 0.2rem 0.9rem 0.2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
 th.n, td.n { text-align: right; }
 .scroll { overflow-x: auto; }
-svg { max-width: 100%; height: auto; }
+svg { width: 100%; min-width: 42rem; max-width: 66rem; height: auto; }
 .note { color: var(--soft); }
 .right, .ok { color: var(--right); } .loose { color: var(--loose); } .wrong, .fail { color: var(--wrong); }
 .verdict { font-weight: bold; }

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, floor, log10
+from math import ceil, floor, log2, log10
 
 from shardwise.render.lesson_cells import cell_text
 from shardwise.render.svg_canvas import MARGIN, Drawing, attribute, text, titled
-from shardwise.simulate.lesson import CurvePicture
+from shardwise.simulate.lesson import Column, CurvePicture
 
 LEFT = 110.0
 PLOT_WIDTH = 620.0
@@ -22,6 +22,7 @@ class _Axis:
     low: float
     high: float
     is_log: bool
+    is_binary: bool
 
     def share(self, value: float) -> float:
         """Where a value lies between the ends, from 0 to 1."""
@@ -32,7 +33,8 @@ class _Axis:
         if self.is_log:
             decades = max(1, ceil((self.high - self.low) / 8))
             return [10.0**power for power in range(int(self.low), int(self.high) + 1, decades)]
-        stride = _round_stride((self.high - self.low) / NUM_TICKS)
+        rough = (self.high - self.low) / NUM_TICKS
+        stride = 2.0 ** ceil(log2(rough)) if self.is_binary else _round_stride(rough)
         first = ceil(self.low / stride)
         return [stride * index for index in range(first, floor(self.high / stride + 1e-9) + 1)]
 
@@ -45,8 +47,8 @@ def _round_stride(rough: float) -> float:
 
 def curves_drawing(picture: CurvePicture) -> Drawing:
     """Axes, one line a curve, and their names on the right."""
-    x_axis = _axis([x for curve in picture.curves for x, _ in curve.points], picture.is_x_log)
-    y_axis = _axis([y for curve in picture.curves for _, y in curve.points], picture.is_y_log)
+    x_axis = _axis([x for curve in picture.curves for x, _ in curve.points], picture.x, is_log=picture.is_x_log)
+    y_axis = _axis([y for curve in picture.curves for _, y in curve.points], picture.y, is_log=picture.is_y_log)
     elements = [*_axes(picture, x_axis, y_axis)]
     for index, curve in enumerate(picture.curves):
         colour, dash = CURVE_COLOURS[index % len(CURVE_COLOURS)], DASHES[index % len(DASHES)]
@@ -70,13 +72,14 @@ def curves_drawing(picture: CurvePicture) -> Drawing:
     return titled(picture.title, picture.note, Drawing(elements=tuple(elements), height=PLOT_HEIGHT + BOTTOM + 8))
 
 
-def _axis(values: list[float], is_log: bool) -> _Axis:
+def _axis(values: list[float], column: Column, *, is_log: bool) -> _Axis:
+    is_binary = column.unit == "bytes"
     if is_log:
         positive = [value for value in values if value > 0] or [1.0]
         lowest, highest = floor(log10(min(positive))), ceil(log10(max(positive)))
-        return _Axis(low=lowest, high=max(highest, lowest + 1), is_log=True)
+        return _Axis(low=lowest, high=max(highest, lowest + 1), is_log=True, is_binary=is_binary)
     high = max(values, default=1.0) or 1.0
-    return _Axis(low=min(0.0, min(values, default=0.0)), high=high, is_log=False)
+    return _Axis(low=min(0.0, min(values, default=0.0)), high=high, is_log=False, is_binary=is_binary)
 
 
 def _axes(picture: CurvePicture, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:

@@ -7,13 +7,15 @@ from shardwise.render.svg_canvas import MARGIN, WIDTH, Drawing, attribute, line,
 from shardwise.simulate.lesson import Message, MessagePicture
 
 LABEL_WIDTH = 90.0
+TITLE_LETTER_PIXELS = 6.4
+LABEL_LETTER_PIXELS = 5.6
+MOST_TITLE_PIXELS = 320.0
 HEAD_HEIGHT = 24.0
 ROW_HEIGHT = 52.0
 ARROW_HEIGHT = 34.0
 MOST_ROUNDS = 48
-MOST_LABELLED_RANKS = 9
 LABEL_GAP = 5.0
-"""Between the sender's line and the label, on the side to which the arrow goes."""
+"""Between the sender's line and the label."""
 ARROW_HEAD = 4.0
 
 
@@ -27,6 +29,8 @@ def messages_drawing(picture: MessagePicture) -> Drawing:
         elements.append(text(MARGIN, top + 32, one.title, style="soft"))
         for message in one.messages:
             elements += _arrow(picture, message, top)
+            if _has_room(picture, one.title, short_what(message.what)):
+                elements.append(_label(picture, message, top))
     elements += _legend(picture, height - 8)
     left_out = len(picture.rounds) - len(shown)
     cut = f"{left_out} further rounds are not drawn; --json has all" if left_out else ""
@@ -36,8 +40,21 @@ def messages_drawing(picture: MessagePicture) -> Drawing:
 
 
 def _column(picture: MessagePicture, rank: int) -> float:
-    """Where a rank's line stands."""
-    return LABEL_WIDTH + (WIDTH - LABEL_WIDTH - MARGIN) * (rank + 0.5) / len(picture.rank_names)
+    """Where a rank's line stands, right of the titles of all rounds."""
+    left = _title_width(picture)
+    return left + (WIDTH - left - MARGIN) * (rank + 0.5) / len(picture.rank_names)
+
+
+def _title_width(picture: MessagePicture) -> float:
+    longest = max((len(one.title) for one in picture.rounds), default=0)
+    wanted = MARGIN + TITLE_LETTER_PIXELS * longest - (WIDTH - MARGIN) / (2 * len(picture.rank_names))
+    return min(MOST_TITLE_PIXELS, max(LABEL_WIDTH, wanted))
+
+
+def _has_room(picture: MessagePicture, title: str, label: str) -> bool:
+    """Whether a label can stand beside its arrow without touching another, and says more than its round's title."""
+    width = (WIDTH - _title_width(picture)) / len(picture.rank_names)
+    return bool(label) and label not in title and 2 * LABEL_LETTER_PIXELS * len(label) < width
 
 
 def _rank_lines(picture: MessagePicture, bottom: float) -> Iterator[str]:
@@ -63,11 +80,19 @@ def _arrow(picture: MessagePicture, message: Message, top: float) -> Iterator[st
         f"<path d='M{x2:.1f} {y2:.1f}L{back_x + across_x:.1f} {back_y + across_y:.1f}"
         f"L{back_x - across_x:.1f} {back_y - across_y:.1f}Z' class='{style}fill'/></g>"
     )
-    if message.what and len(picture.rank_names) <= MOST_LABELLED_RANKS:
-        side, anchor = (LABEL_GAP, "start") if x2 > x1 else (-LABEL_GAP, "end")
-        yield text(
-            x1 + side, y1 - 2, short_what(message.what), style=f"{style}fill", anchor=anchor, extra="font-size='10'"
-        )
+
+
+def _label(picture: MessagePicture, message: Message, top: float) -> str:
+    """What a message carries, at its sender, on the side to which the arrow goes."""
+    x, is_right = _column(picture, message.sender), message.receiver > message.sender
+    return text(
+        x + (LABEL_GAP if is_right else -LABEL_GAP),
+        top + 10,
+        short_what(message.what),
+        style="addfill" if message.adds else "copyfill",
+        anchor="start" if is_right else "end",
+        extra="font-size='10'",
+    )
 
 
 def _legend(picture: MessagePicture, y: float) -> Iterator[str]:
