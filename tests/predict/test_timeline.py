@@ -34,6 +34,7 @@ PLANS = {
     "1f1b": plan_of(Layout(pp=4, dp_shard=2, zero_stage=1), engine="megatron", global_batch_size=32),
     "interleaved": plan_of(Layout(pp=4, vpp=2, schedule="interleaved"), engine="megatron", global_batch_size=8),
     "zb-h1": plan_of(Layout(pp=4, schedule="zb-h1"), global_batch_size=8, offload="optimizer"),
+    "deferred reductions": plan_of(Layout(dp_shard=8, defer_grad_reduce=True), global_batch_size=32),
     "offload": plan_of(Layout(dp_shard=8), engine="deepspeed", global_batch_size=16, offload="parameters"),
     "dualpipev": plan_of(Layout(pp=4, schedule="dualpipev"), global_batch_size=16),
 }

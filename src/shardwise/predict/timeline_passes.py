@@ -23,7 +23,8 @@ class _Key:
     stage: int
     chunk: int
     phase: OperationPhase
-    with_data: bool
+    data_pass: int | None
+    """Which of the stage's passes with data parallelism it is; ``None`` for one without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +116,19 @@ class StagePasses:
         if span.chunk is None or span.name == "weight_backward" or span.category not in ("forward", "backward"):
             return None
         phase: OperationPhase = "forward" if span.category == "forward" else "backward"
-        with_data = False
+        data_pass = None
         if self._plan.layout.pp == 1:
             edge = 0 if phase == "forward" else self._plan.num_microbatches - 1
-            with_data = any(
-                one.phase == phase and (one.rounds > 1 or span.micro_batch == edge) for one in self._data_passes(stage)
-            )
-        return _Key(stage, span.chunk, phase, with_data)
+            data_pass = self._data_pass(stage, phase, is_edge=span.micro_batch == edge)
+        return _Key(stage, span.chunk, phase, data_pass)
+
+    def _data_pass(self, stage: int, phase: OperationPhase, *, is_edge: bool) -> int | None:
+        """The pass of a micro-batch: that with everything at the edge of the step, what repeats in the others."""
+        own = [(number, one) for number, one in enumerate(self._data_passes(stage)) if one.phase == phase]
+        if is_edge:
+            return own[0][0] if own else None
+        repeating = [number for number, one in own if one.rounds > 1 or one is not own[0][1]]
+        return repeating[-1] if repeating else None
 
     def _inside(self, key: _Key) -> _Inside:
         found = self._found.get(key)
@@ -130,9 +137,9 @@ class StagePasses:
         return found
 
     def _simulated(self, key: _Key) -> _Inside:
-        if key.with_data:
-            one = next(one for one in self._data_passes(key.stage) if one.phase == key.phase)
-            return _run(one.runs, is_throttled=one.is_throttled)
+        if key.data_pass is not None:
+            one = self._data_passes(key.stage)[key.data_pass]
+            return _run(one.runs, is_throttled=one.is_throttled, prefetch_units=one.prefetch_units)
         context, work = self._work(key.stage)
         chunk = next(chunk for chunk in context.stage.chunks if chunk.index == key.chunk)
         if len(context.stage.chunks) > 1:
@@ -182,7 +189,7 @@ def _scaled(waits: tuple[PassCall, ...], share: float) -> tuple[PassCall, ...]:
     return tuple(replace(call, duration_s=share * call.duration_s) for call in waits)
 
 
-def _run(runs: tuple[Piece, ...], *, is_throttled: bool) -> _Inside:
-    program = pass_program(runs, is_throttled=is_throttled)
+def _run(runs: tuple[Piece, ...], *, is_throttled: bool, prefetch_units: int = 1) -> _Inside:
+    program = pass_program(runs, is_throttled=is_throttled, prefetch_units=prefetch_units)
     run = run_contended(program.tasks, program.contentions)
     return _Inside(spans=tuple(span for span in run.spans if span.duration_s > 0), duration_s=run.makespan_s)
