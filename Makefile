@@ -11,9 +11,14 @@ PYTEST_ARGS ?= -n auto
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
-demo:  ## plan Llama-3.1-70B on 64 H100 from a real config.json: layouts, memory, step time, dollars, the runner-up
-	@scripts/venv.sh run
+demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two processor cores, train it, and compare
+	@scripts/venv.sh train
 	@$(BIN)/shardwise plan $(DEMO_MODEL) $(DEMO_CLUSTER) --seq-len 8192 --global-batch-size 512 --tokens 1T
+	@echo; echo "== the loop closed on this machine: plan, train in two processes, predicted beside measured"; echo
+	@mkdir -p runs
+	@$(BIN)/shardwise plan examples/tiny-llama/config.json examples/two-cores.toml --seq-len 256 --global-batch-size 8 \
+	  --precision fp32 --no-compile --top 3 --out runs/demo-plan.json --force
+	@$(BIN)/shardwise train runs/demo-plan.json --device cpu --steps 20
 
 test:  ## the whole test suite
 	@scripts/venv.sh dev

@@ -98,3 +98,20 @@ def test_one_seed_trains_one_curve_and_another_seed_another(worlds, alone):
 
     other = worlds[1].run(run, replace(make_job(model=LLAMA), seed=1))[0]
     assert other.losses != pytest.approx(alone["llama"].losses, rel=RELATIVE)
+
+
+MIXED = {"bf16-mixed": 2e-3, "fp16-mixed": 5e-4}
+"""Relative difference from fp32 after ten steps: bf16 keeps 8 bits of a number, fp16 keeps 11."""
+
+
+@pytest.mark.parametrize("precision", MIXED)
+@pytest.mark.parametrize("layout", [{"dp_shard": 2}, {"dp_replicate": 2, "zero_stage": 0}, {"tp": 2}], ids=str)
+def test_mixed_precision_stays_near_fp32_whatever_the_layout(worlds, alone, precision, layout):
+    for result in worlds[2].run(run, make_job(layout=layout, precision=precision)):
+        assert result.losses == pytest.approx(alone["llama"].losses, rel=MIXED[precision])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd-momentum", "adafactor"])
+def test_other_optimizers_lower_the_loss(worlds, optimizer):
+    losses = worlds[2].run(run, make_job(layout={"dp_shard": 2}, optimizer=optimizer))[0].losses
+    assert losses[-1] < losses[0]

@@ -27,6 +27,7 @@ from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
 if TYPE_CHECKING:
     from shardwise.launch.lint import LintFinding
     from shardwise.launch.request import TrainRequest
+    from shardwise.launch.support import require_supported
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
     from shardwise.train.job import Job
@@ -116,6 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan = plan_from(arguments)
     require_native(plan)
+    require_supported(plan)
     require_valid(plan)
     if arguments.is_lint:
         return _print_lint(plan, arguments)

@@ -27,7 +27,7 @@ from shardwise.train.job import Job
 from shardwise.train.loss import LossSettings
 from shardwise.train.mesh import Mesh
 from shardwise.train.recompute import recompute_blocks
-from shardwise.train.stages import Chunk, chunks_of_rank
+from shardwise.train.stages import SPLIT_BACKWARD, Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
 from shardwise.train.units import Unit, units_of
 
@@ -73,7 +73,8 @@ def _weights_dtype(job: Job) -> torch.dtype:
 
 def _loss_settings(job: Job) -> LossSettings:
     chunks = job.tuning.num_loss_chunks or (job.recipe.loss_chunks if job.recipe.loss_chunks > 1 else None)
-    return LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile)
+    splits_backward = job.layout.pp > 1 and job.layout.schedule in SPLIT_BACKWARD
+    return LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile, is_plain=splits_backward)
 
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:

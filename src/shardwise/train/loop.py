@@ -1,5 +1,6 @@
 """The training loop."""
 
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +27,9 @@ from shardwise.train.optimizers import (
 )
 from shardwise.train.parameters import Trained, trained_parameters
 from shardwise.train.passes import Passes, make_passes
+from shardwise.train.scaling import LossScale
+
+GARBAGE_STEPS = 50
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,13 +59,15 @@ class Trainer:
     optimizer: Optimizer
     passes: Passes
     source: Feed
+    scale: LossScale
     progress: Progress = field(default_factory=Progress)
     is_stop_requested: Callable[[], bool] = lambda: False
     """Whether this rank was asked to stop after the step it is in."""
 
     def states(self) -> dict[str, Stateful]:
         """What a checkpoint holds."""
-        return {
+        scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
+        return scaling | {
             "model": ModelStates(self.trained),
             "optimizer": OptimizerStates(self.trained, self.optimizer),
             "data": self.source,
@@ -72,13 +78,14 @@ class Trainer:
         """One optimizer step."""
         batches = self.source.next_step()
         # Dividing by the tokens expected keeps gradients in range; the true divisor is known after the step's sums.
-        unit_ratio = 1.0 / self.job.tokens_per_step
+        unit_ratio = self.scale.ratio / self.job.tokens_per_step
         loss_sum, num_tokens = self.passes.run(batches, unit_ratio=unit_ratio)
         sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
-        scale_gradients(self.trained, sums.gradient_factor)
         rate = learning_rate(self.job.optimizer, step=self.progress.step, num_steps=self.job.num_steps)
         set_learning_rate(self.optimizer, rate)
-        self.optimizer.step()
+        if self.scale.accepts(sums.gradient_norm):
+            scale_gradients(self.trained, sums.gradient_factor)
+            self.optimizer.step()
         self._drop_gradients()
         self.progress.step += 1
         return sums
@@ -125,6 +132,7 @@ def make_trainer(job: Job, mesh: Mesh, *, device: torch.device, source: Feed) ->
         optimizer=make_optimizer(trained, job),
         passes=make_passes(built, job, mesh, device=device),
         source=source,
+        scale=LossScale.of(job.recipe.precision),
     )
 
 
@@ -141,11 +149,13 @@ def train(
     saved only when the loss that led to it is known to be a number.
     """
     job, clock = trainer.job, Clock(trainer.device)
+    collect_garbage_together(0)
     start = clock.now()
     waiting: Callable[[], tuple[StepRecord, bool]] | None = None
     is_stopping = False
     while trainer.progress.step < job.num_steps and not is_stopping:
         sums = trainer.step()
+        collect_garbage_together(trainer.progress.step)
         end = clock.now()
         ready = [waiting] if waiting is not None else []
         waiting = _record_later(trainer, sums, partial(clock.seconds, start, end))
@@ -159,6 +169,15 @@ def train(
         after_step(trainer.progress.step)
     if waiting is not None:
         on_step(waiting()[0])
+    gc.enable()
+
+
+def collect_garbage_together(step: int) -> None:
+    """Python looks for garbage every ``GARBAGE_STEPS``, when all ranks do: one that pauses alone holds up the others."""
+    if step == 0:
+        gc.disable()
+    if step % GARBAGE_STEPS == 0:
+        gc.collect(1)
 
 
 def _record_later(

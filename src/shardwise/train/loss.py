@@ -30,6 +30,9 @@ class LossSettings:
     num_chunks: int | None = None
     """``None``: as few as keep a piece of logits below ``LOGITS_BYTES``."""
     is_compiled: bool = False
+    is_plain: bool = False
+    """Whole logits and torch's own backward. Schedules that split the backward pass ask for it: before torch 2.13 they
+    cannot enter an autograd function of ours in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,9 @@ def summed_token_loss(
     if torch.is_autocast_enabled(hidden_TD.device.type):
         dtype = torch.get_autocast_dtype(hidden_TD.device.type)
         hidden_TD, weight_VD = hidden_TD.to(dtype), weight_VD.to(dtype)
+    if settings.is_plain and group is None:
+        logits_TV = torch.nn.functional.linear(hidden_TD, weight_VD).float()
+        return torch.nn.functional.cross_entropy(logits_TV, labels_T, reduction="sum", ignore_index=IGNORED_LABEL)
     chunks = settings.num_chunks or num_loss_chunks(
         num_tokens=hidden_TD.size(0), vocab_size=weight_VD.size(0), element_bytes=hidden_TD.element_size()
     )

@@ -37,10 +37,13 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
     if name in ("sgd", "sgd-momentum"):
         momentum = spec.beta_1_fraction if name == "sgd-momentum" else 0.0
         return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=momentum, foreach=True)
+    if name == "adafactor":
+        # One row and one column of second moments per matrix, of this rank's part of it.
+        return torch.optim.Adafactor(groups, lr=spec.learning_rate, foreach=True)
     raise RecipeError(
         f"the native runtime has no optimizer {name}",
         code="train-optimizer",
-        fix="set recipe.optimizer to adamw, adamw-8bit, sgd or sgd-momentum",
+        fix="set recipe.optimizer to adamw, adafactor, sgd or sgd-momentum",
     )
 
 

@@ -28,6 +28,8 @@ MULTI: dict[str, type[PipelineScheduleMulti]] = {
     "dualpipev": ScheduleDualPipeV,
 }
 V_SHAPED = ("zbv", "dualpipev")
+SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
+"""Schedules that run the backward pass for inputs and for weights apart."""
 Chunk = tuple[range, bool, bool]
 """Blocks, and whether the chunk holds the embedding and the head."""
 

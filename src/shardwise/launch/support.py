@@ -1,0 +1,63 @@
+"""What a plan may ask for that the native runtime does not carry out: refused before anything starts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwise.errors import PlanError
+from shardwise.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A field of a plan with values the runtime would have to ignore."""
+
+    what: str
+    is_asked: Callable[[Plan], bool]
+    fix: str
+
+
+GAPS = (
+    Gap(
+        what="offload of optimizer states alone, or to NVMe",
+        is_asked=lambda plan: plan.recipe.offload in ("optimizer", "nvme"),
+        fix="set offload to parameters or none",
+    ),
+    Gap(
+        what="offload of activations",
+        is_asked=lambda plan: plan.recipe.activation_offload,
+        fix="set activation_offload to false",
+    ),
+    Gap(what="fp8", is_asked=lambda plan: plan.recipe.precision == "fp8-mixed", fix="set precision to bf16-mixed"),
+    Gap(what="adapters", is_asked=lambda plan: plan.recipe.adapter != "none", fix="set adapter to none"),
+    Gap(
+        what="tensor parallelism inside experts",
+        is_asked=lambda plan: plan.layout.expert_tp > 1,
+        fix="set expert_tp to 1",
+    ),
+    Gap(
+        what="asynchronous tensor parallelism",
+        is_asked=lambda plan: plan.layout.async_tensor_parallel,
+        fix="set async_tensor_parallel to false",
+    ),
+    Gap(
+        what="tied embeddings in a pipeline",
+        is_asked=lambda plan: plan.layout.pp > 1 and plan.model.tie_word_embeddings,
+        fix="set pp to 1",
+    ),
+    Gap(
+        what="experts over tensor-parallel ranks without sequence parallelism",
+        is_asked=lambda plan: plan.layout.ep > 1 and plan.layout.tp > 1 and not plan.layout.sequence_parallel,
+        fix="set sequence_parallel to true",
+    ),
+)
+
+
+def require_supported(plan: Plan) -> None:
+    """Return when the runtime carries out every field of a plan.
+
+    Raises:
+        PlanError: it would have to ignore one.
+    """
+    for gap in GAPS:
+        if gap.is_asked(plan):
+            raise PlanError(f"the native runtime has no {gap.what}", code="train-not-supported", fix=gap.fix)

@@ -1,0 +1,48 @@
+"""A plan the runtime would have to ignore a part of is refused, with a fix that makes it one it carries out."""
+
+from dataclasses import replace
+
+import pytest
+
+from shapes import plan
+from shardwise.errors import PlanError
+from shardwise.families import read_model
+from shardwise.launch.support import GAPS, require_supported
+from shardwise.layout import Layout
+
+MODEL = read_model("llama-3.1-8b")
+
+
+def made(*, layout=None, **recipe):
+    return plan(MODEL, engine="native", layout=Layout(**(layout or {})), seq_len=4096, **recipe)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"offload": "optimizer", "layout": {"dp_shard": 2}},
+        {"activation_offload": True},
+        {"precision": "fp8-mixed"},
+        {"adapter": "lora"},
+        {"layout": {"tp": 2, "sequence_parallel": True, "async_tensor_parallel": True}},
+    ],
+    ids=str,
+)
+def test_what_would_be_ignored_is_refused(asked):
+    with pytest.raises(PlanError) as raised:
+        require_supported(made(**asked))
+    assert raised.value.code == "train-not-supported"
+
+
+def test_a_plain_plan_is_carried_out():
+    require_supported(made(layout={"dp_shard": 8}))
+
+
+def test_a_tied_table_in_a_pipeline_is_refused():
+    tied = made(layout={"pp": 2})
+    with pytest.raises(PlanError, match="tied embeddings"):
+        require_supported(replace(tied, model=replace(MODEL, tie_word_embeddings=True)))
+
+
+def test_every_gap_has_a_fix():
+    assert all(gap.fix.startswith("set ") for gap in GAPS)
