@@ -173,7 +173,7 @@ def train(
 
 
 def collect_garbage_together(step: int) -> None:
-    """Python looks for garbage every ``GARBAGE_STEPS``, when all ranks do: one that pauses alone holds up the others."""
+    """Look for garbage every ``GARBAGE_STEPS``, when all ranks do: one that pauses alone holds up the others."""
     if step == 0:
         gc.disable()
     if step % GARBAGE_STEPS == 0:
