@@ -27,7 +27,6 @@ from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
 if TYPE_CHECKING:
     from shardwise.launch.lint import LintFinding
     from shardwise.launch.request import TrainRequest
-    from shardwise.launch.support import require_supported
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
     from shardwise.train.job import Job
@@ -112,6 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
     from shardwise.launch.folder import make_run_folder
     from shardwise.launch.request import make_job, require_native
+    from shardwise.launch.support import require_supported
     from shardwise.predict import predict
     from shardwise.rules import require_valid
 
