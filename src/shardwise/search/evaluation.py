@@ -106,6 +106,11 @@ class Evaluator:
         """Rows predicted to fit so far."""
         return len(self._fitting)
 
+    @property
+    def num_families(self) -> int:
+        """Sets of degrees with a row predicted to fit so far."""
+        return len({found.family for found in self._fitting.values()})
+
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(

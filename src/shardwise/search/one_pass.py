@@ -31,6 +31,10 @@ WANTED: dict[Objective, Wanted] = {
 """What is estimated to the end: all that the prediction could still rank first, and the front of time and memory."""
 MADE_TO_FIT_RATIO = 1.02
 """How far above the fastest estimate the bound of a row may be for it to be worth making it fit."""
+SMALL_SPACE, SMALL_RATIO = 30_000, 1.5
+"""In a space of so few rows estimates cost little, and more of them are needed to show different layouts."""
+TOP_UPS = 3
+"""Rounds of predicting one more variant of further degrees, until there are as many layouts as are shown."""
 OTHER_END = 4
 """Rows along the front of time and memory that are predicted besides the fastest."""
 MOVED = 2
@@ -119,7 +123,7 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective) -> Found:
     evaluator = Evaluator(found.pool.rows, question=question)
     if len(found.pool):
         order = _Order(pool=found.pool, step_s=found.step_s, question=question)
-        _predict_promising(evaluator, order, limit=bounds.max_predictions, objective=objective)
+        _predict_promising(evaluator, order, bounds=bounds, objective=objective)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
@@ -172,6 +176,8 @@ def estimate_space(
     fits = every.needed_bytes <= capacity_bytes
     own, too_big = every.take(fits), every.take(~fits)
     first = Refinement(estimate, own.rows, own.num_microbatches)
+    if len(rows) <= SMALL_SPACE and wanted is None:
+        limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
     first.run(limits, needed_bytes=own.needed_bytes)
     known = first.estimated()
     is_content = objective == "memory" and len(known.step_s) > 0
@@ -285,8 +291,9 @@ class _Order:
         return len(np.unique(group_rows([self.pool.rows.column(name) for name in FAMILY])[0]))
 
 
-def _predict_promising(evaluator: Evaluator, order: _Order, *, limit: int, objective: Objective) -> None:
+def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBounds, objective: Objective) -> None:
     """Scouts of every kind, then what the objective asks for, then the front of time and memory."""
+    limit = bounds.max_predictions
     per_family = max(MIN_PER_FAMILY, limit // order.num_families)
     if objective == "memory":
         evaluator.walk(order.smallest(), max_fitting=limit, max_per_family=per_family)
@@ -298,6 +305,10 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, limit: int, objec
     evaluator.scout(own[order.step_s[own] <= SCOUTED_RATIO * order.step_s[own].min()], per_kind=SCOUTS)
     rest = max(MIN_PER_FAMILY, limit - evaluator.num_fitting)
     corrected = order.by_time(evaluator.corrected(order.step_s))
-    evaluator.walk(corrected[np.isin(corrected, own)], max_fitting=rest, max_per_family=per_family)
+    corrected = corrected[np.isin(corrected, own)]
+    evaluator.walk(corrected, max_fitting=rest, max_per_family=per_family)
+    for _ in range(TOP_UPS):
+        missing = min(bounds.max_plans, limit) - evaluator.num_families
+        evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.walk(fast[moves], max_fitting=MOVED, max_per_family=per_family)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)
