@@ -120,7 +120,7 @@ def _reshards(unit: Unit, job: Job) -> bool | int:
         or layout.zero_stage < 3
         or layout.pp > 1
         or not layout.reshard_after_forward
-        or not unit.is_block
+        or (not unit.is_block and (tuning.is_embedding_kept or not unit.is_embedding))
         or (unit.is_last_block and tuning.is_last_unit_kept)
     )
     return False if keeps else layout.reshard_size or True

@@ -70,8 +70,8 @@ class Tuning:
     """Pieces of the loss; ``None`` lets the runtime keep one piece of logits below ``LOGITS_BYTES``."""
     is_last_unit_kept: bool = True
     """The last block is not freed after forward: backward would gather it again at once."""
-    counts_collectives: bool = False
-    profiles: bool = False
+    is_embedding_kept: bool = False
+    """The gathered token table stays from forward to backward instead of being gathered again at the very end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from shardwise.train.exchange import all_reduced
 IGNORED_LABEL = -100
 """A position that counts neither in the loss nor in its divisor."""
 
-LOGITS_BYTES = 512 * 1024 * 1024
+LOGITS_BYTES = 1024 * 1024 * 1024
 """The largest piece of logits the runtime makes by itself: large enough that its products run at full speed."""
 
 
@@ -73,7 +73,7 @@ def num_loss_chunks(*, num_tokens: int, vocab_size: int, element_bytes: int) -> 
     """Pieces that keep one piece of logits below ``LOGITS_BYTES``.
 
     >>> num_loss_chunks(num_tokens=8192, vocab_size=128256, element_bytes=2)
-    4
+    2
     """
     return max(1, -(-num_tokens * vocab_size * element_bytes // LOGITS_BYTES))
 

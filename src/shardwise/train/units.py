@@ -18,6 +18,7 @@ class Unit:
     module: nn.Module
     is_block: bool
     is_last_block: bool = False
+    is_embedding: bool = False
 
 
 def units_of(model: Decoder | TransformersDecoder) -> Iterator[Unit]:
@@ -30,7 +31,7 @@ def units_of(model: Decoder | TransformersDecoder) -> Iterator[Unit]:
     body = model.model
     is_tied = model.config.tie_word_embeddings
     if body.embed_tokens is not None and not is_tied:
-        yield Unit(name="model.embed_tokens", module=body.embed_tokens, is_block=False)
+        yield Unit(name="model.embed_tokens", module=body.embed_tokens, is_block=False, is_embedding=True)
     last = len(body.layers) - 1
     for position, (index, block) in enumerate(body.layers.items()):
         yield Unit(
