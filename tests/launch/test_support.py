@@ -21,7 +21,6 @@ def made(*, layout=None, **recipe):
     "asked",
     [
         {"offload": "optimizer", "layout": {"dp_shard": 2}},
-        {"activation_offload": True},
         {"precision": "fp8-mixed"},
         {"adapter": "lora"},
         {"layout": {"tp": 2, "sequence_parallel": True, "async_tensor_parallel": True}},

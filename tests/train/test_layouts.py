@@ -83,6 +83,7 @@ def test_a_layout_trains_the_experts_one_process_trains(worlds, alone, name):
         {"recompute": "full", "recompute_layers": 1},
         {"recompute": "selective"},
         {"offload": "parameters"},
+        {"activation_offload": True},
         {"loss_chunks": 3},
         {"micro_batch_size": 2},
     ],

@@ -22,11 +22,6 @@ GAPS = (
         is_asked=lambda plan: plan.recipe.offload in ("optimizer", "nvme"),
         fix="set offload to parameters or none",
     ),
-    Gap(
-        what="offload of activations",
-        is_asked=lambda plan: plan.recipe.activation_offload,
-        fix="set activation_offload to false",
-    ),
     Gap(what="fp8", is_asked=lambda plan: plan.recipe.precision == "fp8-mixed", fix="set precision to bf16-mixed"),
     Gap(what="adapters", is_asked=lambda plan: plan.recipe.adapter != "none", fix="set adapter to none"),
     Gap(

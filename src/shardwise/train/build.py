@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import is_replicated, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import Block
@@ -113,6 +114,8 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) ->
     recompute_blocks(blocks, job.recipe)
     if job.recipe.compile:
         compile_blocks(blocks)
+    if job.recipe.activation_offload:
+        offload_activations(blocks)
     if needs_ddp(job):
         for _ in _filled(decoder, job, device):
             pass
