@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv right for one purpose and does nothing when it already is.
-#   scripts/venv.sh run   what planning needs: no torch, no test tools
-#   scripts/venv.sh dev   the same plus tests, linter and type checker
+#   scripts/venv.sh run     what planning needs: no torch, no test tools
+#   scripts/venv.sh train   the same plus PyTorch for processors (constraints/cpu.txt) and transformers
+#   scripts/venv.sh dev     the same plus tests, linter and type checker
 # PYTHON chooses the interpreter; otherwise the first Python 3.11 or newer on PATH is taken.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,8 +10,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 purpose="${1:-run}"
 case "$purpose" in
   run) target="." ;;
+  train) target=".[train]" ;;
   dev) target=".[dev]" ;;
-  *) echo "scripts/venv.sh: unknown purpose '$purpose'; say run or dev" >&2; exit 2 ;;
+  *) echo "scripts/venv.sh: unknown purpose '$purpose'; say run, train or dev" >&2; exit 2 ;;
 esac
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -34,7 +36,7 @@ wanted="$(fingerprint)"
 is_current() { [ -f ".venv/.stamp-$1" ] && [ "$(cat ".venv/.stamp-$1")" = "$wanted" ]; }
 
 if is_new_enough .venv/bin/python && is_at_home; then
-  if is_current "$purpose" || is_current dev; then exit 0; fi
+  if is_current "$purpose" || is_current dev || { [ "$purpose" = run ] && is_current train; }; then exit 0; fi
 else
   python="$(find_python)"
   echo "Creating .venv with $("$python" --version)"
