@@ -131,3 +131,29 @@ def test_equal_questions_are_answered_with_equal_bytes(capsys):
     assert first["space"].pop("wall_s") > 0
     second["space"].pop("wall_s")
     assert first == second
+
+
+def test_half_open_bounds_and_the_most_gpus_bind(capsys):
+    words = ["plan", "llama-3.1-8b", "32xh100-sxm", "--seq-len", "4096", "--global-batch-size", "64", "--top", "3"]
+    for ranked in answer([*words, "--max-gpus", "20", "--dp-shard", "..4", "--tp", "2.."], capsys)["plans"]:
+        layout = ranked["plan"]["layout"]
+        assert layout["dp_replicate"] * layout["dp_shard"] * layout["tp"] * layout["cp"] * layout["pp"] == 16
+        assert layout["dp_shard"] <= 4
+        assert layout["tp"] >= 2
+
+
+def test_precisions_that_may_be_used_are_searched_and_one_alone_is_the_recipes(capsys):
+    """The dense fp8 peak of H100 is twice that of bf16, so fp8 wins where both may be used."""
+    both = answer([*QUESTION, "--precision", "bf16-mixed,fp8-mixed", "--top", "2"], capsys)
+    assert both["plans"][0]["plan"]["recipe"]["precision"] == "fp8-mixed"
+    alone = answer([*QUESTION, "--precision", "bf16", "--top", "2"], capsys)
+    assert {ranked["plan"]["recipe"]["precision"] for ranked in alone["plans"]} == {"bf16"}
+
+
+def test_a_batch_in_tokens_is_rounded_openly(capsys):
+    words = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--top", "1", "--global-batch-tokens"]
+    written = answer([*words, "1M"], capsys)
+    assert written["plans"][0]["plan"]["recipe"]["global_batch_size"] == 248
+    assert any("1,000,000 tokens of sequences of 4,096, rounded" in sentence for sentence in written["assumptions"])
+    assert main([*words, "1M", "--global-batch-size", "8"]) == 2
+    assert "exclude each other" in capsys.readouterr().err

@@ -1,7 +1,10 @@
 """Clusters changed as hypotheses keep what the user said about them."""
 
+import pytest
+
 from shardwise.catalog import load_gpu, read_cluster
-from shardwise.search.clusters import with_fewer_gpus_per_node, with_gpu, with_host_memory, with_num_nodes
+from shardwise.errors import ClusterError
+from shardwise.search.clusters import at_most, with_fewer_gpus_per_node, with_gpu, with_host_memory, with_num_nodes
 from shardwise.units import GIB
 
 SMALL_HOST = {"node": "dgx-h100", "num_nodes": 1, "host_memory_gib": 64}
@@ -15,3 +18,17 @@ def test_other_gpus_keep_the_hosts_a_user_described():
     assert with_host_memory(cluster, 192).node.host_memory_bytes == 192 * GIB
     spread = with_fewer_gpus_per_node(cluster, 2)
     assert (spread.node.gpus_per_node, spread.num_nodes, spread.node.host_memory_bytes) == (4, 2, 64 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "max_gpus", "used"),
+    [("64xh100-sxm", 40, 40), ("64xh100-sxm", 45, 40), ("64xh100-sxm", None, 64), ("8xh100-sxm", 3, 3), ("2xt4", 9, 2)],
+)
+def test_at_most_so_many_gpus_are_whole_nodes_or_part_of_one(text, max_gpus, used):
+    assert at_most(read_cluster(text), max_gpus).num_gpus == used
+
+
+def test_a_server_that_is_sold_whole_is_not_divided():
+    with pytest.raises(ClusterError, match="less than one node of 8") as refusal:
+        at_most(read_cluster("2xdgx-h100"), 4)
+    assert "4xh100-sxm" in refusal.value.fix

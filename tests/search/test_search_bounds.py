@@ -8,7 +8,14 @@ from shardwise.search import parse_range
 
 @pytest.mark.parametrize(
     ("text", "allowed", "denied"),
-    [("8", (8,), (7, 9)), ("1..8", (1, 3, 8), (9,)), ("2-4", (2, 4), (1, 5)), ("1,2,16", (1, 2, 16), (4, 8))],
+    [
+        ("8", (8,), (7, 9)),
+        ("1..8", (1, 3, 8), (9,)),
+        ("2-4", (2, 4), (1, 5)),
+        ("1,2,16", (1, 2, 16), (4, 8)),
+        ("..4", (1, 4), (5,)),
+        ("4..", (4, 4096), (3,)),
+    ],
 )
 def test_a_range_is_a_degree_an_interval_or_a_list(text, allowed, denied):
     limit = parse_range(text, axis="tp")
@@ -21,7 +28,7 @@ def test_a_single_value_is_pinned():
     assert parse_range("1..4", axis="pp").pinned is None
 
 
-@pytest.mark.parametrize("text", ["", "0", "8..2", "-1", "two", "1..", "1;2", "999999999999"])
+@pytest.mark.parametrize("text", ["", "0", "8..2", "-1", "two", "..", "1;2", "999999999999"])
 def test_anything_else_names_the_axis_and_shows_how_to_write_it(text):
     with pytest.raises(LayoutError) as refusal:
         parse_range(text, axis="pp")

@@ -124,8 +124,13 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=get_args(EngineName), help="who implements the step (default: native)")
 
 
-def add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    """What a step consists of: every field of Recipe but the three that a search may vary."""
+def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: bool = False) -> None:
+    """What a step consists of: every field of Recipe but the three that a search may vary.
+
+    Args:
+        parser: of the command.
+        has_many_precisions: whether ``--precision`` is a list of those that may be used, read as ``bound_precision``.
+    """
     recipe = parser.add_argument_group("recipe")
     recipe.add_argument(
         "--seq-len",
@@ -134,7 +139,16 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         help="tokens per sequence (default: 8192, or a table of positions' fewer)",
     )
     recipe.add_argument("--global-batch-size", type=whole_number, metavar="N", help="sequences per optimizer step")
-    recipe.add_argument("--precision", choices=get_args(Precision), help="number formats (default: bf16-mixed)")
+    if has_many_precisions:
+        recipe.add_argument(
+            "--precision",
+            dest="bound_precision",
+            metavar="LIST",
+            type=list_of(*get_args(Precision)),
+            help=f"number formats that may be used, out of {','.join(get_args(Precision))} (default: bf16-mixed)",
+        )
+    else:
+        recipe.add_argument("--precision", choices=get_args(Precision), help="number formats (default: bf16-mixed)")
     recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")
     recipe.add_argument("--attention", choices=get_args(Attention), help="attention kernel (default: flash)")
     recipe.add_argument(

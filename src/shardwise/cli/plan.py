@@ -1,8 +1,8 @@
 """Rank the layouts of a model on a cluster, and say why each of the others lost.
 
-Every layout that breaks no rule and may fit is a candidate. An axis is pinned or bounded with --tp 8, --pp 1..8 or
---tp 1,2,4; what is not bounded is searched. When nothing fits, the closest plan is shown with the changes that would
-make it fit, and the exit code is 3.
+Every layout that breaks no rule and may fit is a candidate. An axis is pinned or bounded with --tp 8, --pp 1..8,
+--dp-shard ..64 or --tp 1,2,4; what is not bounded is searched. When nothing fits, the closest plan is shown
+with the changes that would make it fit, and the exit code is 3.
 """
 
 import argparse
@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import (
     add_engine_option,
     add_json_option,
     add_plan_source,
     add_recipe_options,
+    count,
     list_of,
     positive_number,
 )
@@ -68,11 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file, YAML when it ends in .yaml"
     )
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
-    add_recipe_options(parser)
+    add_recipe_options(parser, has_many_precisions=True)
+    parser.add_argument(
+        "--global-batch-tokens",
+        type=count,
+        metavar="N",
+        help="tokens per optimizer step, such as 4M (said how rounded)",
+    )
     bounds = parser.add_argument_group("bounds of the search")
+    bounds.add_argument(
+        "--max-gpus", dest="bound_max_gpus", type=positive_number, metavar="N", help="use at most N GPUs, whole nodes"
+    )
     for axis, meaning in RANGES.items():
         option = f"--{axis.replace('_', '-')}"
-        bounds.add_argument(option, dest=f"bound_{axis}", metavar="N", help=f"{meaning}: 8, 1..8 or 1,2,4")
+        bounds.add_argument(option, dest=f"bound_{axis}", metavar="N", help=f"{meaning}: 8, 1..8, ..8 or 1,2,4")
     for field, names in NAMES.items():
         option = f"--{field.replace('_', '-')}"
         bounds.add_argument(
@@ -99,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out is not None:
         _require_file(arguments.out, is_forced=arguments.is_forced)
-    question = plan_from(arguments)
+    question = _question(arguments)
     with waiting("searching layouts"):
         result = search(
             model=question.model,
@@ -122,6 +132,30 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_line(search_text(result, style=stdout_style(), has_clock=sys.stdout.isatty()))
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
+
+
+def _question(arguments: argparse.Namespace) -> "Plan":
+    """The plan whose layout is asked for: the first precision of the list its own, its batch in sequences."""
+    from shardwise.search import at_most, rounded_batch
+
+    precisions, tokens = arguments.bound_precision, arguments.global_batch_tokens
+    given = argparse.Namespace(**vars(arguments), precision=precisions[0]) if precisions else arguments
+    question = plan_from(given)
+    if tokens is None:
+        return question
+    if arguments.global_batch_size is not None:
+        raise UsageError(
+            "--global-batch-size and --global-batch-tokens exclude each other",
+            code="cli-usage",
+            fix="leave out one of them",
+        )
+    num_gpus = at_most(question.cluster, arguments.bound_max_gpus).num_gpus
+    batch = rounded_batch(tokens=tokens, seq_len=question.recipe.seq_len, num_gpus=num_gpus)
+    return replace(
+        question,
+        recipe=replace(question.recipe, global_batch_size=batch.num_sequences),
+        assumptions=(*question.assumptions, batch.sentence),
+    )
 
 
 def _require_file(path: Path, *, is_forced: bool) -> None:
@@ -178,5 +212,7 @@ def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
         offload=arguments.bound_offload,
         sequence_parallel=arguments.bound_sequence_parallel,
         reshard_after_forward=arguments.bound_reshard_after_forward,
+        precision=arguments.bound_precision if len(arguments.bound_precision or ()) > 1 else None,
+        max_gpus=arguments.bound_max_gpus,
         max_plans=arguments.top,
     )

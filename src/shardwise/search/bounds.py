@@ -1,4 +1,4 @@
-"""What the user pins or bounds in a search, and how ``--tp 8`` and ``--pp 1..8`` are read."""
+"""What the user pins or bounds in a search, and how ``--tp 8``, ``--pp 1..8`` and ``--dp-shard ..64`` are read."""
 
 import re
 from dataclasses import dataclass
@@ -54,6 +54,8 @@ class SearchBounds:
     """Whether saved activations move to the host; ``None`` leaves it free, or on when the recipe turns it on."""
     precision: tuple[Precision, ...] | None = None
     """Number formats that may be used; ``None`` for the recipe's own."""
+    max_gpus: int | None = None
+    """The most GPUs that may be used: as many whole nodes of the cluster as hold no more."""
     max_plans: int = 10
     """Ranked plans in the answer."""
     max_predictions: int = 14
@@ -61,17 +63,19 @@ class SearchBounds:
 
 
 def parse_range(text: str, *, axis: str) -> IntRange:
-    """The allowed values written as ``8``, ``1..8`` or ``1,2,4``.
+    """The allowed values written as ``8``, ``1..8``, ``..8``, ``2..`` or ``1,2,4``.
 
     >>> parse_range("1..8", axis="pp").allows(4)
     True
     >>> parse_range("1,2,4", axis="tp").allows(3)
     False
+    >>> parse_range("..64", axis="dp_shard").allows(64), parse_range("2..", axis="pp").allows(1)
+    (True, False)
     """
     compact = text.replace(" ", "")
-    interval = re.fullmatch(r"(\d{1,8})(?:\.\.|-)(\d{1,8})", compact)
-    if interval:
-        low, high = int(interval.group(1)), int(interval.group(2))
+    interval = re.fullmatch(r"(\d{1,8})?\.\.(\d{1,8})?", compact) or re.fullmatch(r"(\d{1,8})-(\d{1,8})", compact)
+    if interval and (interval.group(1) or interval.group(2)):
+        low, high = int(interval.group(1) or 1), int(interval.group(2) or MAX_DEGREE)
         if 1 <= low <= high <= MAX_DEGREE:
             return IntRange(low=low, high=high)
     elif re.fullmatch(r"\d{1,8}(,\d{1,8})*", compact):
@@ -81,5 +85,5 @@ def parse_range(text: str, *, axis: str) -> IntRange:
     raise LayoutError(
         f"{axis}={text[:40]!r} is not a degree, an interval or a list of degrees",
         code="search-bounds",
-        fix=f"write {axis} as 8, as 1..8 or as 1,2,4",
+        fix=f"write {axis} as 8, as 1..8, as ..8, as 2.. or as 1,2,4",
     )

@@ -1,4 +1,4 @@
-"""The same cluster with more nodes or with bigger GPUs, as hypotheses that a search can be run on."""
+"""The same cluster with more or fewer nodes or with bigger GPUs, as hypotheses that a search can be run on."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ from shardwise.cluster import Cluster, Gpu
 from shardwise.errors import ClusterError
 from shardwise.units import GIB
 
-__all__ = ["bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "with_host_memory", "with_num_nodes"]
+__all__ = ["at_most", "bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "with_host_memory", "with_num_nodes"]
 
 BIGGER_RATIO = 1.15
 """A GPU has to hold this many times the memory to be worth naming."""
@@ -31,6 +31,28 @@ def with_num_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
     if "num_nodes" not in described:
         return replace(cluster, num_nodes=num_nodes)
     return read_cluster({**described, "num_nodes": num_nodes})
+
+
+def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
+    """The cluster itself, or the whole nodes of it that hold at most ``max_gpus``.
+
+    Raises:
+        ClusterError: one node holds more, and it is a server that is not sold in parts.
+    """
+    if max_gpus is None or cluster.num_gpus <= max_gpus:
+        return cluster
+    per_node = cluster.node.gpus_per_node
+    if max_gpus >= per_node:
+        return with_num_nodes(cluster, max_gpus // per_node)
+    described = _described(cluster)
+    fewer = _read({**described, "gpus_per_node": max_gpus, "num_nodes": 1}) if "gpu" in described else None
+    if fewer is None or max_gpus < 1:
+        raise ClusterError(
+            f"at most {max_gpus} GPUs are less than one node of {per_node}",
+            code="search-bounds",
+            fix=f"allow {per_node}, or name the cluster by its GPUs, such as {max(1, max_gpus)}x{cluster.gpu.id}",
+        )
+    return fewer
 
 
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:

@@ -13,7 +13,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules import RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.closest import closest_plan
-from shardwise.search.clusters import with_num_nodes
+from shardwise.search.clusters import at_most, with_num_nodes
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import pareto_front, rank
@@ -45,8 +45,10 @@ def search(
         objective: what to make small.
     """
     started_s = time.perf_counter()
-    limits = bounds or SearchBounds()
-    question = question_of(model=model, cluster=cluster, recipe=recipe, engine=engine)
+    asked = bounds or SearchBounds()
+    limits = replace(asked, max_gpus=None)
+    used = at_most(cluster, asked.max_gpus)
+    question = question_of(model=model, cluster=used, recipe=recipe, engine=engine)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
     found = find(question, limits, objective=objective)
@@ -55,7 +57,7 @@ def search(
     closest = None if plans else closest_plan(question, limits, found)
     return SearchResult(
         objective=objective,
-        bounds=limits,
+        bounds=asked,
         space=replace(found.space, wall_s=time.perf_counter() - started_s),
         plans=plans,
         pareto=_pareto(fitting, plans, objective),
