@@ -139,16 +139,7 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
         help="tokens per sequence (default: 8192, or a table of positions' fewer)",
     )
     recipe.add_argument("--global-batch-size", type=whole_number, metavar="N", help="sequences per optimizer step")
-    if has_many_precisions:
-        recipe.add_argument(
-            "--precision",
-            dest="bound_precision",
-            metavar="LIST",
-            type=list_of(*get_args(Precision)),
-            help=f"number formats that may be used, out of {','.join(get_args(Precision))} (default: bf16-mixed)",
-        )
-    else:
-        recipe.add_argument("--precision", choices=get_args(Precision), help="number formats (default: bf16-mixed)")
+    _add_precision_option(recipe, is_list=has_many_precisions)
     recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")
     recipe.add_argument("--attention", choices=get_args(Attention), help="attention kernel (default: flash)")
     recipe.add_argument(
@@ -191,6 +182,20 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
         "--convention",
         choices=get_args(Convention),
         help="'seed' counts the textbook 2+2+8 bytes per parameter (default: engine)",
+    )
+
+
+def _add_precision_option(recipe: argparse._ArgumentGroup, *, is_list: bool) -> None:
+    names = get_args(Precision)
+    if not is_list:
+        recipe.add_argument("--precision", choices=names, help="number formats (default: bf16-mixed)")
+        return
+    recipe.add_argument(
+        "--precision",
+        dest="bound_precision",
+        metavar="LIST",
+        type=list_of(*names),
+        help=f"number formats that may be used, out of {','.join(names)} (default: bf16-mixed)",
     )
 
 
