@@ -20,7 +20,7 @@ from shardwise.search import rounded_batch
 )
 def test_sequences_are_shared_by_as_many_gpus_as_five_per_cent_allow(tokens, seq_len, num_gpus, sequences, divisor):
     batch = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus)
-    assert (batch.num_sequences, batch.divisor) == (sequences, divisor)
+    assert (batch.num_sequences, batch.num_sharing_gpus) == (sequences, divisor)
 
 
 def test_the_rounding_is_said():
@@ -36,8 +36,8 @@ def test_a_batch_is_never_moved_by_more_than_five_per_cent_or_half_a_sequence(to
     batch = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus)
     moved_tokens = abs(batch.num_sequences * seq_len - tokens)
     assert moved_tokens <= max(0.05 * tokens, seq_len / 2) * (1 + 1e-9)
-    assert batch.num_sequences % batch.divisor == 0
-    assert num_gpus % batch.divisor == 0
+    assert batch.num_sequences % batch.num_sharing_gpus == 0
+    assert num_gpus % batch.num_sharing_gpus == 0
 
 
 def test_fewer_tokens_than_a_sequence_are_refused():

@@ -16,8 +16,8 @@ class TokenBatch:
     """What became of a batch given in tokens."""
 
     num_sequences: int
-    divisor: int
-    """Divisor of the GPUs that the sequences are a multiple of."""
+    num_sharing_gpus: int
+    """The largest divisor of the GPUs that divides them."""
     sentence: str
     """What was asked, what is used instead and how far it lies from it."""
 
@@ -46,7 +46,7 @@ def rounded_batch(*, tokens: float, seq_len: int, num_gpus: int) -> TokenBatch:
     divisors = [number for number in range(num_gpus, 0, -1) if num_gpus % number == 0]
     divisor = next((number for number in divisors if _moved_fraction(exact, number) <= MAX_ROUNDING_FRACTION), 1)
     size = _nearest(exact, divisor)
-    return TokenBatch(num_sequences=size, divisor=divisor, sentence=_sentence(tokens, seq_len, size, divisor))
+    return TokenBatch(num_sequences=size, num_sharing_gpus=divisor, sentence=_sentence(tokens, seq_len, size, divisor))
 
 
 def _nearest(exact: float, divisor: int) -> int:
