@@ -144,6 +144,10 @@ PURE_FIELDS = {
     "OptimizerMoments.moments",  # how many
     "Part.trained",  # elements
     "Quantity.value",  # its unit is the field beside it
+    "ReconciledRow.high_amount",  # in the unit beside it
+    "ReconciledRow.low_amount",
+    "ReconciledRow.measured_amount",
+    "ReconciledRow.predicted_amount",
     "RankedPlan.objective_value",  # in the unit of the objective
     "RankedPlan.ratio_to_best",
     "Rank.number",
@@ -155,6 +159,7 @@ PURE_FIELDS = {
     "StageProgram.loss_sum",  # in nats
     "StepParts.critical",  # an index
     "Mark.thread",  # the number of a thread
+    "LoggedStep.step",  # counted by the trainer
     "RankProfile.rank",  # which of the job
     "RankTrace.rank",
     "RankTrace.world_size",  # how many ranks

@@ -54,6 +54,7 @@ COMMANDS = (
     CommandEntry(name="train", summary="the plan for real, on PyTorch: predicted beside measured"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="profile", summary="where a measured step went, from profiler traces, and what would help"),
+    CommandEntry(name="reconcile", summary="a run, or another trainer's log, beside its prediction"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),
     CommandEntry(name="tokenize", summary="text, JSON Lines or Parquet to tokens on disk, for training"),
 )

@@ -1,0 +1,135 @@
+"""The totals of a measured run, from a run folder of ours or from the log of another trainer."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from shardwise.errors import TraceError
+from shardwise.measure.trainer_logs import LoggedStep, TrainerLog, read_trainer_log
+from shardwise.plan import Plan
+from shardwise.units import Bytes, Seconds
+
+MEASUREMENT_FILE = "measurement.json"
+WARM_UP_STEPS = 3
+"""The first steps compile, allocate and connect; medians leave them out when as many remain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTotals:
+    """What was measured; ``None`` where nothing says it."""
+
+    trainer: str
+    num_steps: int
+    """Steps behind the median."""
+    step_s: Seconds | None
+    peak_allocated_bytes: Bytes | None
+    peak_reserved_bytes: Bytes | None
+    device_used_bytes: Bytes | None
+    component_bytes: tuple[tuple[str, Bytes], ...] = ()
+    """By the ledger's names, where the run says them."""
+    notes: tuple[str, ...] = ()
+
+
+def measured_totals(path: Path, plan: Plan) -> MeasuredTotals:
+    """The totals of a run folder, a measurement file or a log.
+
+    Args:
+        plan: what was run; it turns rates into seconds a step.
+
+    Raises:
+        TraceError: nothing there is a measurement or a log that is known.
+    """
+    file = path / MEASUREMENT_FILE if path.is_dir() else path
+    if file.name == MEASUREMENT_FILE and file.exists():
+        return _of_measurement(file)
+    if path.is_dir():
+        raise TraceError(
+            f"the folder '{path}' holds no {MEASUREMENT_FILE}: the run did not end, or is no run of ours",
+            code="reconcile-no-measurement",
+            fix="name its metrics.jsonl, or the log of the trainer that ran it",
+        )
+    return totals_of_log(read_trainer_log(file), plan)
+
+
+def totals_of_log(log: TrainerLog, plan: Plan) -> MeasuredTotals:
+    """The medians of a log; a batch or size that is not the plan's is noted."""
+    times = [seconds for step in log.steps if (seconds := _step_s(step, log, plan)) is not None]
+    steady = times[WARM_UP_STEPS:] if len(times) >= 2 * WARM_UP_STEPS else times
+    return MeasuredTotals(
+        trainer=log.trainer,
+        num_steps=len(steady),
+        step_s=median(steady) if steady else None,
+        peak_allocated_bytes=_largest(step.max_allocated_bytes for step in log.steps),
+        peak_reserved_bytes=_largest(step.max_reserved_bytes for step in log.steps),
+        device_used_bytes=_largest(step.device_used_bytes for step in log.steps),
+        notes=tuple(_contradictions(log, plan)),
+    )
+
+
+def _step_s(step: LoggedStep, log: TrainerLog, plan: Plan) -> Seconds | None:
+    if step.step_s is not None:
+        return step.step_s
+    if step.tokens_per_s_per_gpu:
+        return plan.tokens_per_step / (step.tokens_per_s_per_gpu * plan.layout.world_size)
+    if step.samples_per_s:
+        return (log.global_batch_size or plan.global_batch_size) / step.samples_per_s
+    return None
+
+
+def _contradictions(log: TrainerLog, plan: Plan) -> list[str]:
+    """Where the log says that something else was run."""
+    said = {
+        "global_batch_size": (log.global_batch_size, plan.global_batch_size),
+        "micro_batch_size": (log.micro_batch_size, plan.recipe.micro_batch_size),
+        "seq_len": (log.seq_len, plan.recipe.seq_len),
+        "GPUs": (log.num_gpus, plan.layout.world_size),
+    }
+    return [
+        f"the log says {name}={logged}, the plan {planned}: errors below compare different runs"
+        for name, (logged, planned) in said.items()
+        if logged is not None and logged != planned
+    ]
+
+
+def _of_measurement(file: Path) -> MeasuredTotals:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise TraceError(
+            f"'{file}' cannot be read: {error}",
+            code="reconcile-no-measurement",
+            fix="give the run folder of a run that ended",
+        ) from None
+    memory, time = _part(found, "memory"), _part(found, "time")
+    components = _part(memory, "components_bytes")
+    return MeasuredTotals(
+        trainer="shardwise",
+        num_steps=int(_number(time, "num_steps_measured") or 0),
+        step_s=_number(time, "step_s"),
+        peak_allocated_bytes=_whole(memory, "peak_allocated_bytes"),
+        peak_reserved_bytes=_whole(memory, "peak_reserved_bytes"),
+        device_used_bytes=_whole(memory, "device_used_bytes"),
+        component_bytes=tuple((name, round(value)) for name in components if (value := _number(components, name))),
+    )
+
+
+def _part(mapping: object, name: str) -> Mapping[str, object]:
+    part = mapping.get(name) if isinstance(mapping, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _number(mapping: Mapping[str, object], name: str) -> float | None:
+    value = mapping.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(mapping: Mapping[str, object], name: str) -> int | None:
+    value = _number(mapping, name)
+    return None if value is None else round(value)
+
+
+def _largest(values: object) -> int | None:
+    known = [value for value in values if value]  # type: ignore[attr-defined]
+    return max(known) if known else None

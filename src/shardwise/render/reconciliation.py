@@ -1,0 +1,78 @@
+"""A reconciliation as text and as ``shardwise.reconciliation/1``."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.reconcile.totals import ReconciledRow, Reconciliation
+from shardwise.render.names import cluster_text, layout_text, model_text
+from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.render.text_validation import signed_percent
+from shardwise.units import format_gib, format_seconds
+
+RECONCILIATION_SCHEMA = "shardwise.reconciliation/1"
+BAND_WORDS = {None: "-", True: "inside", False: "outside"}
+
+
+def reconciliation_text(found: Reconciliation, *, style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise reconcile`` prints."""
+    return page_text(_parts(found), style=style)
+
+
+def _parts(found: Reconciliation) -> Iterator[RenderableType]:
+    header = Table.grid(padding=(0, 2))
+    header.add_row("model", model_text(found.plan.model))
+    header.add_row("cluster", cluster_text(found.plan.cluster))
+    header.add_row("layout", layout_text(found.plan.layout))
+    header.add_row("measured by", f"{found.measured.trainer}, {found.measured.num_steps} steps")
+    yield header
+    yield Text()
+    table = plain_table(title="Predicted beside measured")
+    table.add_column("quantity")
+    for heading in ("predicted", "measured", "error", "band"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in found.rows:
+        table.add_row(
+            row.quantity,
+            _amount(row, row.predicted_amount),
+            _amount(row, row.measured_amount),
+            signed_percent(row.signed_error_fraction),
+            BAND_WORDS[row.is_in_band],
+        )
+    yield table
+    yield Text()
+    yield Text("Errors are predicted over measured minus one: negative is too little.")
+    if found.step_time_ratio is not None:
+        yield Text(f"This machine takes {found.step_time_ratio:.3f} times the predicted step.")
+    for note in found.measured.notes:
+        yield Text(f"warning: {note}", style="yellow")
+
+
+def _amount(row: ReconciledRow, amount: float) -> str:
+    return format_seconds(amount) if row.unit == "s" else format_gib(amount)
+
+
+def reconciliation_object(found: Reconciliation) -> dict[str, object]:
+    """Every row with its error, and the factor of the step time."""
+    return {
+        "schema": RECONCILIATION_SCHEMA,
+        "trainer": found.measured.trainer,
+        "num_steps": found.measured.num_steps,
+        "rows": [
+            {
+                "quantity": row.quantity,
+                "unit": row.unit,
+                "predicted": row.predicted_amount,
+                "measured": row.measured_amount,
+                "signed_error_fraction": row.signed_error_fraction,
+                "low": row.low_amount,
+                "high": row.high_amount,
+                "is_in_band": row.is_in_band,
+            }
+            for row in found.rows
+        ],
+        "step_time_ratio": found.step_time_ratio,
+        "warnings": list(found.measured.notes),
+    }
