@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"'{arguments.run}' states neither a rate nor a peak of memory",
             code="reconcile-no-measurement",
-            fix="give a log with step times, or nvidia-smi --query-gpu=memory.used --format=csv",
+            fix="give a log with step times, or the CSV of nvidia-smi's memory.used",
         )
     if arguments.is_json:
         from shardwise.render.json_text import json_text

@@ -81,7 +81,7 @@ def read_trainer_log(path: Path) -> TrainerLog:
         f"no line of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the Hugging Face Trainer, Lightning or "
         "nvidia-smi prints",
         code="log-foreign",
-        fix="give the trainer's standard output, its trainer_state.json or metrics.csv, or nvidia-smi --format=csv",
+        fix="give the trainer's standard output, its trainer_state.json or metrics.csv, or nvidia-smi's CSV",
     )
 
 
