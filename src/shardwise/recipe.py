@@ -16,6 +16,9 @@ Convention = Literal["engine", "seed"]
 MAX_SEQ_LEN = 2**27
 """Tokens; ten times the longest context that was ever announced."""
 
+MAX_ROUTING_IMBALANCE_RATIO = 1024.0
+"""All tokens on one of 1,024 ranks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -53,6 +56,9 @@ class Recipe:
     """Dropout before every adapter; above 0 each adapted product keeps its dropped-out input and a mask."""
     mean_document_len: int | None = None
     """Tokens of the documents packed into one sequence, which attend within themselves; ``None`` is one document."""
+    routing_imbalance_ratio: float = 1.0
+    """Token copies that the fullest expert-parallel rank receives over the mean; 1 is even routing. All ranks wait for
+    it. Counted in time; memory is that of even routing."""
     convention: Convention = "engine"
     """``seed`` counts 2 + 2 + 8 bytes per parameter and the seeds' four tensors per layer, exactly."""
 

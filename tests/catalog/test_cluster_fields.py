@@ -121,6 +121,15 @@ def test_what_a_user_leaves_out_is_assumed_modestly_and_said():
     ]
 
 
+@pytest.mark.parametrize(
+    ("peak", "bandwidth_bytes_per_s"), [({"bf16_tflop_per_s": 600}, 2e12), ({"fp32_tflop_per_s": 40}, 2e12)]
+)
+def test_a_gpu_of_which_only_peak_and_memory_are_known_can_be_planned(peak, bandwidth_bytes_per_s):
+    cluster = read_cluster({"gpu": {"name": "rumour", "memory_gib": 100, **peak}, "gpus_per_node": 8, "num_nodes": 1})
+    assert cluster.gpu.memory_bandwidth_bytes_per_s == pytest.approx(bandwidth_bytes_per_s)
+    assert any("no memory_bandwidth_gb_per_s is given; 2,000 GB/s is assumed" in text for text in cluster.assumptions)
+
+
 def test_a_gpu_based_on_another_keeps_what_is_not_said():
     cluster = read_cluster({"gpu": {"based_on": "h100-sxm", "name": "h100-64", "memory_gib": 63.5}, "num_gpus": 16})
     assert cluster.gpu.id == "h100-64"

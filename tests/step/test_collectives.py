@@ -270,6 +270,11 @@ def test_experts_dispatch_and_combine_in_both_passes():
     assert {call.num_bytes for call in calls} == {2048 * 8 * 2048 * 2}
 
 
+def test_the_fullest_rank_receives_more_token_copies():
+    plan = plan_of(Layout(dp_shard=8, ep=4), model=moe_model(), routing_imbalance_ratio=1.25)
+    assert {call.num_bytes for call in calls_of(plan) if call.axis == "ep"} == {1.25 * 2048 * 8 * 2048 * 2}
+
+
 def test_routed_weights_are_gathered_over_what_expert_parallelism_leaves():
     calls = calls_of(plan_of(Layout(dp_shard=8, ep=4), model=moe_model()))
     groups = {call.name: (call.group_size, call.stride) for call in calls if call.kind == "reduce_scatter"}

@@ -207,6 +207,19 @@ def test_routed_experts_compute_what_their_tokens_need():
     assert router.n == 128
 
 
+def test_uneven_routing_slows_products_of_experts_and_nothing_else():
+    layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=128, per_token=8)
+    model = shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)
+
+    def slowdowns(**layout):
+        plan = plan_of(model, seq_len=1024, layout=Layout(**layout), routing_imbalance_ratio=1.5)
+        found = {(o.kind == "grouped_matmul", o.slowdown_ratio) for o in operations_of(plan) if o.kind != "attention"}
+        return sorted(found)
+
+    assert slowdowns(dp_shard=8, ep=8) == [(False, 1.0), (True, 1.5)]
+    assert slowdowns(dp_shard=8) == [(False, 1.0), (True, 1.09)]
+
+
 def test_the_inventory_of_experts_is_the_closed_form_of_active_parameters():
     layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=128, per_token=8)
     model = shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)

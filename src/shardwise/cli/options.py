@@ -179,6 +179,12 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
         help="tokens of the documents packed into a sequence (default: one document)",
     )
     recipe.add_argument(
+        "--routing-imbalance-ratio",
+        type=amount,
+        metavar="RATIO",
+        help="tokens of the fullest rank of experts over the mean (default: 1, even)",
+    )
+    recipe.add_argument(
         "--convention",
         choices=get_args(Convention),
         help="'seed' counts the textbook 2+2+8 bytes per parameter (default: engine)",

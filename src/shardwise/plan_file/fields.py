@@ -9,6 +9,7 @@ from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
 from shardwise.layout import Schedule
 from shardwise.plan_file.text import key_text
 from shardwise.recipe import (
+    MAX_ROUTING_IMBALANCE_RATIO,
     MAX_SEQ_LEN,
     Adapter,
     Attention,
@@ -96,6 +97,14 @@ RECIPE_FIELDS: tuple[Field, ...] = (
         highest=MAX_SEQ_LEN,
         example="1024",
         synonyms=("document_len", "packed_len", "mean_doc_len"),
+    ),
+    Field(
+        name="routing_imbalance_ratio",
+        kind="amount",
+        lowest=1,
+        highest=MAX_ROUTING_IMBALANCE_RATIO,
+        example="1.3",
+        synonyms=("routing_imbalance", "expert_imbalance", "moe_imbalance"),
     ),
     Field(name="convention", kind="choice", choices=get_args(Convention)),
 )

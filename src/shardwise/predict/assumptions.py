@@ -6,7 +6,7 @@ from shardwise.cluster import Gpu
 from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
 from shardwise.plan import EngineName, Plan
 from shardwise.predict.group_placement import placement_doubts
-from shardwise.predict.kernel_rates import SKEWED_ROUTING_RATIO, kernel_rates
+from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
 from shardwise.predict.product_rates import (
     DEFAULT_GEMM_FRACTION,
@@ -15,6 +15,7 @@ from shardwise.predict.product_rates import (
     sustained_share,
 )
 from shardwise.predict.time_band import band_sentences
+from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
     "operations": "attention and every second matrix product are kept, the rest is recomputed (torchtitan's policy)",
@@ -81,6 +82,25 @@ def _keeps_master_in_bf16(engine: EngineName) -> bool:
     return pure == mixed
 
 
+def _routing_assumption(plan: Plan) -> str:
+    ratio = plan.recipe.routing_imbalance_ratio
+    if ratio == 1:
+        return (
+            "tokens are routed evenly over experts; natural routing is slower, in the experts' products alone by "
+            f"{SKEWED_ROUTING_RATIO - 1:.0%} where shares run from a tenth to twice the mean "
+            "(routing_imbalance_ratio says how much)"
+        )
+    if plan.layout.ep == 1:
+        return (
+            f"every rank holds all experts: uneven routing slows their products by "
+            f"{min(ratio, SKEWED_ROUTING_RATIO) - 1:.0%} at most, whatever routing_imbalance_ratio is"
+        )
+    return (
+        f"every layer waits for a rank with {ratio:g} times the mean number of tokens, in the experts' products and in "
+        "the exchanges around them; memory is that of even routing"
+    )
+
+
 def _step_assumptions(plan: Plan) -> Iterator[str]:
     gpu, recipe, layout = plan.cluster.gpu, plan.recipe, plan.layout
     profile = engine_profile(plan.engine)
@@ -97,10 +117,7 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
     if recipe.precision == "fp8-mixed" and not gpu.peak_flop_per_s("fp8"):
         yield f"{gpu.id} has no fp8 matrix units; products run in bf16"
     if plan.model.is_moe:
-        yield (
-            "tokens are routed evenly over experts; natural routing is slower, in the experts' products alone by "
-            f"{SKEWED_ROUTING_RATIO - 1:.0%} where shares run from a tenth to twice the mean"
-        )
+        yield _routing_assumption(plan)
     if plan.model.num_side_params:
         yield "towers and other attachments beside the blocks are counted in memory and left out of the step time"
     overlaps = profile.sharding == "megatron" and recipe.overlap_grad_reduce is None

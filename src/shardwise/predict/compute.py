@@ -91,8 +91,7 @@ def _product_s(operation: Operation, rates: KernelRates) -> Seconds:
         is_grouped=is_grouped,
     )
     once_s = rates.products.duration_s(product) * (rates.accumulation_ratio if is_wgrad else 1.0)
-    routing_ratio = rates.routing_ratio if operation.kind == "grouped_matmul" else 1.0
-    return once_s * times / product.groups * routing_ratio
+    return operation.slowdown_ratio * once_s * times / product.groups
 
 
 def attention_fraction(operation: Operation, rates: KernelRates) -> float:

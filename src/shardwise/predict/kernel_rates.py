@@ -29,10 +29,6 @@ OPTIMIZER_FRACTION = 0.78
 """Fused AdamW in fp32 on one H100."""
 FOREACH_OPTIMIZER_RATIO = 2.8
 """Time of torch's multi-tensor AdamW over the fused one, on one H100."""
-EVEN_ROUTING_RATIO = 1.0
-SKEWED_ROUTING_RATIO = 1.09
-"""Time of experts' grouped kernels over that of even shares, when shares run from a tenth to nearly twice the mean:
-median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h100-products.csv``)."""
 KERNEL_FLOOR_S = 1e-6
 """Shortest time from one kernel to the next on the device: 200 additions in one graph, H100."""
 ACCUMULATION_RATIO = 1.04
@@ -177,8 +173,6 @@ class KernelRates:
     attention: AttentionRate
     attention_limit_fraction: float
     """Share of the 16-bit peak that attention holds under the part's power limit."""
-    routing_ratio: float
-    """Time of experts' products over that with even shares of the tokens."""
     accumulation_ratio: float
     """Time of weight gradients over those in the table."""
     memory_fraction: float
@@ -213,7 +207,6 @@ def kernel_rates(
         products=products,
         attention=_attention_rate(gpu, profile, head_dim),
         attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
-        routing_ratio=EVEN_ROUTING_RATIO,
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
         memory_fraction=next(
             (share for part, share in MEMORY_FRACTIONS if gpu.id.startswith(part)), ELEMENTWISE_FRACTION

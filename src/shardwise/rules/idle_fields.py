@@ -54,6 +54,19 @@ def _expert_tp_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("expert_tp", 1),)
 
 
+def _breaks_routing(plan: Plan) -> bool:
+    return plan.recipe.routing_imbalance_ratio != 1 and not plan.model.is_moe
+
+
+def _routing_message(plan: Plan) -> str:
+    ratio = plan.recipe.routing_imbalance_ratio
+    return f"routing_imbalance_ratio={ratio:g} is about routed experts, and {plan.model.name} has none"
+
+
+def _routing_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("routing_imbalance_ratio", 1.0),)
+
+
 RULES = (
     Rule(
         name="recipe-recompute-layers-idle",
@@ -81,5 +94,14 @@ RULES = (
         breaks=_breaks_expert_tp,
         message=_expert_tp_message,
         candidates=_expert_tp_candidates,
+    ),
+    Rule(
+        name="recipe-routing-idle",
+        severity="warning",
+        why="How unevenly tokens are routed matters only where they are routed.",
+        source="definition of routing_imbalance_ratio",
+        breaks=_breaks_routing,
+        message=_routing_message,
+        candidates=_routing_candidates,
     ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from math import isfinite
 
 from shardwise.plan import Plan
+from shardwise.recipe import MAX_ROUTING_IMBALANCE_RATIO
 from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.rule import Rule
 
@@ -51,6 +52,8 @@ def _bad_recipe_fields(plan: Plan) -> Changes:
         mended.append(("recompute_layers", None))
     if re.mean_document_len is not None and re.mean_document_len < 1:
         mended.append(("mean_document_len", None))
+    if not 1 <= re.routing_imbalance_ratio <= MAX_ROUTING_IMBALANCE_RATIO:
+        mended.append(("routing_imbalance_ratio", 1.0))
     if re.tokens is not None and not (isfinite(re.tokens) and re.tokens > 0):
         mended.append(("tokens", None))
     return tuple(mended)
@@ -71,6 +74,7 @@ def _breaks_recipe(plan: Plan) -> bool:
         or (re.global_batch_size is not None and re.global_batch_size < 1)
         or (re.recompute_layers is not None and re.recompute_layers < 0)
         or (re.mean_document_len is not None and re.mean_document_len < 1)
+        or not 1 <= re.routing_imbalance_ratio <= MAX_ROUTING_IMBALANCE_RATIO
         or (re.tokens is not None and not (isfinite(re.tokens) and re.tokens > 0))
     )
 
@@ -85,6 +89,7 @@ def _recipe_message(plan: Plan) -> str:
         "global_batch_size": re.global_batch_size,
         "recompute_layers": re.recompute_layers,
         "mean_document_len": re.mean_document_len,
+        "routing_imbalance_ratio": re.routing_imbalance_ratio,
         "tokens": re.tokens,
     }
     bad = ", ".join(f"{name}={values[name]}" for name, _ in _bad_recipe_fields(plan))

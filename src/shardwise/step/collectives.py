@@ -139,7 +139,7 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
 
 
 def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, int, bool]]:
-    """Token copies to their experts and back, in forward and in backward.
+    """Token copies to their experts and back, in forward and in backward, as many as the fullest rank has.
 
     DualPipe runs them under the other direction's micro-batch (DeepSeek-V3, arXiv:2412.19437, section 3.2.1).
     """
@@ -148,7 +148,8 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     block = context.block_context
     per_token = layer.feed_forward.num_experts_per_tok
     copies = block.tokens * per_token // context.plan.layout.tp
-    payload = copies * _expert_width(layer, block.hidden_size) * block.element_bytes
+    even = copies * _expert_width(layer, block.hidden_size) * block.element_bytes
+    payload = ceil(even * context.plan.recipe.routing_imbalance_ratio)
     group = Groups(layout=context.plan.layout).experts
     sent_copies = per_token if context.profile.sends_tokens_once_per_host else 1
     is_hidden = context.plan.layout.schedule == "dualpipev"

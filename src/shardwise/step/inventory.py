@@ -51,7 +51,7 @@ class Operation:
     num_kernels: int = 1
     """Kernels the host issues for one execution, or as many as its other work takes the time of."""
     slowdown_ratio: float = 1.0
-    """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout."""
+    """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout or uneven experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ class LocalMatrix:
     """Experts on this rank."""
     is_split_by_output: bool = False
     """Tensor parallelism divides its output features."""
+    slowdown_ratio: float = 1.0
+    """Time over that of even routing, of experts."""
 
 
 def local_matrix(weight: Weight, context: OperationContext) -> LocalMatrix:
@@ -49,7 +51,7 @@ def local_matrix(weight: Weight, context: OperationContext) -> LocalMatrix:
 
 
 def local_experts(weight: Weight, moe: MoeSpec, context: OperationContext) -> LocalMatrix:
-    """The experts of one rank, with balanced routing.
+    """The experts of one rank, with the shapes of balanced routing; what imbalance adds is a slowdown.
 
     Every rank of an expert-parallel group receives as many token copies as it sends, ``T K / tp`` (times the expert
     tensor degree, whose ranks all see the same copies), spread over ``E / ep`` experts.
@@ -65,6 +67,7 @@ def local_experts(weight: Weight, moe: MoeSpec, context: OperationContext) -> Lo
         in_features=in_features,
         groups=max(1, moe.num_experts // layout.ep),
         is_split_by_output=weight.split == "column",
+        slowdown_ratio=context.routing_slowdown_ratio,
     )
 
 
@@ -139,4 +142,5 @@ def _product(
         m=m,
         n=n,
         k=k,
+        slowdown_ratio=matrix.slowdown_ratio,
     )

@@ -23,6 +23,10 @@ MATMUL_DTYPES: dict[Precision, Dtype] = {
     "fp8-mixed": "fp8",
 }
 
+SKEWED_ROUTING_RATIO = 1.09
+"""Time of experts' grouped kernels over that of even shares, when shares run from a tenth to nearly twice the mean:
+median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h100-products.csv``)."""
+
 
 TORCH_NORM_ENGINES: tuple[EngineName, ...] = ("native",)
 """``nn.RMSNorm`` is one kernel in torch 2.11: 62 us forward and 157 us backward for 8,192 x 4,096 on H100
@@ -68,6 +72,8 @@ class OperationContext:
     adds_gradients: bool = False
     """Every weight's gradient is added into a buffer by a kernel of its own."""
     is_autocast: bool = False
+    routing_slowdown_ratio: float = 1.0
+    """Time of the slowest rank's experts over that with even routing."""
     is_gathered: bool = False
     """Blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
 
@@ -138,5 +144,20 @@ def operation_context(context: StageContext) -> OperationContext:
         adds_gradients=not context.gathers_parameters
         and (context.has_persistent_gradients or plan.num_microbatches > 1),
         is_autocast=context.is_autocast,
+        routing_slowdown_ratio=routing_slowdown_ratio(
+            plan.recipe.routing_imbalance_ratio, is_divided=plan.layout.ep > 1
+        ),
         is_gathered=context.gathers_parameters and plan.layout.state_shard_size > 1,
     )
+
+
+def routing_slowdown_ratio(imbalance_ratio: float, *, is_divided: bool) -> float:
+    """What uneven routing makes of the time of experts' products.
+
+    Between ranks the fullest computes so much more than the mean, and the others wait; a rank that holds all experts
+    has no more tokens, only a grouped kernel of uneven shares.
+
+    >>> routing_slowdown_ratio(1.5, is_divided=True), routing_slowdown_ratio(1.5, is_divided=False)
+    (1.5, 1.09)
+    """
+    return imbalance_ratio if is_divided else min(imbalance_ratio, SKEWED_ROUTING_RATIO)

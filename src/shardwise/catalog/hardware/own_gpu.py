@@ -10,6 +10,11 @@ from shardwise.units import GB_PER_S, GIB, TERA
 
 PCIE_4_X16_GB_PER_S = 31.5
 """The host link of a user's GPU when none is given; the cluster says so."""
+ASSUMED_FLOP_PER_BYTE = 300.0
+"""Peak over memory bandwidth of a user's GPU that states no bandwidth; the cluster says so. 281 to 315 on B200, H100,
+GB200, TPU7x and MI355X; 207 in the median of the catalogue, whose older parts move more bytes per FLOP."""
+ASSUMED_FP32_FLOP_PER_BYTE = 20.0
+"""The same where only an fp32 peak is given: 67 TFLOP/s over 3.35 TB/s on H100."""
 
 
 def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
@@ -56,7 +61,7 @@ def _blank_gpu(own: GpuRequest) -> Gpu:
     has_peak = any(value_of(own.settings, f"{dtype}_tflop_per_s") for dtype in ("bf16", "fp16", "fp32"))
     missing = [
         *([] if own.name else ["name"]),
-        *(key for key in ("memory_gib", "memory_bandwidth_gb_per_s") if value_of(own.settings, key) is None),
+        *([] if value_of(own.settings, "memory_gib") else ["memory_gib"]),
         *([] if has_peak else ["bf16_tflop_per_s"]),
     ]
     if missing:
@@ -72,7 +77,7 @@ def _blank_gpu(own: GpuRequest) -> Gpu:
         arch="unknown",
         memory_bytes=0,
         memory_is_derived=False,
-        memory_bandwidth_bytes_per_s=0.0,
+        memory_bandwidth_bytes_per_s=_assumed_bandwidth_bytes_per_s(own),
         peaks=(),
         sm_count=0,
         tdp_w=0.0,
@@ -84,3 +89,11 @@ def _blank_gpu(own: GpuRequest) -> Gpu:
         date="",
         confidence="user",
     )
+
+
+def _assumed_bandwidth_bytes_per_s(own: GpuRequest) -> float:
+    """What a part of today with the given peak moves; used only where no bandwidth is given."""
+    narrow = value_of(own.settings, "bf16_tflop_per_s") or value_of(own.settings, "fp16_tflop_per_s")
+    if narrow:
+        return narrow * TERA / ASSUMED_FLOP_PER_BYTE
+    return (value_of(own.settings, "fp32_tflop_per_s") or 0.0) * TERA / ASSUMED_FP32_FLOP_PER_BYTE

@@ -10,7 +10,7 @@ from shardwise.catalog.hardware.prices import prices_of
 from shardwise.catalog.hardware.request import ClusterRequest, GpuRequest, value_of
 from shardwise.cluster import Gpu, Node
 from shardwise.errors import ClusterError
-from shardwise.units import format_gib
+from shardwise.units import GB_PER_S, format_gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +200,12 @@ def _server_of_new_gpu(own: GpuRequest, gpus_per_node: int | None) -> Draft:
     if gpu.scale_up_bandwidth_bytes_per_s:
         node = replace(node, scale_up=gpu.scale_up, scale_up_bandwidth_bytes_per_s=gpu.scale_up_bandwidth_bytes_per_s)
     draft = Draft(node=node)
+    if value_of(own.settings, "memory_bandwidth_gb_per_s") is None:
+        moved = gpu.memory_bandwidth_bytes_per_s / GB_PER_S
+        draft = draft.assuming(
+            f"{gpu.id}: no memory_bandwidth_gb_per_s is given; {moved:,.0f} GB/s is assumed, what parts of today with "
+            "its peak have"
+        )
     if value_of(own.settings, "pcie_gb_per_s") is None:
         return draft.assuming(f"{gpu.id}: no pcie_gb_per_s is given; PCIe 4 x16, 31.5 GB/s, is assumed")
     return draft
