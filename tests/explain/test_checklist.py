@@ -68,10 +68,27 @@ def test_both_levels_of_the_network_are_named_one_way(eight_billion):
     assert "50.0 GB/s between nodes" in claim
 
 
-def test_one_gpu_is_not_asked_for_its_network():
-    found = answers("gpt2", "1xh100-sxm", seq_len=1024, global_batch_size=8)
-    assert "What is the network?" not in found
-    assert "Does it fit one GPU?" in found
+def test_one_gpu_has_no_network_and_nobody_to_divide_with():
+    found = answers("llama-3.1-405b", "1xt4", precision="fp16-mixed", global_batch_size=8)
+    assert set(found) == set(QUESTIONS)
+    assert "0 bytes a step" in found["What is the network?"].claim
+    assert "one cannot divide states" in found["Does it fit one GPU?"].suggestion
+
+
+def test_a_layer_of_three_gpus_is_not_called_small_enough():
+    """A layer has 3.19B parameters: 47.5 GiB of states on a card of 14.6 GiB."""
+    wide = answers("llama-3.1-405b", "1xt4", precision="fp16-mixed", global_batch_size=8)["Is it wide?"]
+    assert "326.2% of a GPU" in wide.claim
+    assert "do not even fit layer by layer" in wide.suggestion
+
+
+def test_undivided_means_that_experts_are_not_divided_either():
+    """16 bytes x 671.03B parameters are 9999 GiB on every GPU, although experts could be spread over 64."""
+    found = answers("deepseek-v3", "64xa100-sxm-80")
+    whole = found["Does it fit one GPU?"]
+    assert whole.numbers[0].value > 16 * 671.03e9
+    assert "(dp_replicate=64)" in whole.because
+    assert "25.0 GB/s between nodes; nothing fits" in found["What is the network?"].claim
 
 
 def test_an_engine_without_zero_stages_gets_no_advice_about_them():

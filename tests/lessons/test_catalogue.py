@@ -74,3 +74,10 @@ def test_an_option_that_would_be_ignored_is_refused():
         make_lessons("ring", LessonRequest(zero_stage=2))
     assert refused.value.code == "simulate-option"
     assert "--num-ranks" in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["precision", "ring", "tree", "data"])
+def test_a_seed_below_zero_is_refused_with_the_nearest(name):
+    with pytest.raises(SimulationError) as refused:
+        make_lessons(name, LessonRequest(seed=-1))
+    assert refused.value.fix == "use --seed 0"

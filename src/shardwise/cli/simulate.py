@@ -46,7 +46,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         ("pp", "pipeline stages"),
         ("vpp", "model chunks of each pipeline stage"),
         ("num-microbatches", "micro-batches of one step"),
-        ("zero-stage", "what ZeRO divides: 1, 2 or 3"),
+        ("zero-stage", "what ZeRO divides: 0 (nothing), 1, 2 or 3"),
         ("seed", "of the random numbers"),
     ):
         sizes.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)

@@ -42,31 +42,51 @@ def checklist(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[Findin
 
 
 def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
-    """Data parallelism is the trial that divides nothing."""
-    whole, capacity = trials[0], counted_capacity_bytes(question)
-    if whole.plan is None:
+    """Data parallelism is the trial that divides nothing, unless it divides experts."""
+    whole, capacity = _undivided(question, trials[0]), counted_capacity_bytes(question)
+    if whole is None:
         return _states_fit_one_gpu(question)
+    plan, needed_bytes, fits = whole
     numbers = [
-        Quantity(name="needed undivided", value=whole.needed_bytes, unit="bytes"),
+        Quantity(name="needed undivided", value=needed_bytes, unit="bytes"),
         Quantity(name="capacity", value=capacity, unit="bytes"),
     ]
     small = _quantised_bytes(question)
     if small is not None:
         numbers.append(Quantity(name="with a 4-bit base and adapters (QLoRA)", value=small, unit="bytes"))
-    if whole.prediction is not None:
+    is_alone = question.cluster.num_gpus == 1
+    if fits:
         answer, advice = "yes", "data parallelism and mixed precision are enough; divide states only for larger batches"
     elif small is not None and small <= capacity:
-        answer, advice = "no, unless only adapters are trained on a 4-bit base", "divide states, or train adapters"
+        answer = "no, unless only adapters are trained on a 4-bit base"
+        advice = "train adapters, or take more GPUs" if is_alone else "divide states, or train adapters"
     else:
-        answer, advice = "no", "divide the states: ZeRO or FSDP first"
+        answer = "no"
+        advice = "take more GPUs: one cannot divide states" if is_alone else "divide the states: ZeRO or FSDP first"
     return Finding(
         topic="checklist",
-        claim=f"Does it fit one GPU? {answer}: undivided it needs {format_gib(whole.needed_bytes)} of "
+        claim=f"Does it fit one GPU? {answer}: undivided it needs {format_gib(needed_bytes)} of "
         f"{format_gib(capacity)}.",
         numbers=tuple(numbers),
-        because=f"predicted for the smallest undivided layout ({short_layout(whole.plan)})",
+        because=f"predicted for the smallest undivided layout ({short_layout(plan)})",
         suggestion=advice,
     )
+
+
+def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, int, bool] | None:
+    """Plan, bytes and whether they fit, with every GPU holding every expert; ``None`` where that breaks a rule."""
+    if trial.plan is None:
+        return None
+    if trial.plan.layout.ep == 1:
+        return trial.plan, trial.needed_bytes, trial.prediction is not None
+    recipe = replace(trial.plan.recipe, micro_batch_size=1)
+    if recipe.convention != "seed":
+        recipe = replace(recipe, recompute="full")
+    plan = replace(trial.plan, recipe=recipe, layout=Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0))
+    if find_errors(plan):
+        return None
+    needed_bytes = predict_memory(plan).needed_bytes
+    return plan, needed_bytes, needed_bytes <= counted_capacity_bytes(question)
 
 
 def _states_fit_one_gpu(question: Plan) -> Finding:
@@ -96,7 +116,7 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     states = counted_states(question).bytes_per_param * layer_params
     is_wide = states > LARGE_LAYER_FRACTION * capacity
     tensor, plain = trial_named(trials, "tensor parallel with"), _fastest(trials, without="tensor")
-    compared, advice = "", "no layer is too large for a GPU; tensor parallelism only for more GPUs than sequences"
+    compared, advice = "", _width_advice(question, tensor, states / capacity)
     if tensor is not None and tensor.prediction is not None and plain is not None and plain.prediction is not None:
         ratio = tensor.prediction.time.step_s / plain.prediction.time.step_s
         compared = f"; with tensor parallelism the step takes {ratio:.2f} times that of {plain.strategy.name}"
@@ -120,8 +140,22 @@ def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     )
 
 
-def _fastest(trials: tuple[StrategyTrial, ...], *, without: str) -> StrategyTrial | None:
-    fitting = [one for one in trials if one.prediction is not None and without not in one.strategy.name]
+def _width_advice(question: Plan, tensor: StrategyTrial | None, layer_fraction: float) -> str:
+    """Where tensor parallelism has no step time to compare."""
+    if layer_fraction <= LARGE_LAYER_FRACTION:
+        return "no layer is too large for a GPU; tensor parallelism only for more GPUs than sequences"
+    size = "its states do not even fit layer by layer" if layer_fraction > 1 else "its layers are large"
+    if question.cluster.num_gpus == 1:
+        return f"{size}, and one GPU has nobody to divide a layer with"
+    if tensor is None or tensor.plan is None:
+        return f"{size}, and no layout here divides its matrices"
+    return f"{size}; dividing its matrices too leaves {format_gib(tensor.needed_bytes)} a GPU, which does not fit"
+
+
+def _fastest(trials: tuple[StrategyTrial, ...], *, without: str | None = None) -> StrategyTrial | None:
+    fitting = [
+        one for one in trials if one.prediction is not None and (without is None or without not in one.strategy.name)
+    ]
     return min(fitting, key=lambda one: one.step_s, default=None)
 
 
@@ -221,28 +255,31 @@ def _smallest(trials: tuple[StrategyTrial, ...], question: Plan) -> Iterator[tup
             yield predict_memory(plan).needed_bytes, trial, plan
 
 
-def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
-    """What is exposed of the sharded layout, and what sharding inside a node would change."""
-    node, cluster = question.cluster.node, question.cluster
+def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
+    """What is exposed of the sharded layout, or of the fastest that fits, and what sharding inside a node changes."""
+    cluster = question.cluster
+    if cluster.num_gpus == 1:
+        return Finding(
+            topic="checklist",
+            claim="What is the network? One GPU communicates with nobody: 0 bytes a step.",
+            suggestion="it matters with the second GPU",
+        )
     sharded = trial_named(trials, "FSDP") or trials[0]
-    if cluster.num_gpus == 1 or sharded.prediction is None:
-        return None if cluster.num_gpus == 1 else _network_unknown(question)
-    share = exposed_s(sharded.prediction) / sharded.prediction.time.step_s
+    shown = sharded if sharded.prediction is not None else _fastest(trials)
+    if shown is None or shown.prediction is None:
+        return _network_unknown(question)
+    share = exposed_s(shown.prediction) / shown.prediction.time.step_s
     hybrid = trial_named(trials, "HSDP")
     is_fast = share < FAST_NETWORK_FRACTION
     advice = "the network keeps up; no strategy has to be chosen for its sake" if is_fast else _slow_network_advice()
     numbers = [Quantity(name="exposed of the step", value=share, unit="fraction")]
     if hybrid is not None and hybrid.prediction is not None:
-        ratio = hybrid.prediction.time.step_s / sharded.prediction.time.step_s
-        numbers.append(Quantity(name="HSDP over FSDP", value=ratio, unit="ratio"))
+        ratio = hybrid.prediction.time.step_s / shown.prediction.time.step_s
+        numbers.append(Quantity(name=f"HSDP over {shown.strategy.name}", value=ratio, unit="ratio"))
         advice = "HSDP is faster: gathers stay inside a node" if ratio < 1 else advice
-    inside = format_bytes_per_s(node.scale_up_bandwidth_of(node.gpus_per_node))
-    between = (
-        f", {format_bytes_per_s(node.network.bandwidth_bytes_per_s)} between nodes" if cluster.num_nodes > 1 else ""
-    )
     return Finding(
         topic="checklist",
-        claim=f"What is the network? {inside} a GPU inside a node{between}; with {sharded.strategy.name} "
+        claim=f"What is the network? {_bandwidths(question)}; with {shown.strategy.name} "
         f"{format_percent(share)} of the step waits for it.",
         numbers=tuple(numbers),
         because="bandwidths are one way and per GPU; what runs under computation does not count",
@@ -250,17 +287,26 @@ def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | Non
     )
 
 
+def _bandwidths(question: Plan) -> str:
+    cluster, node = question.cluster, question.cluster.node
+    inside = f"{format_bytes_per_s(node.scale_up_bandwidth_of(node.gpus_per_node))} a GPU inside a node"
+    if cluster.num_nodes == 1:
+        return inside
+    between = f"{format_bytes_per_s(node.network.bandwidth_bytes_per_s)} between nodes"
+    return between if node.gpus_per_node == 1 else f"{inside}, {between}"
+
+
 def _slow_network_advice() -> str:
     return "keep gathers inside a node (HSDP), use larger micro-batches, or a pipeline across nodes"
 
 
 def _network_unknown(question: Plan) -> Finding:
-    node = question.cluster.node
-    inside = format_bytes_per_s(node.scale_up_bandwidth_of(node.gpus_per_node))
     offered = "HSDP, a pipeline across nodes" if "pp" in OFFERS[question.engine].axes else "larger micro-batches"
+    if question.cluster.num_nodes == 1:
+        offered = "larger micro-batches"
     return Finding(
         topic="checklist",
-        claim=f"What is the network? {inside} a GPU inside a node; nothing that shards states alone fits, so how much "
-        "of it is exposed is told by the strategies that do.",
-        suggestion=f"if it is what limits: {offered}",
+        claim=f"What is the network? {_bandwidths(question)}; nothing fits, so no step could wait for it.",
+        because="bandwidths are one way and per GPU",
+        suggestion=f"once a layout fits and the network limits it: {offered}",
     )

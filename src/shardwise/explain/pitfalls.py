@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil
 
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
 from shardwise.explain.strategy_trials import StrategyTrial, activation_bytes, component_s, exposed_s, trial_named
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -39,12 +41,37 @@ _Trials = tuple[StrategyTrial, ...]
 def pitfalls(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[Finding, ...]:
     """Each sentence that can be tested here; counted as the engine keeps it, whatever the question's convention."""
     if question.cluster.num_gpus == 1:
-        return ()
+        return _on_one_gpu(question, trials[0])
     found = [_fsdp_is_always_better(trials), _sharding_is_enough(question, trials)]
     sharded = _sharded_plan(trials)
     if sharded is not None:
         case = _Case(question=question, trials=trials, sharded=sharded, prediction=predict(sharded))
         found += [test(case) for test in _TESTS]
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _on_one_gpu(question: Plan, alone: StrategyTrial) -> tuple[Finding, ...]:
+    """Nobody to share with: what is said of sharding follows from that, the rest is predicted."""
+    if alone.plan is None:
+        return ()
+    states, capacity = counted_states(question).total_bytes, counted_capacity_bytes(question)
+    held = (Quantity(name="states", value=states, unit="bytes"),)
+    enough = (
+        f"not needed here, undivided it needs {format_gib(alone.needed_bytes)} of {format_gib(capacity)}."
+        if alone.prediction is not None
+        else f"not with one GPU: {ceil(states / capacity)} of them would hold the states alone, fully sharded."
+    )
+    found: list[Finding | None] = [
+        _finding("FSDP is always better", f"not with one GPU, {format_gib(states)} of states stay either way.", held),
+        _finding("Sharding is enough", enough, held),
+        _finding("ZeRO-3 = free memory", "it frees nothing here: divided by one GPU, states stay what they are.", held),
+    ]
+    plan = replace(alone.plan, recipe=replace(alone.plan.recipe, convention="engine"))
+    if not find_errors(plan):
+        case = _Case(question=question, trials=(alone,), sharded=plan, prediction=predict(plan))
+        found += [
+            test(case) for test in (_mixed_precision_halves, _checkpointing_makes_it_fit, _offload_is_a_little_slower)
+        ]
     return tuple(finding for finding in found if finding is not None)
 
 
@@ -77,11 +104,12 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
     if sharded is None or sharded.plan is None or undivided.plan is None:
         return None
     said = "FSDP is always better"
+    experts = f" ({short_layout(undivided.plan)})" if undivided.plan.layout.ep > 1 else ""
     if undivided.prediction is None:
         return _finding(
             said,
-            f"here there is no choice, data parallelism needs {format_gib(undivided.needed_bytes)} and does not fit; "
-            "on a model that fits it would be the simpler one and move less.",
+            f"here there is no choice, data parallelism{experts} needs {format_gib(undivided.needed_bytes)} and does "
+            "not fit; on a model that fits it would be the simpler one and move less.",
             (Quantity(name="data parallel needs", value=undivided.needed_bytes, unit="bytes"),),
         )
     if sharded.prediction is None:
@@ -109,8 +137,9 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
     if case.sharded.layout.zero_stage != 3:
         return None
     first = _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=1))
+    stage = 1
     if first is None:
-        first = _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=2))
+        stage, first = 2, _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=2))
     if first is None:
         return None
     saved = first.memory.needed_bytes - case.prediction.memory.needed_bytes
@@ -119,11 +148,11 @@ def _zero_3_is_free_memory(case: _Case) -> Finding | None:
     cost = f"{format_seconds(longer_s)} longer" if longer_s > 0 else f"{format_seconds(-longer_s)} shorter"
     return _finding(
         "ZeRO-3 = free memory",
-        f"it saves {format_gib(saved)} a GPU over ZeRO-1 and sends {sent / before:.2f} times as many bytes "
+        f"it saves {format_gib(saved)} a GPU over ZeRO-{stage} and sends {sent / before:.2f} times as many bytes "
         f"({format_gb(sent)}); the step is predicted {cost}.",
         (
             Quantity(name="exposed with ZeRO-3", value=exposed_s(case.prediction), unit="s"),
-            Quantity(name="exposed with ZeRO-1", value=exposed_s(first), unit="s"),
+            Quantity(name=f"exposed with ZeRO-{stage}", value=exposed_s(first), unit="s"),
         ),
         "free only while computation hides the gathers: larger micro-batches, or fewer of them",
     )

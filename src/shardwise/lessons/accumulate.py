@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.lessons.data import mean_gradient
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import TinyRun, batch_of, exchange_picture, tiny_plan, tiny_run, walk
 from shardwise.plan import EngineName, Plan
 from shardwise.simulate.lesson import Cell, Check, Claim, Column, Lesson, LessonTable, Setting
@@ -30,7 +30,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     micro_batches = checked("num_microbatches", request.num_microbatches, default=4, low=2, high=32)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=2, low=1, high=8)
     seq_len = checked("seq_len", request.seq_len, default=16, low=2, high=512)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     ways = _ways(num_ranks)
     model = tiny_model(num_hidden_layers=layers)
     runs = {}

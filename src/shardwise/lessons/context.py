@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.layout import Layout
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import (
     EXACT,
     TinyRun,
@@ -42,7 +42,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     )
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=4)
     kv_heads = checked("num_key_value_heads", request.num_key_value_heads, default=num_ranks, low=1, high=64)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     model = tiny_model(
         num_hidden_layers=layers,
         num_attention_heads=2 * kv_heads,

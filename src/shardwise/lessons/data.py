@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.layout import Layout
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import (
     EXACT,
     batch_of,
@@ -36,7 +36,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     )
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=2, low=1, high=8)
     seq_len = checked("seq_len", request.seq_len, default=16, low=2, high=512)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     plan = tiny_plan(
         tiny_model(num_hidden_layers=layers),
         Layout(dp_shard=num_ranks, zero_stage=0),

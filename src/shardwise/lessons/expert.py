@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.layout import Layout
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import (
     EXACT,
     TinyRun,
@@ -37,7 +37,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     per_token = checked("num_experts_per_tok", request.num_experts_per_tok, default=2, low=1, high=experts)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=4)
     seq_len = checked("seq_len", request.seq_len, default=16, low=2, high=256)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     model = tiny_model(num_hidden_layers=layers, num_experts=experts, num_experts_per_tok=per_token)
     plan = tiny_plan(model, Layout(dp_shard=num_ranks, ep=num_ranks, zero_stage=0), seq_len=seq_len)
     run = tiny_run(plan, seed=seed)

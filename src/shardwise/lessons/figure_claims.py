@@ -68,6 +68,11 @@ def _problem() -> tuple[Row, ...]:
     seed_layer = seed.activation_bytes_per_layer(**SHAPE)
     states = {count: ceil(count * 70e9 / GPU_80_BYTES) for count in (12, 16)}
     return (
+        ("7B's weights take 14 GB in FP16", 14e9, seed.weight_bytes(num_params=7e9), "decimal_bytes", "right", ""),
+        ("7B's two Adam moments take 28 GB", seed.opening_adam_bytes(num_params=7e9),
+         seed.optimizer_bytes(num_params=7e9), "decimal_bytes", "loose", "in 16 bits; in fp32, as its table says, 56"),
+        ("7B's gradients take 14 GB", 14e9, seed.gradient_bytes(num_params=7e9), "decimal_bytes", "right",
+         "in 16 bits; frameworks that reduce in fp32 keep 28"),
         ("7B has 56 GB of states before any activation", seed.opening_state_bytes(num_params=7e9),
          seed.model_state_bytes(num_params=7e9), "decimal_bytes", "loose",
          "both moments in 16 bits; its own table has them in fp32 (12 bytes a parameter), and training keeps 16"),
@@ -79,6 +84,8 @@ def _problem() -> tuple[Row, ...]:
          f"2.15 GB by four tensors a layer; {32 * eager / 1e9:.1f} GB with attention scores"),
         ("a batch of 8 needs 16 GB", 16e9, 8.0 * 32 * seed_layer, "decimal_bytes", "loose",
          f"17.2 by four tensors a layer, really {8 * 32 * flash / 1e9:.0f} GB without recomputation"),
+        ("a batch of 12 blows up 24 GB", 24e9, 12.0 * 32 * seed_layer, "decimal_bytes", "loose",
+         f"24 GiB by four tensors a layer, really {12 * 32 * flash / 1e9:.0f} GB: {ceil(24e9 / 32 / flash)} samples do"),
         ("70B weighs 140 GB", 140e9, seed.weight_bytes(num_params=70e9), "decimal_bytes", "right", ""),
         ("70B's weights need 2 A100", 2, ceil(seed.weight_bytes(num_params=70e9) / GPU_80_BYTES), "count", "right", ""),
         ("with optimizer and gradients 70B needs 3 GPUs or more", 3, states[12], "count", "wrong",
@@ -93,11 +100,21 @@ def _distribution() -> tuple[Row, ...]:
          "decimal_bytes", "right", f"at 12 bytes a parameter; {16 * num_params / 1e9:,.4g} GB with the master copy")
         for name, num_params, said in sizes
     )  # fmt: skip
+    columns: tuple[Row, ...] = tuple(
+        (f"{name}: {said_weights:g} GB of weights, and as much of gradients", said_weights * 1e9,
+         seed.weight_bytes(num_params=num_params), "decimal_bytes", "right", "in 16 bits each")
+        for (name, num_params, _), said_weights in zip(sizes, (0.248, 16, 140, 810), strict=True)
+    ) + tuple(
+        (f"{name}: {said_moments:g} GB of Adam states", said_moments * 1e9, seed.optimizer_bytes(num_params=num_params),
+         "decimal_bytes", "right", "both moments in fp32")
+        for (name, num_params, _), said_moments in zip(sizes, (0.992, 64, 560, 3240), strict=True)
+    )  # fmt: skip
     with_master = seed.min_gpus(total_bytes=16 * 405e9)
     years = run_cost.run_days(
         gpu_hours=run_cost.gpu_hours(total_flop=LLAMA_3_FLOP, peak_flop_per_s=400e12, mfu_fraction=1.0), num_gpus=92
     ) / 365.25  # fmt: skip
     return (
+        *columns,
         *totals,
         ("70B's Adam states fill seven A100", 7, ceil(seed.optimizer_bytes(num_params=70e9) / GPU_80_BYTES), "count",
          "right", "to the last byte, with room for nothing else"),
@@ -112,6 +129,7 @@ def _strategies() -> tuple[Row, ...]:
     return (
         ("64 GPUs with 16 samples each make 1,024", 1024, seed.effective_batch_size(per_gpu_batch_size=16, num_gpus=64),
          "count", "right", ""),
+        ("a batch of 1,024 over 4 GPUs gives each 256 samples", 256, 1024 // 4, "count", "right", ""),
         ("Llama 3 took 16 million tokens a step", 16e6, 2048.0 * 8192, "count", "right",
          "of the late run; it began with 4 million (arXiv:2407.21783, table 4)"),
         ("4-way tensor parallelism of (8192, 8192) leaves (8192, 2048)", 2048, 8192 // 4, "count", "right", ""),
@@ -134,6 +152,9 @@ def _sharding() -> tuple[Row, ...]:
     ddp = data_parallel_traffic.ddp_bytes(num_params=7e9, dp_shard=8)
     second = data_parallel_traffic.zero1_bytes(num_params=7e9, dp_shard=8, gradient_bytes=2)
     return (
+        ("70B over 8 GPUs: 17.5 GB of weights on each", 17.5e9, eight.weight_bytes, "decimal_bytes", "right", ""),
+        ("70B over 8 GPUs: 70 GB of Adam states on each", 70e9, eight.optimizer_bytes, "decimal_bytes", "right", ""),
+        ("70B over 8 GPUs: 17.5 GB of gradients on each", 17.5e9, eight.gradient_bytes, "decimal_bytes", "right", ""),
         ("70B sharded over 8 GPUs leaves 105 GB on each", 105e9, eight.total_bytes, "decimal_bytes", "right",
          f"{16 * 70 / 8:g} GB with the master copy"),
         ("70B needs at least 16 GPUs to get below 80 GB", 16,
@@ -153,10 +174,19 @@ def _sharding() -> tuple[Row, ...]:
 def _precision() -> tuple[Row, ...]:
     seven = seed.mixed_precision_comparison(num_params=7e9)
     deepseek = read_model("deepseek-v3")
+    others: tuple[Row, ...] = tuple(
+        (f"{size}B: FP32 {fp32} GB, mixed BF16 {mixed} GB", mixed * 1e9,
+         seed.mixed_precision_comparison(num_params=size * 1e9).mixed_with_master_bytes, "decimal_bytes", "loose",
+         f"{mixed} GB without a master copy; with it as much as in FP32")
+        for size, fp32, mixed in ((13, 208, 156), (70, 1120, 840), (405, 6480, 4860))
+    )  # fmt: skip
     return (
         ("7B in fp32 has 112 GB of states", 112e9, seven.fp32_bytes, "decimal_bytes", "right", ""),
         ("7B in bf16 with an fp32 master copy has 84 GB", 84e9, seven.mixed_with_master_bytes, "decimal_bytes", "wrong",
          "84 GB leave the master copy out"),
+        ("mixed precision saves 28 GB of 7B", seven.fp32_bytes - seven.mixed_bytes,
+         seven.fp32_bytes - seven.mixed_with_master_bytes, "decimal_bytes", "loose", "by leaving out the master copy"),
+        *others,
         ("mixed precision saves 25%", 0.25, 1 - seven.mixed_with_master_bytes / seven.fp32_bytes, "fraction", "loose",
          "without a master copy; with it no state is saved"),
         ("Llama 3 405B: 8 x 16 x 128 GPUs", 16384, 8 * 16 * 128, "count", "right", ""),
@@ -224,6 +254,10 @@ def _exercises() -> tuple[Row, ...]:
          "and identical only when every micro-batch has as many tokens, or is weighted by them"),
         ("a host of 512 GB holds the optimizer of 70B", 512e9, host, "decimal_bytes", "wrong",
          "560 GB of moments, 840 GB with the master copy; NVMe of 2 TB holds it, or two hosts"),
+        ("with that 70B trains on 4 GPUs instead of 16: 70 GB on each", 70e9,
+         seed.offloaded_gpu_bytes(num_params=70e9, num_gpus=4), "decimal_bytes", "loose",
+         f"if a host holds the optimizer; {seed.min_gpus(total_bytes=seed.model_state_bytes(num_params=70e9))} GPUs, "
+         "not 16, hold the states without offload"),
         ("offloaded optimizer steps are 30 to 50% slower", 1.5, slower, "ratio", "wrong",
          "host memory of 200 GB/s against four H100; the whole step is 30 to 50% slower when it is 20 to 30 s long"),
         ("SGD keeps 4 bytes a parameter", 4, 0, "count", "loose", "its momentum; plain SGD keeps nothing"),

@@ -3,7 +3,7 @@
 from shardwise.formulas.seed import SeedMemory, per_gpu_memory
 from shardwise.layout import Layout
 from shardwise.ledger import MemoryComponent
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import (
     TinyRun,
     exchange_picture,
@@ -37,7 +37,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     hidden = tiny_width(request.hidden_size, default=32)
     seq_len = checked("seq_len", request.seq_len, default=16, low=2, high=512)
     micro_batches = checked("num_microbatches", request.num_microbatches, default=1, low=1, high=8)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     model = tiny_model(num_hidden_layers=layers, hidden_size=hidden, intermediate_size=2 * hidden, vocab_size=64)
     layouts = _layouts(num_ranks)
     runs = {

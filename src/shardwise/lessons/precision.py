@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.formulas.model_states import zero_model_state_bytes
 from shardwise.formulas.seed import mixed_precision_comparison
-from shardwise.lessons.request import LessonRequest
+from shardwise.lessons.request import LessonRequest, checked_seed
 from shardwise.simulate.lesson import (
     Check,
     Claim,
@@ -56,7 +56,7 @@ class _Run:
 
 def make_lesson(request: LessonRequest) -> Lesson:
     """Cast, scale, add and train in every format."""
-    seed = request.seed or 0
+    seed = checked_seed(request)
     num_microbatches = request.num_microbatches or NUM_MICROBATCHES
     generator = np.random.default_rng(seed)
     gradients = np.exp(generator.normal(np.log(MEDIAN_GRADIENT), SPREAD, NUM_GRADIENTS)).astype(np.float32)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields
 
 from shardwise.errors import SimulationError
 
+MOST_SEED = 2**32 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonRequest:
@@ -66,3 +68,8 @@ def checked(name: str, value: int | None, *, default: int, low: int, high: int) 
         code="simulate-size",
         fix=f"use {option_text(name)} {min(max(number, low), high)}",
     )
+
+
+def checked_seed(request: LessonRequest) -> int:
+    """The seed of the random numbers, 0 when it was left out."""
+    return checked("seed", request.seed, default=0, low=0, high=MOST_SEED)

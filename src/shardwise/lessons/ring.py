@@ -6,7 +6,7 @@ from shardwise.formulas.collective_time import ring_all_gather_s, ring_all_reduc
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
 from shardwise.formulas.seed import ring_all_reduce_bytes
 from shardwise.lessons.link import Transfer, message_picture, step_of_round, transfer_of
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.simulate.collectives.moves import CollectiveProgram
 from shardwise.simulate.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from shardwise.simulate.collectives.timing import one_link, time_collective
@@ -33,7 +33,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     """Run the three collectives on numbers and on a clock."""
     n = checked("num_ranks", request.num_ranks, default=4, low=2, high=MOST_RANKS)
     transfer = transfer_of(request)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     all_reduce = ring_all_reduce(num_ranks=n)
     programs = (ring_reduce_scatter(num_ranks=n), ring_all_gather(num_ranks=n), all_reduce)
     return Lesson(

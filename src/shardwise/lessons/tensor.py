@@ -1,7 +1,7 @@
 """Tensor parallelism: column then row, whole transformer blocks, sequence parallelism and a divided vocabulary."""
 
 from shardwise.layout import Layout
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import (
     EXACT,
     ROUNDING,
@@ -59,7 +59,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     hidden = tiny_width(request.hidden_size, default=8 * heads, heads=heads)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=1, low=1, high=8)
     seq_len = checked("seq_len", request.seq_len, default=4 * num_ranks, low=2, high=512)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     model = tiny_model(
         num_hidden_layers=layers,
         hidden_size=hidden,

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.formulas.collective_time import hierarchical_all_reduce_s, ring_all_reduce_s, tree_all_reduce_s
 from shardwise.formulas.collective_volume import hierarchical_nic_bytes
 from shardwise.lessons.link import Transfer, message_picture, round_messages, step_of_round, transfer_of
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.simulate.collectives.all_to_all import all_to_all
 from shardwise.simulate.collectives.halving_doubling import halving_doubling_all_reduce
 from shardwise.simulate.collectives.hierarchical import hierarchical_all_reduce
@@ -67,7 +67,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     """Run each algorithm on numbers and on a clock."""
     n = checked("num_ranks", request.num_ranks, default=8, low=2, high=MOST_RANKS)
     per_node = checked("ranks_per_node", request.ranks_per_node, default=4 if n % 4 == 0 else n, low=1, high=n)
-    transfer, seed = transfer_of(request), request.seed or 0
+    transfer, seed = transfer_of(request), checked_seed(request)
     algorithms = _Algorithms(
         ring=ring_all_reduce(num_ranks=n),
         trees=tuple(double_tree_all_reduce(num_ranks=n, pieces_per_tree=count) for count in PIECE_COUNTS),

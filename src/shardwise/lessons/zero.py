@@ -5,7 +5,7 @@ import numpy as np
 from shardwise.formulas.model_states import zero_reduction_ratio
 from shardwise.layout import Layout, ZeroStage
 from shardwise.lessons.accumulate import sent_bytes
-from shardwise.lessons.request import LessonRequest, checked
+from shardwise.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.lessons.tiny_run import TinyRun, exchange_picture, tiny_plan, tiny_run, traffic_table, walk
 from shardwise.plan import EngineName
 from shardwise.simulate.lesson import Cell, Claim, Column, Lesson, LessonTable, Setting
@@ -29,7 +29,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
     walked = checked("zero_stage", request.zero_stage, default=2, low=0, high=3)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=2, low=1, high=8)
     micro_batches = checked("num_microbatches", request.num_microbatches, default=1, low=1, high=8)
-    seed = request.seed or 0
+    seed = checked_seed(request)
     runs = [
         tiny_run(
             tiny_plan(
