@@ -85,7 +85,7 @@ def _problem() -> tuple[Row, ...]:
         ("a batch of 8 needs 16 GB", 16e9, 8.0 * 32 * seed_layer, "decimal_bytes", "loose",
          f"17.2 by four tensors a layer, really {8 * 32 * flash / 1e9:.0f} GB without recomputation"),
         ("a batch of 12 blows up 24 GB", 24e9, 12.0 * 32 * seed_layer, "decimal_bytes", "loose",
-         f"24 GiB by four tensors a layer, really {12 * 32 * flash / 1e9:.0f} GB: {ceil(24e9 / 32 / flash)} samples do"),
+         f"24 GiB by four tensors a layer; really {12 * 32 * flash / 1e9:.0f}: {ceil(24e9 / 32 / flash)} samples do"),
         ("70B weighs 140 GB", 140e9, seed.weight_bytes(num_params=70e9), "decimal_bytes", "right", ""),
         ("70B's weights need 2 A100", 2, ceil(seed.weight_bytes(num_params=70e9) / GPU_80_BYTES), "count", "right", ""),
         ("with optimizer and gradients 70B needs 3 GPUs or more", 3, states[12], "count", "wrong",
