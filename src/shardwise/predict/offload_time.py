@@ -19,6 +19,12 @@ two-socket host (ZeRO-Offload, arXiv:2101.06840, CPU-Adam table), 54e9 from abou
 (deepspeedai/DeepSpeed#6834)."""
 HOST_LINK_FRACTION = 0.85
 """Host copies reach 55.4 of 63 GB/s on PCIe 5 and 359 of 450 on NVLink-C2C (nvbandwidth)."""
+HOST_COPIES_BYTES_PER_S: BytesPerSecond = 200e9
+"""What the copies of all GPUs of a node reach together in one direction, while the other direction runs too. Low
+confidence: half of the 410e9 of two sockets with eight channels of DDR4-3200, which one direction of copies has to share
+with the other and with the processors. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
+COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
+"""A link faster than any PCIe is NVLink-C2C."""
 NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
 NVME_WRITE_BYTES_PER_S: BytesPerSecond = 2.04e9
 """One drive (stas00/ml-engineering, storage: fio on a Samsung 980 PRO)."""
@@ -98,9 +104,13 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
 
 
 def copy_s(context: StageContext, num_bytes: float) -> Seconds:
-    """Time of a copy to or from the host."""
-    link = context.plan.cluster.gpu.pcie_bandwidth_bytes_per_s * HOST_LINK_FRACTION
-    return host_transfer_s(num_bytes=num_bytes, link_bandwidth_bytes_per_s=link)
+    """Time of a copy to or from the host, which all GPUs of a node make at once."""
+    node = context.plan.cluster.node
+    link = node.gpu.pcie_bandwidth_bytes_per_s
+    rate = link * HOST_LINK_FRACTION
+    if link < COHERENT_LINK_BYTES_PER_S:
+        rate = min(rate, HOST_COPIES_BYTES_PER_S / node.gpus_per_node)
+    return host_transfer_s(num_bytes=num_bytes, link_bandwidth_bytes_per_s=rate)
 
 
 def _exposed_s(runs: Sequence[Piece], work: StageWork, coming_s: Seconds, leaving_s: Seconds) -> Seconds:
