@@ -245,8 +245,10 @@ class Space:
         limit = self.bounds.vpp
         found = [] if schedule == "interleaved" else [1]
         if schedule in MULTI_CHUNK_SCHEDULES:
-            most = self.question.model.num_hidden_layers // pp
-            found += [vpp for vpp in range(2, MAX_VPP + 1) if vpp <= most and most % vpp == 0]
+            layers = self.question.model.num_hidden_layers
+            depths = {layers // pp, -(-layers // pp)}  # of a stage; uneven ones count embedding or loss as a layer
+            most = max(depths)
+            found += [vpp for vpp in range(2, MAX_VPP + 1) if any(depth % vpp == 0 for depth in depths if depth)]
             if limit is not None and limit.values:
                 found = list(limit.values)
             elif limit is not None:
