@@ -21,8 +21,8 @@ HOST_LINK_FRACTION = 0.85
 """Host copies reach 55.4 of 63 GB/s on PCIe 5 and 359 of 450 on NVLink-C2C (nvbandwidth)."""
 HOST_COPIES_BYTES_PER_S: BytesPerSecond = 200e9
 """What the copies of all GPUs of a node reach together in one direction, while the other direction runs too. Low
-confidence: half of the 410e9 of two sockets with eight channels of DDR4-3200, which one direction of copies has to share
-with the other and with the processors. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
+confidence: half of the 410e9 of two sockets with eight channels of DDR4-3200, which one direction of copies shares with
+the other and with the processors. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
 COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
 """A link faster than any PCIe is NVLink-C2C."""
 NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
