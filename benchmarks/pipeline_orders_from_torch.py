@@ -31,7 +31,7 @@ CLASSES = {
 }
 SINGLE = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")
-DEGREES = (2, 3, 4, 5, 8)
+DEGREES = (2, 3, 4, 5, 8, 11, 16)
 CHUNKS = (2, 3, 4)
 FULL_TEXT = {(2, 1), (2, 2), (4, 1), (4, 2), (3, 3)}
 

@@ -52,6 +52,33 @@ def _interleaved_fault(pp, m):
     return ""
 
 
+def v_shaped_fault(pp, m):
+    """Equal thirds of a stage's work: forward, input gradient and weight gradient; enough micro-batches to fill."""
+    forms = {"zb-h2": (1, pp - 1, 2 * pp - 1), "zbv": (2, (pp - 1) / 2, pp), "dualpipev": (2, pp - 1, pp + 1 / 2)}
+    for name, (vpp, idle, kept) in forms.items():
+        third = ChunkTimes(forward_s=1 / vpp, input_backward_s=1 / vpp, weight_backward_s=1 / vpp)
+        times = PipelineTimes(chunks=even_chunks(num_chunks=pp * vpp, chunk=third))
+        shape = ScheduleShape(name=name, pp=pp, vpp=vpp, num_microbatches=m)
+        if run_pipeline(shape, times).makespan_s != pytest.approx(3 * m + idle):
+            return f"makespan of {name}"
+        if max(peaks(name, pp, m, vpp=vpp)) != kept:
+            return f"in flight of {name}"
+    return ""
+
+
+def breadth_first_fault(pp, m):
+    """Idle as interleaved 1F1B is, for any number of micro-batches, with all of them in flight as in GPipe."""
+    if run("looped-bfs", pp, m, vpp=2).makespan_s != pytest.approx(m * STAGE + (pp - 1) * STAGE / 2):
+        return "makespan of looped-bfs"
+    return "" if peaks("looped-bfs", pp, m, vpp=2) == [m] * pp else "in flight of looped-bfs"
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 2), (2, 4), (3, 7), (4, 16), (5, 64), (8, 16), (11, 23), (16, 32), (16, 64)])
+def test_zero_bubble_and_breadth_first_keep_theirs(pp, m):
+    assert v_shaped_fault(pp, m) == ""
+    assert breadth_first_fault(pp, m) == ""
+
+
 @pytest.mark.parametrize(("pp", "m"), SAMPLE)
 def test_schedules_keep_their_closed_forms(pp, m):
     assert fault(pp, m) == ""
@@ -60,6 +87,8 @@ def test_schedules_keep_their_closed_forms(pp, m):
 @pytest.mark.slow
 def test_schedules_keep_their_closed_forms_for_all_sizes():
     assert [(pp, m, fault(pp, m)) for pp, m in ALL if fault(pp, m)] == []
+    assert [(pp, m) for pp, m in ALL if breadth_first_fault(pp, m)] == []
+    assert [(pp, m) for pp, m in ALL if m >= 2 * pp and v_shaped_fault(pp, m)] == []
 
 
 def test_uneven_stages_break_them():
