@@ -68,6 +68,15 @@ def test_both_levels_of_the_network_are_named_one_way(eight_billion):
     assert "50.0 GB/s between nodes" in claim
 
 
+def test_a_slow_network_between_single_gpus_is_answered_by_what_was_predicted(tmp_path):
+    """HSDP has no node to stay in with one GPU in each; 125 MB/s make full sharding wait for most of the step."""
+    cluster = tmp_path / "slow.toml"
+    cluster.write_text('gpu = "a100-pcie-80"\nnum_nodes = 4\ngpus_per_node = 1\nnetwork_gbit_per_s_per_node = 1\n')
+    found = answers("gpt2", str(cluster), seq_len=1024, global_batch_size=4096)["What is the network?"]
+    assert found.numbers[0].value > 0.5
+    assert "data parallel (DDP) takes 0." in found.suggestion
+
+
 def test_one_gpu_has_no_network_and_nobody_to_divide_with():
     found = answers("llama-3.1-405b", "1xt4", precision="fp16-mixed", global_batch_size=8)
     assert set(found) == set(QUESTIONS)

@@ -271,7 +271,11 @@ def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     share = exposed_s(shown.prediction) / shown.prediction.time.step_s
     hybrid = trial_named(trials, "HSDP")
     is_fast = share < FAST_NETWORK_FRACTION
-    advice = "the network keeps up; no strategy has to be chosen for its sake" if is_fast else _slow_network_advice()
+    advice = (
+        "the network keeps up; no strategy has to be chosen for its sake"
+        if is_fast
+        else _slow_network_advice(shown, trials, question)
+    )
     numbers = [Quantity(name="exposed of the step", value=share, unit="fraction")]
     if hybrid is not None and hybrid.prediction is not None:
         ratio = hybrid.prediction.time.step_s / shown.prediction.time.step_s
@@ -296,7 +300,13 @@ def _bandwidths(question: Plan) -> str:
     return between if node.gpus_per_node == 1 else f"{inside}, {between}"
 
 
-def _slow_network_advice() -> str:
+def _slow_network_advice(shown: StrategyTrial, trials: tuple[StrategyTrial, ...], question: Plan) -> str:
+    """The strategy that was predicted to wait less, if there is one; else what this cluster leaves to try."""
+    fastest, cluster = _fastest(trials), question.cluster
+    if fastest is not None and fastest.step_s < shown.step_s * (1 - FAST_NETWORK_FRACTION):
+        return f"{fastest.strategy.name} takes {fastest.step_s / shown.step_s:.2f} times as long"
+    if cluster.num_nodes == 1 or cluster.node.gpus_per_node == 1:
+        return "use larger micro-batches; no strategy tried here is faster"
     return "keep gathers inside a node (HSDP), use larger micro-batches, or a pipeline across nodes"
 
 
@@ -304,6 +314,8 @@ def _network_unknown(question: Plan) -> Finding:
     offered = "HSDP, a pipeline across nodes" if "pp" in OFFERS[question.engine].axes else "larger micro-batches"
     if question.cluster.num_nodes == 1:
         offered = "larger micro-batches"
+    elif question.cluster.node.gpus_per_node == 1:
+        offered = offered.removeprefix("HSDP, ")
     return Finding(
         topic="checklist",
         claim=f"What is the network? {_bandwidths(question)}; nothing fits, so no step could wait for it.",
