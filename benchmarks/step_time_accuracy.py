@@ -1,7 +1,8 @@
 """Print predicted beside measured step time for every shipped rate that a plan repeats.
 
-Usage: python benchmarks/step_time_accuracy.py [FAMILY ...] [--summary] [--unused] [--write]
-(--summary leaves the rows out; --write records the summaries of all families under benchmarks/results)
+Usage: python benchmarks/step_time_accuracy.py [FAMILY ...] [--summary] [--unused] [--utilisation] [--write]
+(--summary leaves the rows out; --utilisation adds published MFU and HFU recomputed by each source's own convention;
+--write records the summaries of all families under benchmarks/results)
 """
 
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from shardwise.validate.published_utilisation import published_utilisations
 from shardwise.validate.time_accuracy import TimeAccuracyReport, TimedRowAccuracy, TimeSummary, time_accuracy
 from shardwise.validate.timed_runs import timed_runs
 
@@ -25,9 +27,13 @@ def main() -> None:
     print(summaries)
     if "--unused" in sys.argv:
         print("\n".join(unused_lines(report)))
+    if "--utilisation" in sys.argv:
+        print("\n".join(utilisation_lines()))
     if "--write" in sys.argv and not families:
         path = Path(__file__).parent / "results" / f"step_time_accuracy-{datetime.now(tz=UTC):%Y-%m-%d}.txt"
-        path.write_text("\n".join([summaries, "", *unused_lines(report)]) + "\n", encoding="utf-8")
+        path.write_text(
+            "\n".join([summaries, "", *utilisation_lines(), "", *unused_lines(report)]) + "\n", encoding="utf-8"
+        )
         print(f"wrote {path}")
 
 
@@ -53,6 +59,16 @@ def row_text(row: TimedRowAccuracy) -> str:
     return (
         f"{run.id:14s} {run.measured_s:10.4f} {row.predicted_s:10.4f} {error} | {plan.engine} {where} | {shares}{gaps}"
     )
+
+
+def utilisation_lines() -> Iterator[str]:
+    """How far recomputed utilisations lie from the published ones, per source and way of counting."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for one in published_utilisations().utilisations:
+        found.setdefault((one.family, one.kind, one.convention), []).append(abs(one.difference_fraction))
+    yield "published MFU and HFU, recomputed from the rate beside them: figures, largest difference in points"
+    for (family, kind, convention), differences in found.items():
+        yield f"{family:10s} {kind} {len(differences):4d} {100 * max(differences):6.2f}  {convention}"
 
 
 def summary_lines(report: TimeAccuracyReport) -> Iterator[str]:
