@@ -9,7 +9,9 @@ from shardwise.catalog import load_gpu, read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict.time_band import band_ratios, band_sentences
+from shardwise.predict.assumptions import plan_assumptions
+from shardwise.predict.time import predict_time
+from shardwise.predict.time_band import band_ratios, band_sentences, is_attention_doubted
 from shardwise.recipe import Recipe
 
 CLUSTER = read_cluster("1 x dgx-h100")
@@ -46,6 +48,26 @@ def test_eight_bits_and_experts_widen_it_where_they_are_used():
     mixture = read_model("mixtral-8x7b")
     assert band_ratios(plan_on(model=mixture)) == (0.90, 1.27)
     assert band_ratios(plan_on(model=mixture, ep=8)) == (0.60, 1.61)
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "is_doubted"),
+    [("a100-sxm-80", False), ("h200-sxm", False), ("b200-sxm", True), ("mi300x", True), ("v100-sxm2-32", True)],
+)
+def test_attention_of_an_architecture_it_was_never_timed_on_may_take_half_or_twice_as_long(gpu_id, is_doubted):
+    plan = plan_on(gpu_id)
+    assert is_attention_doubted(plan) is is_doubted
+    assert any("attention was not timed on" in text for text in plan_assumptions(plan)) is is_doubted
+    time, _ = predict_time(plan)
+    assert not is_attention_doubted(replace(plan, recipe=replace(plan.recipe, attention="eager")))
+    low, high = band_ratios(plan)
+    if is_doubted:
+        assert time.step_low_s < 0.98 * low * time.step_s
+        assert time.step_high_s > 1.02 * high * time.step_s
+
+
+def test_cudnn_was_timed_on_b200():
+    assert not is_attention_doubted(replace(plan_on("b200-sxm"), engine="megatron"))
 
 
 def test_the_reasons_are_said():

@@ -14,7 +14,7 @@ from shardwise.predict.product_rates import (
     product_rates,
     sustained_share,
 )
-from shardwise.predict.time_band import band_sentences
+from shardwise.predict.time_band import band_sentences, is_attention_doubted
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
@@ -110,6 +110,11 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
             f"{DEFAULT_GEMM_FRACTION:.0%} of its peak stands in (torch's own estimator)"
         )
     yield from _kernel_assumptions(gpu)
+    if is_attention_doubted(plan):
+        yield (
+            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on H100 stand in, "
+            "expect a wider band"
+        )
     if recipe.precision == "bf16-mixed" and gpu.is_bf16_peak_unpublished:
         yield f"the bf16 peak of {gpu.id} is not published; its fp32 rate stands in, so steps may be much faster"
     elif recipe.precision == "bf16-mixed" and not gpu.peak_flop_per_s("bf16"):

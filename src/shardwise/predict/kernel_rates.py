@@ -60,7 +60,7 @@ class AttentionRate:
 
     implementation: str
     arch: str
-    """The beginning of an architecture name; empty for any."""
+    """The beginning of an architecture name; empty for H100, which also stands for architectures without rows."""
     head_dim: int
     forward_fraction: float
     forward_half: float
@@ -221,14 +221,28 @@ def kernel_rates(
     )
 
 
+def is_attention_borrowed(*, gpu: Gpu, profile: EngineProfile) -> bool:
+    """Whether the shares of the peak that fused attention reached on H100 stand for another architecture."""
+    return not _own_attention_rates(gpu, profile) and not gpu.arch.startswith("Hopper")
+
+
 def _attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> AttentionRate:
+    rows = [row for row in ATTENTION_RATES if row.implementation == _attention_implementation(gpu, profile)]
+    candidates = _own_attention_rates(gpu, profile) or [row for row in rows if not row.arch]
+    return _at_head_dim(sorted(candidates, key=lambda row: row.head_dim), head_dim)
+
+
+def _attention_implementation(gpu: Gpu, profile: EngineProfile) -> str:
     """Transformer Engine runs cuDNN's kernels where they exist; torch's flash attention is version 2 elsewhere."""
     uses_cudnn = profile.sharding == "megatron" and gpu.arch.startswith(CUDNN_ARCHS)
-    implementation = "cuDNN" if uses_cudnn else "FlashAttention-2"
-    rows = [row for row in ATTENTION_RATES if row.implementation == implementation]
-    own = [row for row in rows if row.arch and gpu.arch.startswith(row.arch)]
-    candidates = sorted(own or [row for row in rows if not row.arch], key=lambda row: row.head_dim)
-    return _at_head_dim(candidates, head_dim)
+    return "cuDNN" if uses_cudnn else "FlashAttention-2"
+
+
+def _own_attention_rates(gpu: Gpu, profile: EngineProfile) -> list[AttentionRate]:
+    """Rates measured on the part's own architecture."""
+    implementation = _attention_implementation(gpu, profile)
+    rows = (row for row in ATTENTION_RATES if row.arch and gpu.arch.startswith(row.arch))
+    return [row for row in rows if row.implementation == implementation]
 
 
 def _at_head_dim(rows: Sequence[AttentionRate], head_dim: int) -> AttentionRate:

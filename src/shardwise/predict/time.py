@@ -9,13 +9,16 @@ from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
 from shardwise.predict.offload_time import OffloadTime
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import step_parts
-from shardwise.predict.time_band import band_ratios
+from shardwise.predict.time_band import band_ratios, is_attention_doubted
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
 from shardwise.units import Seconds
 
 DOUBTED_LINK_RATIO = 1.0
 """Where a link's rate or a network's latency had to be assumed, what communication adds may be half or twice that."""
+DOUBTED_ATTENTION_RATIO = 1.0
+"""Where fused attention was timed on no part of the architecture it may take half or twice as long: the shares of the
+peak that one kernel reaches on A100 and on H100 differ by a factor of two (``kernel_rates.ATTENTION_RATES``)."""
 
 
 def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
@@ -26,9 +29,12 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
     step_s = sum(entry.duration_s for entry in components)
     low_s, high_s = _band_s(plan, slowest, step_s)
     doubted_s = DOUBTED_LINK_RATIO * _exposed_s(components) if placement_doubts(plan.cluster) else 0.0
+    if is_attention_doubted(plan):
+        compute = slowest.compute
+        doubted_s += DOUBTED_ATTENTION_RATIO * (compute.attention_forward_s + compute.attention_backward_s)
     prediction = TimePrediction(
         step_s=step_s,
-        step_low_s=low_s - doubted_s / 2,
+        step_low_s=max(low_s / 2, low_s - doubted_s / 2),
         step_high_s=high_s + doubted_s,
         components=components,
         communication=_communication(slowest.collectives, parts.clock),

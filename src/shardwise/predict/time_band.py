@@ -8,7 +8,9 @@ them and a test holds the two together. Every reason widens the band; what is mi
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardwise.engine import engine_profile
 from shardwise.plan import Plan
+from shardwise.predict.kernel_rates import is_attention_borrowed
 from shardwise.predict.product_rates import product_rates
 from shardwise.recipe import Precision
 
@@ -84,3 +86,9 @@ def band_sentences(plan: Plan) -> Iterator[str]:
     low, high = band_ratios(plan)
     reasons = "; ".join(reason.sentence for reason in band_reasons(plan))
     yield f"the band of {low:.2f} to {high:.2f} of the step time is that of runs never reported: {reasons}"
+
+
+def is_attention_doubted(plan: Plan) -> bool:
+    """Whether fused attention runs on an architecture that it was never timed on."""
+    runs_fused = plan.model.attention is not None and plan.recipe.attention == "flash"
+    return runs_fused and is_attention_borrowed(gpu=plan.cluster.gpu, profile=engine_profile(plan.engine))
