@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from shardwise.cluster import Gpu
 from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
 from shardwise.plan import EngineName, Plan
 from shardwise.predict.group_placement import placement_doubts
@@ -53,8 +52,9 @@ def _reinterpretations(plan: Plan) -> Iterator[str]:
         yield "offload=nvme moves optimizer states to drives, parameters and gradients to the host"
 
 
-def _kernel_assumptions(gpu: Gpu) -> Iterator[str]:
+def _kernel_assumptions(plan: Plan) -> Iterator[str]:
     """Whose kernels stand for this part's, and what power leaves of them."""
+    gpu = plan.cluster.gpu
     products, share = product_rates(gpu), sustained_share(gpu)
     if products.is_measured and not products.table:
         yield (
@@ -64,6 +64,11 @@ def _kernel_assumptions(gpu: Gpu) -> Iterator[str]:
     elif products.table and products.table != gpu.id:
         held = f", held at {share:.0%} of the peak by its power limit" if share < 1 else ""
         yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}"
+    if is_attention_doubted(plan):
+        yield (
+            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on H100 stand in, "
+            "expect a wider band"
+        )
 
 
 def _link_assumptions(plan: Plan) -> Iterator[str]:
@@ -109,12 +114,7 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
             f"no matrix-product measurement is known for {gpu.id}; "
             f"{DEFAULT_GEMM_FRACTION:.0%} of its peak stands in (torch's own estimator)"
         )
-    yield from _kernel_assumptions(gpu)
-    if is_attention_doubted(plan):
-        yield (
-            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on H100 stand in, "
-            "expect a wider band"
-        )
+    yield from _kernel_assumptions(plan)
     if recipe.precision == "bf16-mixed" and gpu.is_bf16_peak_unpublished:
         yield f"the bf16 peak of {gpu.id} is not published; its fp32 rate stands in, so steps may be much faster"
     elif recipe.precision == "bf16-mixed" and not gpu.peak_flop_per_s("bf16"):
