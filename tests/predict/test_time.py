@@ -178,7 +178,7 @@ def test_hybrid_sharding_wins_where_latency_counts():
 
 
 def test_an_offloaded_optimizer_takes_seconds():
-    """70B on 8 GPUs of one host: 30 bytes per parameter at 100 GB/s are 21 s; 4 bytes come back at the node's 200 GB/s."""
+    """70B on 8 GPUs of a host: 30 bytes per parameter at 100 GB/s are 21 s; 4 bytes come back at its 200 GB/s."""
     model = shapes.llama_3_70b()
     on_host = parts(plan_of(Layout(dp_shard=8), model=model, offload="optimizer"))
     on_gpu = parts(plan_of(Layout(dp_shard=8), model=model))
