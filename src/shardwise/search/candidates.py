@@ -95,7 +95,8 @@ class Candidates:
 
     def take(self, rows: Mask | IntColumn) -> "Candidates":
         """Some of the rows."""
-        return Candidates(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        return Candidates(**{name: self.column(name)[chosen] for name in self.names})
 
     def joined(self, other: "Candidates") -> "Candidates":
         """These rows, then those of another."""
@@ -176,15 +177,17 @@ def _ranked(codes: IntColumn, size: int) -> tuple[IntColumn, int]:
         return ranks.reshape(-1), len(distinct)
     occurs = np.zeros(size, dtype=np.bool_)
     occurs[codes] = True
-    positions = np.cumsum(occurs) - 1
+    distinct = np.flatnonzero(occurs)
+    positions = np.empty(size, dtype=np.int64)
+    positions[distinct] = np.arange(len(distinct))
     ranked: IntColumn = positions[codes]
-    return ranked, int(positions[-1]) + 1
+    return ranked, len(distinct)
 
 
 def distinct_keys(columns: Sequence[IntColumn]) -> tuple[list[Key], IntColumn]:
     """The distinct combinations of some columns, and which of them each row has."""
     inverse, first = group_rows(columns)
-    keys = [tuple(int(values[row]) for values in columns) for row in first]
+    keys: list[Key] = list(zip(*(values[first].tolist() for values in columns), strict=True))
     return keys, inverse
 
 
@@ -192,7 +195,8 @@ def look_up(columns: Sequence[IntColumn], function: Callable[[Key], tuple[float,
     """A function of some columns, evaluated once per combination that occurs: ``(rows, results)``."""
     keys, inverse = distinct_keys(columns)
     table = np.asarray([function(key) for key in keys], dtype=np.float64)
-    return table[inverse]
+    found: FloatColumn = np.take(table, inverse, axis=0)
+    return found
 
 
 def option_counts(rows: Candidates, *, keys: Sequence[str], options: Callable[[Key], Sequence[Key]]) -> IntColumn:

@@ -288,7 +288,7 @@ class _Order:
     @property
     def num_families(self) -> int:
         """Sets of degrees."""
-        return len(np.unique(group_rows([self.pool.rows.column(name) for name in FAMILY])[0]))
+        return len(group_rows([self.pool.rows.column(name) for name in FAMILY])[1])
 
 
 def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBounds, objective: Objective) -> None:

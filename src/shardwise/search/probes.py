@@ -4,9 +4,9 @@ A quantity of a stage is affine in how many blocks of each shape it holds. Askin
 one block of each shape, and multiplying by the blocks a row's stages hold, gives the figure for every row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -90,17 +90,7 @@ class Probes:
     def watched(self, rows: Candidates, watched: int) -> WatchedStage:
         """One of the watched stages of every row."""
 
-        def contents(key: Key) -> tuple[float, ...]:
-            stages = self._pipeline(*key)
-            stage = stages[watched_index([stage.num_layers for stage in stages], watched)]
-            counts = dict.fromkeys(self.shapes, 0)
-            for chunk in stage.chunks:
-                for layer, count in chunk.layer_runs:
-                    counts[layer] += count
-            largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
-            return (*counts.values(), largest, stage.index, stage.has_embedding, stage.has_head)
-
-        table = rows.lookup(PIPELINE_KEYS, contents)
+        table = rows.lookup(PIPELINE_KEYS, lambda key: self._contents((*key, watched)))
         index, has_embedding, has_head = table[:, -3:].astype(np.int64).T
         return WatchedStage(
             stage=index,
@@ -109,6 +99,22 @@ class Probes:
             has_head=has_head,
             largest_chunk_fraction=table[:, -4],
         )
+
+    @cached_property
+    def _contents(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._stage_contents)
+
+    def _stage_contents(self, key: Key) -> tuple[float, ...]:
+        """What one of the watched stages of a pipeline holds: blocks per shape, its largest chunk, index and ends."""
+        *pipeline, watched = key
+        stages = self._pipeline(*pipeline)
+        stage = stages[watched_index([stage.num_layers for stage in stages], watched)]
+        counts = dict.fromkeys(self.shapes, 0)
+        for chunk in stage.chunks:
+            for layer, count in chunk.layer_runs:
+                counts[layer] += count
+        largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
+        return (*counts.values(), largest, stage.index, stage.has_embedding, stage.has_head)
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)
