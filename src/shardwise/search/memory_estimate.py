@@ -25,6 +25,7 @@ from shardwise.search.candidates import (
     IntColumn,
     Key,
     Mask,
+    distinct_keys,
     look_up,
 )
 from shardwise.search.held_states import HeldStates
@@ -249,8 +250,10 @@ class MemoryEstimate:
         reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
         counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
         columns = [rows.tp, rows.ep, rows.expert_tp, kind, reshards, *(flag.astype(np.int64) for flag in flags), layers]
-        table = look_up([*columns, stage.has_embedding, stage.has_head, *counts], self._transient_table)
-        return np.ascontiguousarray(table.T)
+        keys, inverse = distinct_keys([*columns, stage.has_embedding, stage.has_head, *counts])
+        table = np.asarray([self._transient_table(key) for key in keys], dtype=np.float64)
+        found: FloatColumn = np.take(np.ascontiguousarray(table.T), inverse, axis=1)
+        return found
 
     @cached_property
     def _transient_table(self) -> Callable[[Key], tuple[float, ...]]:
