@@ -93,9 +93,9 @@ class Candidates:
         shards: IntColumn = np.maximum(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp))
         return shards
 
-    def take(self, rows: Mask | IntColumn) -> "Candidates":
+    def take(self, rows: Mask | IntColumn | slice) -> "Candidates":
         """Some of the rows."""
-        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        chosen = np.flatnonzero(rows) if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ else rows
         return Candidates(**{name: self.column(name)[chosen] for name in self.names})
 
     def joined(self, other: "Candidates") -> "Candidates":

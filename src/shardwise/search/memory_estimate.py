@@ -57,6 +57,8 @@ HEAD = 4
 """Moments before the first block's backward: end of forward, loss, its backward, the head's."""
 OF_SHAPE = 4
 """Moments of each shape: inside and after the backward of its first and its last block."""
+ROWS_AT_ONCE = 1 << 14
+"""Rows whose moments are added up together: so few that what lies between stays in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,11 @@ class MemoryEstimate:
         """What the worst rank of each candidate needs on its device."""
         if not len(rows):
             return np.zeros(0)
+        starts = range(0, len(rows), ROWS_AT_ONCE)
+        parts = [slice(start, start + ROWS_AT_ONCE) for start in starts]
+        return np.concatenate([self._device_bytes(rows.take(part), num_microbatches[part]) for part in parts])
+
+    def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         activations = self._activations(rows)
         need = self._stage_bytes(rows, num_microbatches, activations, self.probes.watched(rows, FIRST))
         fullest = self.probes.watched(rows, FULLEST).stage
