@@ -2,7 +2,8 @@
 
 Every layout that breaks no rule and may fit is a candidate. An axis is pinned or bounded with --tp 8, --pp 1..8,
 --dp-shard ..64 or --tp 1,2,4; what is not bounded is searched. When nothing fits, the closest plan is shown
-with the changes that would make it fit, and the exit code is 3.
+with the changes that would make it fit; when none ends by a deadline or within a budget, the nearest that is met. The
+exit code is then 3. With --gpus the question is asked on many clusters: how many GPUs, and which, does it take?
 """
 
 import argparse
@@ -17,19 +18,21 @@ from shardwise.cli.options import (
     add_json_option,
     add_plan_source,
     add_recipe_options,
+    amount,
     count,
     list_of,
     positive_number,
 )
 from shardwise.cli.output import OutputError, require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import plan_from
+from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Recompute
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
-    from shardwise.search import SearchBounds
+    from shardwise.search import SearchBounds, SearchResult, Sensitivity
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
@@ -62,12 +65,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     add_engine_option(parser)
     parser.add_argument(
-        "--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help="to make small (default: step_time)"
+        "--objective",
+        choices=OBJECTIVES,
+        help="to make small (default: step_time; with --gpus what is asked: see docs/search.md)",
     )
     parser.add_argument("--top", type=positive_number, default=10, metavar="N", help="plans to show (default: 10)")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the recommended plan as a plan file, YAML when it ends in .yaml"
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the front as a picture")
+    parser.add_argument(
+        "--what-if",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="say which constraint binds and what more memory or the next GPU would change (default: on)",
+    )
+    parser.add_argument("--deadline-days", type=amount, metavar="DAYS", help="the run has to end within so many days")
+    parser.add_argument("--budget-usd", type=count, metavar="USD", help="the run may cost so many dollars, such as 2M")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser, has_many_precisions=True)
     parser.add_argument(
@@ -76,6 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens per optimizer step, such as 4M (said how rounded)",
     )
+    add_sweep_options(parser)
+    _add_bounds(parser)
+
+
+def _add_bounds(parser: argparse.ArgumentParser) -> None:
+    """What is pinned or limited, axis by axis."""
     bounds = parser.add_argument_group("bounds of the search")
     bounds.add_argument(
         "--max-gpus", dest="bound_max_gpus", type=positive_number, metavar="N", help="use at most N GPUs, whole nodes"
@@ -103,52 +123,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, print the ranking, and write the recommended plan when asked."""
-    from shardwise.plan_file import recipe_assumptions
-    from shardwise.search import search
+    """Search one cluster or many, print the answer, and write the recommended plan and the page when asked."""
+    for path in (arguments.out, arguments.html):
+        if path is not None:
+            _require_file(path, is_forced=arguments.is_forced)
+    arguments = _with_first_precision(arguments)
+    if arguments.gpus is not None or arguments.gpu_types is not None:
+        return _run_sweep(arguments)
+    return _run_search(arguments)
 
-    if arguments.out is not None:
-        _require_file(arguments.out, is_forced=arguments.is_forced)
-    question = _question(arguments)
+
+def _run_sweep(arguments: argparse.Namespace) -> int:
+    """Many clusters."""
+    result = answer_sweep(arguments, bounds_from(arguments))
+    row = result.recommended
+    if arguments.out is not None and row is not None and row.best is not None:
+        write_file(arguments.out, _plan_text(row.best.plan, arguments.out), is_forced=arguments.is_forced)
+    if arguments.html is not None:
+        from shardwise.render.html_search import sweep_html
+
+        write_file(arguments.html, sweep_html(result), is_forced=arguments.is_forced)
+    return write_sweep(result, is_json=arguments.is_json)
+
+
+def _run_search(arguments: argparse.Namespace) -> int:
+    """One cluster."""
+    from shardwise.plan_file import recipe_assumptions
+    from shardwise.search import search, what_if
+
+    question, bounds = _question(arguments), bounds_from(arguments)
     with waiting("searching layouts"):
         result = search(
             model=question.model,
             cluster=question.cluster,
             recipe=question.recipe,
             engine=question.engine,
-            bounds=bounds_from(arguments),
-            objective=arguments.objective,
+            bounds=bounds,
+            objective=arguments.objective or "step_time",
         )
+        sensitivity = what_if(result, limits=bounds) if arguments.what_if else None
     result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
     if arguments.out is not None and result.plans:
         write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
-    if arguments.is_json:
-        from shardwise.render.json_search import search_object
-        from shardwise.render.json_text import json_text
+    if arguments.html is not None:
+        from shardwise.render.html_search import search_html
 
-        write_line(json_text(search_object(result)))
-    else:
-        from shardwise.render.text_search import search_text
-
-        write_line(search_text(result, style=stdout_style(), has_clock=sys.stdout.isatty()))
+        write_file(arguments.html, search_html(result, sensitivity=sensitivity), is_forced=arguments.is_forced)
+    _write_search(result, sensitivity, is_json=arguments.is_json)
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
 
 
-def _question(arguments: argparse.Namespace) -> "Plan":
-    """The plan whose layout is asked for: the first precision of the list its own, its batch in sequences."""
-    from shardwise.search import at_most, rounded_batch
+def _write_search(result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool) -> None:
+    if is_json:
+        from shardwise.render.json_search import search_object
+        from shardwise.render.json_text import json_text
 
-    precisions, tokens = arguments.bound_precision, arguments.global_batch_tokens
-    given = argparse.Namespace(**vars(arguments), precision=precisions[0]) if precisions else arguments
-    question = plan_from(given)
-    if tokens is None:
-        return question
-    if arguments.global_batch_size is not None:
+        write_line(json_text(search_object(result, sensitivity=sensitivity)))
+        return
+    from shardwise.render.text_search import search_text
+
+    write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=sys.stdout.isatty()))
+
+
+def _with_first_precision(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with the first precision of the list as the recipe's own, and one way to give the batch.
+
+    Raises:
+        UsageError: the batch is given twice.
+    """
+    if arguments.global_batch_tokens is not None and arguments.global_batch_size is not None:
         raise UsageError(
             "--global-batch-size and --global-batch-tokens exclude each other",
             code="cli-usage",
             fix="leave out one of them",
         )
+    precisions = arguments.bound_precision
+    return argparse.Namespace(**vars(arguments), precision=precisions[0]) if precisions else arguments
+
+
+def _question(arguments: argparse.Namespace) -> "Plan":
+    """The plan whose layout is asked for, with its batch in sequences."""
+    from shardwise.search import at_most, rounded_batch
+
+    question, tokens = plan_from(arguments), arguments.global_batch_tokens
+    if tokens is None:
+        return question
     num_gpus = at_most(question.cluster, arguments.bound_max_gpus).num_gpus
     batch = rounded_batch(tokens=tokens, seq_len=question.recipe.seq_len, num_gpus=num_gpus)
     return replace(
@@ -166,7 +225,7 @@ def _require_file(path: Path, *, is_forced: bool) -> None:
     """
     if str(path) == "-":
         raise OutputError(
-            "--out - would mix the plan file with the ranking on standard output",
+            "a file called - would mix with the ranking on standard output",
             code="output-path",
             fix="write --out plan.json, or read plans[0].plan of the answer to --json",
         )
@@ -214,5 +273,7 @@ def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
         reshard_after_forward=arguments.bound_reshard_after_forward,
         precision=arguments.bound_precision if len(arguments.bound_precision or ()) > 1 else None,
         max_gpus=arguments.bound_max_gpus,
+        deadline_days=arguments.deadline_days,
+        budget_usd=arguments.budget_usd,
         max_plans=arguments.top,
     )

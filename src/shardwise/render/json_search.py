@@ -2,13 +2,14 @@
 
 from shardwise.plan_file import plan_to_json
 from shardwise.render.json_prediction import prediction_object
-from shardwise.search.records import ClosestPlan, RankedPlan, SearchResult
+from shardwise.search.records import ClosestPlan, MissedTargets, RankedPlan, Relief, SearchResult, TargetChange
+from shardwise.search.what_if import Sensitivity
 
 SEARCH_SCHEMA = "shardwise.search/1"
 
 
-def search_object(result: SearchResult) -> dict[str, object]:
-    """The whole answer; ``closest`` only when no plan fits."""
+def search_object(result: SearchResult, *, sensitivity: Sensitivity | None = None) -> dict[str, object]:
+    """The whole answer; ``closest`` only when no plan fits, ``missed`` only when none meets a deadline or a budget."""
     written: dict[str, object] = {
         "schema": SEARCH_SCHEMA,
         "objective": result.objective,
@@ -31,9 +32,52 @@ def search_object(result: SearchResult) -> dict[str, object]:
         "assumptions": list(result.assumptions),
         "notes": list(result.notes),
     }
+    if sensitivity is not None:
+        written["what_if"] = sensitivity_object(sensitivity)
     if result.closest is not None:
         written["closest"] = closest_object(result.closest)
+    if result.repairs:
+        written["repairs"] = [relief_object(relief) for relief in result.repairs]
+    if result.missed is not None:
+        written["missed"] = missed_object(result.missed)
     return written
+
+
+def sensitivity_object(sensitivity: Sensitivity) -> dict[str, object]:
+    """What binds, and what other machines would change."""
+    return {
+        "binding": sensitivity.binding,
+        "changes": [
+            {
+                "change": change.change,
+                "plan": plan_to_json(change.plan),
+                "step_s": change.step_s,
+                "step_ratio": change.step_ratio,
+            }
+            for change in sensitivity.changes
+        ],
+    }
+
+
+def missed_object(missed: MissedTargets) -> dict[str, object]:
+    """The fastest plan, what it misses, and what would be met."""
+    return {
+        "plan": plan_to_json(missed.plan),
+        "prediction": prediction_object(plan=missed.plan, prediction=missed.prediction),
+        "because": missed.because,
+        "changes": [target_change_object(change) for change in missed.changes],
+    }
+
+
+def target_change_object(change: TargetChange) -> dict[str, object]:
+    """A changed input under which a run meets its deadline and its budget."""
+    return {
+        "change": change.change,
+        "plan": plan_to_json(change.plan),
+        "days": change.days,
+        "usd": change.usd,
+        "caution": change.caution,
+    }
 
 
 def ranked_plan_object(ranked: RankedPlan) -> dict[str, object]:
@@ -58,15 +102,17 @@ def closest_object(closest: ClosestPlan) -> dict[str, object]:
         "prediction": prediction_object(plan=closest.plan, prediction=closest.prediction),
         "missing_bytes": closest.missing_bytes,
         "because": closest.because,
-        "reliefs": [
-            {
-                "change": relief.change,
-                "plan": plan_to_json(relief.plan),
-                "device_used_bytes": relief.device_used_bytes,
-                "needed_bytes": relief.needed_bytes,
-                "step_s": relief.step_s,
-                "caution": relief.caution,
-            }
-            for relief in closest.reliefs
-        ],
+        "reliefs": [relief_object(relief) for relief in closest.reliefs],
+    }
+
+
+def relief_object(relief: Relief) -> dict[str, object]:
+    """A change under which a search found a plan."""
+    return {
+        "change": relief.change,
+        "plan": plan_to_json(relief.plan),
+        "device_used_bytes": relief.device_used_bytes,
+        "needed_bytes": relief.needed_bytes,
+        "step_s": relief.step_s,
+        "caution": relief.caution,
     }

@@ -8,30 +8,55 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.render.front_picture import search_front
 from shardwise.render.names import cluster_text, degrees_text, gib_number, layout_text, model_text, question_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.render.text_front import front_lines
 from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import assumption_parts, cost_text
-from shardwise.search.records import ClosestPlan, RankedPlan, SearchResult, SearchSpace
+from shardwise.render.text_sweep import target_table
+from shardwise.search.records import ClosestPlan, MissedTargets, RankedPlan, Relief, SearchResult, SearchSpace
+from shardwise.search.what_if import Sensitivity
 from shardwise.units import format_gib, format_percent, format_seconds, format_usd
 
 NEEDED = "needs GiB"
 """The heading of what one GPU needs at the least, by which plans fit or do not."""
 
 
-def search_text(result: SearchResult, *, style: TextStyle = PLAIN, has_clock: bool = False) -> str:
+def search_text(
+    result: SearchResult,
+    *,
+    sensitivity: Sensitivity | None = None,
+    style: TextStyle = PLAIN,
+    has_clock: bool = False,
+    has_picture: bool = True,
+) -> str:
     """Everything ``shardwise plan`` prints; with how long it took only where a person reads it (``has_clock``)."""
-    return page_text(search_parts(result, has_clock=has_clock), style=style)
+    parts = search_parts(result, sensitivity=sensitivity, has_clock=has_clock, has_picture=has_picture)
+    return page_text(parts, style=style)
 
 
-def search_parts(result: SearchResult, *, has_clock: bool = False) -> Iterator[RenderableType]:
+def search_parts(
+    result: SearchResult,
+    *,
+    sensitivity: Sensitivity | None = None,
+    has_clock: bool = False,
+    has_picture: bool = True,
+) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
     if result.plans:
-        yield from _found_parts(result)
+        yield from _found_parts(result, has_picture=has_picture)
+        if sensitivity is not None:
+            yield from _sensitivity_parts(sensitivity)
+    elif result.missed is not None:
+        yield from _missed_parts(result.missed)
     elif result.closest is not None:
         yield from _closest_parts(result.closest)
     else:
-        yield Text("Every layout breaks a rule of validity.", style="bold red")
+        yield Text("No plan: every layout breaks a rule of validity.", style="bold red")
+        if result.repairs:
+            yield Text()
+            yield relief_table(result.repairs, title="What would have a plan, each searched again")
     yield Text()
     yield space_text(result.space, has_clock=has_clock)
     if result.rejected:
@@ -40,7 +65,7 @@ def search_parts(result: SearchResult, *, has_clock: bool = False) -> Iterator[R
     yield from assumption_parts(result.assumptions)
 
 
-def _found_parts(result: SearchResult) -> Iterator[RenderableType]:
+def _found_parts(result: SearchResult, *, has_picture: bool) -> Iterator[RenderableType]:
     best = result.plans[0]
     yield question_header(best.plan)
     yield Text()
@@ -57,9 +82,38 @@ def _found_parts(result: SearchResult) -> Iterator[RenderableType]:
     if best.prediction.cost is not None:
         yield cost_text(best.prediction.cost)
     yield from _runner_up_parts(result.plans[1:])
+    front = search_front(result) if has_picture else None
+    if front is not None:
+        yield Text()
+        yield from front_lines(front)
     for note in result.notes:
         yield Text()
         yield Text(note)
+
+
+def _sensitivity_parts(sensitivity: Sensitivity) -> Iterator[RenderableType]:
+    yield Text()
+    yield Text(sensitivity.binding, style="bold")
+    for change in sensitivity.changes:
+        ratio = format_percent(abs(1 - change.step_ratio))
+        saved = f"{ratio} {'less' if change.step_ratio < 1 else 'more'} than the fastest here"
+        if ratio == format_percent(0):
+            saved = "as now"
+        yield Text(
+            f"{change.change}: {format_seconds(change.step_s)} per step, {saved}, as {degrees_text(change.plan.layout)}"
+        )
+
+
+def _missed_parts(missed: MissedTargets) -> Iterator[RenderableType]:
+    yield question_header(missed.plan)
+    yield Text()
+    yield Text(f"No plan: {missed.because}.", style="bold red")
+    yield Text("The fastest is " + layout_text(missed.plan.layout))
+    if missed.prediction.cost is not None:
+        yield cost_text(missed.prediction.cost)
+    if missed.changes:
+        yield Text()
+        yield target_table(missed.changes)
 
 
 def _picture_parts(memory: MemoryPrediction) -> Iterator[RenderableType]:
@@ -136,24 +190,29 @@ def _usd_text(prediction: Prediction) -> str:
 def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     yield question_header(closest.plan)
     yield Text()
-    yield Text(f"Nothing fits. The closest lacks {format_gib(closest.missing_bytes)}:", style="bold red")
+    yield Text(f"No plan: nothing fits. The closest lacks {format_gib(closest.missing_bytes)}:", style="bold red")
     yield Text(layout_text(closest.plan.layout))
     yield Text(closest.because)
     yield from _picture_parts(closest.prediction.memory)
     if not closest.reliefs:
         return
     yield Text()
-    table = plain_table(title="What would make it fit, each searched again")
+    yield relief_table(closest.reliefs, title="What would make it fit, each searched again")
+
+
+def relief_table(reliefs: Sequence[Relief], *, title: str) -> Table:
+    """Changed questions and what the fastest plan of each needs."""
+    table = plain_table(title=title)
     table.add_column("change")
     table.add_column(NEEDED, justify="right")
     table.add_column("of", justify="right")
     table.add_column("step", justify="right")
     table.add_column("")
-    for relief in closest.reliefs:
+    for relief in reliefs:
         capacity = gib_number(relief.plan.cluster.gpu.memory_bytes)
         needed, step = gib_number(relief.needed_bytes), format_seconds(relief.step_s)
         table.add_row(relief.change, needed, capacity, step, relief.caution)
-    yield table
+    return table
 
 
 def space_text(space: SearchSpace, *, has_clock: bool = False) -> Text:

@@ -1,26 +1,32 @@
 """The space of layouts, the rules that thin it, the closed forms that prune it, and the ranking of what is left."""
 
 from shardwise.search.bounds import IntRange, SearchBounds, parse_range
+from shardwise.search.cluster_sizes import parse_gpu_type, resized, sizes_in, typed_cluster
 from shardwise.search.clusters import at_most
 from shardwise.search.records import (
     OBJECTIVES,
     ClosestPlan,
     Difference,
+    MissedTargets,
     Objective,
     RankedPlan,
     Rejection,
     Relief,
     SearchResult,
     SearchSpace,
+    TargetChange,
 )
 from shardwise.search.search import assumed_global_batch_size, question_of, search
+from shardwise.search.sweep import SweepResult, SweepRow, sweep, sweep_objective
 from shardwise.search.token_batch import TokenBatch, rounded_batch
+from shardwise.search.what_if import Sensitivity, WhatIf, what_if
 
 __all__ = [
     "OBJECTIVES",
     "ClosestPlan",
     "Difference",
     "IntRange",
+    "MissedTargets",
     "Objective",
     "RankedPlan",
     "Rejection",
@@ -28,11 +34,23 @@ __all__ = [
     "SearchBounds",
     "SearchResult",
     "SearchSpace",
+    "Sensitivity",
+    "SweepResult",
+    "SweepRow",
+    "TargetChange",
     "TokenBatch",
+    "WhatIf",
     "assumed_global_batch_size",
     "at_most",
+    "parse_gpu_type",
     "parse_range",
     "question_of",
+    "resized",
     "rounded_batch",
     "search",
+    "sizes_in",
+    "sweep",
+    "sweep_objective",
+    "typed_cluster",
+    "what_if",
 ]

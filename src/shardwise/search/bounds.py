@@ -56,10 +56,29 @@ class SearchBounds:
     """Number formats that may be used; ``None`` for the recipe's own."""
     max_gpus: int | None = None
     """The most GPUs that may be used: as many whole nodes of the cluster as hold no more."""
+    deadline_days: float | None = None
+    """The run has to end within so many days; one that is not positive lies in the past."""
+    budget_usd: float | None = None
+    """The run may cost so many dollars."""
     max_plans: int = 10
     """Ranked plans in the answer."""
     max_predictions: int = 14
     """Layouts that are predicted in full; the rest are compared by closed forms."""
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether the whole run has a deadline or a budget."""
+        return self.deadline_days is not None or self.budget_usd is not None
+
+    @property
+    def without_axes(self) -> "SearchBounds":
+        """The same with every axis free: a deadline, a budget and the length of the answer are kept."""
+        return SearchBounds(
+            deadline_days=self.deadline_days,
+            budget_usd=self.budget_usd,
+            max_plans=self.max_plans,
+            max_predictions=self.max_predictions,
+        )
 
 
 def parse_range(text: str, *, axis: str) -> IntRange:

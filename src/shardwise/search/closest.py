@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.errors import ShardwiseError
+from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict import predict
@@ -18,7 +20,8 @@ __all__ = ["closest_plan"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
-MAX_NODE_FACTOR = 64
+MAX_NODE_FACTOR = 1024
+MAX_HALVINGS = 12
 RELIEF_LOSS_CHUNKS = 8
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 
@@ -45,13 +48,13 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
         prediction=prediction,
         missing_bytes=prediction.memory.missing_bytes,
         because=_what_fills_it(prediction),
-        reliefs=tuple(_reliefs(question, bounds)),
+        reliefs=tuple(_reliefs(question, bounds, prediction)),
     )
 
 
 def _what_fills_it(prediction: Prediction) -> str:
     worst = prediction.memory.worst
-    states = sum(worst.component_bytes(component) for component in STATES)
+    states = _states_bytes(prediction)
     capacity = prediction.memory.capacity_bytes
     if not prediction.memory.fits_host:
         needed = format_gib(prediction.memory.host_bytes_per_node)
@@ -70,8 +73,8 @@ def _largest_rest(worst: StageMemory) -> str:
     return f"{top.component.replace('_', ' ')} {format_gib(top.num_bytes)}"
 
 
-def _reliefs(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
-    """Changes under which a search finds something, smallest first."""
+def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> Iterator[Relief]:
+    """Changes under which a search finds something, smallest first; more GPUs and a smaller model last."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     found = 0
     for hypothesis in _hypotheses(question, few):
@@ -81,7 +84,12 @@ def _reliefs(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
             found += 1
         if found == MAX_RELIEFS:
             return
-    yield from _more_nodes(question, few)
+    shortage_ratio = _states_bytes(prediction) / prediction.memory.capacity_bytes
+    more = next(_more_nodes(question, few, least_factor=shortage_ratio), None)
+    if more is None:
+        more = next(_more_of_a_bigger_gpu(question, few, prediction), None)
+    smaller = next(_smaller_models(question, few, least_factor=shortage_ratio), None)
+    yield from (relief for relief in (more, smaller) if relief is not None)
 
 
 def _try(hypothesis: Hypothesis) -> Relief | None:
@@ -101,9 +109,8 @@ def _try(hypothesis: Hypothesis) -> Relief | None:
 
 def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     recipe = question.recipe
-    if _has_bounds(bounds):
-        free = SearchBounds(max_plans=bounds.max_plans, max_predictions=bounds.max_predictions)
-        yield Hypothesis(change="no bounds on the axes", question=question, bounds=free)
+    if bounds != bounds.without_axes:
+        yield Hypothesis(change="no bounds on the axes", question=question, bounds=bounds.without_axes)
     if recipe.attention == "eager":
         flash = replace(question, recipe=replace(recipe, attention="flash"))
         yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
@@ -139,15 +146,58 @@ def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypoth
             )
 
 
-def _more_nodes(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
-    """The smallest doubling of the cluster on which something fits."""
+def _states_bytes(prediction: Prediction) -> int:
+    worst = prediction.memory.worst
+    return sum(worst.component_bytes(component) for component in STATES)
+
+
+def _doublings(least_factor: float) -> int:
+    """The first power of two, of two and more, that is not below a factor."""
     factor = 2
+    while factor < least_factor:
+        factor *= 2
+    return factor
+
+
+def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds, prediction: Prediction) -> Iterator[Relief]:
+    """The largest part of the same make in as many GPUs as it takes, where more of the own part do not help."""
+    for gpu in reversed(bigger_gpus(question.cluster.gpu)):
+        cluster = with_gpu(question.cluster, gpu)
+        if cluster is not None:
+            least = _states_bytes(prediction) / gpu.memory_bytes
+            yield from _more_nodes(
+                replace(question, cluster=cluster), bounds, least_factor=least, prefix=f"gpu={gpu.id} "
+            )
+
+
+def _smaller_models(question: Plan, bounds: SearchBounds, *, least_factor: float) -> Iterator[Relief]:
+    """The first half, quarter and so on of the parameters, in the usual shape, that fits as everything else is."""
+    if question.model.is_moe:
+        return
+    factor = _doublings(least_factor)
+    for _ in range(MAX_HALVINGS):
+        billions = question.model.num_params / factor / 1e9
+        try:
+            smaller = replace(question, model=read_model(f"{billions:.2g}B"))
+            relief = _try(
+                Hypothesis(change=f"model={billions:.2g}B", question=smaller, bounds=bounds, caution="another model")
+            )
+        except ShardwiseError:  # no usual shape is so small, or the axes that are pinned do not divide it
+            return
+        if relief is not None:
+            yield relief
+        factor *= 2
+
+
+def _more_nodes(question: Plan, bounds: SearchBounds, *, least_factor: float = 2, prefix: str = "") -> Iterator[Relief]:
+    """The smallest doubling of the cluster on which something fits."""
+    factor = _doublings(least_factor)
     while factor <= MAX_NODE_FACTOR:
         num_nodes = question.cluster.num_nodes * factor
         cluster = with_num_nodes(question.cluster, num_nodes)
         step = replace(question, cluster=cluster, recipe=_with_divisible_batch(question, cluster.num_gpus).recipe)
         hypothesis = Hypothesis(
-            change=f"num_nodes={num_nodes}", question=step, bounds=bounds, caution=f"{factor} times the GPUs"
+            change=f"{prefix}num_nodes={num_nodes}", question=step, bounds=bounds, caution=f"{factor} times the GPUs"
         )
         relief = _try(hypothesis)
         if relief is not None:
@@ -163,8 +213,3 @@ def _with_divisible_batch(question: Plan, num_gpus: int) -> Plan:
         return question
     larger = -(-size // num_gpus) * num_gpus
     return replace(question, recipe=replace(question.recipe, global_batch_size=larger))
-
-
-def _has_bounds(bounds: SearchBounds) -> bool:
-    free = SearchBounds(max_plans=bounds.max_plans, max_predictions=bounds.max_predictions)
-    return bounds != free

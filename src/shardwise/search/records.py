@@ -7,18 +7,20 @@ from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.search.bounds import SearchBounds
-from shardwise.units import Bytes, Seconds
+from shardwise.units import Bytes, Dollars, Seconds
 
 __all__ = [
     "OBJECTIVES",
     "ClosestPlan",
     "Difference",
+    "MissedTargets",
     "Objective",
     "RankedPlan",
     "Rejection",
     "Relief",
     "SearchResult",
     "SearchSpace",
+    "TargetChange",
 ]
 
 Objective = Literal["step_time", "cost", "memory", "fewest_gpus"]
@@ -123,6 +125,31 @@ class ClosestPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetChange:
+    """A changed input under which a run meets what it missed, verified by a prediction."""
+
+    change: str
+    """What to change, such as ``deadline_days=41.5`` or ``num_nodes=16``."""
+    plan: Plan
+    days: float
+    usd: Dollars | None
+    """``None`` when no price is known."""
+    caution: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedTargets:
+    """Plans fit, but none ends by the deadline and within the budget."""
+
+    plan: Plan
+    """The fastest, which is also the cheapest on its cluster."""
+    prediction: Prediction
+    because: str
+    changes: tuple[TargetChange, ...]
+    """One of each input, where one was found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The answer of a search: plans in order of preference, or what came closest."""
 
@@ -134,7 +161,11 @@ class SearchResult:
     """Plans that no predicted plan beats in both step time and memory, fastest first."""
     rejected: tuple[Rejection, ...]
     closest: ClosestPlan | None
-    """Only when ``plans`` is empty."""
+    """Only when nothing fits."""
+    missed: MissedTargets | None = None
+    """Only when plans fit and none meets the deadline and the budget."""
+    repairs: tuple[Relief, ...] = ()
+    """Only when every layout breaks a rule: changes of the question under which a plan was found."""
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about ties, the simplest choice and what was left out."""

@@ -18,6 +18,8 @@ from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import pareto_front, rank
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
+from shardwise.search.repairs import repairs
+from shardwise.search.targets import meeting, missed_targets, require_countable
 
 __all__ = ["assumed_global_batch_size", "question_of", "search"]
 
@@ -49,12 +51,13 @@ def search(
     limits = replace(asked, max_gpus=None)
     used = at_most(cluster, asked.max_gpus)
     question = question_of(model=model, cluster=used, recipe=recipe, engine=engine)
+    require_countable(question, limits)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
     found = find(question, limits, objective=objective)
-    fitting = found.evaluation.fitting
+    fits, fitting = found.evaluation.fitting, meeting(found.evaluation.fitting, limits)
     plans = rank(fitting, objective=objective, limit=limits.max_plans)
-    closest = None if plans else closest_plan(question, limits, found)
+    is_invalid = not fits and found.space.layouts_invalid == found.space.layouts_considered
     return SearchResult(
         objective=objective,
         bounds=asked,
@@ -62,9 +65,11 @@ def search(
         plans=plans,
         pareto=_pareto(fitting, plans, objective),
         rejected=found.rejected,
-        closest=closest,
+        closest=None if fits or is_invalid else closest_plan(question, limits, found),
+        repairs=repairs(question, limits) if is_invalid else (),
+        missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
-        notes=_notes(plans, found.space),
+        notes=() if fits and not fitting else _notes(plans, found.space),
     )
 
 
@@ -96,7 +101,7 @@ def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
     for nodes in range(1, num_nodes):
         if num_nodes % nodes == 0:
             smaller = replace(question, cluster=with_num_nodes(question.cluster, nodes))
-            if find(smaller, few).evaluation.fitting:
+            if meeting(find(smaller, few).evaluation.fitting, few):
                 return smaller
     return question
 

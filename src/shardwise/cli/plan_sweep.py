@@ -1,0 +1,107 @@
+"""``plan --gpus``: the same question on many clusters, to see how many GPUs, and which, it takes."""
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
+from shardwise.cli.output import stdout_style, write_line
+from shardwise.cli.plan_source import plan_from
+from shardwise.cli.progress import waiting
+
+if TYPE_CHECKING:
+    from shardwise.plan import Plan
+    from shardwise.search import SearchBounds, SweepResult
+
+
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    """Sizes and types of the clusters."""
+    clusters = parser.add_argument_group("many clusters")
+    clusters.add_argument(
+        "--gpus", metavar="N..N", help="try every doubling from 8..512, or a list such as 8,24,64: how many are needed?"
+    )
+    clusters.add_argument(
+        "--gpu-types",
+        metavar="LIST",
+        help="GPUs or servers to try instead of CLUSTER, with a price where the catalogue's is not yours: "
+        "h100-sxm=2.10,a100-sxm-80",
+    )
+
+
+def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "SweepResult":
+    """The best layout on every cluster that was asked for."""
+    from shardwise.search import assumed_global_batch_size, rounded_batch, sweep, sweep_objective
+
+    questions, skipped = _questions(arguments)
+    most = max((question.cluster.num_gpus for question in questions), default=1)
+    sentences = [*skipped]
+    if questions and questions[0].recipe.global_batch_size is None:
+        seq_len, tokens = questions[0].recipe.seq_len, arguments.global_batch_tokens
+        if tokens is None:
+            size = assumed_global_batch_size(seq_len=seq_len, num_gpus=most)
+            sentences.append(f"global_batch_size={size}: none was given; the same on every cluster")
+        else:
+            batch = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=most)
+            size = batch.num_sequences
+            sentences.append(batch.sentence)
+        questions = [_with_batch(question, size) for question in questions]
+    with waiting(f"searching layouts on {len(questions)} clusters"):
+        return sweep(
+            questions,
+            bounds=bounds,
+            objective=arguments.objective or sweep_objective(bounds),
+            assumptions=tuple(dict.fromkeys([*sentences, *(s for q in questions for s in _stated(q))])),
+        )
+
+
+def write_sweep(result: "SweepResult", *, is_json: bool) -> int:
+    """Print the answer; exit code 3 when no cluster is recommended."""
+    if is_json:
+        from shardwise.render.json_sweep import sweep_object
+        from shardwise.render.json_text import json_text
+
+        write_line(json_text(sweep_object(result)))
+    else:
+        from shardwise.render.text_sweep import sweep_text
+
+        write_line(sweep_text(result, style=stdout_style()))
+    return EXIT_OK if result.recommended is not None else EXIT_DOES_NOT_FIT
+
+
+def _with_batch(question: "Plan", size: int) -> "Plan":
+    return replace(question, recipe=replace(question.recipe, global_batch_size=size))
+
+
+def _stated(question: "Plan") -> tuple[str, ...]:
+    from shardwise.plan_file import recipe_assumptions
+
+    return (*recipe_assumptions(question), *question.model.assumptions, *question.cluster.assumptions)
+
+
+def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
+    """A question for every cluster, and why some sizes are left out."""
+    from shardwise.search import parse_gpu_type, parse_range, resized, sizes_in, typed_cluster
+
+    if arguments.gpus is None:
+        raise UsageError("--gpu-types needs --gpus", code="cli-usage", fix="add --gpus 8..512")
+    if arguments.gpu_types is not None and arguments.cluster is not None:
+        raise UsageError(
+            "CLUSTER and --gpu-types exclude each other", code="cli-usage", fix=f"leave out {arguments.cluster}"
+        )
+    sizes = sizes_in(parse_range(arguments.gpus, axis="gpus"))
+    if arguments.gpu_types is None:
+        base = plan_from(arguments)
+        found = [(base, resized(base.cluster, size)) for size in sizes]
+    else:
+        types = [parse_gpu_type(text) for text in arguments.gpu_types.split(",")]
+        bases = [_on_type(arguments, gpu_type.name) for gpu_type in types]
+        found = [
+            (base, typed_cluster(gpu_type, size)) for base, gpu_type in zip(bases, types, strict=True) for size in sizes
+        ]
+    questions = [replace(base, cluster=cluster) for base, cluster in found if not isinstance(cluster, str)]
+    return questions, [cluster for _, cluster in found if isinstance(cluster, str)]
+
+
+def _on_type(arguments: argparse.Namespace, name: str) -> "Plan":
+    """The question on one GPU or server of a type, which decides the precision where none is given."""
+    return plan_from(argparse.Namespace(**{**vars(arguments), "cluster": name}))

@@ -1,0 +1,208 @@
+"""How many GPUs, and which: the best layout on every cluster of a sweep, compared by one objective."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardwise.errors import ClusterError, ShardwiseError
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.evaluation import Evaluated
+from shardwise.search.one_pass import find
+from shardwise.search.ranking import MAX_TIE_FRACTION, rank
+from shardwise.search.records import Objective, RankedPlan, TargetChange
+from shardwise.search.targets import looser_targets, meeting, meets, require_countable, run_cost
+from shardwise.units import SECONDS_PER_HOUR, Dollars, format_gib, format_percent
+
+__all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
+
+MAX_PREDICTIONS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One cluster and the best layout on it."""
+
+    question: Plan
+    best: RankedPlan | None
+    """``None`` when nothing fits or no layout is valid."""
+    problem: str
+    """Why there is no plan, or why it does not count; empty otherwise."""
+    usd_per_million_tokens: Dollars | None
+    """Without failures and restarts; ``None`` when no price is known."""
+    meets_targets: bool
+    is_on_front: bool = False
+    """Whether no other cluster is better in time, memory and cost at once."""
+    is_tie: bool = False
+    """Whether the difference to the best is inside the error of a prediction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """Every cluster in the order that was asked, and the recommended one."""
+
+    objective: Objective
+    bounds: SearchBounds
+    rows: tuple[SweepRow, ...]
+    recommended: SweepRow | None
+    """``None`` when no cluster has a plan that meets what was asked."""
+    why: str
+    changes: tuple[TargetChange, ...]
+    """When no plan meets the targets: the nearest that are met."""
+    assumptions: tuple[str, ...] = ()
+
+
+def sweep_objective(bounds: SearchBounds) -> Objective:
+    """What is asked when nobody says: the cheapest by a deadline, the fastest within a budget, else the fewest GPUs."""
+    if bounds.deadline_days is not None:
+        return "cost"
+    return "step_time" if bounds.budget_usd is not None else "fewest_gpus"
+
+
+def sweep(
+    questions: Sequence[Plan], *, bounds: SearchBounds, objective: Objective, assumptions: tuple[str, ...] = ()
+) -> SweepResult:
+    """The best layout on each cluster, with the same model, batch and tokens on all of them.
+
+    Args:
+        questions: plans whose layouts are ignored, one a cluster.
+        bounds: axes that are pinned or limited, the deadline and the budget.
+        objective: what to make small over all clusters.
+        assumptions: sentences to carry along.
+
+    Raises:
+        ClusterError: no clusters are given.
+    """
+    if not questions:
+        raise ClusterError("no cluster has any of these sizes", code="search-bounds", fix="write --gpus 8..512")
+    few = replace(bounds, max_plans=1, max_predictions=min(bounds.max_predictions, MAX_PREDICTIONS))
+    rows = tuple(_row(question, few, objective) for question in questions)
+    rows = tuple(replace(row, is_on_front=_is_on_front(row, rows)) for row in rows)
+    counted = [row for row in rows if row.meets_targets]
+    if not counted:
+        why, changes = _nothing_meets(rows, bounds)
+        return SweepResult(
+            objective=objective,
+            bounds=bounds,
+            rows=rows,
+            recommended=None,
+            why=why,
+            changes=changes,
+            assumptions=assumptions,
+        )
+    best = min(counted, key=lambda row: _figure(row, objective))
+    ties = [row for row in counted if _is_tie(row, best, objective)]
+    winner = min(ties, key=lambda row: (row.question.cluster.num_gpus, _figure(row, objective)))
+    marked = tuple(replace(row, is_tie=any(row is tie for tie in ties)) for row in rows)
+    return SweepResult(
+        objective=objective,
+        bounds=bounds,
+        rows=marked,
+        recommended=next(new for new, old in zip(marked, rows, strict=True) if old is winner),
+        why=_why(winner, best, objective, num_counted=len(counted)),
+        changes=(),
+        assumptions=assumptions,
+    )
+
+
+def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow:
+    """One cluster searched; a question that a rule excludes is a row with its reason."""
+    try:
+        require_countable(question, bounds)
+        found = find(question, bounds, objective="memory" if objective == "memory" else "step_time")
+    except ShardwiseError as error:
+        return _empty(question, error.message)
+    fitting = found.evaluation.fitting
+    ranked = rank(
+        meeting(fitting, bounds) or fitting, objective="memory" if objective == "memory" else "step_time", limit=1
+    )
+    if not ranked:
+        return _empty(question, _what_lacks(found.evaluation.nearest, question))
+    best = ranked[0]
+    does_meet = meets(best.prediction, bounds)
+    price = question.cluster.price
+    hours = best.prediction.time.step_s * question.cluster.num_gpus / SECONDS_PER_HOUR
+    return SweepRow(
+        question=question,
+        best=best,
+        problem="" if does_meet else "misses the deadline or the budget",
+        usd_per_million_tokens=None
+        if price is None
+        else hours * price.usd_per_gpu_hour / best.plan.tokens_per_step * 1e6,
+        meets_targets=does_meet,
+    )
+
+
+def _what_lacks(nearest: tuple[Plan, object] | None, question: Plan) -> str:
+    if nearest is None:
+        return f"too big: the states alone exceed {format_gib(question.cluster.gpu.memory_bytes)} in every layout"
+    return f"too big: the closest layout lacks {format_gib(predict(nearest[0]).memory.missing_bytes)}"
+
+
+def _empty(question: Plan, problem: str) -> SweepRow:
+    return SweepRow(question=question, best=None, problem=problem, usd_per_million_tokens=None, meets_targets=False)
+
+
+def _figures(row: SweepRow) -> tuple[float, float, float]:
+    """Time, memory and cost of a row with a plan; cost is infinite where no price is known."""
+    if row.best is None:
+        return (float("inf"),) * 3
+    usd = float("inf") if row.usd_per_million_tokens is None else row.usd_per_million_tokens
+    return (row.best.prediction.time.step_s, float(row.best.prediction.memory.needed_bytes), usd)
+
+
+def _is_on_front(row: SweepRow, rows: Sequence[SweepRow]) -> bool:
+    mine = _figures(row)
+    others = [_figures(other) for other in rows]
+    return row.best is not None and not any(
+        other != mine and all(theirs <= own for theirs, own in zip(other, mine, strict=True)) for other in others
+    )
+
+
+def _figure(row: SweepRow, objective: Objective) -> tuple[float, ...]:
+    step_s, needed_bytes, usd = _figures(row)
+    num_gpus = float(row.question.cluster.num_gpus)
+    order: dict[Objective, tuple[float, ...]] = {
+        "step_time": (step_s, num_gpus),
+        "cost": (usd, num_gpus * step_s),
+        "memory": (needed_bytes, step_s),
+        "fewest_gpus": (num_gpus, usd, step_s),
+    }
+    return order[objective]
+
+
+def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
+    """Within the error of the prediction of the first figure; numbers of GPUs have none."""
+    if objective == "fewest_gpus":
+        return _figure(row, objective) == _figure(best, objective)
+    return _figure(row, objective)[0] <= (1 + MAX_TIE_FRACTION) * _figure(best, objective)[0]
+
+
+def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int) -> str:
+    mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
+    words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
+    if objective == "fewest_gpus":
+        return f"{mine:,} {gpu} are the fewest GPUs, of {num_counted} clusters that can do this, and the cheapest such."
+    if winner is best:
+        return f"{mine:,} {gpu}: the {words[objective]} of {num_counted} clusters that can do this."
+    ratio = _figure(winner, objective)[0] / _figure(best, objective)[0] - 1
+    other = f"{best.question.cluster.num_gpus:,} {best.question.cluster.gpu.id}"
+    return (
+        f"{mine:,} {gpu}: {format_percent(ratio)} from the {words[objective]} ({other}), which is inside the error of "
+        "a prediction; of the clusters that tie it has the fewest GPUs."
+    )
+
+
+def _nothing_meets(rows: Sequence[SweepRow], bounds: SearchBounds) -> tuple[str, tuple[TargetChange, ...]]:
+    """Why no cluster is recommended, and the nearest targets that one of them meets."""
+    planned = [row.best for row in rows if row.best is not None]
+    if not planned:
+        return "No plan: on none of these clusters does anything fit. Give more or larger GPUs.", ()
+    found = [Evaluated(family=(), plan=best.plan, prediction=best.prediction) for best in planned]
+    fastest = min(found, key=lambda item: item.prediction.time.step_s)
+    changes = [*looser_targets(fastest, bounds)][:1]
+    priced = [item for item in found if item.prediction.cost is not None and item.prediction.cost.usd is not None]
+    if priced and bounds.budget_usd is not None:
+        cheapest = min(priced, key=lambda item: run_cost(item.prediction).usd or 0.0)
+        changes += [change for change in looser_targets(cheapest, bounds) if change not in changes]
+    return "No plan: no cluster of these meets the deadline and the budget.", tuple(changes)

@@ -1,0 +1,160 @@
+"""A deadline and a budget: which plans meet them and, when none does, the nearest change that is met."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, floor, log10
+
+from shardwise.errors import RecipeError
+from shardwise.plan import Plan
+from shardwise.prediction import CostPrediction, Prediction
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.evaluation import Evaluated
+from shardwise.search.one_pass import find
+from shardwise.search.records import MissedTargets, TargetChange
+from shardwise.units import format_count, format_usd
+
+__all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"]
+
+FEW_PREDICTIONS = 6
+MAX_NODE_FACTOR = 64
+KEPT_DIGITS = 3
+"""Figures to type next are rounded to so many digits, to the side that is met."""
+
+
+def require_countable(question: Plan, bounds: SearchBounds) -> None:
+    """Return when a deadline or budget that is given can be compared with a prediction.
+
+    Raises:
+        RecipeError: the run has no length, or its GPUs no price.
+    """
+    if not bounds.has_targets:
+        return
+    if question.recipe.tokens is None:
+        raise RecipeError(
+            "how long a run takes and what it costs depends on its tokens", code="cost-tokens", fix="add --tokens 1T"
+        )
+    if bounds.budget_usd is not None and question.cluster.price is None:
+        raise RecipeError(
+            f"no price of {question.cluster.gpu.id} is known, so nothing can be compared with a budget",
+            code="search-price",
+            fix="write usd_per_gpu_hour in the cluster of a plan file, or give --gpu-types "
+            f"{question.cluster.gpu.id}=2.50 with --gpus {question.cluster.num_gpus}",
+        )
+
+
+def run_cost(prediction: Prediction) -> CostPrediction:
+    """The cost of a prediction whose plan names its tokens.
+
+    Raises:
+        RecipeError: it names none.
+    """
+    if prediction.cost is None:
+        raise RecipeError("the plan names no tokens", code="cost-tokens", fix="add --tokens 1T")
+    return prediction.cost
+
+
+def meets(prediction: Prediction, bounds: SearchBounds) -> bool:
+    """Whether a run ends by the deadline and within the budget."""
+    if not bounds.has_targets:
+        return True
+    cost = run_cost(prediction)
+    is_late = bounds.deadline_days is not None and cost.days > bounds.deadline_days
+    is_dear = bounds.budget_usd is not None and (cost.usd is None or cost.usd > bounds.budget_usd)
+    return not is_late and not is_dear
+
+
+def meeting(fitting: Sequence[Evaluated], bounds: SearchBounds) -> tuple[Evaluated, ...]:
+    """The plans that meet the deadline and the budget."""
+    return tuple(found for found in fitting if meets(found.prediction, bounds))
+
+
+def missed_targets(question: Plan, bounds: SearchBounds, fitting: Sequence[Evaluated]) -> MissedTargets:
+    """The fastest plan, what it misses, and the nearest change of every input under which something is met."""
+    best = min(fitting, key=lambda found: found.prediction.time.step_s)
+    return MissedTargets(
+        plan=best.plan,
+        prediction=best.prediction,
+        because=_what_is_missed(best.prediction, bounds),
+        changes=(*looser_targets(best, bounds), *_other_clusters(question, bounds)),
+    )
+
+
+def _what_is_missed(prediction: Prediction, bounds: SearchBounds) -> str:
+    cost, parts = run_cost(prediction), []
+    deadline, budget = bounds.deadline_days, bounds.budget_usd
+    if deadline is not None and deadline <= 0:
+        parts.append(f"a deadline of {deadline:g} days lies in the past")
+    elif deadline is not None and cost.days > deadline:
+        parts.append(f"the fastest plan takes {cost.days:,.1f} days, more than {deadline:g}")
+    if budget is not None and cost.usd is not None and cost.usd > budget:
+        parts.append(f"the cheapest plan costs {format_usd(cost.usd)}, more than {format_usd(budget)}")
+    return " and ".join(parts)
+
+
+def looser_targets(best: Evaluated, bounds: SearchBounds) -> Iterator[TargetChange]:
+    """The deadline, the budget and the tokens that one plan meets, each figure that has to change."""
+    cost, words = run_cost(best.prediction), []
+    share = 1.0
+    if bounds.deadline_days is not None and cost.days > bounds.deadline_days:
+        words.append(f"deadline_days={_rounded(cost.days, up=True):g}")
+        share = min(share, bounds.deadline_days / cost.days)
+    if bounds.budget_usd is not None and cost.usd is not None and cost.usd > bounds.budget_usd:
+        words.append(f"budget_usd={_rounded(cost.usd, up=True):.0f}")
+        share = min(share, bounds.budget_usd / cost.usd)
+    yield _change(" ".join(words), best, caution="the same cluster and run")
+    if 0 < share < 1:
+        tokens = _rounded(cost.tokens * share, up=False)
+        scaled = replace(cost, days=cost.days * tokens / cost.tokens, usd=_scaled(cost.usd, tokens / cost.tokens))
+        shorter = replace(best, prediction=replace(best.prediction, cost=scaled))
+        yield _change(f"tokens={format_count(tokens)}", shorter, caution="a shorter run")
+
+
+def _scaled(usd: float | None, ratio: float) -> float | None:
+    return None if usd is None else usd * ratio
+
+
+def _rounded(value: float, *, up: bool) -> float:
+    """Three digits, to one side."""
+    power = 10.0 ** (floor(log10(value)) - KEPT_DIGITS + 1)
+    return round((ceil if up else floor)(value / power) * power, 9)
+
+
+def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChange]:
+    """The nearest number of nodes and the nearest larger GPU on which a plan meets the targets."""
+    if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
+        return
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
+    for num_nodes in _nearby_nodes(question.cluster.num_nodes, grows=bounds.deadline_days is not None):
+        cluster = with_num_nodes(question.cluster, num_nodes)
+        found = _fastest_meeting(replace(question, cluster=cluster), few)
+        if found is not None:
+            yield _change(f"num_nodes={num_nodes}", found, caution=f"{cluster.num_gpus:,} GPUs")
+            break
+    for gpu in bigger_gpus(question.cluster.gpu):
+        other = with_gpu(question.cluster, gpu)
+        found = None if other is None else _fastest_meeting(replace(question, cluster=other), few)
+        if found is not None:
+            yield _change(f"gpu={gpu.id}", found, caution="other hardware")
+            return
+
+
+def _nearby_nodes(num_nodes: int, *, grows: bool) -> Iterator[int]:
+    """Doublings for a deadline, halves for a budget alone."""
+    factor = 2
+    while factor <= MAX_NODE_FACTOR:
+        if grows:
+            yield num_nodes * factor
+        elif num_nodes % factor == 0:
+            yield num_nodes // factor
+        factor *= 2
+
+
+def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
+    fitting = meeting(find(question, bounds).evaluation.fitting, bounds)
+    return min(fitting, key=lambda found: found.prediction.time.step_s, default=None)
+
+
+def _change(words: str, found: Evaluated, *, caution: str) -> TargetChange:
+    cost = run_cost(found.prediction)
+    return TargetChange(change=words, plan=found.plan, days=cost.days, usd=cost.usd, caution=caution)
