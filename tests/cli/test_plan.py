@@ -157,3 +157,60 @@ def test_a_batch_in_tokens_is_rounded_openly(capsys):
     assert any("1,000,000 tokens of sequences of 4,096, rounded" in sentence for sentence in written["assumptions"])
     assert main([*words, "1M", "--global-batch-size", "8"]) == 2
     assert "exclude each other" in capsys.readouterr().err
+
+
+RUN = [*QUESTION, "--tokens", "1T"]
+
+
+@pytest.mark.parametrize("words", [["--deadline-days", "-3"], ["--budget-usd", "1K"]])
+def test_what_cannot_be_met_is_no_plan_with_the_nearest_that_can(words, capsys):
+    missed = answer([*RUN, *words], capsys, exit_code=3)["missed"]
+    change = missed["changes"][0]["change"]
+    name, _, value = change.partition("=")
+    assert f"--{name.replace('_', '-')}" == words[0]
+    assert answer([*RUN, words[0], value], capsys)["plans"]
+
+
+def test_a_batch_smaller_than_the_pinned_ranks_is_no_plan_with_a_batch_that_has_one(capsys):
+    words = ["plan", "llama-3.1-8b", "8xh100-sxm", "--dp-shard", "8", "--global-batch-size", "4"]
+    written = answer(words, capsys, exit_code=3)
+    assert written["plans"] == []
+    assert written["repairs"][0]["change"] == "global_batch_size=8"
+
+
+def test_a_deadline_needs_tokens(capsys):
+    assert main([*QUESTION, "--deadline-days", "3"]) == 2
+    assert "add --tokens" in capsys.readouterr().err
+
+
+def test_a_sweep_keeps_one_batch_and_recommends_a_cluster_that_meets_the_deadline(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    words = ["plan", "llama-3.1-8b", "--gpus", "8..16", "--gpu-types", "h100-sxm=2.00,a100-sxm-80", "--tokens", "1T"]
+    words += ["--seq-len", "4096", "--global-batch-size", "64", "--deadline-days", "100", "--out", str(path)]
+    written = answer(words, capsys)
+    assert written["schema"] == "shardwise.sweep/1"
+    assert [(row["gpu"], row["num_gpus"]) for row in written["clusters"]] == [
+        ("h100-sxm", 8),
+        ("h100-sxm", 16),
+        ("a100-sxm-80", 8),
+        ("a100-sxm-80", 16),
+    ]
+    chosen = next(row for row in written["clusters"] if row["is_recommended"])
+    assert (chosen["gpu"], chosen["num_gpus"], chosen["usd_per_gpu_hour"]) == ("h100-sxm", 16, 2.0)
+    assert {row["best"]["plan"]["recipe"]["global_batch_size"] for row in written["clusters"]} == {64}
+    assert json.loads(path.read_text(encoding="utf-8")) == chosen["best"]["plan"]
+
+
+def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):
+    path = tmp_path / "plan.html"
+    assert main([*QUESTION, "--html", str(path)]) == 0
+    assert "Time against memory" in capsys.readouterr().out
+    page = path.read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "<script" not in page
+
+
+def test_what_binds_is_said_and_more_memory_never_makes_it_slower(capsys):
+    tried = answer(QUESTION, capsys)["what_if"]
+    assert "emory" in tried["binding"]
+    assert tried["changes"][0]["step_ratio"] <= 1

@@ -114,6 +114,8 @@ TRAINING = {
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 
 PURE_FIELDS = {
+    "FrontPoint.x",
+    "FrontPoint.y",
     "Check.difference",  # as its text says
     "Check.limit",
     "Claim.computed",  # its unit is the field beside it

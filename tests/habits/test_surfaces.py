@@ -6,14 +6,17 @@ from habits.source_tree import SOURCE, parsed_files
 
 GEOMETRY = {
     "bars.py",
+    "front_picture.py",
     "svg_canvas.py",
     "svg_curves.py",
+    "svg_front.py",
     "svg_gantt.py",
     "svg_memory.py",
     "svg_messages.py",
     "svg_scatter.py",
     "svg_shares.py",
     "svg_timeline.py",
+    "text_front.py",
     "text_lesson_pictures.py",
 }
 """Files that work out where things stand on a page."""

@@ -190,7 +190,7 @@ def _usd_text(prediction: Prediction) -> str:
 def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     yield question_header(closest.plan)
     yield Text()
-    yield Text(f"No plan: nothing fits. The closest lacks {format_gib(closest.missing_bytes)}:", style="bold red")
+    yield Text(f"Nothing fits: no plan. The closest lacks {format_gib(closest.missing_bytes)}:", style="bold red")
     yield Text(layout_text(closest.plan.layout))
     yield Text(closest.because)
     yield from _picture_parts(closest.prediction.memory)

@@ -77,7 +77,7 @@ def _cells(row: SweepRow, *, is_recommended: bool, has_run: bool) -> list[str]:
     cluster = row.question.cluster
     start = [mark + ("*" if row.is_on_front else " "), f"{cluster.num_gpus:,}", cluster.gpu.id]
     if row.best is None:
-        return [*start, "no plan", *[""] * (5 if has_run else 4)]
+        return [*start, "no plan"]
     prediction = row.best.prediction
     layout = degrees_text(row.best.plan.layout) + ("" if row.meets_targets else " (missed)")
     figures = [
