@@ -1,7 +1,7 @@
 """The totals of a measured run, from a run folder of ours or from the log of another trainer."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -130,6 +130,5 @@ def _whole(mapping: Mapping[str, object], name: str) -> int | None:
     return None if value is None else round(value)
 
 
-def _largest(values: object) -> int | None:
-    known = [value for value in values if value]  # type: ignore[attr-defined]
-    return max(known) if known else None
+def _largest(values: Iterable[Bytes | None]) -> Bytes | None:
+    return max((value for value in values if value), default=None)
