@@ -82,6 +82,9 @@ POSITIONS = {
     "born",
     "chunk",
     "device_index",
+    "event_index",
+    "line_number",
+    "stream_id",
     "dies",
     "high",
     "index",
@@ -114,6 +117,8 @@ TRAINING = {
 PURE_NUMBERS = DEGREES | MODEL_SHAPE | RECIPE | COUNTS | POSITIONS | TRAINING
 
 PURE_FIELDS = {
+    "Allocation.begin",  # event numbers
+    "Allocation.end",
     "FrontPoint.x",
     "FrontPoint.y",
     "Check.difference",  # as its text says

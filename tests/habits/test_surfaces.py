@@ -12,6 +12,7 @@ GEOMETRY = {
     "svg_front.py",
     "svg_gantt.py",
     "svg_memory.py",
+    "svg_memory_profile.py",
     "svg_messages.py",
     "svg_scatter.py",
     "svg_shares.py",

@@ -1,11 +1,12 @@
-"""Which files a person means who names traces or folders of traces."""
+"""Which files a person means who names traces, memory snapshots, or folders of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from shardwise.errors import TraceError
 
-SUFFIXES = (".json", ".json.gz", ".trace", ".pt.trace.json", ".pt.trace.json.gz")
+SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
+SUFFIXES = (*SNAPSHOT_SUFFIXES, ".json", ".json.gz", ".trace", ".pt.trace.json", ".pt.trace.json.gz")
 
 
 def trace_files(places: Sequence[Path]) -> tuple[Path, ...]:
@@ -20,7 +21,7 @@ def trace_files(places: Sequence[Path]) -> tuple[Path, ...]:
             inside = sorted(path for path in place.iterdir() if path.is_file() and path.name.endswith(SUFFIXES))
             if not inside:
                 raise TraceError(
-                    f"the folder '{place}' holds no trace ({', '.join(SUFFIXES[:2])})",
+                    f"the folder '{place}' holds no trace (.json, .json.gz) and no memory snapshot (.pickle)",
                     code="trace-unreadable",
                     fix="name the folder that tensorboard_trace_handler wrote to",
                 )

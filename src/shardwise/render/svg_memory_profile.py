@@ -1,0 +1,76 @@
+"""A recorded memory history as a picture: what is held, component upon component, request after request."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from shardwise.measure.memory_origin import BEFORE_RECORDING, BlockComponent
+from shardwise.measure.memory_profile import MemoryMoment, MemoryProfile
+from shardwise.render.svg_memory import COMPONENT_COLOURS
+from shardwise.render.text_memory_profile import component_bytes, components_line, spoken
+from shardwise.units import format_bytes
+
+COLOURS: dict[BlockComponent, str] = {BEFORE_RECORDING: "#444444"} | COMPONENT_COLOURS
+WIDTH = 900.0
+HEIGHT = 320.0
+TOP = 24.0
+KEY_COLUMNS = 4
+KEY_ROW = 20.0
+FONT = "font-family='system-ui, sans-serif' font-size='13' fill='#222'"
+
+
+def memory_history_svg(profile: MemoryProfile) -> str:
+    """The picture as one SVG element; time runs by the allocator's events, not by seconds."""
+    names = [name for name in COLOURS if any(name in component_bytes(moment) for moment in profile.samples)]
+    height = TOP + HEIGHT + 40 + KEY_ROW * -(-len(names) // KEY_COLUMNS)
+    label = f"peak {format_bytes(profile.peak.num_bytes)}: {components_line(profile.peak)}"
+    parts = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH:.0f} {height:.0f}' width='{WIDTH:.0f}' "
+        f"role='img' aria-label='{escape(label)}'><g {FONT}>",
+        f"<text x='0' y='14'>{escape(format_bytes(profile.peak.num_bytes))} at the peak</text>",
+        *_layers(profile, names),
+        *_phase_marks(profile.samples),
+        *_key(names, top=TOP + HEIGHT + 32),
+        "</g></svg>",
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _layers(profile: MemoryProfile, names: Sequence[BlockComponent]) -> Iterator[str]:
+    """One band per component, each upon the ones before."""
+    held = [component_bytes(moment) for moment in profile.samples]
+    floor = [0] * len(held)
+    for name in names:
+        ceiling = [below + amounts.get(name, 0) for below, amounts in zip(floor, held, strict=True)]
+        there = [_point(index, amount, profile) for index, amount in enumerate(ceiling)]
+        back = [_point(index, amount, profile) for index, amount in reversed(list(enumerate(floor)))]
+        outline = " ".join([*there, *back])
+        yield f"<polygon points='{outline}' fill='{COLOURS[name]}'><title>{spoken(name)}</title></polygon>"
+        floor = ceiling
+
+
+def _point(index: int, amount: int, profile: MemoryProfile) -> str:
+    across = WIDTH * index / max(1, len(profile.samples) - 1)
+    up = HEIGHT * amount / max(1, profile.peak.num_bytes)
+    return f"{across:.1f},{TOP + HEIGHT - up:.1f}"
+
+
+def _phase_marks(samples: Sequence[MemoryMoment]) -> Iterator[str]:
+    """The name of every phase that is long enough to be written under its stretch."""
+    begin = 0
+    for index in range(1, len(samples) + 1):
+        if index < len(samples) and samples[index].phase == samples[begin].phase:
+            continue
+        left, right = (WIDTH * place / max(1, len(samples) - 1) for place in (begin, index - 1))
+        if right - left > 8 * len(samples[begin].phase):
+            middle, below = (left + right) / 2, TOP + HEIGHT + 16
+            yield f"<text x='{middle:.0f}' y='{below:.0f}' text-anchor='middle'>{samples[begin].phase}</text>"
+        yield f"<line x1='{left:.1f}' x2='{left:.1f}' y1='{TOP:.0f}' y2='{TOP + HEIGHT + 4:.0f}' stroke='#ccc'/>"
+        begin = index
+
+
+def _key(names: Sequence[BlockComponent], *, top: float) -> Iterator[str]:
+    for index, name in enumerate(names):
+        x = WIDTH / KEY_COLUMNS * (index % KEY_COLUMNS)
+        y = top + KEY_ROW * (index // KEY_COLUMNS)
+        yield f"<rect x='{x:.0f}' y='{y:.0f}' width='12' height='12' fill='{COLOURS[name]}'/>"
+        yield f"<text x='{x + 18:.0f}' y='{y + 11:.0f}'>{spoken(name)}</text>"
