@@ -50,8 +50,12 @@ def step_bar(*, total: int) -> Iterator[Callable[[Mapping[str, object]], None]]:
     with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task("starting", total=total)
 
+        exposed = ""
+
         def show(record: Mapping[str, object]) -> None:
-            bar.update(task, completed=float(str(record["step"])), description=_step_text(record))
+            nonlocal exposed
+            exposed = _exposed_text(record) or exposed
+            bar.update(task, completed=float(str(record["step"])), description=_step_text(record) + exposed)
 
         yield show
 
@@ -61,3 +65,10 @@ def _step_text(record: Mapping[str, object]) -> str:
     mfu = record.get("mfu_fraction")
     said = f"loss {loss:.3f}  {rate:,.0f} tokens/s/GPU"
     return f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
+
+
+def _exposed_text(record: Mapping[str, object]) -> str:
+    """What a step that was looked into says of its communication; empty for the others."""
+    sample = record.get("sample")
+    exposed = sample.get("exposed_communication_fraction") if isinstance(sample, Mapping) else None
+    return f"  exposed {exposed:.1%}" if isinstance(exposed, float) else ""

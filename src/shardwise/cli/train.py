@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shardwise.train.job import Job
 
 
+_PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
 _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
 
 
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--decay", choices=get_args(Decay), default="constant", help="after it (default: constant)")
     run.add_argument("--max-grad-norm", type=amount, default=1.0, metavar="NORM", help="0 never clips (default: 1)")
     run.add_argument("--timeout", type=amount, default=600.0, metavar="SECONDS", help=_TIMEOUT_HELP)
+    run.add_argument("--profile-every", type=positive_number, metavar="N", help=_PROFILE_HELP)
+    run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help="write job and command, start nothing")
     run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
     _add_data_options(parser.add_argument_group("data"))
@@ -112,12 +115,15 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.launch.folder import make_run_folder
     from shardwise.launch.request import make_job, require_native
     from shardwise.launch.support import require_supported
+    from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
 
     plan = plan_from(arguments)
     require_native(plan)
     require_supported(plan)
+    if arguments.tensorboard is not None:
+        require_tensorboard()
     require_valid(plan)
     if arguments.is_lint:
         return _print_lint(plan, arguments)
@@ -166,7 +172,7 @@ def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ..
 
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
-    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec
+    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
     states = arguments.checkpoints or folder / "checkpoints"
@@ -200,6 +206,11 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             num_warmup_steps=arguments.warmup_steps,
             decay=arguments.decay,
             max_grad_norm=arguments.max_grad_norm,
+        ),
+        watch=WatchSpec(
+            every_steps=arguments.profile_every or 0,
+            is_memory_sampled=True,
+            tensorboard=_absolute(arguments.tensorboard),
         ),
     )
 

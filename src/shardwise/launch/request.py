@@ -9,7 +9,16 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, open_samples
-from shardwise.train.job import CheckpointSpec, DataSpec, DeviceKind, Implementation, Job, OptimizerSpec, Tuning
+from shardwise.train.job import (
+    CheckpointSpec,
+    DataSpec,
+    DeviceKind,
+    Implementation,
+    Job,
+    OptimizerSpec,
+    Tuning,
+    WatchSpec,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +34,7 @@ class TrainRequest:
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     tuning: Tuning = field(default_factory=Tuning)
+    watch: WatchSpec = field(default_factory=lambda: WatchSpec(is_memory_sampled=True))
 
 
 def require_native(plan: Plan) -> None:
@@ -68,6 +78,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         checkpoint=request.checkpoint,
         optimizer=request.optimizer,
         tuning=request.tuning,
+        watch=request.watch,
         model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
         peak_flop_per_s=throughput.peak_flop_per_s if throughput else None,
         mfu_convention=throughput.mfu_convention if throughput else "",

@@ -7,13 +7,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
+from shardwise.errors import PlanError
 from shardwise.units import Bytes
 
-__all__ = ["Surroundings", "read_surroundings"]
+__all__ = ["Surroundings", "read_surroundings", "require_tensorboard"]
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
+TENSORBOARD = "tensorboard"
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -38,6 +41,20 @@ class Surroundings:
     host_address: str = ""
     """What this machine's own name resolves to; empty when it does not."""
     has_compiler: bool = True
+
+
+def require_tensorboard() -> None:
+    """Return when events for TensorBoard can be written here.
+
+    Raises:
+        PlanError: it is not installed; better said before processes start.
+    """
+    if find_spec(TENSORBOARD) is None:
+        raise PlanError(
+            "--tensorboard writes TensorBoard's events, and tensorboard is not installed",
+            code="train-tensorboard",
+            fix="pip install tensorboard, or leave the option out: metrics.jsonl holds the same numbers",
+        )
 
 
 def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:

@@ -24,7 +24,11 @@ DEVICE_CATEGORIES: Mapping[str, WorkKind] = {
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime")
 RANGE_CATEGORIES = ("user_annotation", "cpu_op")
 LIBRARY_RANGE = re.compile(r"^(gloo|nccl|rccl):")
-MARK = re.compile(r"^(ProfilerStep|FSDP::|Optimizer\.|gloo:|nccl:|rccl:|## )|[Bb]ackward|^c10d::|[Pp]ipeline|^DDP")
+WRAPPER = re.compile(r"^(c10d::|autograd::engine::|record_param_comms$)|Backward\d*$")
+"""Operators that hold others, and among them waiting for other ranks."""
+MARK = re.compile(
+    r"^(ProfilerStep|FSDP::|shardwise::|Optimizer\.|gloo:|nccl:|rccl:|## )|[Bb]ackward|^c10d::|[Pp]ipeline|^DDP"
+)
 ELEMENT_BYTES = {
     **dict.fromkeys(("double", "long"), 8),
     **dict.fromkeys(("float", "int"), 4),
@@ -209,10 +213,10 @@ class _Gathered:
 
 
 def _outermost(operators: list[_Range]) -> Iterator[_Range]:
-    """Operators that no other one on the same thread encloses; the host's waiting inside c10d is no work."""
+    """Operators that no other one on the same thread encloses, wrappers aside."""
     ends: dict[int, float] = {}
     for found in sorted(operators, key=lambda item: (item.thread, item.ts, -item.dur)):
-        if found.name.startswith("c10d::") or found.name == "record_param_comms":
+        if WRAPPER.search(found.name):
             continue
         if found.ts >= ends.get(found.thread, float("-inf")):
             ends[found.thread] = found.ts + found.dur

@@ -11,7 +11,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.render.names import cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
-from shardwise.units import format_gib, format_percent, format_seconds
+from shardwise.units import format_bytes, format_percent, format_seconds
 
 ABSENT = "-"
 
@@ -43,7 +43,6 @@ def _parts(
 def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table:
     time, memory = _part(measured, "time"), _part(measured, "memory")
     throughput, components = _part(measured, "throughput"), _part(memory, "components_bytes")
-    predicted = prediction.memory.worst.component_bytes
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     for heading in ("", "predicted", "measured"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -56,13 +55,20 @@ def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table
     table.add_row(
         "MFU", format_percent(prediction.throughput.mfu_fraction), _shown(throughput, "mfu_fraction", format_percent)
     )
-    table.add_row("parameters", format_gib(predicted("parameters")), _shown(components, "parameters", format_gib))
-    table.add_row("optimizer", format_gib(predicted("optimizer")), _shown(components, "optimizer", format_gib))
     table.add_row(
         "peak allocated",
-        format_gib(prediction.memory.worst.peak_allocated_bytes),
-        _shown(memory, "peak_allocated_bytes", format_gib),
+        format_bytes(prediction.memory.worst.peak_allocated_bytes),
+        _shown(memory, "peak_allocated_bytes", format_bytes),
     )
+    for entry in prediction.memory.worst.components:
+        if entry.num_bytes and entry.component in components:
+            name = f"  {entry.component.replace('_', ' ')}"
+            table.add_row(name, format_bytes(entry.num_bytes), _shown(components, entry.component, format_bytes))
+    parts = _part(time, "components_s")
+    for part in prediction.time.components if parts else ():
+        if part.duration_s or parts.get(part.component):
+            name = f"{part.component.replace('_', ' ')} (sampled)"
+            table.add_row(name, format_seconds(part.duration_s), _shown(parts, part.component, format_seconds))
     return table
 
 

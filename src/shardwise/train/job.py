@@ -75,6 +75,18 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSpec:
+    """What a run looks at besides its losses and times."""
+
+    every_steps: int = 0
+    """Look into every so many steps with the profiler; 0 never does."""
+    is_memory_sampled: bool = False
+    """Whether the allocations of one early step are recorded, which names what memory holds at its peak."""
+    tensorboard: str | None = None
+    """Folder for TensorBoard's events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One training run as its workers see it."""
 
@@ -97,6 +109,7 @@ class Job:
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     tuning: Tuning = field(default_factory=Tuning)
+    watch: WatchSpec = field(default_factory=WatchSpec)
     model_flop_per_token: float = 0.0
     """For MFU: forward and backward without recomputation, as the prediction counts it."""
     peak_flop_per_s: float | None = None
@@ -142,6 +155,7 @@ def job_from_json(document: Mapping[str, Any]) -> Job:
         "checkpoint": CheckpointSpec(**values["checkpoint"]),
         "optimizer": OptimizerSpec(**values["optimizer"]),
         "tuning": Tuning(**values["tuning"]),
+        "watch": WatchSpec(**values.get("watch", {})),
         "chunk_layers": tuple(values["chunk_layers"]),
     }
     return Job(**{**values, **parts})

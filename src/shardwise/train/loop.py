@@ -8,7 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.profiler import record_function
 
+from shardwise.measure.phase_marks import OPTIMIZER
 from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
 from shardwise.train.decoder.blocks import Attention, RmsNorm
@@ -27,6 +29,7 @@ from shardwise.train.optimizers import (
 )
 from shardwise.train.parameters import Trained, trained_parameters
 from shardwise.train.passes import Passes, make_passes
+from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
 
 GARBAGE_STEPS = 50
@@ -63,6 +66,8 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     is_stop_requested: Callable[[], bool] = lambda: False
     """Whether this rank was asked to stop after the step it is in."""
+    sampler: Sampler | None = None
+    """Looks into some of the steps."""
 
     def states(self) -> dict[str, Stateful]:
         """What a checkpoint holds."""
@@ -80,12 +85,13 @@ class Trainer:
         # Dividing by the tokens expected keeps gradients in range; the true divisor is known after the step's sums.
         unit_ratio = self.scale.ratio / self.job.tokens_per_step
         loss_sum, num_tokens = self.passes.run(batches, unit_ratio=unit_ratio)
-        sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
-        rate = learning_rate(self.job.optimizer, step=self.progress.step, num_steps=self.job.num_steps)
-        set_learning_rate(self.optimizer, rate)
-        if self.scale.accepts(sums.gradient_norm):
-            self._update(sums.gradient_factor)
-        self._drop_gradients()
+        with record_function(OPTIMIZER):
+            sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
+            rate = learning_rate(self.job.optimizer, step=self.progress.step, num_steps=self.job.num_steps)
+            set_learning_rate(self.optimizer, rate)
+            if self.scale.accepts(sums.gradient_norm):
+                self._update(sums.gradient_factor)
+            self._drop_gradients()
         self.progress.step += 1
         return sums
 
@@ -163,11 +169,12 @@ def train(
     waiting: Callable[[], tuple[StepRecord, bool]] | None = None
     is_stopping = False
     while trainer.progress.step < job.num_steps and not is_stopping:
-        sums = trainer.step()
+        sums, watched_s = _take_step(trainer)
         collect_garbage_together(trainer.progress.step)
         end = clock.now()
         ready = [waiting] if waiting is not None else []
-        waiting = _record_later(trainer, sums, partial(clock.seconds, start, end))
+        seconds = partial(clock.seconds, start, end) if watched_s is None else partial(float, watched_s)
+        waiting = _record_later(trainer, sums, seconds)
         if wants_record(trainer.progress.step):
             ready, waiting = [*ready, waiting], None
         start = end
@@ -179,6 +186,13 @@ def train(
     if waiting is not None:
         on_step(waiting()[0])
     gc.enable()
+
+
+def _take_step(trainer: Trainer) -> tuple[StepSums, float | None]:
+    """The next step; with the time it took by itself where the profiler looked into it."""
+    if trainer.sampler is None:
+        return trainer.step(), None
+    return trainer.sampler.run(trainer.progress.step + 1, trainer.step)
 
 
 def collect_garbage_together(step: int) -> None:
@@ -201,6 +215,9 @@ def _record_later(
     if trainer.device.type == "cuda":
         peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 
+    sampler = trainer.sampler
+    sample = sampler.sample_of(step) if sampler else None
+
     def read() -> tuple[StepRecord, bool]:
         step_s = seconds()
         loss, tokens, norm, num_stopping = values.tolist()
@@ -219,6 +236,8 @@ def _record_later(
             mfu_fraction=per_gpu * job.model_flop_per_token / job.peak_flop_per_s if job.peak_flop_per_s else None,
             peak_allocated_bytes=peaks[0],
             peak_reserved_bytes=peaks[1],
+            is_sampled=sampler is not None and step in sampler.sampled_steps,
+            sample=sample_object(sample) if sample else None,
         )
         return record, num_stopping > 0
 

@@ -1,25 +1,35 @@
 """The measurement of a run: the ledger's components, as far as this process can see them."""
 
 import platform
+from collections.abc import Iterable
 from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
+from shardwise.ledger import MemoryComponent
+from shardwise.measure.step_sample import mean_sample
 from shardwise.train.loop import Trainer
 from shardwise.train.metrics import StepRecord
 from shardwise.train.parameters import local_part, nbytes
+from shardwise.train.sampling import Looking, Sampler, sample_object
 
 MEASUREMENT_SCHEMA = "shardwise.measurement/1"
 WARM_UP_STEPS = 3
 """The first steps compile, allocate and connect; medians leave them out when enough steps remain."""
+STATES_METHOD = "tensors of states counted"
+METHODS = {
+    "cpu": "allocations of one step as torch's profiler records them, on top of the states' tensors, counted",
+    "cuda": "allocations of one step as torch's profiler records them, from what the caching allocator held before",
+}
 
 
 def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str, object]:
     """The measurement of the worst rank, on every rank; a collective call."""
     job = trainer.job
-    steady = records[WARM_UP_STEPS:] if len(records) > WARM_UP_STEPS else records
+    steady = steady_records(records)
     step_s = median(record.step_s for record in steady) if steady else None
     per_gpu = job.tokens_per_step / step_s / job.layout.world_size if step_s else None
     return {
@@ -28,7 +38,9 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
         "time": {
             "step_s": step_s,
             "num_steps_measured": len(steady),
+            "samples": [sample_object(sample) for sample in trainer.sampler.samples] if trainer.sampler else [],
             "first_step_s": records[0].step_s if records else None,
+            **_sampled_parts(trainer),
         },
         "throughput": {
             "tokens_per_s": per_gpu * job.layout.world_size if per_gpu else None,
@@ -42,6 +54,21 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
         "environment": environment(trainer.device),
         "steps": [{"step": r.step, "loss": r.loss, "step_s": r.step_s} for r in records],
     }
+
+
+def steady_records(records: list[StepRecord]) -> list[StepRecord]:
+    """Those behind the warm-up that no profiler looked into; without any, the last ones that there are."""
+    usual = [record for record in records[WARM_UP_STEPS:] if not record.is_sampled]
+    return usual or [record for record in records if not record.is_sampled][-1:] or records
+
+
+def _sampled_parts(trainer: Trainer) -> dict[str, object]:
+    """Where a mean sampled step went, by the ledger's names."""
+    samples = trainer.sampler.samples if trainer.sampler else []
+    if not samples:
+        return {}
+    mean = sample_object(mean_sample(samples))
+    return {"components_s": mean["components_s"], "communication": mean["communication"]}
 
 
 def environment(device: torch.device) -> dict[str, object]:
@@ -78,15 +105,44 @@ def _moments(trainer: Trainer) -> list[Tensor]:
     return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
 
+def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
+    """What this rank's device keeps from step to step, by component; tensors whose purpose is known, counted."""
+    parameters = [entry.local for entry in trainer.trained]
+    buckets = parameters if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
+    return {
+        "parameters": _on_device(trainer, parameters),
+        "optimizer": _on_device(trainer, _moments(trainer)),
+        "gradients": _on_device(trainer, buckets),
+        "temporaries": _on_device(trainer, [part for root in trainer.built.decoders for part in root.buffers()]),
+    }
+
+
+def make_sampler(trainer: Trainer) -> Sampler:
+    """What looks into the steps that the job wants to have looked into."""
+    looking = Looking(
+        job=trainer.job,
+        device=trainer.device,
+        decoders=trainer.built.decoders,
+        held_bytes=lambda: states_held(trainer),
+    )
+    return Sampler(looking, first_step=trainer.progress.step)
+
+
+def _on_device(trainer: Trainer, tensors: Iterable[Tensor]) -> int:
+    """Offloaded ones are not there."""
+    return nbytes([tensor for tensor in tensors if tensor.device.type == trainer.device.type])
+
+
 def _memory(trainer: Trainer) -> dict[str, object]:
-    """Bytes of the worst rank."""
-    parameters = nbytes([entry.local for entry in trainer.trained])
-    optimizer = nbytes(_moments(trainer))
+    """Bytes of the worst rank; components are those of the sampled step where there is one."""
     is_cuda = trainer.device.type == "cuda"
+    states = states_held(trainer)
+    everything = nbytes([*(entry.local for entry in trainer.trained), *_moments(trainer)])
     values = torch.tensor(
         [
-            parameters,
-            optimizer,
+            states["parameters"],
+            states["optimizer"],
+            everything - states["parameters"] - states["optimizer"],
             torch.cuda.max_memory_allocated() if is_cuda else 0,
             torch.cuda.max_memory_reserved() if is_cuda else 0,
         ],
@@ -94,9 +150,14 @@ def _memory(trainer: Trainer) -> dict[str, object]:
         device=trainer.device,
     )
     dist.all_reduce(values, op=dist.ReduceOp.MAX)
-    parameters, optimizer, allocated, reserved = (int(value) for value in values.tolist())
+    parameters, optimizer, host, allocated, reserved = (int(value) for value in values.tolist())
+    sample = trainer.sampler.memory if trainer.sampler else None
+    counted = {"parameters": parameters, "optimizer": optimizer}
     return {
-        "peak_allocated_bytes": allocated if is_cuda else None,
+        "peak_allocated_bytes": allocated if is_cuda else sample.peak_bytes if sample else None,
         "peak_reserved_bytes": reserved if is_cuda else None,
-        "components_bytes": {"parameters": parameters, "optimizer": optimizer},
+        "host_bytes": host,
+        "components_bytes": dict(sample.components_bytes) if sample else counted,
+        "phases_bytes": dict(sample.phases_bytes) if sample else {},
+        "components_method": METHODS[trainer.device.type] if sample else STATES_METHOD,
     }

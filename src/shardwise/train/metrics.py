@@ -5,7 +5,7 @@ Reading a value from the GPU waits for it, so the values of a step are read when
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -34,6 +34,10 @@ class StepRecord:
     mfu_fraction: float | None
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    is_sampled: bool = False
+    """Whether the profiler looked into the step, which makes it slower."""
+    sample: Mapping[str, object] | None = None
+    """Where its time went, on the mean of all ranks."""
 
 
 class Clock:

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import record_function
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from shardwise.measure.phase_marks import BLOCK
 from shardwise.recipe import Recipe
 
 ops = torch.ops
@@ -30,7 +32,18 @@ def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
         return
     count = len(blocks) if recipe.recompute_layers is None else recipe.recompute_layers
     for block in blocks[:count]:
-        block.forward = _checkpointed(block.forward, is_selective=recipe.recompute == "selective")
+        forward = block.forward if recipe.compile else _marked(block.forward)
+        block.forward = _checkpointed(forward, is_selective=recipe.recompute == "selective")
+
+
+def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The same under a name that a profile shows, first in forward and again where it is computed again."""
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        with record_function(BLOCK):
+            return forward(*arguments, **named)
+
+    return run
 
 
 def _checkpointed(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:

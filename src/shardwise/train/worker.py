@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,12 +19,15 @@ from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.job import Job, read_job
 from shardwise.train.loop import Trainer, make_trainer, train
-from shardwise.train.measuring import held_bytes, measurement_object
+from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
 from shardwise.train.mesh import make_mesh, pick_device
 from shardwise.train.metrics import StepLog, StepRecord
 from shardwise.train.precision import use_fast_kernels
 from shardwise.train.pretrained.export import export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained
+
+if TYPE_CHECKING:
+    from shardwise.train.tensorboard import Board
 
 MEASUREMENT_FILE = "measurement.json"
 HANG_RATIO = 1.5
@@ -90,7 +94,12 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[Step
     if spec.initial_weights and not spec.resume_from:
         load_pretrained(((entry.name, entry.parameter) for entry in trainer.trained), Path(spec.initial_weights))
     trainer.progress.step = checkpoints.load(states)
-    log = StepLog(job.folder, is_writer=dist.get_rank() == 0, listeners=(require_number,))
+    trainer.sampler = make_sampler(trainer)
+    is_writer = dist.get_rank() == 0
+    board = _open_board(Path(job.watch.tensorboard)) if job.watch.tensorboard and is_writer else None
+    log = StepLog(
+        job.folder, is_writer=is_writer, listeners=(require_number, board.add) if board else (require_number,)
+    )
     beat = _watched(trainer, watch)
 
     def after_step(step: int) -> None:
@@ -104,11 +113,20 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[Step
     checkpoints.finish(trainer.progress.step, states)
     _export(job)
     log.close()
+    if board:
+        board.close()
     measured = measurement_object(trainer, log.records)
     if dist.get_rank() == 0:
         text = json.dumps(measured, indent=1) + "\n"
         (job.folder / MEASUREMENT_FILE).write_text(text, encoding="utf-8")
     return log.records
+
+
+def _open_board(folder: Path) -> "Board":
+    """TensorBoard is imported only when a run writes for it: it may not be installed."""
+    from shardwise.train.tensorboard import open_board  # noqa: PLC0415
+
+    return open_board(folder)
 
 
 def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], None]:

@@ -1,0 +1,48 @@
+"""The records of a run as TensorBoard's events."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from shardwise.train.metrics import StepRecord
+
+CURVES = {
+    "loss": "train/loss",
+    "gradient_norm": "train/gradient_norm",
+    "learning_rate": "train/learning_rate",
+    "step_s": "speed/step_s",
+    "data_wait_s": "speed/data_wait_s",
+    "tokens_per_s": "speed/tokens_per_s",
+    "tokens_per_s_per_gpu": "speed/tokens_per_s_per_gpu",
+    "mfu_fraction": "speed/mfu_fraction",
+    "peak_allocated_bytes": "memory/peak_allocated_bytes",
+    "peak_reserved_bytes": "memory/peak_reserved_bytes",
+}
+"""Fields of a record, and the curve that each becomes."""
+
+
+class Board:
+    """Writes a point of every curve for every step."""
+
+    def __init__(self, writer: SummaryWriter) -> None:
+        self.writer = writer
+
+    def add(self, record: StepRecord) -> None:
+        """One more step."""
+        for field, curve in CURVES.items():
+            value = getattr(record, field)
+            if value is not None:
+                self.writer.add_scalar(curve, value, record.step)
+        parts = record.sample.get("components_s") if record.sample else None
+        for name, seconds in parts.items() if isinstance(parts, Mapping) else ():
+            self.writer.add_scalar(f"sampled/{name}_s", seconds, record.step)
+
+    def close(self) -> None:
+        """No more steps come."""
+        self.writer.close()
+
+
+def open_board(folder: Path) -> Board:
+    """A board in a folder, which the launcher has found to be possible."""
+    return Board(SummaryWriter(log_dir=str(folder)))

@@ -1,0 +1,92 @@
+"""What a real run of two processes says about its time and memory besides losses."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from launch.test_train_command import CONFIG
+from shardwise.cli.main import main
+from shardwise.measure.profile import profile_traces
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """The folder of a run in which step 2 was looked into for memory and step 5 for time."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    plan = {
+        "model": "config.json",
+        "cluster": {"gpu": "h100-sxm", "gpus_per_node": 2, "num_nodes": 1},
+        "recipe": {"seq_len": 32, "global_batch_size": 4, "precision": "fp32", "compile": False},
+        "layout": {"dp_shard": 2},
+    }
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    words = ["plan.json", "--device", "cpu", "--steps", STEPS, "--out", "run", "--profile-every", 5]
+    subprocess.run(
+        [sys.executable, "-m", "shardwise", "train", *map(str, words), "--tensorboard", "board", "--json"],
+        cwd=folder,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    return folder
+
+
+def measurement(watched):
+    return json.loads((watched / "run" / "measurement.json").read_text(encoding="utf-8"))
+
+
+def test_memory_is_named_by_component_and_phase(watched):
+    memory = measurement(watched)["memory"]
+    parts = memory["components_bytes"]
+    assert sum(parts.values()) == memory["peak_allocated_bytes"]
+    assert max(memory["phases_bytes"].values()) == memory["peak_allocated_bytes"]
+    assert set(memory["phases_bytes"]) == {"forward", "loss", "backward", "optimizer"}
+    num_params = 2 * (32 * 32 * 2 + 32 * 16 * 2 + 32 * 64 * 3 + 2 * 32) + 2 * 260 * 32 + 32
+    assert parts["parameters"] == 4 * num_params / 2
+    assert parts["optimizer"] == pytest.approx(2 * parts["parameters"], rel=0.01)
+    assert parts["activations"] > 0
+    assert "profiler" in memory["components_method"]
+
+
+def test_a_sampled_step_says_where_its_time_went(watched):
+    time = measurement(watched)["time"]
+    (sample,) = time["samples"]
+    assert sample["step"] == 5
+    assert sum(sample["components_s"].values()) == pytest.approx(sample["step_s"])
+    assert min(sample["components_s"][name] for name in ("forward", "backward", "optimizer")) > 0
+    assert {family["kind"] for family in sample["communication"]} == {"all_gather", "reduce_scatter", "all_reduce"}
+    assert time["components_s"] == pytest.approx(sample["components_s"])
+
+
+def test_steps_that_were_looked_into_are_not_in_the_median(watched):
+    lines = [json.loads(line) for line in (watched / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines if line["is_sampled"]] == [2, 5]
+    assert [line["step"] for line in lines if line["sample"]] == [5]
+    assert measurement(watched)["time"]["num_steps_measured"] == 2
+
+
+def test_the_traces_of_all_ranks_are_kept_and_can_be_profiled(watched):
+    profile = profile_traces(sorted((watched / "run" / "traces").glob("*.json.gz")))
+    assert [rank.rank for rank in profile.ranks] == [0, 1]
+
+
+def test_tensorboard_shows_every_step(watched):
+    board = EventAccumulator(str(watched / "board")).Reload()
+    assert [point.step for point in board.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert [point.step for point in board.Scalars("sampled/forward_s")] == [5]
+
+
+def test_tensorboard_is_asked_for_in_vain_where_it_is_not_installed(watched, monkeypatch, capsys):
+    monkeypatch.setattr("shardwise.launch.surroundings.TENSORBOARD", "no_such_package")
+    words = ["train", str(watched / "plan.json"), "--device", "cpu", "--tensorboard", str(watched / "other")]
+    assert main([*words, "--out", str(watched / "never")]) == 2
+    assert "[train-tensorboard]" in capsys.readouterr().err
+    assert not (watched / "never").exists()
