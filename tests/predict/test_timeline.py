@@ -1,7 +1,5 @@
 """The step of representative ranks: it lasts as long as predicted, and a stream does one thing at a time."""
 
-from time import perf_counter
-
 import pytest
 
 import shapes
@@ -99,8 +97,8 @@ def test_many_micro_batches_are_drawn_as_passes_between_the_first_and_the_last()
     assert any("block by block" in note for note in timeline.notes)
 
 
-def test_sixteen_thousand_gpus_take_less_than_two_seconds():
-    """CPU of the drawing alone; the budget of the whole command."""
+def test_sixteen_thousand_gpus_are_drawn_by_representative_ranks():
+    """``benchmarks/timeline_speed.py`` holds the time it takes."""
     plan = Plan(
         model=read_model("llama-3.1-405b"),
         cluster=read_cluster("2048 x dgx-h100"),
@@ -108,9 +106,10 @@ def test_sixteen_thousand_gpus_take_less_than_two_seconds():
         layout=Layout(dp_shard=128, tp=8, pp=16, vpp=7, schedule="interleaved", sequence_parallel=True, zero_stage=1),
         engine="megatron",
     )
-    started = perf_counter()
-    assert predict_timeline(plan).num_ranks == 16384
-    assert perf_counter() - started < 2.0
+    timeline = predict_timeline(plan)
+    assert timeline.num_ranks == 16384
+    assert [rank.rank for rank in timeline.ranks] == [0, 1024, 7 * 1024, 14 * 1024, 15 * 1024]
+    assert timeline.num_spans < MOST_SPANS
 
 
 def test_a_pipeline_whose_order_cannot_be_written_says_so():

@@ -8,9 +8,9 @@ from statistics import median
 
 from shardwise.errors import ShardwiseError
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
+from shardwise.measure.predicted_timeline import read_traces
 from shardwise.measure.profile_findings import find_costs
 from shardwise.measure.profile_records import CollectiveFamily, KernelShare, RankProfile, TraceProfile, UnitExposure
-from shardwise.measure.rank_trace import read_rank_trace
 from shardwise.measure.step_split import mean_split, split_step
 from shardwise.measure.trace_collectives import CollectiveCall, collective_calls
 from shardwise.measure.trace_records import RankTrace
@@ -56,12 +56,12 @@ def profile_traces(paths: Sequence[Path]) -> TraceProfile:
     problems: list[ShardwiseError] = []
     for index, path in enumerate(paths):
         try:
-            traces.append(read_rank_trace(path, fallback_rank=index))
+            traces.extend(read_traces(path, fallback_rank=index))
         except ShardwiseError as problem:
             problems.append(problem)
     if not traces:
         raise problems[0]
-    warnings = [f"{trace.path.name}: {warning}" for trace in traces for warning in trace.warnings]
+    warnings = dict.fromkeys(f"{trace.path.name}: {warning}" for trace in traces for warning in trace.warnings)
     return profile_of(traces, warnings=(*warnings, *(problem.message for problem in problems)))
 
 

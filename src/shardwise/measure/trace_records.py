@@ -82,3 +82,5 @@ class RankTrace:
     num_events: int
     warnings: tuple[str, ...]
     """What could not be read, in sentences."""
+    step_s: Seconds | None = None
+    """Of the one step that the trace holds from 0 on, where it says so."""

@@ -36,6 +36,9 @@ def step_windows(trace: RankTrace) -> tuple[StepWindow, ...]:
     Work belongs to the step in which the host launched it, because the host runs ahead of the device. The profiler's
     own marks are used; without them one step ends with each ``Optimizer.step``; without these the trace is one step.
     """
+    if trace.step_s is not None:
+        whole = StepWindow(name="the step", start_s=0.0, end_s=trace.step_s, works=trace.works, next_launch_s=None)
+        return (whole,)
     bounds, names = _host_bounds(trace)
     if not bounds:
         return (_window("the whole trace", trace.works, following=()),)

@@ -6,9 +6,8 @@ from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
-from shardwise.predict.offload_time import OffloadTime
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
-from shardwise.predict.step_parts import step_parts
+from shardwise.predict.step_parts import StepParts, step_parts
 from shardwise.predict.time_band import band_ratios, is_attention_doubted
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
@@ -25,7 +24,7 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
     """Step time with its parts, and tokens per second, MFU and HFU."""
     parts = step_parts(plan)
     slowest = parts.slowest
-    components = _components(slowest, parts.offloads[parts.critical], parts.bubble_s)
+    components = time_components(parts)
     step_s = sum(entry.duration_s for entry in components)
     low_s, high_s = _band_s(plan, slowest, step_s)
     doubted_s = DOUBTED_LINK_RATIO * _exposed_s(components) if placement_doubts(plan.cluster) else 0.0
@@ -55,7 +54,9 @@ def _exposed_s(components: Iterable[TimeEntry]) -> Seconds:
     return sum(entry.duration_s for entry in components if entry.component == "exposed_communication")
 
 
-def _components(time: StageTime, offload: OffloadTime, bubble_s: Seconds) -> tuple[TimeEntry, ...]:
+def time_components(parts: StepParts) -> tuple[TimeEntry, ...]:
+    """The parts of the slowest stage's step; they sum to it."""
+    time = parts.slowest
     compute = time.compute
     durations: tuple[tuple[TimeComponent, Seconds], ...] = (
         ("forward", compute.forward_s),
@@ -63,8 +64,8 @@ def _components(time: StageTime, offload: OffloadTime, bubble_s: Seconds) -> tup
         ("recompute", compute.recompute_s),
         ("optimizer", compute.optimizer_s),
         ("exposed_communication", time.model_parallel_exposed_s + time.step_exposed_s),
-        ("pipeline_bubble", bubble_s),
-        ("offload", offload.total_s),
+        ("pipeline_bubble", parts.bubble_s),
+        ("offload", parts.offloads[parts.critical].total_s),
         ("other", 0.0),
     )
     return tuple(TimeEntry(component=component, duration_s=duration_s) for component, duration_s in durations)

@@ -14,18 +14,40 @@ from shardwise.predict.passes import COMPUTE
 from shardwise.predict.pipeline_time import schedule_shape
 from shardwise.predict.stage_time import DATA_AXES, CollectiveTime, StageTime
 from shardwise.predict.step_parts import StepParts, step_parts
+from shardwise.predict.time import time_components
 from shardwise.predict.timeline_passes import StagePasses
+from shardwise.prediction import TimeEntry
 from shardwise.simulate.pipeline import pipeline_spans
 from shardwise.simulate.pipeline_times import PipelineTimes
 from shardwise.simulate.spans import Span
-from shardwise.step.inventory import Collective, OperationPhase
-from shardwise.units import Seconds
+from shardwise.step.inventory import Axis, Collective, OperationPhase
+from shardwise.units import Bytes, Seconds
 
 MOST_SPANS = 40_000
 """Of all ranks together. Beyond it only the first and the last micro-batch of a rank are drawn block by block."""
+INSIDE_S = 1e-6
+"""An arrow begins this long before the end of the span that sends it, so that it belongs to it."""
 PIPELINE_NOTE = "data parallelism of a pipeline is one span per collective, its hidden part beside the passes"
 NO_ORDER_NOTE = "no order of passes can be written for these micro-batches, so only the end of the step is drawn"
 NOTE = "simulated by shardwise predict from the plan alone; nothing of it was measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineCall:
+    """One collective of a rank: what a span with its name and axis carries, and how."""
+
+    name: str
+    axis: Axis
+    group_size: int
+    num_bytes: Bytes
+    """Payload of one call, the full tensor for all-gather, reduce-scatter and all-reduce."""
+    count: int
+    """Calls of a step; a span may be several of them."""
+    algorithm: str
+    protocol: str
+    bottleneck: str
+    basis: str
+    """Whether its time was measured, scaled or modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +59,8 @@ class TimelineRank:
     stage: int
     spans: tuple[Span, ...]
     """On streams such as ``stage 0/compute``."""
+    calls: tuple[TimelineCall, ...] = ()
+    """The collectives that its spans of communication are named after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +88,8 @@ class StepTimeline:
     ranks: tuple[TimelineRank, ...]
     flows: tuple[TimelineFlow, ...]
     notes: tuple[str, ...]
+    components: tuple[TimeEntry, ...] = ()
+    """The parts of the slowest rank's step, as ``predict`` prints them."""
 
     @property
     def num_spans(self) -> int:
@@ -93,6 +119,7 @@ def predict_timeline(plan: Plan) -> StepTimeline:
                     key=lambda span: (span.stream, span.start_s),
                 )
             ),
+            calls=tuple(_timeline_calls(parts, stage)),
         )
         for stage in stages
     )
@@ -103,7 +130,31 @@ def predict_timeline(plan: Plan) -> StepTimeline:
         ranks=ranks,
         flows=tuple(_flows(passes, stages, lead_s)) if plan.layout.pp > 1 else (),
         notes=(NOTE, *painter.notes, *(() if any(passes) else (NO_ORDER_NOTE,))),
+        components=time_components(parts),
     )
+
+
+def _timeline_calls(parts: StepParts, stage: int) -> Iterator[TimelineCall]:
+    """The collectives of a stage; of several with one name and axis, that with most calls."""
+    most: dict[tuple[str, Axis], Collective] = {}
+    for time in parts.times[stage].collectives:
+        call = time.collective
+        known = most.get((call.name, call.axis))
+        if call.group_size > 1 and (known is None or call.count > known.count):
+            most[call.name, call.axis] = call
+    for call in most.values():
+        chosen = parts.clock.call(call)
+        yield TimelineCall(
+            name=call.name,
+            axis=call.axis,
+            group_size=call.group_size,
+            num_bytes=call.num_bytes,
+            count=call.count,
+            algorithm=chosen.algorithm,
+            protocol=chosen.protocol,
+            bottleneck=chosen.bottleneck,
+            basis=chosen.basis,
+        )
 
 
 def _drawn_stages(plan: Plan, parts: StepParts) -> list[int]:
@@ -190,7 +241,7 @@ def _flows(passes: Sequence[Sequence[Span]], stages: Sequence[int], lead_s: Seco
             from_stage=stage,
             to_stage=found[0],
             stream="compute",
-            start_s=lead_s + span.end_s,
+            start_s=lead_s + span.end_s - min(INSIDE_S, span.duration_s / 2),
             end_s=lead_s + max(span.end_s, found[1].start_s),
         )
 

@@ -3,150 +3,114 @@ of script and nothing loaded from anywhere."""
 
 import json
 import re
+from collections.abc import Iterator
 from html import escape
 
 from shardwise.plan import Plan
-from shardwise.predict.timeline import StepTimeline
-from shardwise.render.names import cluster_text, layout_text, model_text
-from shardwise.render.timeline_lanes import SPAN_COLOURS, rank_title, span_colour, timeline_lanes
+from shardwise.predict.passes import COMPUTE
+from shardwise.predict.timeline import StepTimeline, TimelineCall
+from shardwise.predict.timeline_split import split_rank
+from shardwise.render.names import batch_text, cluster_text, layout_text, model_text
+from shardwise.render.timeline_lanes import (
+    PART_COLOURS,
+    call_text,
+    lane_calls,
+    rank_title,
+    span_colour,
+    span_kinds,
+    timeline_lanes,
+)
+from shardwise.render.timeline_page import PAGE
 from shardwise.units import format_seconds, microseconds
 
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>@TITLE@</title>
-<style>
-body { font-family: system-ui, sans-serif; margin: 1.5rem; color: #222; background: #fff; }
-canvas { width: 100%; display: block; cursor: grab; touch-action: none; }
-#tip { min-height: 1.4em; font-variant-numeric: tabular-nums; }
-ul { padding-left: 1.2rem; color: #555; }
-.key { display: inline-block; margin-right: 1rem; white-space: nowrap; }
-.key i { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.35em; }
-</style>
-</head>
-<body>
-<h1>@TITLE@</h1>
-<p>@LAYOUT@</p>
-<p>Simulated step of @STEP@, @DRAWN@. Scroll to zoom, drag to move, double-click for the whole step.</p>
-<p>@LEGEND@</p>
-<p id="tip" aria-live="polite">&nbsp;</p>
-<canvas id="lanes"></canvas>
-<ul>@NOTES@</ul>
-<script>
-const data = @DATA@;
-const canvas = document.getElementById("lanes"), tip = document.getElementById("tip");
-const labels = 150, lane = 20, head = 22, pen = canvas.getContext("2d");
-let from = 0, to = data.end, grabbed = null;
-let rows = [], height = 0;
-for (const one of data.lanes) {
-  if (one.first) { height += head; rows.push({ y: height - 7, title: one.rank }); }
-  rows.push({ y: height, lane: one });
-  height += lane;
-}
-function draw() {
-  const scale = window.devicePixelRatio || 1, width = canvas.clientWidth;
-  canvas.style.height = (height + 24) + "px";
-  canvas.width = width * scale; canvas.height = (height + 24) * scale;
-  pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, width, height + 24);
-  pen.font = "12px system-ui, sans-serif";
-  const perUs = (width - labels) / (to - from);
-  for (const row of rows) {
-    pen.fillStyle = "#222";
-    if (row.title) { pen.fillText(row.title, 0, row.y); continue; }
-    pen.fillText(row.lane.stream, 8, row.y + 13);
-    for (const [start, duration, , colour] of row.lane.spans) {
-      if (start > to || start + duration < from) continue;
-      const x = labels + Math.max(0, (start - from) * perUs);
-      const end = labels + Math.min(width - labels, (start + duration - from) * perUs);
-      pen.fillStyle = colour;
-      pen.fillRect(x, row.y + 1, Math.max(0.5, end - x - (end - x > 4 ? 0.5 : 0)), lane - 4);
-    }
-  }
-  pen.fillStyle = "#555";
-  pen.fillText((from / 1000).toFixed(3) + " ms", labels, height + 16);
-  const right = (to / 1000).toFixed(3) + " ms";
-  pen.fillText(right, width - pen.measureText(right).width, height + 16);
-}
-function timeAt(x) { return from + (x - labels) / (canvas.clientWidth - labels) * (to - from); }
-function show(start, end) {
-  const span = Math.min(data.end, Math.max(data.end / 1e5, end - start));
-  from = Math.min(Math.max(0, start), data.end - span);
-  to = from + span;
-  draw();
-}
-canvas.addEventListener("wheel", (event) => {
-  event.preventDefault();
-  const at = timeAt(Math.max(labels, event.offsetX)), factor = Math.exp(event.deltaY * 0.002);
-  show(at - (at - from) * factor, at + (to - at) * factor);
-}, { passive: false });
-canvas.addEventListener("pointerdown", (event) => {
-  grabbed = timeAt(event.offsetX);
-  canvas.setPointerCapture(event.pointerId);
-});
-canvas.addEventListener("pointerup", () => { grabbed = null; });
-canvas.addEventListener("pointermove", (event) => {
-  const at = timeAt(event.offsetX);
-  if (grabbed !== null) { show(from + grabbed - at, to + grabbed - at); return; }
-  const row = rows.find((one) => one.lane && event.offsetY >= one.y && event.offsetY < one.y + lane);
-  const hit = row && row.lane.spans.find(([start, duration]) => at >= start && at <= start + duration);
-  tip.textContent = hit ? hit[2] + ": " + (hit[1] / 1000).toFixed(3) + " ms from " + (hit[0] / 1000).toFixed(3) + " ms"
-    : "\\u00a0";
-});
-canvas.addEventListener("dblclick", () => show(0, data.end));
-window.addEventListener("resize", draw);
-draw();
-</script>
-</body>
-</html>
-"""
+WAITS = '<span class="key"><i style="background:var(--wait)"></i>waits for communication</span>'
 
 
 def timeline_html(*, plan: Plan, timeline: StepTimeline) -> str:
     """The whole page."""
     title = f"{model_text(plan.model)} on {cluster_text(plan.cluster)}"
     legend = "".join(
-        f'<span class="key"><i style="background:{colour}"></i>{escape(category)}</span>'
-        for category, colour in SPAN_COLOURS.items()
+        f'<span class="key"><i style="background:{colour}"></i>{escape(kind)}</span>'
+        for kind, colour in span_kinds(timeline)
     )
     texts = {
         "TITLE": escape(title),
         "LAYOUT": escape(layout_text(plan.layout)),
+        "BATCH": escape(batch_text(plan)),
         "STEP": escape(format_seconds(timeline.step_s)),
         "DRAWN": f"{len(timeline.ranks)} of {timeline.num_ranks:,} ranks drawn, one of a stage",
-        "LEGEND": legend,
+        "LEGEND": legend + WAITS,
         "NOTES": "".join(f"<li>{escape(note)}</li>" for note in timeline.notes),
         "DATA": _data(timeline),
     }
     return re.sub("@([A-Z]+)@", lambda found: texts[found[1]], PAGE)
 
 
+class _Table:
+    """Texts that spans repeat, written once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        """Where a text stands."""
+        return self._places.setdefault(text, len(self._places))
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self._places)
+
+
 def _data(timeline: StepTimeline) -> str:
     """The lanes as JSON that cannot end its script element."""
+    names, colours, calls = _Table(), _Table(), _Table()
+    lanes = list(_lanes(timeline, names, colours, calls))
+    end_s = max([timeline.step_s, *(span.end_s for rank in timeline.ranks for span in rank.spans)])
+    parts = [
+        [entry.component.replace("_", " "), microseconds(entry.duration_s), PART_COLOURS[entry.component]]
+        for entry in timeline.components
+        if entry.duration_s > 0
+    ]
+    page = {
+        "end": microseconds(end_s),
+        "parts": parts,
+        "names": names.texts,
+        "colours": colours.texts,
+        "calls": calls.texts,
+        "lanes": lanes,
+    }
+    text = json.dumps(page, allow_nan=False, separators=(",", ":"))
+    return text.replace("</", "<\\/")
+
+
+def _lanes(timeline: StepTimeline, names: _Table, colours: _Table, calls: _Table) -> Iterator[dict[str, object]]:
+    splits = {rank.stage: split_rank(rank.spans, step_s=timeline.step_s) for rank in timeline.ranks}
     seen: set[int] = set()
-    lanes = []
     for lane in timeline_lanes(timeline):
         is_first = lane.rank.stage not in seen
         seen.add(lane.rank.stage)
-        lanes.append(
-            {
-                "rank": rank_title(lane.rank),
-                "stream": lane.stream,
-                "first": is_first,
-                "spans": [
-                    [
-                        microseconds(span.start_s),
-                        microseconds(span.duration_s),
-                        span.name if span.micro_batch is None else f"{span.name}, micro-batch {span.micro_batch}",
-                        span_colour(span.category),
-                    ]
-                    for span in lane.spans
-                ],
-            }
-        )
-    end_s = max([timeline.step_s, *(span.end_s for rank in timeline.ranks for span in rank.spans)])
-    text = json.dumps({"end": microseconds(end_s), "lanes": lanes}, allow_nan=False, separators=(",", ":"))
-    return text.replace("</", "<\\/")
+        own = lane_calls(lane)
+        split = splits[lane.rank.stage]
+        exposed = split.exposed if lane.stream == COMPUTE else ()
+        yield {
+            "rank": rank_title(lane.rank),
+            "stream": lane.stream,
+            "first": is_first,
+            "split": [microseconds(part) for part in (split.compute_s, split.exposed_communication_s, split.idle_s)],
+            "exposed": [[microseconds(start_s), microseconds(end_s - start_s)] for start_s, end_s in exposed],
+            "spans": [
+                [
+                    microseconds(span.start_s),
+                    microseconds(span.duration_s),
+                    names.place(span.name),
+                    colours.place(span_colour(span.category)),
+                    span.micro_batch,
+                    _call_place(own.get(span.name), calls),
+                ]
+                for span in lane.spans
+            ],
+        }
+
+
+def _call_place(call: TimelineCall | None, calls: _Table) -> int | None:
+    return None if call is None else calls.place(call_text(call))

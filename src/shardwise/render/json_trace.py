@@ -2,14 +2,15 @@
 
 One process per drawn rank, one thread per stream, complete events for spans and flow events for messages between ranks;
 times are microseconds from the beginning of the step (Google, Trace Event Format, "Complete Events", "Flow Events").
+Spans of communication say what they carry and how: bytes of one call, group, algorithm, protocol and bottleneck.
 """
 
 from collections.abc import Iterator
 
 from shardwise.plan import Plan
-from shardwise.predict.timeline import StepTimeline, TimelineRank
+from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank
 from shardwise.render.names import cluster_text, layout_text, model_text
-from shardwise.render.timeline_lanes import Lane, rank_title, timeline_lanes
+from shardwise.render.timeline_lanes import Lane, lane_calls, rank_title, timeline_lanes
 from shardwise.simulate.spans import Span
 from shardwise.units import microseconds
 
@@ -27,7 +28,8 @@ def trace_object(*, plan: Plan, timeline: StepTimeline) -> dict[str, object]:
     for lane in lanes:
         thread = threads[lane.rank.stage, lane.stream]
         events += _thread_events(lane, thread)
-        events += [_span_event(span, lane.rank.rank, thread) for span in lane.spans]
+        calls = lane_calls(lane)
+        events += [_span_event(span, lane.rank.rank, thread, calls.get(span.name)) for span in lane.spans]
     events += _flow_events(timeline, threads)
     return {
         "schema": TRACE_SCHEMA,
@@ -36,8 +38,10 @@ def trace_object(*, plan: Plan, timeline: StepTimeline) -> dict[str, object]:
             "is_simulated": True,
             "model": model_text(plan.model),
             "cluster": cluster_text(plan.cluster),
+            "gpu": plan.cluster.gpu.name,
             "layout": layout_text(plan.layout),
             "step_s": timeline.step_s,
+            "components_s": {entry.component: entry.duration_s for entry in timeline.components},
             "num_ranks": timeline.num_ranks,
             "num_stages": timeline.num_stages,
             "drawn_stages": [rank.stage for rank in timeline.ranks],
@@ -58,26 +62,42 @@ def _thread_events(lane: Lane, thread: int) -> Iterator[dict[str, object]]:
     yield {"ph": "M", "pid": pid, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}
 
 
-def _span_event(span: Span, pid: int, thread: int) -> dict[str, object]:
+def _span_event(span: Span, pid: int, thread: int, call: TimelineCall | None) -> dict[str, object]:
+    """The end is rounded, not the duration, so that spans that touch still touch."""
+    start_us = microseconds(span.start_s)
     event: dict[str, object] = {
         "ph": "X",
         "pid": pid,
         "tid": thread,
         "name": span.name,
         "cat": span.category,
-        "ts": microseconds(span.start_s),
-        "dur": microseconds(span.duration_s),
+        "ts": start_us,
+        "dur": round(microseconds(span.end_s) - start_us, 3),
     }
     arguments = {
         key: value for key, value in (("micro_batch", span.micro_batch), ("chunk", span.chunk)) if value is not None
     }
-    if arguments:
-        event["args"] = arguments
+    carried = {} if call is None else _carried(call)
+    if arguments or carried:
+        event["args"] = arguments | carried
     return event
 
 
+def _carried(call: TimelineCall) -> dict[str, object]:
+    """What a collective carries and how, in the words of ``predict --json``."""
+    return {
+        "axis": call.axis,
+        "group_size": call.group_size,
+        "bytes": call.num_bytes,
+        "algorithm": call.algorithm,
+        "protocol": call.protocol,
+        "bottleneck": call.bottleneck,
+        "basis": call.basis,
+    }
+
+
 def _flow_events(timeline: StepTimeline, threads: dict[tuple[int, str], int]) -> Iterator[dict[str, object]]:
-    """An arrow binds to the span that encloses its end, hence to one that ends at its start."""
+    """An arrow begins inside the span that sends, and binds to the span that encloses its end."""
     rank_of = {rank.stage: rank.rank for rank in timeline.ranks}
     for number, flow in enumerate(timeline.flows, start=1):
         both: tuple[tuple[str, int, float], ...] = (

@@ -1,19 +1,21 @@
 """A predicted step as an SVG picture: one lane per stream of every drawn rank. No scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import floor, log10
 from xml.sax.saxutils import escape
 
 from shardwise.predict.timeline import StepTimeline
-from shardwise.render.timeline_lanes import SPAN_COLOURS, Lane, rank_title, span_colour, timeline_lanes
+from shardwise.render.timeline_lanes import Lane, rank_title, span_colour, span_kinds, timeline_lanes
 from shardwise.simulate.spans import Span
-from shardwise.units import format_seconds
+from shardwise.units import Seconds, format_seconds
 
 LABEL_WIDTH = 110.0
 PLOT_WIDTH = 1000.0
 LANE_HEIGHT = 20.0
 BAR_HEIGHT = 16.0
 RANK_GAP = 26.0
-TOP = 52.0
+TOP = 72.0
+WIDEST_TICK_PIXELS = 160.0
 LEGEND_COLUMNS = 6
 LEGEND_ROW_HEIGHT = 20.0
 NARROWEST_PIXELS = 0.4
@@ -34,8 +36,9 @@ def timeline_svg(timeline: StepTimeline, *, title: str) -> str:
             rows.append(f"<text x='0' y='{y - 6:.1f}' font-weight='bold'>{escape(rank_title(lane.rank))}</text>")
         rows += _lane(lane, y, pixels_per_s)
         y += LANE_HEIGHT
-    legend_top = y + 14
-    height = legend_top + LEGEND_ROW_HEIGHT * -(-len(SPAN_COLOURS) // LEGEND_COLUMNS)
+    bottom, legend_top = y, y + 18
+    kinds = span_kinds(timeline)
+    height = legend_top + LEGEND_ROW_HEIGHT * -(-len(kinds) // LEGEND_COLUMNS)
     width = LABEL_WIDTH + PLOT_WIDTH + 10
     summary = f"{title}: simulated step of {format_seconds(timeline.step_s)}"
     parts = [
@@ -45,8 +48,9 @@ def timeline_svg(timeline: StepTimeline, *, title: str) -> str:
         f"<g {FONT} fill='#222'>",
         f"<text x='0' y='16' font-weight='bold' font-size='14'>{escape(summary)}</text>",
         f"<text x='0' y='34'>{escape(timeline.notes[0])}</text>",
+        *_ticks(end_s, pixels_per_s, bottom),
         *rows,
-        *_legend(legend_top),
+        *_legend(kinds, legend_top),
         "</g>",
         "</svg>",
     ]
@@ -86,13 +90,25 @@ def _merged(spans: tuple[Span, ...], pixels_per_s: float) -> Iterator[tuple[Span
         yield first, last, count
 
 
-def _legend(top: float) -> Iterator[str]:
+def _ticks(end_s: Seconds, pixels_per_s: float, bottom: float) -> Iterator[str]:
+    """Moments of the step above the lanes, at round numbers of seconds, and a rule under each."""
+    if not end_s:
+        return
+    power_s = 10.0 ** floor(log10(WIDEST_TICK_PIXELS / pixels_per_s))
+    apart_s = max(factor * power_s for factor in (1, 2, 5) if factor * power_s * pixels_per_s <= WIDEST_TICK_PIXELS)
+    for number in range(floor(end_s / apart_s) + 1):
+        x = LABEL_WIDTH + pixels_per_s * number * apart_s
+        yield f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP - 8:.0f}' y2='{bottom:.1f}' stroke='#ddd'/>"
+        yield f"<text x='{x:.1f}' y='{TOP - 12:.0f}' fill='#666'>{escape(format_seconds(number * apart_s))}</text>"
+
+
+def _legend(kinds: Sequence[tuple[str, str]], top: float) -> Iterator[str]:
     column_width = (LABEL_WIDTH + PLOT_WIDTH) / LEGEND_COLUMNS
-    for number, (category, colour) in enumerate(SPAN_COLOURS.items()):
+    for number, (kind, colour) in enumerate(kinds):
         row, column = divmod(number, LEGEND_COLUMNS)
         x, y = column * column_width, top + row * LEGEND_ROW_HEIGHT
         yield f"<rect x='{x:.1f}' y='{y - 10:.1f}' width='12' height='12' fill='{colour}'/>"
-        yield f"<text x='{x + 18:.1f}' y='{y:.1f}'>{escape(category)}</text>"
+        yield f"<text x='{x + 18:.1f}' y='{y:.1f}'>{escape(kind)}</text>"
 
 
 def _attribute(text: str) -> str:

@@ -1,9 +1,12 @@
 """Lanes of a timeline: one per stream of every drawn rank, computation first, and the colours of what runs on them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.predict.timeline import StepTimeline, TimelineRank
+from shardwise.ledger import TimeComponent
+from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank
 from shardwise.simulate.spans import Span, SpanCategory
+from shardwise.units import format_decimal_bytes
 
 STREAM_ORDER = (
     "compute",
@@ -34,6 +37,17 @@ SPAN_COLOURS: dict[SpanCategory, str] = {
 }
 """Okabe and Ito's palette, computation in blues and greens, communication in warm colours."""
 OTHER_COLOUR = "#cccccc"
+PART_COLOURS: dict[TimeComponent, str] = {
+    "forward": SPAN_COLOURS["forward"],
+    "backward": SPAN_COLOURS["backward"],
+    "recompute": SPAN_COLOURS["recompute"],
+    "optimizer": SPAN_COLOURS["optimizer"],
+    "exposed_communication": "#d55e00",
+    "pipeline_bubble": "#c4c4c4",
+    "offload": SPAN_COLOURS["offload"],
+    "other": "#848482",
+}
+"""The parts of a step, with the colours of what runs in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,31 @@ def timeline_lanes(timeline: StepTimeline) -> tuple[Lane, ...]:
 
 def _place(stream: str) -> tuple[int, str]:
     return (STREAM_ORDER.index(stream) if stream in STREAM_ORDER else len(STREAM_ORDER), stream)
+
+
+def lane_calls(lane: Lane) -> Mapping[str, TimelineCall]:
+    """The collectives of a lane by the name of their spans; messages have one lane a direction."""
+    axis = lane.stream.partition(" ")[0]
+    return {call.name: call for call in lane.rank.calls if call.axis == axis}
+
+
+def call_text(call: TimelineCall) -> str:
+    """What one call of a collective carries and how."""
+    return (
+        f"{format_decimal_bytes(call.num_bytes)} over {call.group_size:,} ranks, {call.algorithm} {call.protocol}, "
+        f"limited by {call.bottleneck} ({call.basis})"
+    )
+
+
+def span_kinds(timeline: StepTimeline) -> tuple[tuple[str, str], ...]:
+    """What is drawn, in the palette's order, with its colour: the key to the picture."""
+    drawn = {span.category for rank in timeline.ranks for span in rank.spans}
+    return tuple((kind_text(kind), colour) for kind, colour in SPAN_COLOURS.items() if kind in drawn)
+
+
+def kind_text(category: SpanCategory) -> str:
+    """A category as it is spoken: ``all-gather``."""
+    return category.replace("_", "-")
 
 
 def span_colour(category: SpanCategory) -> str:
