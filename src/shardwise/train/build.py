@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -88,14 +89,24 @@ def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder
 
 def _decoder(job: Job, mesh: Mesh, chunk: Chunk, positions: torch.Tensor) -> Decoder:
     layers, is_first, is_last = chunk
-    with torch.device("meta"):
+    with torch.device("meta"), _made_as(_weights_dtype(job)):
         decoder = Decoder(read_config(job.model_config), layers=layers, is_first=is_first, is_last=is_last)
-    decoder = decoder.to(_weights_dtype(job))
     decoder.join(block_groups(job, mesh))
     decoder.prepare_positions(positions)
     if decoder.lm_head is not None:
         decoder.lm_head.settings = _loss_settings(job)
     return decoder
+
+
+@contextmanager
+def _made_as(dtype: torch.dtype) -> Iterator[None]:
+    """New floating-point tensors have this dtype: a model that is made in it needs no conversion."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
@@ -144,7 +155,11 @@ def _in_ddp(decoder: AnyDecoder, mesh: Mesh) -> nn.Module:
     if mesh.copies.size() == 1:
         return decoder
     wrapped = DistributedDataParallel(
-        decoder, process_group=mesh.copies.get_group(), gradient_as_bucket_view=True, broadcast_buffers=False
+        decoder,
+        process_group=mesh.copies.get_group(),
+        gradient_as_bucket_view=True,
+        broadcast_buffers=False,
+        init_sync=False,  # weights follow from the seed, or from a file that every rank reads
     )
     wrapped.register_comm_hook(mesh.copies.get_group(), _sum_bucket)
     return wrapped
@@ -154,8 +169,9 @@ def _sum_bucket(
     group: torch.distributed.ProcessGroup, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Sum, where DDP by itself would average."""
-    work = torch.distributed.all_reduce(bucket.buffer(), group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
+    whole = bucket.buffer()
+    work = torch.distributed.all_reduce(whole, group=group, async_op=True)
+    return work.get_future().then(lambda _: whole)
 
 
 def _filled(decoder: AnyDecoder, job: Job, device: torch.device) -> Iterator[Unit]:

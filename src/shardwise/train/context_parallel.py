@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.nn.attention.bias import causal_lower_right
 
 from shardwise.train.exchange import gather_dim
 
 SEQUENCE_DIM = 1
+HALF = (torch.bfloat16, torch.float16)
 
 
 def pieces_of_rank(*, rank: int, cp: int) -> tuple[int, int]:
@@ -57,10 +57,9 @@ def _attend_prefix(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, prefix_len: i
     q, k, v = q_BSNH.transpose(1, 2), k_BSKH[:, :prefix_len].transpose(1, 2), v_BSKH[:, :prefix_len].transpose(1, 2)
     if q.size(2) == prefix_len:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    elif q.is_cuda:
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=causal_lower_right(q.size(2), prefix_len), enable_gqa=True
-        )
+    elif q.is_cuda and q.dtype in HALF:
+        # Flash attention aligns a causal mask to the lower right (torch ``nn/attention/bias.py``).
+        out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal=True)[0]
     else:
         mask = torch.ones(q.size(2), prefix_len, dtype=torch.bool, device=q.device).tril(prefix_len - q.size(2))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -46,6 +46,33 @@ DIRECT = {
 is counted where it is sent."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What one operator communicates."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    """Of the whole job."""
+    num_bytes: int
+
+
+def communication(name: str, arguments: Sequence[Any], result: Any) -> Said | None:
+    """What an operator communicates, by the name in its schema; ``None`` when it does not."""
+    namespace, _, operator = name.partition("::")
+    if namespace == "_c10d_functional" and operator in FUNCTIONAL:
+        kind, payload = FUNCTIONAL[operator]
+        group: ProcessGroup | None = _resolve_process_group(arguments[-1])
+        num_bytes = payload(arguments[0], result)
+    elif namespace == "c10d" and operator in DIRECT:
+        kind, position = DIRECT[operator]
+        group = _group(arguments)
+        num_bytes = _nbytes(arguments[position])
+    else:
+        return None
+    ranks = tuple(get_process_group_ranks(group)) if group is not None else (0,)
+    return Said(kind=kind, ranks=ranks, num_bytes=num_bytes)
+
+
 class CollectiveCounter(TorchDispatchMode):
     """Counts while it is entered; groups of one rank are no communication."""
 
@@ -58,28 +85,20 @@ class CollectiveCounter(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and count it when it communicates."""
         result = func(*args, **(kwargs or {}))
-        namespace, _, name = str(func._schema.name).partition("::")
-        if namespace == "_c10d_functional" and name in FUNCTIONAL:
-            kind, payload = FUNCTIONAL[name]
-            self._count(kind, _resolve_process_group(args[-1]).size(), payload(args[0], result))
-        elif namespace == "c10d" and name in DIRECT:
-            kind, position = DIRECT[name]
-            self._count(kind, _group_size(args), _nbytes(args[position]))
+        said = communication(str(func._schema.name), args, result)
+        if said is not None and len(said.ranks) > 1:
+            self.calls[Counted(kind=said.kind, group_size=len(said.ranks), num_bytes=said.num_bytes)] += 1
         return result
 
-    def _count(self, kind: str, group_size: int, num_bytes: int) -> None:
-        if group_size > 1:
-            self.calls[Counted(kind=kind, group_size=group_size, num_bytes=num_bytes)] += 1
 
-
-def _group_size(arguments: Sequence[Any]) -> int:
-    """Ranks of the process group among an operator's arguments; torch 2.11 hands it over in a box."""
+def _group(arguments: Sequence[Any]) -> ProcessGroup | None:
+    """The process group among an operator's arguments; torch 2.11 hands it over in a box."""
     for part in arguments:
         if isinstance(part, ProcessGroup):
-            return int(part.size())
+            return part
         if isinstance(part, torch.ScriptObject) and "ProcessGroup" in str(part._type()):
-            return int(ProcessGroup.unbox(part).size())
-    return 1
+            return ProcessGroup.unbox(part)
+    return None
 
 
 def _nbytes(value: Any) -> int:

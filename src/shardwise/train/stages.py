@@ -17,6 +17,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
+from shardwise.recipe import Precision
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
 
@@ -30,6 +31,14 @@ MULTI: dict[str, type[PipelineScheduleMulti]] = {
 V_SHAPED = ("zbv", "dualpipev")
 SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
 """Schedules that run the backward pass for inputs and for weights apart."""
+ACTIVATION_DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+    "fp8-mixed": torch.bfloat16,
+}
+"""Of what travels between chunks."""
 Chunk = tuple[range, bool, bool]
 """Blocks, and whether the chunk holds the embedding and the head."""
 
@@ -60,6 +69,22 @@ def chunks_of_rank(job: Job, stage: int) -> tuple[Chunk, ...]:
     )
 
 
+def _boundaries(job: Job, *, is_first: bool) -> tuple[Tensor, Tensor]:
+    """What a chunk takes and gives, so that neighbours need not tell each other: token ids, or hidden states."""
+    layout, recipe = job.layout, job.recipe
+    tokens = recipe.seq_len // layout.cp
+    divided = tokens // layout.tp if layout.sequence_parallel else tokens
+    hidden_size = int(str(job.model_config["hidden_size"]))
+    hidden_BSD = torch.empty(
+        (recipe.micro_batch_size, divided, hidden_size),
+        dtype=ACTIVATION_DTYPES[recipe.precision],
+        device="meta",
+        requires_grad=True,
+    )
+    ids_BS = torch.empty((recipe.micro_batch_size, tokens), dtype=torch.int64, device="meta")
+    return (ids_BS if is_first else hidden_BSD), hidden_BSD
+
+
 def make_schedule(
     chunks: tuple[nn.Module, ...], *, job: Job, mesh: Mesh, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
@@ -73,7 +98,7 @@ def make_schedule(
     device = torch.device(mesh.device_type, torch.cuda.current_device() if mesh.device_type == "cuda" else None)
     num_chunks = len(job.chunk_layers)
     stages = [
-        PipelineStage(chunk, index, num_chunks, device, group=group)
+        PipelineStage(chunk, index, num_chunks, device, *_boundaries(job, is_first=index == 0), group=group)
         for chunk, index in zip(chunks, chunk_indices(layout, mesh.rank("pp")), strict=True)
     ]
     if layout.schedule in SINGLE:

@@ -1,0 +1,131 @@
+"""Where in the step an operation stands: its phase, its micro-batch, and the block it belongs to."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from shardwise.ledger import Phase
+
+BEFORE_BLOCKS, AFTER_BLOCKS = -1, 1 << 20
+"""Places of the embedding, and of norm, head and loss, among the blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One place of the step; operations with equal places are neighbours in time."""
+
+    phase: Phase
+    micro_batch: int
+    block: int
+    """Counted over the blocks of this rank, ``BEFORE_BLOCKS`` or ``AFTER_BLOCKS``."""
+    is_recompute: bool = False
+
+
+class Whereabouts:
+    """Follows the step by hooks on modules, and backward by the order in which autograd made its nodes.
+
+    Nodes are numbered as they are made, so the numbers at the end of every block in forward say in backward which block
+    a node belongs to. Accumulations have no number of their own and belong where the node before them does.
+    """
+
+    def __init__(self, roots: Sequence[nn.Module], blocks: Sequence[nn.Module], *, has_head: bool) -> None:
+        self.has_head = has_head
+        self.phase: Phase = "load"
+        self.micro_batch, self.block, self.recomputing = 0, BEFORE_BLOCKS, 0
+        self.ends: list[int] = []
+        self.spans: list[tuple[int, int]] = []
+        self.started = [0] * len(roots)
+        self.in_backward = (0, AFTER_BLOCKS)
+        self.handles = [*self._watch_roots(roots), *self._watch_blocks(blocks)]
+
+    def begin_step(self) -> None:
+        """Forward begins anew."""
+        self.phase, self.block = "forward", BEFORE_BLOCKS
+        self.ends, self.spans, self.started = [], [], [0] * len(self.started)
+
+    def end_passes(self) -> None:
+        """All micro-batches are done; what follows is the optimizer's."""
+        self.phase = "optimizer"
+
+    def now(self) -> Place:
+        """The place of the operation that runs now."""
+        if self.phase in ("load", "optimizer"):
+            return Place(phase=self.phase, micro_batch=0, block=BEFORE_BLOCKS)
+        if torch._C._current_graph_task_id() != -1:
+            micro_batch, block = self._of_node(torch._C._current_autograd_node())
+            return Place(
+                phase="backward", micro_batch=micro_batch, block=block, is_recompute=self.recomputing > 0
+            )
+        is_loss = self.has_head and self.block == AFTER_BLOCKS
+        return Place(phase="loss" if is_loss else "forward", micro_batch=self.micro_batch, block=self.block)
+
+    def close(self) -> None:
+        """Stop watching."""
+        for handle in self.handles:
+            handle.remove()
+
+    def _of_node(self, node: Any) -> tuple[int, int]:
+        number = node._sequence_nr() if node is not None else None
+        if number is not None and self.ends and number < 1 << 60:
+            index = bisect_left(self.ends, number)
+            if index < len(self.spans):
+                self.in_backward = self.spans[index]
+            else:
+                self.in_backward = (self.micro_batch, AFTER_BLOCKS)
+        return self.in_backward
+
+    def _note(self, block: int) -> None:
+        """What was made up to now belongs to ``block``."""
+        number = torch._C._autograd._get_sequence_nr()
+        if not self.ends or number > self.ends[-1]:
+            self.ends.append(number)
+            self.spans.append((self.micro_batch, block))
+
+    def _watch_roots(self, roots: Sequence[nn.Module]) -> list[RemovableHandle]:
+        def begin(index: int) -> Any:
+            def hook(_module: nn.Module, _arguments: Any) -> None:
+                self._note(AFTER_BLOCKS)
+                self.micro_batch, self.block = self.started[index], BEFORE_BLOCKS
+                self.started[index] += 1
+
+            return hook
+
+        return [root.register_forward_pre_hook(begin(index), prepend=True) for index, root in enumerate(roots)]
+
+    def _watch_blocks(self, blocks: Sequence[nn.Module]) -> list[RemovableHandle]:
+        handles: list[RemovableHandle] = []
+        last = len(blocks) - 1
+        for index, block in enumerate(blocks):
+
+            def begin(_module: nn.Module, _arguments: Any, index: int = index) -> None:
+                if torch._C._current_graph_task_id() == -1:
+                    self._note(index - 1 if index else BEFORE_BLOCKS)
+                    self.block = index
+
+            def end(_module: nn.Module, _arguments: Any, _output: Any, index: int = index) -> None:
+                if torch._C._current_graph_task_id() == -1:
+                    self._note(index)
+                    self.block = AFTER_BLOCKS if index == last else index
+
+            handles += [
+                block.register_forward_pre_hook(begin, prepend=True),
+                block.register_forward_hook(end),
+                *(handle for part in block.children() for handle in self._watch_part(part)),
+            ]
+        return handles
+
+    def _watch_part(self, part: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
+        """Parts of a block that run forward within backward are recomputed."""
+
+        def begin(_module: nn.Module, _arguments: Any) -> None:
+            self.recomputing += torch._C._current_graph_task_id() != -1
+
+        def end(_module: nn.Module, _arguments: Any, _output: Any) -> None:
+            self.recomputing -= torch._C._current_graph_task_id() != -1
+
+        return part.register_forward_pre_hook(begin, prepend=True), part.register_forward_hook(end, always_call=True)
