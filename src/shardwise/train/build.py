@@ -23,6 +23,7 @@ from shardwise.train.decoder.config import is_supported, read_config
 from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.foreign import ForeignModule
 from shardwise.train.huggingface import TransformersDecoder, require_data_parallel
 from shardwise.train.initialise import initialise
 from shardwise.train.job import Job
@@ -33,7 +34,7 @@ from shardwise.train.stages import SPLIT_BACKWARD, Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
 from shardwise.train.units import Unit, units_of
 
-AnyDecoder = Decoder | TransformersDecoder
+AnyDecoder = Decoder | TransformersDecoder | ForeignModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,13 @@ class Built:
     """Which tokens of every sequence this rank computes."""
 
 
-def build_model(job: Job, mesh: Mesh, *, device: torch.device) -> Built:
-    """This rank's part of the model, with its initial weights."""
+def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignModule | None = None) -> Built:
+    """This rank's part of the model, with its initial weights; of the module that is given, if one is."""
     layout = job.layout
     positions = positions_of_rank(rank=mesh.rank("cp"), cp=layout.cp, seq_len=job.recipe.seq_len).to(device)
+    if given is not None:
+        require_data_parallel(layout, model_type=type(given.inner).__name__)
+        return Built(chunks=(_divided(given, job, mesh, device),), decoders=(given,), positions=positions)
     if uses_transformers(job):
         foreign = _transformers_decoder(job, device)
         return Built(chunks=(_divided(foreign, job, mesh, device),), decoders=(foreign,), positions=positions)
@@ -69,7 +73,8 @@ def uses_transformers(job: Job) -> bool:
     return job.implementation == "transformers"
 
 
-def _weights_dtype(job: Job) -> torch.dtype:
+def weights_dtype(job: Job) -> torch.dtype:
+    """Of the parameters that the optimizer updates."""
     return torch.bfloat16 if job.recipe.precision == "bf16" else torch.float32
 
 
@@ -81,7 +86,7 @@ def _loss_settings(job: Job) -> LossSettings:
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
     require_data_parallel(job.layout, model_type=str(job.model_config.get("model_type")))
-    decoder = TransformersDecoder(job.model_config).to(_weights_dtype(job))
+    decoder = TransformersDecoder(job.model_config).to(weights_dtype(job))
     decoder.fill_buffers(device)
     decoder.settings = _loss_settings(job)
     return decoder
@@ -89,7 +94,7 @@ def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder
 
 def _decoder(job: Job, mesh: Mesh, chunk: Chunk, positions: torch.Tensor) -> Decoder:
     layers, is_first, is_last = chunk
-    with torch.device("meta"), _made_as(_weights_dtype(job)):
+    with torch.device("meta"), made_as(weights_dtype(job)):
         decoder = Decoder(read_config(job.model_config), layers=layers, is_first=is_first, is_last=is_last)
     decoder.join(block_groups(job, mesh))
     decoder.prepare_positions(positions)
@@ -99,7 +104,7 @@ def _decoder(job: Job, mesh: Mesh, chunk: Chunk, positions: torch.Tensor) -> Dec
 
 
 @contextmanager
-def _made_as(dtype: torch.dtype) -> Iterator[None]:
+def made_as(dtype: torch.dtype) -> Iterator[None]:
     """New floating-point tensors have this dtype: a model that is made in it needs no conversion."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

@@ -27,6 +27,8 @@ class Counted:
 
 INPUT: Callable[[Any, Any], int] = lambda arguments, _result: _nbytes(arguments)  # noqa: E731
 OUTPUT: Callable[[Any, Any], int] = lambda _arguments, result: _nbytes(result)  # noqa: E731
+SEND_PEER = 2
+"""Position of the receiver, counted in the group, among the arguments of a send."""
 FUNCTIONAL = {
     "all_reduce": ("all_reduce", INPUT),
     "all_gather_into_tensor": ("all_gather", OUTPUT),
@@ -70,6 +72,8 @@ def communication(name: str, arguments: Sequence[Any], result: Any) -> Said | No
     else:
         return None
     ranks = tuple(get_process_group_ranks(group)) if group is not None else (0,)
+    if kind == "send_recv":
+        ranks = (ranks[group.rank()], ranks[arguments[SEND_PEER]]) if group is not None else ranks
     return Said(kind=kind, ranks=ranks, num_bytes=num_bytes)
 
 

@@ -16,6 +16,7 @@ from shardwise.train.checkpoint.checkpointer import Stateful
 from shardwise.train.decoder.blocks import Attention, RmsNorm
 from shardwise.train.decoder.experts import Router
 from shardwise.train.feed import Feed
+from shardwise.train.foreign import ForeignModule
 from shardwise.train.gradients import StepSums, scale_gradients, sum_replicated_gradients, sum_step
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
@@ -134,9 +135,11 @@ class Trainer:
             entry.local.grad = None
 
 
-def make_trainer(job: Job, mesh: Mesh, *, device: torch.device, source: Feed) -> Trainer:
-    """Build the model, its optimizer and its passes."""
-    built = build_model(job, mesh, device=device)
+def make_trainer(
+    job: Job, mesh: Mesh, *, device: torch.device, source: Feed, given: ForeignModule | None = None
+) -> Trainer:
+    """Build the model (or take the one that is given), its optimizer and its passes."""
+    built = build_model(job, mesh, device=device, given=given)
     trained = trained_parameters(list(built.decoders), mesh)
     return Trainer(
         job=job,

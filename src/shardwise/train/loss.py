@@ -79,24 +79,41 @@ def num_loss_chunks(*, num_tokens: int, vocab_size: int, element_bytes: int) -> 
 
 
 def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """Summed loss of one piece, and the gradient of its logits in their own dtype."""
+    """Summed loss of one piece, and the gradient of its logits in their own dtype; one fp32 copy of them at a time."""
     is_labelled = labels_T != IGNORED_LABEL
-    rows = logits_TV.size(1)
-    shifted = labels_T - (group.rank() * rows if group is not None else 0)
-    is_here = is_labelled & (shifted >= 0) & (shifted < rows)
-    index_T1 = shifted.clamp(0, rows - 1).unsqueeze(1)
+    index_T1, is_here = _targets(labels_T, logits_TV.size(1), group)
     largest_T1 = all_reduced(logits_TV.amax(dim=1, keepdim=True).float(), "max", group)
-    shifted_TV = logits_TV.float() - largest_T1
-    sum_T1 = all_reduced(shifted_TV.exp().sum(dim=1, keepdim=True), "sum", group)
-    target_T1 = all_reduced(shifted_TV.gather(1, index_T1) * is_here.unsqueeze(1), "sum", group)
+    shifted_TV = logits_TV.float().sub_(largest_T1)
+    target_T1 = all_reduced(shifted_TV.gather(1, index_T1) * is_here, "sum", group)
+    exponentials_TV = shifted_TV.exp_()
+    sum_T1 = all_reduced(exponentials_TV.sum(dim=1, keepdim=True), "sum", group)
     loss = ((sum_T1.log() - target_T1) * is_labelled.unsqueeze(1)).sum()
-    columns_V = torch.arange(rows, device=logits_TV.device)
-    is_target_TV = (columns_V.unsqueeze(0) == index_T1) & is_here.unsqueeze(1)
-    gradient_TV = (shifted_TV.exp() / sum_T1 - is_target_TV.float()) * is_labelled.unsqueeze(1)
+    gradient_TV = exponentials_TV.div_(sum_T1).scatter_add_(1, index_T1, -is_here.float())
+    return loss, gradient_TV.mul_(is_labelled.unsqueeze(1)).to(logits_TV.dtype)
+
+
+def _fused_piece(logits_TV: Tensor, labels_T: Tensor, _group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """The same as expressions that a compiler makes two kernels of, which store no fp32 copy."""
+    is_labelled = (labels_T != IGNORED_LABEL).unsqueeze(1)
+    index_T1, is_here = _targets(labels_T, logits_TV.size(1), None)
+    shifted_TV = logits_TV.float() - logits_TV.amax(dim=1, keepdim=True).float()
+    sum_T1 = shifted_TV.exp().sum(dim=1, keepdim=True)
+    target_T1 = shifted_TV.gather(1, index_T1) * is_here
+    loss = ((sum_T1.log() - target_T1) * is_labelled).sum()
+    columns_V = torch.arange(logits_TV.size(1), device=logits_TV.device)
+    is_target_TV = (columns_V.unsqueeze(0) == index_T1) & is_here
+    gradient_TV = (shifted_TV.exp() / sum_T1 - is_target_TV.float()) * is_labelled
     return loss, gradient_TV.to(logits_TV.dtype)
 
 
-_compiled_piece = torch.compile(_piece, dynamic=False)
+def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """``(T, 1)``: the row of every label in this rank's part of the vocabulary, and whether it is there."""
+    shifted = labels_T - (group.rank() * rows if group is not None else 0)
+    is_here = (labels_T != IGNORED_LABEL) & (shifted >= 0) & (shifted < rows)
+    return shifted.clamp(0, rows - 1).unsqueeze(1), is_here.unsqueeze(1)
+
+
+_compiled_piece = torch.compile(_fused_piece, dynamic=False)
 
 
 class _SummedTokenLoss(torch.autograd.Function):

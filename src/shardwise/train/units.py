@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.foreign import ForeignModule
 from shardwise.train.huggingface import TransformersDecoder
 
 
@@ -21,9 +22,9 @@ class Unit:
     is_embedding: bool = False
 
 
-def units_of(model: Decoder | TransformersDecoder) -> Iterator[Unit]:
+def units_of(model: Decoder | TransformersDecoder | ForeignModule) -> Iterator[Unit]:
     """The units of a decoder or of one pipeline chunk; a tied table belongs to no unit but the root."""
-    if isinstance(model, TransformersDecoder):
+    if isinstance(model, TransformersDecoder | ForeignModule):
         blocks = list(model.named_blocks())
         for name, block in blocks:
             yield Unit(name=name, module=block, is_block=True, is_last_block=block is blocks[-1][1])

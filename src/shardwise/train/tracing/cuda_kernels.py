@@ -58,42 +58,30 @@ class HostStorages:
         return moved.clone() if tensor in self and moved is tensor else moved
 
 
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+def _attention(query: Tensor, key: Tensor, value: Tensor, *masks: Any, **options: Any) -> Tensor:
     """cuDNN's kernel in 16 bits; in fp32 the memory-efficient one where heads are not grouped, else plain products.
 
     Source: torch ``aten/src/ATen/native/transformers/attention.cpp`` and ``cuda/sdp_utils.cpp``.
     """
-    if query.dtype in HALF and attn_mask is None:
+    is_causal, scale = bool(options.get("is_causal")), options.get("scale")
+    has_mask = bool(masks) or options.get("attn_mask") is not None
+    if query.dtype in HALF and not has_mask:
         return torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, dropout_p, is_causal, False, scale=scale
+            query, key, value, None, True, 0.0, is_causal, False, scale=scale
         )[0]
-    has_equal_heads = query.size(1) == key.size(1)
-    if has_equal_heads and attn_mask is None:
+    if query.size(1) == key.size(1) and not has_mask:
         return torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, key, value, None, True, dropout_p, is_causal, scale=scale
+            query, key, value, None, True, 0.0, is_causal, scale=scale
         )[0]
+    mask = masks[0] if masks else options.get("attn_mask")
     return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        query, key, value, mask, 0.0, is_causal, None, scale=scale, enable_gqa=bool(options.get("enable_gqa"))
     )[0]
 
 
-def _rms_norm(
-    input: Tensor,  # noqa: A002 - torch's name
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
+def _rms_norm(x: Tensor, _shape: Any, weight: Tensor | None = None, **_options: Any) -> Tensor:
     """One kernel that saves its input and one number per row; CPUs, fake ones too, would run nine."""
-    return _FusedRmsNorm.apply(input, weight)
+    return _FusedRmsNorm.apply(x, weight)
 
 
 class _FusedRmsNorm(torch.autograd.Function):
@@ -104,6 +92,6 @@ class _FusedRmsNorm(torch.autograd.Function):
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), None if weight is None else torch.empty_like(weight)

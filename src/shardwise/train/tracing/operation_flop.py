@@ -30,7 +30,7 @@ def _product(left: Tensor, right: Tensor) -> float:
     return 2.0 * prod(left.shape) * right.shape[-1]
 
 
-def _attention(arguments: Sequence[Any], keywords: dict[str, Any], *, first: int, is_causal: bool) -> float:
+def _attention(arguments: Sequence[Any], *, first: int, is_causal: bool) -> float:
     """Pairs of queries and keys times the widths of keys and values; causal ones end at the last key."""
     query, key, value = arguments[first], arguments[first + 1], arguments[first + 2]
     queries, keys = query.shape[-2], key.shape[-2]
@@ -44,13 +44,13 @@ def _is_causal(arguments: Sequence[Any], keywords: dict[str, Any], position: int
 
 def _forward(position: int) -> Callable[[Sequence[Any], dict[str, Any]], float]:
     return lambda arguments, keywords: _attention(
-        arguments, keywords, first=0, is_causal=_is_causal(arguments, keywords, position)
+        arguments, first=0, is_causal=_is_causal(arguments, keywords, position)
     )
 
 
 def _backward(position: int) -> Callable[[Sequence[Any], dict[str, Any]], float]:
-    return lambda arguments, keywords: BACKWARD_RATIO * _attention(
-        arguments, keywords, first=1, is_causal=_is_causal(arguments, keywords, position)
+    return lambda arguments, keywords: (
+        BACKWARD_RATIO * _attention(arguments, first=1, is_causal=_is_causal(arguments, keywords, position))
     )
 
 

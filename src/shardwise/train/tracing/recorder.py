@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -159,9 +160,9 @@ class Recorder(TorchDispatchMode):
         last_dim = int(tensor.shape[-1]) if tensor.dim() > 1 else 0
         allocation = Allocation(storage.nbytes(), name, place, index, last_dim=last_dim)
         self.log.allocations.append(allocation)
-        self._live[key] = (weakref.ref(storage, lambda _, key=key: self._freed(key)), allocation)
+        self._live[key] = (weakref.ref(storage, partial(self._freed, key)), allocation)
 
-    def _freed(self, key: int) -> None:
+    def _freed(self, key: int, _reference: Any) -> None:
         _, allocation = self._live.pop(key)
         allocation.dies = len(self.log.places)
         self._elastic.pop(key, None)
@@ -179,7 +180,11 @@ class Recorder(TorchDispatchMode):
             allocation.dies = index
             place = self.log.places[-1] if self.log.places else allocation.place
             grown = Allocation(
-                storage.nbytes(), allocation.operator, place, index, mark="gathered_parameters",
+                storage.nbytes(),
+                allocation.operator,
+                place,
+                index,
+                mark="gathered_parameters",
                 last_dim=allocation.last_dim,
             )
             self._live[key] = (reference, grown)

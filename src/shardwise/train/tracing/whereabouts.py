@@ -1,12 +1,14 @@
 """Where in the step an operation stands: its phase, its micro-batch, and the block it belongs to."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from shardwise.ledger import Phase
@@ -33,15 +35,28 @@ class Whereabouts:
     a node belongs to. Accumulations have no number of their own and belong where the node before them does.
     """
 
-    def __init__(self, roots: Sequence[nn.Module], blocks: Sequence[nn.Module], *, has_head: bool) -> None:
-        self.has_head = has_head
+    def __init__(
+        self,
+        roots: Sequence[nn.Module],
+        blocks: Sequence[nn.Module],
+        *,
+        has_head: bool,
+        modes: Sequence[TorchFunctionMode] = (),
+    ) -> None:
+        self.has_head, self.modes = has_head, modes
         self.phase: Phase = "load"
         self.micro_batch, self.block, self.recomputing = 0, BEFORE_BLOCKS, 0
         self.ends: list[int] = []
         self.spans: list[tuple[int, int]] = []
         self.started = [0] * len(roots)
         self.in_backward = (0, AFTER_BLOCKS)
-        self.handles = [*self._watch_roots(roots), *self._watch_blocks(blocks)]
+        self.entered = ExitStack()
+        parts = {id(part): part for root in roots for part in root.modules()}
+        self.handles = [
+            *self._watch_roots(roots),
+            *self._watch_blocks(blocks),
+            *(handle for part in parts.values() for handle in self._watch_part(part)),
+        ]
 
     def begin_step(self) -> None:
         """Forward begins anew."""
@@ -58,9 +73,7 @@ class Whereabouts:
             return Place(phase=self.phase, micro_batch=0, block=BEFORE_BLOCKS)
         if torch._C._current_graph_task_id() != -1:
             micro_batch, block = self._of_node(torch._C._current_autograd_node())
-            return Place(
-                phase="backward", micro_batch=micro_batch, block=block, is_recompute=self.recomputing > 0
-            )
+            return Place(phase="backward", micro_batch=micro_batch, block=block, is_recompute=self.recomputing > 0)
         is_loss = self.has_head and self.block == AFTER_BLOCKS
         return Place(phase="loss" if is_loss else "forward", micro_batch=self.micro_batch, block=self.block)
 
@@ -72,7 +85,7 @@ class Whereabouts:
     def _of_node(self, node: Any) -> tuple[int, int]:
         number = node._sequence_nr() if node is not None else None
         if number is not None and self.ends and number < 1 << 60:
-            index = bisect_left(self.ends, number)
+            index = bisect_right(self.ends, number)
             if index < len(self.spans):
                 self.in_backward = self.spans[index]
             else:
@@ -115,17 +128,25 @@ class Whereabouts:
             handles += [
                 block.register_forward_pre_hook(begin, prepend=True),
                 block.register_forward_hook(end),
-                *(handle for part in block.children() for handle in self._watch_part(part)),
             ]
         return handles
 
     def _watch_part(self, part: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
-        """Parts of a block that run forward within backward are recomputed."""
+        """Modules that run forward within backward are recomputed; function modes are off there and entered again."""
 
         def begin(_module: nn.Module, _arguments: Any) -> None:
-            self.recomputing += torch._C._current_graph_task_id() != -1
+            if torch._C._current_graph_task_id() == -1:
+                return
+            self.recomputing += 1
+            if self.recomputing == 1:
+                for mode in self.modes:
+                    self.entered.enter_context(mode)
 
         def end(_module: nn.Module, _arguments: Any, _output: Any) -> None:
-            self.recomputing -= torch._C._current_graph_task_id() != -1
+            if torch._C._current_graph_task_id() == -1:
+                return
+            self.recomputing -= 1
+            if self.recomputing == 0:
+                self.entered.close()
 
         return part.register_forward_pre_hook(begin, prepend=True), part.register_forward_hook(end, always_call=True)

@@ -1,0 +1,124 @@
+"""A trace is what a run does: collectives of real processes, memory by hand, depth extended as if it had been run."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from shardwise.ledger import MEMORY_COMPONENTS
+from shardwise.train.job import Job
+from shardwise.train.tracing.run_rank import trace_rank
+from shardwise.train.tracing.summary import StepSummary, peak
+from shardwise.train.tracing.trace_job import trace_job, trace_stage
+from train.models import MIXTRAL, make_job
+from train.world_member import count
+
+DEEP = 7
+
+
+def deep(job: Job, num_layers: int = DEEP) -> Job:
+    return replace(job, model_config_json=json.dumps({**job.model_config, "num_hidden_layers": num_layers}))
+
+
+def whole(monkeypatch, job: Job, stage: int = 0) -> StepSummary:
+    """Every block and every micro-batch run."""
+    monkeypatch.setattr("shardwise.train.tracing.trace_job._has_equal_blocks", lambda *_: False)
+    monkeypatch.setattr("shardwise.train.tracing.trace_job.PLAIN_MICRO_BATCHES", 99)
+    return trace_stage(job, stage).summary
+
+
+def held(summary: StepSummary, phase: str) -> dict[str, int]:
+    return dict(zip(MEMORY_COMPONENTS, peak(summary, (phase,))[1], strict=True))
+
+
+EXTENDED = {
+    "fsdp": {"layout": {"dp_shard": 2}},
+    "fsdp, recomputed": {"layout": {"dp_shard": 2}, "recompute": "full"},
+    "zero 1": {"layout": {"dp_shard": 2, "zero_stage": 1}},
+    "tp, sequence parallel, fsdp": {"layout": {"dp_shard": 2, "tp": 2, "sequence_parallel": True}},
+    "experts": {"layout": {"dp_shard": 2, "ep": 2}, "model": MIXTRAL, "precision": "bf16-mixed"},
+}
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_extending_few_blocks_and_micro_batches_is_tracing_all_of_them(monkeypatch, name):
+    job = deep(make_job(**EXTENDED[name]))
+    short = trace_stage(job, 0)
+    assert short.num_traced_blocks == 5
+    assert short.num_traced_microbatches == 3 < job.num_microbatches
+    everything = whole(monkeypatch, job)
+    assert short.summary.calls == everything.calls
+    assert short.summary.flop == pytest.approx(everything.flop)
+    for phase in ("forward", "loss", "backward", "optimizer"):
+        assert held(short.summary, phase) == held(everything, phase), phase
+
+
+def test_extending_the_blocks_of_pipeline_stages_is_tracing_all_of_them(monkeypatch):
+    job = deep(make_job(layout={"pp": 2, "dp_shard": 2}, chunk_layers=(6, 6)), 12)
+    for stage in (0, 1):
+        short = trace_stage(job, stage)
+        assert short.num_traced_blocks == 5
+        with monkeypatch.context() as patch:
+            everything = whole(patch, job, stage)
+        assert short.summary.calls == everything.calls
+        assert peak(short.summary)[1] == peak(everything)[1]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"layout": {"dp_replicate": 2, "zero_stage": 0}},
+        {"layout": {"dp_shard": 2}, "recompute": "full"},
+        {"layout": {"tp": 2, "sequence_parallel": True}},
+        {"layout": {"pp": 2}, "chunk_layers": (2, 2)},
+    ],
+    ids=str,
+)
+def test_traced_collectives_are_those_of_real_processes(worlds, case):
+    job = make_job(num_steps=3, **case)
+    for rank, calls in enumerate(worlds[2].run(count, job)):
+        log = trace_rank(job, rank=rank).log
+        traced = Counter((call.kind, len(call.ranks), call.num_bytes) for call in log.calls)
+        assert traced == {(call.kind, call.group_size, call.num_bytes): times for call, times in calls}
+
+
+def test_states_are_the_bytes_of_their_elements():
+    """fp32 and AdamW: 180,800 weights of 4 bytes over 4 ranks, twice as much for moments, and once for gradients."""
+    summary = trace_job(make_job(layout={"dp_shard": 4}))[0].summary
+    optimizer = held(summary, "optimizer")
+    assert optimizer["gradients"] == pytest.approx(180_800, rel=0.02)
+    assert optimizer["parameters"] == pytest.approx(180_800 + 2 * 32 * 4 * 4, rel=0.05)
+    num_step_counts = 39  # one scalar for every weight, rounded up to 512 bytes
+    assert optimizer["optimizer"] == pytest.approx(2 * 180_800 + 512 * num_step_counts, rel=0.03)
+
+
+def test_the_logits_of_a_piece_are_held_in_two_bytes_and_four_and_their_gradient():
+    """bf16: 8 bytes for each of 4,096 tokens times 256 words."""
+    job = make_job(layout={"dp_shard": 2}, precision="bf16-mixed", seq_len=4096)
+    assert held(trace_job(job)[0].summary, "loss")["logits"] == 8 * 4096 * 256
+
+
+def test_recomputation_keeps_one_tensor_a_block_and_repeats_all_products_but_the_last():
+    """Per block 36,864 weights in products, of which the down projection has 8,192: nothing needs its output again."""
+    job = make_job(layout={"dp_shard": 2}, precision="bf16-mixed", seq_len=2048)
+    plain, recomputed = (
+        trace_job(replace(job, recipe=replace(job.recipe, recompute=mode)))[0].summary for mode in ("none", "full")
+    )
+    assert held(recomputed, "forward")["activations"] < held(plain, "forward")["activations"] / 8
+    again = sum(flop for key, flop in recomputed.flop.items() if (key.phase, key.operator) == ("recompute", "mm"))
+    num_tokens, num_blocks = 4 * 2048, 4
+    assert again == 2 * num_tokens * num_blocks * (36_864 - 8_192)
+
+
+def test_matrix_products_do_six_flop_per_weight_and_token():
+    job = make_job(layout={"dp_shard": 2})
+    summary = trace_job(job)[0].summary
+    products = sum(flop for key, flop in summary.flop.items() if key.operator in ("mm", "addmm_"))
+    weights = 180_800 - 256 * 64 - 9 * 64  # all but the token table and the norms
+    assert products == 6 * weights * 32 * 4
+
+
+def test_stages_that_differ_are_traced():
+    job = make_job(layout={"pp": 4}, chunk_layers=(1, 1, 1, 1))
+    assert [stage.stage for stage in trace_job(job)] == [0, 1, 3]
