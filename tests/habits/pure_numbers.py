@@ -150,6 +150,7 @@ PURE_FIELDS = {
     "Field.lowest",
     "OptimizerMoments.moments",  # how many
     "Part.trained",  # elements
+    "Place.block",  # an index
     "Quantity.value",  # its unit is the field beside it
     "ReconciledRow.high_amount",  # in the unit beside it
     "ReconciledRow.low_amount",

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from shardwise.errors import ModelError
 from shardwise.train.loss import IGNORED_LABEL
 
 INITIALIZER_RATIO = 0.02
@@ -39,14 +40,18 @@ def _summed_loss(output: Any, labels_BS: Tensor) -> Tensor:
     """From a loss, logits, or a record or tuple that holds one of them first.
 
     Raises:
-        TypeError: it is nothing of the kind.
+        ModelError: it is nothing of the kind.
     """
     named = next(
         (part for part in (getattr(output, "loss", None), getattr(output, "logits", None)) if part is not None), output
     )
     first = named[0] if isinstance(named, tuple) and named else named
     if not isinstance(first, Tensor):
-        raise TypeError(f"its forward gives {type(output).__name__}, which is neither logits nor a loss")
+        raise ModelError(
+            f"the module gives {type(output).__name__}, which is neither logits nor a loss",
+            code="trace-module",
+            fix="return the logits, the loss, or a record with one of them",
+        )
     if first.dim() == 0:
         return first
     return cross_entropy(first.flatten(0, -2).float(), labels_BS.flatten(), reduction="sum", ignore_index=IGNORED_LABEL)

@@ -34,7 +34,7 @@ class Allocation:
     """Index of the first operator that does not; ``None`` while it lives."""
     mark: str | None = None
     """Why it is held, where that is known: ``parameters``, ``gradients`` and so on."""
-    last_dim: int = 0
+    num_columns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +157,8 @@ class Recorder(TorchDispatchMode):
         key = storage._cdata
         if key in self._live or key in self.host:
             return
-        last_dim = int(tensor.shape[-1]) if tensor.dim() > 1 else 0
-        allocation = Allocation(storage.nbytes(), name, place, index, last_dim=last_dim)
+        num_columns = int(tensor.shape[-1]) if tensor.dim() > 1 else 0
+        allocation = Allocation(storage.nbytes(), name, place, index, num_columns=num_columns)
         self.log.allocations.append(allocation)
         self._live[key] = (weakref.ref(storage, partial(self._freed, key)), allocation)
 
@@ -185,7 +185,7 @@ class Recorder(TorchDispatchMode):
                 place,
                 index,
                 mark="gathered_parameters",
-                last_dim=allocation.last_dim,
+                num_columns=allocation.num_columns,
             )
             self._live[key] = (reference, grown)
             self.log.allocations.append(grown)

@@ -47,7 +47,7 @@ class RankLog:
 
     log: Log
     num_blocks: int
-    vocab_rows: int
+    num_vocab_rows: int
     """Rows of the head on this rank; 0 without one."""
 
 
@@ -137,7 +137,7 @@ def _steps(trainer: Trainer, recorder: Recorder, modes: Sequence[TorchFunctionMo
     trainer.step()
     whereabouts.close()
     rows = int(str(job.model_config["vocab_size"])) // job.layout.tp if has_head else 0
-    return RankLog(log=recorder.log, num_blocks=len(blocks), vocab_rows=rows)
+    return RankLog(log=recorder.log, num_blocks=len(blocks), num_vocab_rows=rows)
 
 
 @contextmanager

@@ -90,16 +90,16 @@ def summarise(
     return StepSummary(places=_places(traced, chunk_sizes), calls=dict(calls), flop=dict(flop))
 
 
-def component_of(allocation: Allocation, log: Log, *, vocab_rows: int) -> MemoryComponent:
+def component_of(allocation: Allocation, log: Log, *, num_vocab_rows: int) -> MemoryComponent:
     """What a stretch of memory is for: what marks it, or else where it was made and how long it lives."""
     marked = next((name for name in MEMORY_COMPONENTS if name == allocation.mark), None)
-    return marked or ("gradients" if allocation.mark == "reduced" else _by_lifetime(allocation, log, vocab_rows))
+    return marked or ("gradients" if allocation.mark == "reduced" else _by_lifetime(allocation, log, num_vocab_rows))
 
 
-def _by_lifetime(allocation: Allocation, log: Log, vocab_rows: int) -> MemoryComponent:
+def _by_lifetime(allocation: Allocation, log: Log, num_vocab_rows: int) -> MemoryComponent:
     place = allocation.place
     is_at_head = place.phase == "loss" or (place.phase == "backward" and place.block == AFTER_BLOCKS)
-    if is_at_head and vocab_rows and allocation.last_dim == vocab_rows:
+    if is_at_head and num_vocab_rows and allocation.num_columns == num_vocab_rows:
         return "logits"
     end = log.places[allocation.dies] if allocation.dies is not None and allocation.dies < len(log.places) else None
     if place.phase in ("forward", "loss"):
@@ -118,7 +118,7 @@ def _places(traced: RankLog, chunk_sizes: tuple[int, ...]) -> dict[PlaceKey, Vec
     for allocation in log.allocations:
         if not allocation.num_bytes:
             continue
-        index = COMPONENT_INDEX[component_of(allocation, log, vocab_rows=traced.vocab_rows)]
+        index = COMPONENT_INDEX[component_of(allocation, log, num_vocab_rows=traced.num_vocab_rows)]
         num_bytes = -(-allocation.num_bytes // ALLOCATION_UNIT_BYTES) * ALLOCATION_UNIT_BYTES
         changes[allocation.born].append((index, num_bytes))
         if allocation.dies is not None:
