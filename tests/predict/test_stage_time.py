@@ -125,3 +125,9 @@ def test_replicas_are_reduced_after_the_shards():
         if time.collective.phase == "backward" and time.collective.axis in exposed:
             exposed[time.collective.axis] += time.exposed_s
     assert exposed["dp_replicate"] > 3 * exposed["dp_shard"]
+
+
+def test_shorter_documents_take_less_attention_time():
+    whole, packed = (plan_of(Layout(tp=8, zero_stage=0), mean_document_len=length) for length in (None, 1024))
+    times = [stages_of(plan)[0].compute.attention_forward_s for plan in (whole, packed)]
+    assert times[1] < times[0] / 4

@@ -1,6 +1,6 @@
 """Time of operations on one device: a roofline with the share of the peak each kind and size of kernel reaches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -116,18 +116,35 @@ def _attention_tail(operation: Operation, rates: KernelRates) -> float:
     return min(1.0, saturation(x=max(tiles / rates.num_sms, 1e-3), half=tail) / reference)
 
 
-def phase_times(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates) -> PhaseTimes:
+def durations_s(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates) -> tuple[Seconds, ...]:
+    """Time on the slowest device of every operation of a list, all its executions together."""
+    return tuple(
+        rates.slowest_ratio * operation.count * operation_time_s(operation, gpu=gpu, rates=rates)
+        for operation in operations
+    )
+
+
+def phase_times(
+    operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates, durations: Sequence[Seconds] | None = None
+) -> PhaseTimes:
     """Seconds of a list of operations by phase, each executed ``count`` times.
 
     Kernels queue on the device while the host issues further ones, so a phase of the list takes as long as the slower
     of the two.
+
+    Args:
+        operations: the list.
+        gpu: that computes.
+        rates: its kernels'.
+        durations: their ``durations_s``, when known.
     """
+    operations = tuple(operations)
+    timed = durations_s(operations, gpu=gpu, rates=rates) if durations is None else durations
     device: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
     host: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
     attention: dict[OperationPhase, Seconds] = dict.fromkeys(OPERATION_PHASES, 0.0)
     weight_backward = 0.0
-    for operation in operations:
-        duration = rates.slowest_ratio * operation.count * operation_time_s(operation, gpu=gpu, rates=rates)
+    for operation, duration in zip(operations, timed, strict=True):
         phase = operation.phase
         device[phase] += duration
         per_kernel = rates.host_backward_s if phase == "backward" else rates.host_forward_s

@@ -9,7 +9,7 @@ and so did the piece before, every further piece shifts by that time again. Then
 added as shifts (eventual periodicity, as :mod:`shardwise.simulate.steady_state` uses it for pipelines).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwise.predict.passes import COMPUTE, PassProgram, Piece, pass_program
@@ -83,7 +83,7 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     """The listed pieces as they ran, and a steady piece of each run again for every piece left out."""
     num_listed = [sum(pieces.index == index for pieces in program.pieces) for index in range(len(runs))]
     left_out = [piece.count - listed for piece, listed in zip(runs, num_listed, strict=True)]
-    shares = _Shares(program, run)
+    shares = _Shares(run, (position for pieces in program.pieces for position in pieces.line))
     line_s = end_s = 0.0
     seen = [0] * len(runs)
     for pieces in program.pieces:
@@ -106,11 +106,32 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     )
 
 
+def laid_to_calls(run: Run, *, exposed_s: Seconds) -> list[ExposedCall]:
+    """What a program of one line of computation takes longer, laid to the collectives that ran meanwhile.
+
+    Args:
+        run: of the program.
+        exposed_s: what the shares are to sum to.
+    """
+    line = tuple(position for position, task in enumerate(run.tasks) if task.stream == COMPUTE)
+    shares = _Shares(run, line)
+    free_s = 0.0
+    for position in line:
+        shares.before(position, free_s, times=1)
+        free_s = run.ends_s[position]
+    shares.tail(free_s)
+    total_s = sum(shares.found.values())
+    scale = exposed_s / total_s if total_s else 0.0
+    return [
+        ExposedCall(name=name, axis=axis, exposed_s=scale * seconds) for (name, axis), seconds in shares.found.items()
+    ]
+
+
 class _Shares:
     """Time by which the line is later than it could be, by the collective that ran meanwhile."""
 
-    def __init__(self, program: PassProgram, run: Run) -> None:
-        in_line = {position for pieces in program.pieces for position in pieces.line}
+    def __init__(self, run: Run, line: Iterable[int]) -> None:
+        in_line = set(line)
         self.found: dict[tuple[str, str], Seconds] = {}
         self._run = run
         self._beside = [position for position in range(len(run.tasks)) if position not in in_line]
@@ -139,6 +160,8 @@ class _Shares:
             if run.starts_s[position] < to_s and run.ends_s[position] > from_s
         ]
         total_s = sum(overlap for _, overlap in overlaps)
+        if not total_s:
+            return
         for position, overlap in overlaps:
             task = run.tasks[position]
             key = (task.name, task.stream)

@@ -14,7 +14,7 @@ after it, which run on their axis' own stream:
 Equal pieces repeat: only the first few of a run are listed, see :mod:`shardwise.predict.pass_time`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.simulate.contention import Contention
@@ -111,6 +111,11 @@ def _contentions(runs: Sequence[Piece]) -> tuple[Contention, ...]:
     for piece in runs:
         for call in (*piece.gathers, *piece.reductions):
             ratios[call.axis] = max(ratios.get(call.axis, 1.0), call.slowdown_ratio)
+    return contentions_of(ratios)
+
+
+def contentions_of(ratios: Mapping[str, float]) -> tuple[Contention, ...]:
+    """Computation against streams, both ways, by how much each slows it."""
     found: list[Contention] = []
     for ratio in dict.fromkeys(ratios.values()):
         streams = tuple(axis for axis, own in ratios.items() if own == ratio)

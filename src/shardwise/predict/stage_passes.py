@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.ledger import TimeComponent
+from shardwise.predict.block_runs import BlockRuns, TimedCall
 from shardwise.predict.concurrency import overlapped_s
 from shardwise.predict.pass_time import ExposedCall, pass_time
 from shardwise.predict.passes import PassCall, PassWork, Piece
-from shardwise.step.inventory import Axis, Collective, OperationPhase
+from shardwise.step.inventory import Axis, OperationPhase
 from shardwise.step.reduction_policy import overlaps_reductions, shards_unit_by_unit
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
@@ -20,20 +21,6 @@ from shardwise.units import Seconds
 TABLES = "embedding and head"
 MOST_SIMULATED_BUCKETS = 32
 """Passes of more buckets are timed by the closed form of their queue, which is exact for one kind of reduction."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCall:
-    """One record of the inventory with the time of one call."""
-
-    collective: Collective
-    call_s: Seconds
-    slowdown_ratio: float
-
-    @property
-    def total_s(self) -> Seconds:
-        """Over the whole step."""
-        return self.collective.count * self.call_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +32,36 @@ class BlockWork:
     forward_s: Seconds
     backward_s: Seconds
     recompute_s: Seconds
+    forward_waits: tuple[PassCall, ...] = ()
+    """What of the collectives inside it nothing hides."""
+    backward_waits: tuple[PassCall, ...] = ()
+    """With those of what is recomputed."""
+    runs: BlockRuns | None = None
+    """Its steps, when it communicates."""
+    recomputed_fraction: float = 0.0
+    """Of the blocks of the run."""
+
+    def waits(self, phase: OperationPhase) -> tuple[PassCall, ...]:
+        """Of a pass."""
+        return self.forward_waits if phase == "forward" else self.backward_waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """The embedding or the head for one micro-batch."""
+
+    forward_s: Seconds = 0.0
+    backward_s: Seconds = 0.0
+    forward_waits: tuple[PassCall, ...] = ()
+    backward_waits: tuple[PassCall, ...] = ()
+
+    def duration_s(self, phase: OperationPhase) -> Seconds:
+        """Of a pass."""
+        return self.forward_s if phase == "forward" else self.backward_s
+
+    def waits(self, phase: OperationPhase) -> tuple[PassCall, ...]:
+        """Of a pass."""
+        return self.forward_waits if phase == "forward" else self.backward_waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +69,8 @@ class StageWork:
     """Computation of one stage for one micro-batch, in model order."""
 
     blocks: tuple[BlockWork, ...]
-    embedding_forward_s: Seconds
-    embedding_backward_s: Seconds
-    head_forward_s: Seconds
-    head_backward_s: Seconds
-    forward_waits: tuple[PassCall, ...]
-    """What the blocks of a pass wait for, all of them together."""
-    backward_waits: tuple[PassCall, ...]
+    embedding: TableWork = TableWork()
+    head: TableWork = TableWork()
 
     @property
     def num_blocks(self) -> int:
@@ -177,17 +189,18 @@ def _units(
         if unit.is_block
     }
     blocks = [
-        _unit(_of_unit(calls, name_of_run[run]), _works(block, phase), _waits(work, phase), count=block.count)
+        _unit(_of_unit(calls, name_of_run[run]), _works(block, phase), block.waits(phase), count=block.count)
         for run, block in enumerate(work.blocks)
     ]
-    tables = _of_unit(calls, TABLES)
-    if phase == "forward":
-        first = _unit(tables, _table_work("embedding", phase, work.embedding_forward_s), ())
-        last = _unit([], _table_work("head", phase, work.head_forward_s), ())
-        return (first, *blocks, last)
-    first = _unit([], _table_work("head", phase, work.head_backward_s), ())
-    last = _unit(tables, _table_work("embedding", phase, work.embedding_backward_s), ())
-    return (first, *reversed(blocks), last)
+    embedding = _table_unit(_of_unit(calls, TABLES), "embedding", phase, work.embedding)
+    head = _table_unit([], "head", phase, work.head)
+    return (embedding, *blocks, head) if phase == "forward" else (head, *reversed(blocks), embedding)
+
+
+def _table_unit(calls: Sequence[TimedCall], name: str, phase: OperationPhase, table: TableWork) -> Piece:
+    category: TimeComponent = "forward" if phase == "forward" else "backward"
+    work = PassWork(name=f"{phase} {name}", category=category, duration_s=table.duration_s(phase))
+    return _unit(calls, (work,), table.waits(phase))
 
 
 def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
@@ -230,28 +243,20 @@ def _works(block: BlockWork, phase: OperationPhase) -> tuple[PassWork, ...]:
     return (PassWork(name=f"recompute {block.name}", category="recompute", duration_s=block.recompute_s), backward)
 
 
-def _table_work(name: str, phase: OperationPhase, duration_s: Seconds) -> tuple[PassWork, ...]:
-    category: TimeComponent = "forward" if phase == "forward" else "backward"
-    return (PassWork(name=f"{phase} {name}", category=category, duration_s=duration_s),)
-
-
-def _waits(work: StageWork, phase: OperationPhase) -> tuple[PassCall, ...]:
-    """The part of one block in what all of them wait for."""
-    waits = work.forward_waits if phase == "forward" else work.backward_waits
-    return _shares(waits, work.num_blocks)
+def _all_waits(work: StageWork, phase: OperationPhase) -> tuple[PassCall, ...]:
+    """What a whole pass waits for inside its blocks and tables, equal names together."""
+    found: dict[tuple[str, str], PassCall] = {}
+    blocks = [(block.count, call) for block in work.blocks for call in block.waits(phase)]
+    tables = [(1, call) for table in (work.embedding, work.head) for call in table.waits(phase)]
+    for count, call in blocks + tables:
+        before = found.get((call.name, call.axis))
+        duration_s = count * call.duration_s + (before.duration_s if before else 0.0)
+        found[call.name, call.axis] = replace(call, duration_s=duration_s)
+    return tuple(found.values())
 
 
 def _shares(waits: tuple[PassCall, ...], num_pieces: int) -> tuple[PassCall, ...]:
-    return tuple(
-        PassCall(
-            name=call.name,
-            kind=call.kind,
-            axis=call.axis,
-            duration_s=call.duration_s / max(1, num_pieces),
-            slowdown_ratio=call.slowdown_ratio,
-        )
-        for call in waits
-    )
+    return tuple(replace(call, duration_s=call.duration_s / max(1, num_pieces)) for call in waits)
 
 
 def _buckets(calls: Sequence[TimedCall], work: StageWork, phase: OperationPhase) -> tuple[Piece, ...]:
@@ -272,10 +277,10 @@ def _buckets(calls: Sequence[TimedCall], work: StageWork, phase: OperationPhase)
         at_edge.append(_pass_call(edge))
         has_table |= any(edge.call_s > other.call_s for other in others)
         between += [_pass_call(timed, share=_num_buckets(timed) / (num_pieces - 1)) for timed in others]
-    table_s = work.embedding_forward_s if phase == "forward" else work.embedding_backward_s
+    table_s = work.embedding.duration_s(phase)
     total_s = _pass_s(work, phase)
     edge_s = table_s if has_table else total_s / num_pieces
-    waits = work.forward_waits if phase == "forward" else work.backward_waits
+    waits = _all_waits(work, phase)
     num_waiting = num_pieces - 1 if has_table else num_pieces
     regular = _bucket_piece(phase, between, (total_s - edge_s) / max(1, num_pieces - 1))
     regular = replace(regular, waits=_shares(waits, num_waiting), count=num_pieces - 1)
@@ -302,8 +307,7 @@ def _bucket_piece(phase: OperationPhase, calls: Sequence[PassCall], duration_s: 
 
 def _pass_s(work: StageWork, phase: OperationPhase) -> Seconds:
     """Computation of the whole pass."""
+    tables_s = work.embedding.duration_s(phase) + work.head.duration_s(phase)
     if phase == "forward":
-        blocks_s = sum(block.count * block.forward_s for block in work.blocks)
-        return blocks_s + work.embedding_forward_s + work.head_forward_s
-    blocks_s = sum(block.count * (block.backward_s + block.recompute_s) for block in work.blocks)
-    return blocks_s + work.embedding_backward_s + work.head_backward_s
+        return tables_s + sum(block.count * block.forward_s for block in work.blocks)
+    return tables_s + sum(block.count * (block.backward_s + block.recompute_s) for block in work.blocks)

@@ -2,22 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from shardwise.cluster import Cluster
 from shardwise.engine import engine_profile
+from shardwise.model import LayerSpec
 from shardwise.plan import Plan
-from shardwise.predict.async_tensor_parallel import PairedCalls, exposed_shares, product_pairs
+from shardwise.predict.block_parts import timed_operations
+from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs, is_under_other_blocks
+from shardwise.predict.block_time import BlockRun
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
-from shardwise.predict.compute import PhaseTimes, operation_time_s, phase_times
+from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.kernel_rates import kernel_rates
-from shardwise.predict.stage_passes import TimedCall, exposed_calls, stage_passes
+from shardwise.predict.stage_passes import exposed_calls, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
-from shardwise.step.collectives import stage_collectives
-from shardwise.step.inventory import Collective, CollectiveKind, Operation, OperationPhase
+from shardwise.step.collectives import block_collectives, stage_collectives
+from shardwise.step.inventory import Collective, Operation, OperationPhase
 from shardwise.step.operation_context import operation_context
 from shardwise.step.operations import BlockBook, OperationGroup, operation_groups
 from shardwise.step.placement import Stage
@@ -25,15 +27,8 @@ from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop, Seconds
 
 DATA_AXES = ("dp_shard", "dp_replicate")
-
-Cover = Literal["attention", "blocks", "products"]
-"""Asynchronous tensor parallelism hides under its products, ring attention under the attention of the previous piece,
-exchanges of a micro-batch under another one's blocks. What data parallelism hides under is simulated, and so are the
-sends of a pipeline."""
-
-
-ProductShares = dict[tuple[CollectiveKind, OperationPhase], float]
-"""The exposed part of asynchronous tensor parallelism, by kind and phase."""
+CallKey = tuple[str, str, OperationPhase]
+"""Name, axis and phase of collectives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +96,8 @@ class StageClock:
             num_gpus=plan.layout.world_size,
         )
         self._groups: dict[int, PhaseTimes] = {}
+        self._durations: dict[int, tuple[Seconds, ...]] = {}
+        self._runs: dict[int, BlockRuns] = {}
         self._placements: dict[tuple[int, int, bool], Placement] = {}
         self._calls: dict[tuple[str, str, int, int, int], Seconds] = {}
         self._stages: dict[tuple[object, ...], StageTime] = {}
@@ -126,9 +123,28 @@ class StageClock:
         return tuple(self._timed(call) for call in stage_collectives(context))
 
     def work_book(self, context: StageContext) -> WorkBook:
-        """The groups of a stage's operations, timed."""
+        """The groups of a stage's operations, timed, and its blocks run with the collectives inside them."""
         groups = operation_groups(context, self._book)
-        return WorkBook(groups=groups, times=tuple(self._group_times(group) for group in groups), blocks=self._book)
+        times = tuple(self._group_times(group) for group in groups)
+        layout = self._plan.layout
+        runs: dict[int, BlockRuns] = {}
+        if not layout.tp == layout.cp == layout.ep == 1:
+            runs = {id(layer): self._block_runs(layer, context) for layer, _ in context.layer_runs}
+        return WorkBook(groups=groups, times=times, blocks=self._book, runs=runs)
+
+    def _block_runs(self, layer: LayerSpec, context: StageContext) -> BlockRuns:
+        found = self._runs.get(id(layer))
+        if found is None:
+            operations = self._book.forward_and_backward(layer, operation_context(context))
+            found = self._runs[id(layer)] = block_runs(
+                self._plan,
+                layer,
+                timed_operations(operations, self._durations[id(operations)]),
+                [self._timed(call) for call in block_collectives(layer, context)],
+                time_of=self._product_s,
+                moves_bytes_per_s=self._rates.memory_fraction * self._cluster.gpu.memory_bandwidth_bytes_per_s,
+            )
+        return found
 
     def _time(self, context: StageContext) -> StageTime:
         book = self.work_book(context)
@@ -148,19 +164,21 @@ class StageClock:
         """Blocks are shared by stages and remembered; tables and the optimizer are timed where they are."""
         found = self._groups.get(id(group.operations))
         if found is None:
-            found = phase_times(group.operations, gpu=self._cluster.gpu, rates=self._rates)
+            timed = durations_s(group.operations, gpu=self._cluster.gpu, rates=self._rates)
+            found = phase_times(group.operations, gpu=self._cluster.gpu, rates=self._rates, durations=timed)
             if self._book.owns(group.operations):
                 self._groups[id(group.operations)] = found
+                self._durations[id(group.operations)] = timed
         return found
 
     def _collective_times(
         self, context: StageContext, book: WorkBook, calls: Sequence[TimedCall]
     ) -> tuple[CollectiveTime, ...]:
-        times = tuple(_expose(calls, compute=book.total, product_shares=self._product_shares(context, calls)))
+        times = tuple(_with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book)))
         data = [timed for timed in calls if timed.collective.axis in DATA_AXES]
         if not data:
             return times
-        exposed: dict[tuple[str, str, OperationPhase], Seconds] = {}
+        exposed: dict[CallKey, Seconds] = {}
         for one in stage_passes(context, data, stage_work(context, book, calls)):
             for call in exposed_calls(one):
                 key = (call.name, call.axis, one.phase)
@@ -170,39 +188,8 @@ class StageClock:
                     exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
         return tuple(_with_exposed(times, exposed))
 
-    def _product_shares(self, context: StageContext, calls: Sequence[TimedCall]) -> ProductShares:
-        """What products leave exposed of asynchronous tensor parallelism, over all blocks of a stage."""
-        layout = self._plan.layout
-        if not layout.async_tensor_parallel:
-            return {}
-        operation = operation_context(context)
-        paired = self._paired_calls([timed for timed in calls if _cover(timed.collective) == "products"])
-        totals: dict[tuple[CollectiveKind, OperationPhase], float] = {}
-        for layer, count in context.layer_runs:
-            pairs = product_pairs(layer, self._book.forward_and_backward(layer, operation))
-            shares = exposed_shares(pairs, paired, self._product_s)
-            for key, share in shares.items():
-                totals[key] = totals.get(key, 0.0) + share * count / context.stage.num_layers
-        for (kind, phase), share in tuple(totals.items()):
-            if phase == "forward":
-                totals[kind, "recompute"] = share
-        return totals
-
-    def _paired_calls(self, calls: Sequence[TimedCall]) -> PairedCalls:
-        one = {timed.collective.kind: timed for timed in calls}
-        tp = self._plan.layout.tp
-        moves_per_s = self._rates.memory_fraction * self._cluster.gpu.memory_bandwidth_bytes_per_s
-        scatter = one.get("reduce_scatter")
-        summed_bytes = scatter.collective.num_bytes * (1 + 1 / tp) if scatter else 0.0
-        return PairedCalls(
-            gather_s=one["all_gather"].call_s if "all_gather" in one else 0.0,
-            scatter_s=scatter.call_s if scatter else 0.0,
-            partial_sum_s=summed_bytes / moves_per_s,
-            ranks=tp,
-        )
-
     def _product_s(self, product: Operation) -> Seconds:
-        return operation_time_s(product, gpu=self._cluster.gpu, rates=self._rates)
+        return self._rates.slowest_ratio * operation_time_s(product, gpu=self._cluster.gpu, rates=self._rates)
 
     def call(self, call: Collective) -> CallTime:
         """One call of a collective: which algorithm NCCL takes and what limits it."""
@@ -249,12 +236,30 @@ def _waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
     return waited
 
 
-def _with_exposed(
-    times: Iterable[CollectiveTime], exposed: dict[tuple[str, str, OperationPhase], Seconds]
-) -> Iterable[CollectiveTime]:
+def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
+    """What nothing hides of the collectives inside all blocks of a stage, over the whole step."""
+    found: dict[CallKey, Seconds] = {}
+    rounds = context.plan.num_microbatches
+    for layer, count in context.layer_runs:
+        runs = book.runs.get(id(layer))
+        if runs is None:
+            continue
+        times: tuple[tuple[OperationPhase, BlockRun | None, int], ...] = (
+            ("forward", runs.forward, count),
+            ("backward", runs.backward, count),
+            ("recompute", runs.recompute, context.recomputed_layers(count)),
+        )
+        for phase, run, blocks in times:
+            for call in run.exposed if run else ():
+                key = (call.name, call.axis, phase)
+                found[key] = found.get(key, 0.0) + rounds * blocks * call.exposed_s
+    return found
+
+
+def _with_exposed(times: Iterable[CollectiveTime], exposed: dict[CallKey, Seconds]) -> Iterable[CollectiveTime]:
     """The times with what passes found exposed, divided among the records of one name by their time."""
     times = tuple(times)
-    totals: dict[tuple[str, str, OperationPhase], Seconds] = {}
+    totals: dict[CallKey, Seconds] = {}
     for time in times:
         key = (time.collective.name, time.collective.axis, time.collective.phase)
         totals[key] = totals.get(key, 0.0) + time.total_s
@@ -267,50 +272,25 @@ def _with_exposed(
             yield replace(time, exposed_s=found * time.total_s / totals[key])
 
 
-def _expose(
-    calls: Sequence[TimedCall], *, compute: PhaseTimes, product_shares: ProductShares
-) -> Iterable[CollectiveTime]:
-    """What of each collective is not hidden, before data parallelism is simulated.
+def _under_other_blocks(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
+    """Every collective in full, but for exchanges that run under the blocks of another micro-batch.
 
-    A hideable call of every micro-batch runs under the compute of its own phase: what exceeds that is exposed, and
-    what is hidden slows both sides. For equal blocks this is what the event engine finds.
+    Of those, what exceeds the computation of their phase is exposed, and what is hidden slows both sides. Sends of a
+    pipeline are simulated with their schedule.
     """
-    hideable: dict[tuple[Cover, OperationPhase], Seconds] = {}
-    ratios: dict[tuple[Cover, OperationPhase], float] = {}
+    hidden_s: dict[OperationPhase, Seconds] = {}
+    ratios: dict[OperationPhase, float] = {}
     for timed in calls:
-        if _is_covered(timed.collective) and _cover(timed.collective) != "products":
-            key = (_cover(timed.collective), timed.collective.phase)
-            hideable[key] = hideable.get(key, 0.0) + timed.total_s
-            ratios[key] = max(ratios.get(key, 1.0), timed.slowdown_ratio)
-    shares: dict[tuple[Cover, OperationPhase], float] = {}
-    for key, total_s in hideable.items():
-        window_s = _window_s(*key, compute)
-        added_s = overlapped_s(work_s=window_s, hidden_s=total_s, ratio=ratios[key]) - window_s
-        shares[key] = added_s / total_s if total_s else 0.0
+        if is_under_other_blocks(timed.collective):
+            phase = timed.collective.phase
+            hidden_s[phase] = hidden_s.get(phase, 0.0) + timed.total_s
+            ratios[phase] = max(ratios.get(phase, 1.0), timed.slowdown_ratio)
+    shares: dict[OperationPhase, float] = {}
+    for phase, total_s in hidden_s.items():
+        window_s = compute.forward_s if phase == "forward" else compute.backward_s + compute.recompute_s
+        added_s = overlapped_s(work_s=window_s, hidden_s=total_s, ratio=ratios[phase]) - window_s
+        shares[phase] = added_s / total_s if total_s else 0.0
     for timed in calls:
         call = timed.collective
-        share = 1.0
-        if _cover(call) == "products":
-            share = product_shares.get((call.kind, call.phase), 1.0)
-        elif call.is_overlappable:
-            share = shares[_cover(call), call.phase] if _is_covered(call) else 0.0
+        share = shares[call.phase] if is_under_other_blocks(call) else float(not call.is_overlappable)
         yield CollectiveTime(collective=call, total_s=timed.total_s, exposed_s=share * timed.total_s)
-
-
-def _is_covered(call: Collective) -> bool:
-    """Whether the closed form of covers applies: data parallelism and sends are simulated."""
-    return call.is_overlappable and _is_per_micro_batch(call) and call.axis != "pp"
-
-
-def _cover(call: Collective) -> Cover:
-    """What a hideable collective hides under."""
-    if call.axis == "tp" and call.is_overlappable:
-        return "products"
-    return "attention" if call.axis == "cp" else "blocks"
-
-
-def _window_s(cover: Cover, phase: OperationPhase, compute: PhaseTimes) -> Seconds:
-    """Seconds of a step under which hideable collectives of a phase can run."""
-    if cover == "attention":
-        return compute.attention_forward_s if phase == "forward" else compute.attention_backward_s
-    return compute.forward_s if phase == "forward" else compute.backward_s + compute.recompute_s

@@ -1,12 +1,14 @@
 """The computation of one stage for one micro-batch, block by block and chunk by chunk."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from shardwise.model import LayerSpec
+from shardwise.predict.block_runs import BlockRuns, TimedCall, is_in_block
+from shardwise.predict.block_time import BlockRun
 from shardwise.predict.compute import PhaseTimes
 from shardwise.predict.passes import PassCall
-from shardwise.predict.stage_passes import BlockWork, StageWork, TimedCall
+from shardwise.predict.stage_passes import BlockWork, StageWork, TableWork
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.inventory import OperationPhase
 from shardwise.step.operation_context import OperationContext, operation_context
@@ -24,6 +26,8 @@ class WorkBook:
     groups: tuple[OperationGroup, ...]
     times: tuple[PhaseTimes, ...]
     blocks: BlockBook
+    runs: Mapping[int, BlockRuns] = field(default_factory=dict)
+    """Of every block with collectives inside, by the identity of its layer."""
 
     @property
     def total(self) -> PhaseTimes:
@@ -49,17 +53,18 @@ class WorkBook:
 def stage_work(context: StageContext, book: WorkBook, calls: Iterable[TimedCall]) -> StageWork:
     """One micro-batch of a stage for the event engine.
 
-    Copies around the blocks and the collectives inside them are divided evenly among all blocks; where only some blocks
-    are recomputed, every block gets its share.
+    Copies around the blocks are divided evenly among all of them; where only some blocks are recomputed, every block
+    gets its share.
     """
     operation = operation_context(context)
     copies = book.of_part("sharding copies")
-    embedding, head = book.of_part("embedding"), book.of_part("head")
     num_blocks = max(1, context.stage.num_layers)
+    calls = tuple(calls)
     blocks = []
     for number, (layer, count) in enumerate(context.layer_runs):
         once, again = book.of_layer(layer, operation)
         recomputed = context.recomputed_layers(count) / count
+        runs = book.runs.get(id(layer))
         blocks.append(
             BlockWork(
                 name=f"blocks[{number}]",
@@ -67,42 +72,62 @@ def stage_work(context: StageContext, book: WorkBook, calls: Iterable[TimedCall]
                 forward_s=once.forward_s + copies.forward_s / num_blocks,
                 backward_s=once.backward_s + copies.backward_s / num_blocks,
                 recompute_s=recomputed * again.recompute_s,
+                forward_waits=tuple(_waits(((runs.forward, 1.0),), calls)) if runs else (),
+                backward_waits=tuple(_waits(((runs.recompute, recomputed), (runs.backward, 1.0)), calls))
+                if runs
+                else (),
+                runs=runs,
+                recomputed_fraction=recomputed,
             )
         )
-    waits = [timed for timed in calls if _is_waited_for(timed)]
     return StageWork(
         blocks=tuple(blocks),
-        embedding_forward_s=embedding.forward_s,
-        embedding_backward_s=embedding.backward_s,
-        head_forward_s=head.forward_s,
-        head_backward_s=head.backward_s,
-        forward_waits=_per_micro_batch(waits, ("forward",)),
-        backward_waits=_per_micro_batch(waits, ("backward", "recompute")),
+        embedding=_table_work(book.of_part("embedding"), calls, ("embedding",)),
+        head=_table_work(book.of_part("head"), calls, ("head", "vocabulary-parallel")),
     )
 
 
-def _is_waited_for(timed: TimedCall) -> bool:
-    """Collectives inside the blocks of every micro-batch."""
-    call = timed.collective
-    return call.axis in ("tp", "cp", "ep") and call.phase != "optimizer" and not call.is_overlappable
-
-
-def _per_micro_batch(waits: Sequence[TimedCall], phases: tuple[OperationPhase, ...]) -> tuple[PassCall, ...]:
-    """What one pass waits for, equal names together."""
-    found: dict[str, PassCall] = {}
-    for timed in waits:
-        call = timed.collective
-        if call.phase not in phases:
+def _waits(runs: Iterable[tuple[BlockRun | None, float]], calls: Sequence[TimedCall]) -> Iterator[PassCall]:
+    """What nothing hides of the collectives of a block, each as one wait."""
+    kinds: dict[tuple[str, str], TimedCall] = {(timed.collective.name, timed.collective.axis): timed for timed in calls}
+    for run, share in runs:
+        if run is None or not share:
             continue
-        before = found.get(call.name)
-        found[call.name] = PassCall(
-            name=call.name,
-            kind=call.kind,
-            axis=call.axis,
-            duration_s=timed.total_s / call.rounds + (before.duration_s if before else 0.0),
-            slowdown_ratio=timed.slowdown_ratio,
-        )
-    return tuple(found.values())
+        for call in run.exposed:
+            timed = kinds[call.name, call.axis]
+            yield PassCall(
+                name=call.name,
+                kind=timed.collective.kind,
+                axis=call.axis,
+                duration_s=share * call.exposed_s,
+                slowdown_ratio=timed.slowdown_ratio,
+            )
+
+
+def _table_work(times: PhaseTimes, calls: Sequence[TimedCall], names: tuple[str, ...]) -> TableWork:
+    """A table for one micro-batch, with the collectives around it."""
+    own = [timed for timed in calls if is_in_block(timed.collective) and timed.collective.name.startswith(names)]
+    waits: dict[OperationPhase, tuple[PassCall, ...]] = {
+        phase: tuple(_table_call(timed) for timed in own if timed.collective.phase == phase)
+        for phase in ("forward", "backward")
+    }
+    return TableWork(
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        forward_waits=waits["forward"],
+        backward_waits=waits["backward"],
+    )
+
+
+def _table_call(timed: TimedCall) -> PassCall:
+    call = timed.collective
+    return PassCall(
+        name=call.name,
+        kind=call.kind,
+        axis=call.axis,
+        duration_s=timed.total_s / call.rounds,
+        slowdown_ratio=timed.slowdown_ratio,
+    )
 
 
 def chunk_times(

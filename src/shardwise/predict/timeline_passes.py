@@ -1,16 +1,16 @@
 """The inside of a pass for drawing: its blocks, what they wait for, and the data parallelism beside them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.plan import Plan
+from shardwise.predict.block_runs import is_under_other_blocks
+from shardwise.predict.drawn_pass import block_insides, drawn_buckets, drawn_pass
 from shardwise.predict.offload_time import TO_DEVICE, TO_HOST, copy_s, host_copies
-from shardwise.predict.passes import PassCall, Piece, pass_program
-from shardwise.predict.stage_passes import StagePass, StageWork, plain_runs, stage_passes
+from shardwise.predict.stage_passes import StagePass, StageWork, TableWork, plain_runs, stage_passes
 from shardwise.predict.stage_time import DATA_AXES
 from shardwise.predict.stage_work import stage_work
 from shardwise.predict.step_parts import StepParts
-from shardwise.simulate.contention import run_contended
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import OperationPhase
 from shardwise.step.placement import Chunk
@@ -33,6 +33,14 @@ class _Inside:
 
     spans: tuple[Span, ...]
     duration_s: Seconds
+
+    @staticmethod
+    def of(spans: Sequence[Span]) -> "_Inside":
+        """Spans that begin at 0."""
+        return _Inside(
+            spans=tuple(span for span in spans if span.duration_s > 0),
+            duration_s=max((span.end_s for span in spans), default=0.0),
+        )
 
 
 class StagePasses:
@@ -95,11 +103,11 @@ class StagePasses:
                 )
 
     def _hidden(self, stage: int, span: Span, phase: OperationPhase) -> Iterator[Span]:
-        """Exchanges of the micro-batch that run under its computation, such as a ring of context parallelism."""
+        """Exchanges of experts that run under the computation of another micro-batch."""
         num_passes = self._plan.num_microbatches * len(self._parts.stages[stage].chunks)
         for call in self._parts.times[stage].collectives:
             own = call.collective
-            if own.axis not in ("tp", "cp", "ep") or not own.is_overlappable or own.phase != phase:
+            if not is_under_other_blocks(own) or own.phase != phase:
                 continue
             yield Span(
                 stream=f"stage {stage}/{own.axis}",
@@ -137,14 +145,20 @@ class StagePasses:
         return found
 
     def _simulated(self, key: _Key) -> _Inside:
-        if key.data_pass is not None:
-            one = self._data_passes(key.stage)[key.data_pass]
-            return _run(one.runs, is_throttled=one.is_throttled, prefetch_units=one.prefetch_units)
         context, work = self._work(key.stage)
-        chunk = next(chunk for chunk in context.stage.chunks if chunk.index == key.chunk)
         if len(context.stage.chunks) > 1:
+            chunk = next(chunk for chunk in context.stage.chunks if chunk.index == key.chunk)
             work = _of_chunk(context, work, chunk)
-        return _run(plain_runs(context, work, key.phase), is_throttled=True)
+        insides = block_insides(work, key.phase)
+        plain = plain_runs(context, work, key.phase)
+        if key.data_pass is None:
+            return _Inside.of(drawn_pass(plain, insides, is_throttled=True))
+        one = self._data_passes(key.stage)[key.data_pass]
+        if one.is_throttled:
+            return _Inside.of(
+                drawn_pass(one.runs, insides, is_throttled=True, prefetch_units=one.prefetch_units),
+            )
+        return _Inside.of(drawn_buckets(one.runs, drawn_pass(plain, insides, is_throttled=True)))
 
     def _data_passes(self, stage: int) -> tuple[StagePass, ...]:
         found = self._data.get(stage)
@@ -172,24 +186,9 @@ def _of_chunk(context: StageContext, work: StageWork, chunk: Chunk) -> StageWork
     for layer, count in chunk.layer_runs:
         run = next(number for number, other in enumerate(layers) if other is layer or other == layer)
         blocks.append(replace(work.blocks[run], count=count))
-    share = chunk.num_layers / max(1, work.num_blocks)
     return replace(
         work,
         blocks=tuple(blocks),
-        embedding_forward_s=work.embedding_forward_s if chunk.has_embedding else 0.0,
-        embedding_backward_s=work.embedding_backward_s if chunk.has_embedding else 0.0,
-        head_forward_s=work.head_forward_s if chunk.has_head else 0.0,
-        head_backward_s=work.head_backward_s if chunk.has_head else 0.0,
-        forward_waits=_scaled(work.forward_waits, share),
-        backward_waits=_scaled(work.backward_waits, share),
+        embedding=work.embedding if chunk.has_embedding else TableWork(),
+        head=work.head if chunk.has_head else TableWork(),
     )
-
-
-def _scaled(waits: tuple[PassCall, ...], share: float) -> tuple[PassCall, ...]:
-    return tuple(replace(call, duration_s=share * call.duration_s) for call in waits)
-
-
-def _run(runs: tuple[Piece, ...], *, is_throttled: bool, prefetch_units: int = 1) -> _Inside:
-    program = pass_program(runs, is_throttled=is_throttled, prefetch_units=prefetch_units)
-    run = run_contended(program.tasks, program.contentions)
-    return _Inside(spans=tuple(span for span in run.spans if span.duration_s > 0), duration_s=run.makespan_s)

@@ -3,9 +3,11 @@
 Each is asked of the inventory and of the machine once per combination of the few degrees it depends on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
+from shardwise.predict.block_parts import TimedOperation, timed_operations
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
@@ -69,12 +71,13 @@ class BlockTimes:
         found: list[float] = []
         for number, layer in enumerate(self.probes.shapes):
             operations = block_operations(layer, operation, context.plan.recipe)
-            once = self.machine.phase_times(operations)
+            durations = self.machine.durations_s(operations)
+            once = self.machine.phase_times(operations, durations=durations)
             attention_s = once.attention_forward_s + once.attention_backward_s
             again = recomputed_operations(operations, recipe=selective, policy=policy)
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
             found += [0.0, self.machine.phase_times(again).recompute_s, once.forward_s]
-            found += self._exchanges(key, number)
+            found += self._exchanges(context, number, timed_operations(operations, durations))
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
@@ -158,19 +161,16 @@ class BlockTimes:
             hideable.append(max(by_axis.values(), default=0.0))
         return (exposed_s, *hideable)
 
-    def _exchanges(self, key: Key, shape: int) -> tuple[float, ...]:
-        """Exposed and hideable seconds of both passes, then of the forward pass, for one block of a shape."""
-        tp, cp, ep, *_ = key
-        if tp == cp == ep == 1:
+    def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, ...]:
+        """What both passes, then the forward pass alone, wait for in one block of a shape; nothing is left to hide."""
+        layout = context.plan.layout
+        if layout.tp == layout.cp == layout.ep == 1:
             return (0.0,) * 4
-        blocks = tuple(int(number == shape) for number in range(len(self.probes.shapes)))
-        calls = model_parallel_collectives(self._block_context(key, blocks=blocks, num_microbatches=1))
-        forward = tuple(call for call in calls if call.phase == "forward")
-        return (*self._seconds(calls), *self._seconds(forward))
+        runs = self.machine.block_runs(self.probes.shapes[shape], context, timed)
+        forward, backward = (sum(call.exposed_s for call in run.exposed) for run in (runs.forward, runs.backward))
+        return (forward + backward, 0.0, forward, 0.0)
 
-    def _block_context(
-        self, key: Key, *, blocks: tuple[int, ...] | None = None, num_microbatches: int = PROBED_MICROBATCHES
-    ) -> StageContext:
+    def _block_context(self, key: Key) -> StageContext:
         tp, cp, ep, expert_tp, sequence_parallel, micro_batch_size, zero_stage = key
         layout = Layout(
             tp=tp,
@@ -183,9 +183,8 @@ class BlockTimes:
         )
         return self.probes.context(
             layout,
-            batch=ProbedBatch(micro_batch_size=micro_batch_size, num_microbatches=num_microbatches),
+            batch=ProbedBatch(micro_batch_size=micro_batch_size, num_microbatches=PROBED_MICROBATCHES),
             recompute=(NO_RECOMPUTE, 0),
-            blocks=blocks,
             tables=(0, 0),
         )
 

@@ -4,18 +4,24 @@ Everything that turns an inventory into seconds passes through here, so that rat
 whole search by being reached here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from shardwise.cluster import Cluster
 from shardwise.engine import engine_profile
+from shardwise.model import LayerSpec
 from shardwise.plan import Plan
+from shardwise.predict.block_parts import TimedOperation
+from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs
 from shardwise.predict.communication import collective_time_s
-from shardwise.predict.compute import PhaseTimes, phase_times
+from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.concurrency import slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.step.collectives import block_collectives
 from shardwise.step.inventory import Collective, Operation
+from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
 
 __all__ = ["Machine"]
@@ -27,9 +33,33 @@ class Machine:
 
     question: Plan
 
-    def phase_times(self, operations: tuple[Operation, ...]) -> PhaseTimes:
+    def durations_s(self, operations: tuple[Operation, ...]) -> tuple[Seconds, ...]:
+        """Seconds of every operation on the device."""
+        return durations_s(operations, gpu=self._cluster.gpu, rates=self._rates)
+
+    def phase_times(
+        self, operations: tuple[Operation, ...], *, durations: tuple[Seconds, ...] | None = None
+    ) -> PhaseTimes:
         """Seconds of operations by phase."""
-        return phase_times(operations, gpu=self._cluster.gpu, rates=self._rates)
+        return phase_times(operations, gpu=self._cluster.gpu, rates=self._rates, durations=durations)
+
+    def block_runs(self, layer: LayerSpec, context: StageContext, timed: Sequence[TimedOperation]) -> BlockRuns:
+        """One block of a shape for one micro-batch, with the collectives inside it."""
+        gpu, rates = self._cluster.gpu, self._rates
+        return block_runs(
+            context.plan,
+            layer,
+            timed,
+            [
+                TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self._ratio(call))
+                for call in block_collectives(layer, context)
+            ],
+            time_of=partial(operation_time_s, gpu=gpu, rates=rates),
+            moves_bytes_per_s=rates.memory_fraction * gpu.memory_bandwidth_bytes_per_s,
+        )
+
+    def _ratio(self, call: Collective) -> float:
+        return slowdown_ratio(self._placement(call.group_size, call.stride))
 
     def call_s(self, call: Collective) -> Seconds:
         """Seconds of one call of a collective."""

@@ -49,6 +49,19 @@ def _blocks(context: StageContext) -> Iterator[Collective]:
         yield from _per_block(calls, counts[key], context)
 
 
+def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collective, ...]:
+    """What one block communicates for one micro-batch, without what recomputation repeats."""
+    layout = context.plan.layout
+    if layout.tp == layout.cp == layout.ep == 1:
+        return ()
+    calls = (*_tensor(layer, context), *_context(layer, context), *_experts(layer, context))
+    return tuple(
+        record
+        for call, times, is_hidden in calls
+        for record in (call.hidden if is_hidden else call.exposed)(units=times, rounds=1)
+    )
+
+
 def _per_block(calls: tuple[tuple[Call, int, bool], ...], blocks: int, context: StageContext) -> Iterator[Collective]:
     rounds = context.plan.num_microbatches
     recomputed = context.recomputed_layers(blocks) if context.plan.recipe.recompute == "full" else 0

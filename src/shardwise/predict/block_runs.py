@@ -1,0 +1,128 @@
+"""Both directions of every distinct block of a plan, run with the collectives inside them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from shardwise.engine import engine_profile
+from shardwise.model import LayerSpec
+from shardwise.plan import Plan
+from shardwise.predict.block_parts import TimedOperation, block_branches
+from shardwise.predict.block_program import BlockHabits, backward_steps, forward_steps
+from shardwise.predict.block_steps import BlockCall
+from shardwise.predict.block_time import BlockRun, block_run
+from shardwise.predict.tensor_parallel_steps import TensorHabits
+from shardwise.step.inventory import Collective, Operation, OperationPhase
+from shardwise.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCall:
+    """One record of the inventory with the time of one call."""
+
+    collective: Collective
+    call_s: Seconds
+    slowdown_ratio: float
+
+    @property
+    def total_s(self) -> Seconds:
+        """Over the whole step."""
+        return self.collective.count * self.call_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRuns:
+    """One block for one micro-batch."""
+
+    forward: BlockRun
+    backward: BlockRun
+    recompute: BlockRun | None
+    """What is run again where the block is recomputed, when it communicates."""
+
+
+def is_in_block(call: Collective) -> bool:
+    """Whether a collective has its place in a block; exchanges that another micro-batch hides have none."""
+    return call.axis in ("tp", "cp", "ep") and call.phase != "optimizer" and not is_under_other_blocks(call)
+
+
+def is_under_other_blocks(call: Collective) -> bool:
+    """Exchanges of experts that run under the blocks of another micro-batch (DualPipe)."""
+    return call.axis == "ep" and call.is_overlappable
+
+
+def block_runs(
+    plan: Plan,
+    layer: LayerSpec,
+    timed: Sequence[TimedOperation],
+    calls: Iterable[TimedCall],
+    *,
+    time_of: Callable[[Operation], Seconds],
+    moves_bytes_per_s: float,
+) -> BlockRuns:
+    """Run one block of a plan.
+
+    Args:
+        plan: whose engine runs it.
+        layer: the block.
+        timed: its operations, forward and backward.
+        calls: its collectives for one micro-batch.
+        time_of: the device's time for an operation.
+        moves_bytes_per_s: memory traffic of elementwise kernels.
+    """
+    calls = tuple(timed_call for timed_call in calls if is_in_block(timed_call.collective))
+    habits = _habits(plan, calls, moves_bytes_per_s=moves_bytes_per_s)
+    ranks = plan.layout.tp
+    cut = (lambda product: _pieces_s(product, ranks, time_of)) if habits.tensor.is_async else None
+    branches = block_branches(layer, timed, pieces_s=cut)
+    own: dict[OperationPhase, tuple[BlockCall, ...]] = {
+        phase: tuple(_block_calls(calls, phase)) for phase in ("forward", "backward")
+    }
+    forward_s = sum(one.duration_s for one in timed if one.operation.phase == "forward")
+    backward_s = sum(one.duration_s for one in timed if one.operation.phase == "backward")
+    again = None
+    if plan.recipe.recompute == "full":
+        steps = forward_steps(branches, own["forward"], habits, phase="recompute")
+        again = block_run(steps, compute_s=forward_s)
+    return BlockRuns(
+        forward=block_run(forward_steps(branches, own["forward"], habits), compute_s=forward_s),
+        backward=block_run(backward_steps(branches, own["backward"], habits), compute_s=backward_s),
+        recompute=again,
+    )
+
+
+def _habits(plan: Plan, calls: Sequence[TimedCall], *, moves_bytes_per_s: float) -> BlockHabits:
+    layout, profile = plan.layout, engine_profile(plan.engine)
+    scattered = [one.collective.num_bytes for one in calls if one.collective.kind == "reduce_scatter"]
+    summed_bytes = max(scattered, default=0) * (1 + 1 / layout.tp)
+    return BlockHabits(
+        tensor=TensorHabits(
+            ranks=layout.tp,
+            overlaps_gradients=profile.sharding == "megatron",
+            is_async=layout.async_tensor_parallel,
+            partial_sum_s=summed_bytes / moves_bytes_per_s,
+        ),
+        cp=layout.cp,
+        hides_combine=profile.sharding == "fsdp2",
+    )
+
+
+def _pieces_s(product: Operation, ranks: int, time_of: Callable[[Operation], Seconds]) -> Seconds:
+    """Time of a product in as many pieces as ranks, each of one rank's part of the rows."""
+    piece = replace(
+        product, m=max(1, product.m // ranks), flop=product.flop / ranks, num_bytes=round(product.num_bytes / ranks)
+    )
+    return ranks * time_of(piece)
+
+
+def _block_calls(calls: Iterable[TimedCall], phase: OperationPhase) -> Iterator[BlockCall]:
+    for timed in calls:
+        call = timed.collective
+        if call.phase != phase:
+            continue
+        for _ in range(call.count // call.rounds):
+            yield BlockCall(
+                name=call.name,
+                kind=call.kind,
+                axis=call.axis,
+                duration_s=timed.call_s,
+                slowdown_ratio=timed.slowdown_ratio,
+            )

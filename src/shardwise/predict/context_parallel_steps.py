@@ -1,0 +1,62 @@
+"""Attention over a sequence that context-parallel ranks divide, step by step.
+
+A rank attends to its own keys and values and to those of every other rank, piece by piece; under a causal mask zig-zag
+gives every rank equal pieces. How keys and values travel depends on the engine:
+
+- *ring* (Megatron): each hop runs beside the piece before the one that needs it. In backward the gradients of keys and
+  values follow one piece behind and come home after the last, beside nothing;
+- *gather* (torch ``experimental/_context_parallel/_attention.py``): one all-gather beside a rank's own piece; in
+  backward the gradients are reduced after all pieces;
+- *exchange* (Ulysses, DeepSpeed): tokens against heads before attention, and back after it.
+
+Hops and calls are those that :mod:`shardwise.simulate.numerics.context_parallel` counts.
+"""
+
+from dataclasses import replace
+
+from shardwise.predict.block_steps import BlockCall, StepWriter
+from shardwise.units import Seconds
+
+
+def attention_steps(writer: StepWriter, name: str, duration_s: Seconds, *, cp: int) -> None:
+    """Attention of one block in the direction of the writer."""
+    hops = [call for _ in range(cp - 1) if (call := writer.take("cp", "send_recv")) is not None]
+    if hops and writer.phase == "backward":
+        _ring_backward(writer, name, duration_s / cp, hops)
+    elif hops:
+        _ring(writer, name, duration_s / cp, hops)
+    elif (gather := writer.take("cp", "all_gather")) is not None:
+        writer.beside(gather, f"{name} own piece", duration_s / cp)
+        writer.work(f"{name} other pieces", duration_s * (cp - 1) / cp)
+        writer.wait(writer.take("cp", "reduce_scatter"))
+    else:
+        writer.wait(writer.take("cp", "all_to_all"))
+        writer.work(name, duration_s)
+        writer.wait(writer.take("cp", "all_to_all"))
+
+
+def _ring(writer: StepWriter, name: str, piece_s: Seconds, hops: list[BlockCall]) -> None:
+    """Piece i needs hop i, which starts with piece i - 1."""
+    worked = passed = writer.tail
+    for number, hop in enumerate((*hops, None)):
+        ready = tuple(dict.fromkeys((*worked, *passed)))
+        if hop is not None:
+            passed = writer.add_call(hop, ready)
+        worked = writer.add_work(f"{name} piece {number + 1}", piece_s, ready)
+    writer.tail = worked
+
+
+def _ring_backward(writer: StepWriter, name: str, piece_s: Seconds, hops: list[BlockCall]) -> None:
+    """A hop of the inventory is one of keys and values and one, as long, of their gradients."""
+    worked = passed = writer.tail
+    gradients: tuple[int, ...] = ()
+    for number in range(len(hops) + 1):
+        ready = tuple(dict.fromkeys((*worked, *passed)))
+        if number < len(hops):
+            half = replace(hops[number], duration_s=hops[number].duration_s / 2)
+            passed = writer.add_call(half, ready)
+        worked = writer.add_work(f"{name} piece {number + 1}", piece_s, ready)
+        if number:
+            half = replace(hops[number - 1], duration_s=hops[number - 1].duration_s / 2)
+            gradients = writer.add_call(half, (*worked, *gradients))
+    writer.tail = (*worked, *gradients)

@@ -1,0 +1,78 @@
+"""Blocks of real models: every operation and every collective of the inventory has its place."""
+
+import pytest
+
+import shapes
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.stage_time import StageClock
+from shardwise.predict.time import predict_time
+from shardwise.recipe import Recipe
+from shardwise.step.collectives import block_collectives
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+
+MODELS = ("llama-3.1-8b", "gpt2", "gpt-neox-20b", "mixtral-8x7b", "deepseek-v3-671b", "gemma-2-9b")
+LAYOUTS = {
+    "tensor": Layout(tp=4, zero_stage=0),
+    "sequence": Layout(tp=4, sequence_parallel=True, zero_stage=0),
+    "context": Layout(cp=4, zero_stage=0),
+    "all": Layout(tp=2, cp=2, dp_shard=2, sequence_parallel=True, zero_stage=0),
+}
+
+
+def book_of(plan):
+    stage = pipeline_stages(model=plan.model, layout=plan.layout)[0]
+    context = StageContext(plan=plan, stage=stage)
+    clock = StageClock(plan)
+    return context, clock, clock.work_book(context)
+
+
+def plan_of(model, layout, engine, **recipe):
+    recipe = Recipe(**({"seq_len": 1024, "recompute": "full"} | recipe))
+    return Plan(
+        model=read_model(model), cluster=read_cluster("8xh100-sxm"), recipe=recipe, layout=layout, engine=engine
+    )
+
+
+@pytest.mark.parametrize("engine", ["native", "megatron", "deepspeed"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_nothing_of_a_block_is_lost_or_counted_twice(model, layout, engine):
+    plan = plan_of(model, layout, engine)
+    context, clock, book = book_of(plan)
+    for layer, _ in context.layer_runs:
+        runs = book.runs[id(layer)]
+        calls = block_collectives(layer, context)
+        for phase, run in (("forward", runs.forward), ("backward", runs.backward), ("forward", runs.recompute)):
+            communicated_s = sum(step.duration_s for step in run.steps if step.stream != "compute")
+            expected_s = sum(call.count * clock.call(call).duration_s for call in calls if call.phase == phase)
+            assert communicated_s == pytest.approx(expected_s)
+            exposed_s = sum(call.exposed_s for call in run.exposed)
+            computed_s = sum(step.duration_s for step in run.steps if step.stream == "compute")
+            assert run.duration_s - exposed_s == pytest.approx(computed_s)
+
+
+def test_an_exchange_under_another_micro_batch_has_no_place_in_the_block():
+    layout = Layout(pp=4, ep=2, dp_shard=2, schedule="dualpipev", zero_stage=1)
+    plan = plan_of("mixtral-8x7b", layout, "megatron", global_batch_size=32)
+    _, _, book = book_of(plan)
+    assert all(step.stream != "ep" for runs in book.runs.values() for step in runs.forward.steps)
+
+
+def sequence_exposed_s(engine, *, is_async):
+    layout = Layout(tp=8, zero_stage=0, sequence_parallel=True, async_tensor_parallel=is_async)
+    recipe = Recipe(seq_len=8192, micro_batch_size=4)
+    plan = Plan(model=shapes.llama_3_8b(4), cluster=shapes.cluster(8), recipe=recipe, layout=layout, engine=engine)
+    communication = predict_time(plan)[0].communication
+    return sum(entry.exposed_s for entry in communication if entry.name.startswith("sequence parallel"))
+
+
+def test_pieces_hide_part_of_the_communication_and_never_all_of_it():
+    assert 0 < sequence_exposed_s("native", is_async=True) < sequence_exposed_s("native", is_async=False)
+
+
+def test_megatron_hides_more_of_a_backward_than_torch():
+    assert sequence_exposed_s("megatron", is_async=False) < sequence_exposed_s("native", is_async=False)
