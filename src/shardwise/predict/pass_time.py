@@ -63,6 +63,7 @@ def pass_time(
 def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Seconds] | None:
     """By how much each left-out piece of every run delays the rest; ``None`` when a run does not repeat yet."""
     tolerance_s = RELATIVE_ROUNDING * run.makespan_s
+    left_over_s = _left_over_s(len(runs), program, run)
     shifts = []
     for index, piece in enumerate(runs):
         listed = [pieces for pieces in program.pieces if pieces.index == index]
@@ -71,12 +72,22 @@ def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Secon
             continue
         # The last listed piece already works ahead for what follows the run.
         *_, before, earlier, later, _ = listed
+        if left_over_s[index] > run.ends_s[earlier.last_work] + tolerance_s:
+            return None
         shift_s = run.ends_s[later.last_work] - run.ends_s[earlier.last_work]
         pairs = [*zip(later.tasks, earlier.tasks, strict=True), *zip(earlier.tasks, before.tasks, strict=True)]
         if any(abs(run.ends_s[one] - run.ends_s[other] - shift_s) > tolerance_s for one, other in pairs):
             return None
         shifts.append(shift_s)
     return shifts
+
+
+def _left_over_s(num_runs: int, program: PassProgram, run: Run) -> list[Seconds]:
+    """Until when what earlier runs of pieces started still runs beside each."""
+    ends_s = [0.0] * num_runs
+    for pieces in program.pieces:
+        ends_s[pieces.index] = max(ends_s[pieces.index], *(run.ends_s[position] for position in pieces.tasks))
+    return [max(ends_s[:index], default=0.0) for index in range(num_runs)]
 
 
 def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Sequence[Seconds]) -> PassTime:
