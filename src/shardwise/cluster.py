@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
+from shardwise.calibration import Calibration
 from shardwise.units import Bytes, BytesPerSecond, Dollars, FlopPerSecond, Seconds
 
 Confidence = Literal["high", "medium", "low", "user"]
@@ -166,6 +167,8 @@ class Cluster:
     spec_json: str = ""
     """What the cluster was read from, as canonical JSON, so that a plan can carry it."""
     assumptions: tuple[str, ...] = ()
+    calibration: Calibration | None = None
+    """What was measured of these machines; a plan file does not carry it."""
 
     @property
     def gpu(self) -> Gpu:

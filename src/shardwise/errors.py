@@ -57,6 +57,10 @@ class TraceError(ShardwiseError):
     """A profiler trace or a memory snapshot that cannot be read."""
 
 
+class CalibrationError(ShardwiseError):
+    """A calibration that cannot be read, measured or learned."""
+
+
 class NoPlanError(ShardwiseError):
     """No layout fits: an answer, with exit code 3."""
 

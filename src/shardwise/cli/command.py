@@ -55,6 +55,7 @@ COMMANDS = (
     CommandEntry(name="trace", summary="the step of a plan or a module without a GPU: exact memory, collectives, FLOP"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="profile", summary="where a measured step went, from profiler traces, and what would help"),
+    CommandEntry(name="calibrate", summary="this machine measured in a minute, for predictions that fit it"),
     CommandEntry(name="reconcile", summary="a run, or another trainer's log, beside its prediction"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),
     CommandEntry(name="tokenize", summary="text, JSON Lines or Parquet to tokens on disk, for training"),

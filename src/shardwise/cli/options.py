@@ -6,6 +6,7 @@ Nothing has a default here: an option that is not given leaves the record's own 
 import argparse
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args
 
 from shardwise.layout import Layout, Schedule
@@ -112,6 +113,13 @@ def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = Fals
         help=f"plan file or '-' for standard input; or {MODEL_HELP}",
     )
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help=f"only after MODEL: {CLUSTER_HELP}")
+
+
+def add_calibration_option(parser: argparse.ArgumentParser) -> None:
+    """``--calibration``."""
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="predict with what calibrate or reconcile found of the machine"
+    )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

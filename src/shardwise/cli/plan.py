@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import (
+    add_calibration_option,
     add_engine_option,
     add_json_option,
     add_plan_source,
@@ -62,6 +63,7 @@ NAMES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL and CLUSTER, the recipe, and the bounds of the search."""
     add_plan_source(parser)
+    add_calibration_option(parser)
     add_json_option(parser)
     add_engine_option(parser)
     parser.add_argument(

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from shardwise.cli.command import UsageError
@@ -26,8 +27,20 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
 
         require_model(arguments.source, beside=arguments.cluster)
         named = {"model": arguments.source, "cluster": arguments.cluster, "recipe": {}}
-        return read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
-    return read_source(arguments.source, given_parts(arguments))
+        plan = read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
+    else:
+        plan = read_source(arguments.source, given_parts(arguments))
+    return calibrated(plan, arguments.calibration)
+
+
+def calibrated(plan: Plan, path: Path | None) -> Plan:
+    """The plan on its cluster as a calibration file describes it; as it is without one."""
+    if path is None:
+        return plan
+    from shardwise.calibration_file import read_calibration
+    from shardwise.predict.calibrated_cluster import calibrated_cluster
+
+    return replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(path)))
 
 
 def read_source(source: str, options: Mapping[str, object]) -> Plan:

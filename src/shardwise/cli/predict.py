@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import (
+    add_calibration_option,
     add_engine_option,
     add_json_option,
     add_layout_options,
@@ -29,6 +30,7 @@ from shardwise.cli.output import stdout_style, write_file, write_line
 from shardwise.cli.plan_source import (
     JSONL_SUFFIX,
     STANDARD_INPUT,
+    calibrated,
     given_parts,
     parse_standard_input,
     plan_from,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
     add_plan_source(parser)
+    add_calibration_option(parser)
     add_json_option(parser)
     parser.add_argument(
         "--jsonl", action="store_true", dest="is_jsonl", help="one plan and one JSON answer a line, even for one line"
@@ -87,7 +90,8 @@ def _answer_standard_input(arguments: argparse.Namespace) -> int:
 
         return _answer_lines(numbered_plan_lines(_whole_lines(chain(ahead, lines))), arguments)
     document = parse_standard_input(chain(ahead, lines))
-    return _answer(plan_from_mapping(document, given_parts(arguments)), arguments)
+    plan = plan_from_mapping(document, given_parts(arguments))
+    return _answer(calibrated(plan, arguments.calibration), arguments)
 
 
 def _whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -149,7 +153,8 @@ def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", argument
         )
     from shardwise.render.json_text import json_line
 
-    for number, plan in with_progress(plans, label="predicting"):
+    for number, read in with_progress(plans, label="predicting"):
+        plan = read if isinstance(read, ShardwiseError) else calibrated(read, arguments.calibration)
         sys.stdout.write(json_line(line_object(plan, line_number=number)) + "\n")
     return EXIT_OK
 

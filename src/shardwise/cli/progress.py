@@ -60,6 +60,20 @@ def step_bar(*, total: int) -> Iterator[Callable[[Mapping[str, object]], None]]:
         yield show
 
 
+@contextmanager
+def share_bar() -> Iterator[Callable[[str, float], None]]:
+    """What to call with what is done now and the share that is done already; a bar on a terminal."""
+    if not sys.stderr.isatty() or not takes_control_codes():
+        yield lambda _label, _done_fraction: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda label, done_fraction: bar.update(task, completed=done_fraction, description=label)
+
+
 def _step_text(record: Mapping[str, object]) -> str:
     loss, rate = float(str(record["loss"])), float(str(record["tokens_per_s_per_gpu"]))
     mfu = record.get("mfu_fraction")

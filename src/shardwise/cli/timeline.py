@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import (
+    add_calibration_option,
     add_engine_option,
     add_json_option,
     add_layout_options,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout."""
     add_plan_source(parser)
+    add_calibration_option(parser)
     add_json_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write trace events for Perfetto, such as step.json")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that zooms and works offline")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import (
+    add_calibration_option,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -39,6 +40,7 @@ _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (d
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout; and what a run needs besides."""
     add_plan_source(parser)
+    add_calibration_option(parser)
     add_json_option(parser)
     run = parser.add_argument_group("run")
     run.add_argument("--steps", type=positive_number, default=10, metavar="N", help="optimizer steps (default: 10)")

@@ -1,7 +1,8 @@
 """The run folder: plan, prediction, job, logs, metrics and measurement of one run, never of two."""
 
 import json
-from datetime import datetime
+import platform
+from datetime import date, datetime
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError
@@ -39,3 +40,9 @@ def make_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path
             fix="give an --out in a folder you can write to",
         ) from None
     return folder
+
+
+def calibration_path() -> Path:
+    """Where a calibration goes that nobody named: after the machine and the day."""
+    host = platform.node().partition(".")[0] or "machine"
+    return Path(f"calibration-{host}-{date.today().isoformat()}.json")

@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import log2
 from typing import Literal
 
+from shardwise.predict.calibrated_groups import calibrated_correction, communication_ratio
 from shardwise.predict.collective_correction import Correction, SweepBook, at, correction, shipped_book
 from shardwise.predict.group_placement import Placement
 from shardwise.predict.nccl_protocols import ProtocolName
@@ -93,7 +94,9 @@ def curve_by(
     sends_once = copies_per_token > 1 and placement.num_hosts > 1
     return CollectiveCurve(
         candidates=candidates(kind, placement, copies_per_token),
-        correction=None if sends_once else correction(kind, placement, book=book),
+        correction=None
+        if sends_once
+        else calibrated_correction(kind, placement) or correction(kind, placement, book=book),
     )
 
 
@@ -101,7 +104,9 @@ def collective_time_s(collective: Collective, *, placement: Placement) -> Second
     """Time of one call when nothing else uses the links."""
     if placement.size <= 1:
         return 0.0
-    return collective_curve(collective.kind, placement, collective.copies_per_token).time_s(collective.num_bytes)
+    learned_ratio = communication_ratio(collective.axis, placement.calibration)
+    curve = collective_curve(collective.kind, placement, collective.copies_per_token)
+    return learned_ratio * curve.time_s(collective.num_bytes)
 
 
 def collective_call(collective: Collective, *, placement: Placement) -> CallTime:

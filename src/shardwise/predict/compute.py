@@ -6,6 +6,7 @@ from typing import get_args
 
 from shardwise.cluster import Gpu
 from shardwise.formulas.kernel_time import saturation
+from shardwise.predict.calibrated_kernels import attention_position
 from shardwise.predict.kernel_rates import (
     ATTENTION_REFERENCE_ROUNDS,
     ATTENTION_TAILS,
@@ -63,7 +64,12 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
         fraction = OPTIMIZER_FRACTION / rates.optimizer_ratio
     if not operation.num_bytes and not operation.flop:
         return 0.0
+    measured = rates.updates if operation.phase == "optimizer" else rates.moves
     moving_s = operation.num_bytes / (fraction * gpu.memory_bandwidth_bytes_per_s)
+    if measured is not None:
+        moving_s = measured.duration_s(operation.num_bytes) * (
+            rates.optimizer_ratio if operation.kind == "optimizer" else 1.0
+        )
     floor_s = operation.num_kernels * rates.floor_s
     if not operation.flop or operation.kind in ("memory", "optimizer"):
         return max(moving_s, floor_s)
@@ -71,9 +77,18 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
         peak = gpu.peak_flop_per_s(operation.dtype)
         fraction = attention_fraction(operation, rates)
         computing_s = operation.slowdown_ratio * operation.flop / (peak * fraction) if peak else 0.0
+        computing_s *= _attention_ratio(operation, rates)
     else:
         computing_s = _product_s(operation, rates) if gpu.peak_flop_per_s(operation.dtype) else 0.0
     return max(computing_s, moving_s, floor_s)
+
+
+def _attention_ratio(operation: Operation, rates: KernelRates) -> float:
+    """Measured over catalogued time of a core."""
+    ratios = rates.attention_backward if operation.phase == "backward" else rates.attention_forward
+    if ratios is None:
+        return 1.0
+    return ratios.at(attention_position(seq_len=min(operation.m, operation.n), head_dim=operation.k))
 
 
 def _product_s(operation: Operation, rates: KernelRates) -> Seconds:
@@ -119,7 +134,9 @@ def _attention_tail(operation: Operation, rates: KernelRates) -> float:
 def durations_s(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates) -> tuple[Seconds, ...]:
     """Time on the slowest device of every operation of a list, all its executions together."""
     return tuple(
-        rates.slowest_ratio * operation.count * operation_time_s(operation, gpu=gpu, rates=rates)
+        rates.slowest_ratio
+        * operation.count
+        * (operation_time_s(operation, gpu=gpu, rates=rates) + operation.num_kernels * rates.dispatch_s)
         for operation in operations
     )
 

@@ -19,8 +19,12 @@ ours; PKU-DAIR/Hetu-Galvatron ships 1.126 for the overlapped time, Calculon take
 def slowdown_ratio(placement: Placement) -> float:
     """How many times longer a group's collectives and computation take while both run.
 
-    Ranks that reach each other over several levels wait for the slowest of them.
+    Ranks that reach each other over several levels wait for the slowest of them. A calibration says it of groups inside
+    its host.
     """
+    calibration = placement.calibration
+    if calibration is not None and calibration.overlap_slowdown_ratio is not None and placement.num_hosts == 1:
+        return calibration.overlap_slowdown_ratio
     is_scale_up = placement.num_domains == 1 and not placement.is_pcie
     return SCALE_UP_SLOWDOWN if is_scale_up else NETWORK_SLOWDOWN
 

@@ -8,6 +8,7 @@ its share of the host's NICs, because the other ranks of the host communicate in
 from dataclasses import dataclass
 from math import ceil
 
+from shardwise.calibration import Calibration
 from shardwise.cluster import Cluster, Network, blocks_spanned
 from shardwise.units import MICROSECOND, BytesPerSecond
 
@@ -103,6 +104,8 @@ class Placement:
     """Whether NCCL may use its 128-byte protocol: NVLink inside, NICs beside their GPUs."""
     extra_latency_us: float
     """Of a network step, beyond what NCCL's constants hold."""
+    calibration: Calibration | None = None
+    """What was measured of these machines."""
 
     @property
     def uses_in_switch_reduction(self) -> bool:
@@ -160,6 +163,7 @@ def place_group(
         is_pcie=is_pcie,
         has_ll128=not is_pcie and (hosts == 1 or _fabric(node.network) == "rdma"),
         extra_latency_us=_extra_latency_us(node.network) if hosts > 1 else 0.0,
+        calibration=cluster.calibration,
     )
 
 

@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from shardwise.calibration import Calibration
 from shardwise.cluster import Gpu
 from shardwise.engine import EngineProfile
 from shardwise.formulas.kernel_time import slowest_of_ratio
-from shardwise.predict.product_rates import (
-    SUSTAINED_ATTENTION_RATIO,
-    ProductRates,
-    product_rates,
-    sustained_share,
-)
+from shardwise.predict.calibrated_kernels import MeasuredRate, Ratios, calibrated_products
+from shardwise.predict.product_rates import SUSTAINED_ATTENTION_RATIO, ProductRates, sustained_share
 from shardwise.units import Seconds
 
 ELEMENTWISE_FRACTION = 0.76
@@ -189,17 +186,32 @@ class KernelRates:
     """Time of the slowest GPU of the job over that of a typical one."""
     is_measured: bool
     """False when no matrix product was published for the part and torch's flat share stands in."""
+    moves: MeasuredRate | None = None
+    """Elementwise kernels as a calibration timed them."""
+    updates: MeasuredRate | None = None
+    """The optimizer's kernels likewise."""
+    attention_forward: Ratios | None = None
+    """Measured over catalogued time of attention cores, by length and head size."""
+    attention_backward: Ratios | None = None
+    dispatch_s: Seconds = 0.0
+    """What every kernel takes besides its work where the processors that compute also issue it."""
 
 
 @cache
 def kernel_rates(
-    *, gpu: Gpu, profile: EngineProfile, head_dim: int, is_compiled: bool = False, num_gpus: int = 1
+    *,
+    gpu: Gpu,
+    profile: EngineProfile,
+    head_dim: int,
+    is_compiled: bool = False,
+    num_gpus: int = 1,
+    calibration: Calibration | None = None,
 ) -> KernelRates:
-    """Rates of a part: its own measurements, else its architecture's, else a named default.
+    """Rates of a part: the machine's own, else the part's, else its architecture's, else a named default.
 
     All of ``num_gpus`` wait for the slowest of them, whose times the prediction follows.
     """
-    products = product_rates(gpu)
+    products = calibrated_products(gpu, calibration)
     is_megatron = profile.sharding == "megatron"
     is_compiled = is_compiled and not is_megatron
     accumulates = is_megatron and not products.has_accumulated_gradients

@@ -6,6 +6,7 @@ in the logarithms of tokens, output and input features for each pass. Far from e
 pass remains. What a part reaches in a burst it may not hold: a power limit caps the rate on top.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
@@ -257,8 +258,10 @@ def neighbours(readings: tuple[ProductReading, ...], machine: Machine, *, elemen
 class ProductRates:
     """Times of products on one part, remembered by shape."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, correction: Callable[[Product], float] | None = None) -> None:
+        """``correction`` is what a calibration of the machine multiplies a time by."""
         self._gpu = gpu
+        self._correction = correction
         self._choice = next((choice for choice in TABLES if gpu.arch.startswith(choice.arch)), None)
         self._best = best_shape(gpu)
         self._found: dict[Product, Seconds] = {}
@@ -282,7 +285,8 @@ class ProductRates:
         """Time of one kernel in a long run."""
         found = self._found.get(product)
         if found is None:
-            found = self._found[product] = self._time(product)
+            correction = self._correction(product) if self._correction else 1.0
+            found = self._found[product] = correction * self._time(product)
         return found
 
     def _time(self, product: Product) -> Seconds:

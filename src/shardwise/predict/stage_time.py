@@ -11,15 +11,15 @@ from shardwise.predict.block_parts import timed_operations
 from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs, is_under_other_blocks
 from shardwise.predict.block_time import BlockRun
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
-from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
+from shardwise.predict.compute import PhaseTimes
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
-from shardwise.predict.kernel_rates import kernel_rates
+from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.stage_passes import exposed_calls, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
-from shardwise.step.inventory import Collective, Operation, OperationPhase
+from shardwise.step.inventory import Collective, OperationPhase
 from shardwise.step.operation_context import operation_context
 from shardwise.step.operations import BlockBook, OperationGroup, operation_groups
 from shardwise.step.placement import Stage
@@ -83,18 +83,11 @@ class StageClock:
     """Times the stages of one plan; equal blocks, calls and groups are timed once."""
 
     def __init__(self, plan: Plan) -> None:
-        attention = plan.model.attention
         self._plan = plan
         self._cluster: Cluster = plan.cluster
         self._profile = engine_profile(plan.engine)
         self._book = BlockBook(plan)
-        self._rates = kernel_rates(
-            gpu=plan.cluster.gpu,
-            profile=engine_profile(plan.engine),
-            head_dim=attention.head_dim if attention else 128,
-            is_compiled=plan.recipe.compile,
-            num_gpus=plan.layout.world_size,
-        )
+        self._rates = machine_rates(plan, num_gpus=plan.layout.world_size)
         self._groups: dict[int, PhaseTimes] = {}
         self._durations: dict[int, tuple[Seconds, ...]] = {}
         self._runs: dict[int, BlockRuns] = {}
@@ -141,8 +134,8 @@ class StageClock:
                 layer,
                 timed_operations(operations, self._durations[id(operations)]),
                 [self._timed(call) for call in block_collectives(layer, context)],
-                time_of=self._product_s,
-                moves_bytes_per_s=self._rates.memory_fraction * self._cluster.gpu.memory_bandwidth_bytes_per_s,
+                time_of=self._rates.operation_s,
+                moves_bytes_per_s=self._rates.moves_bytes_per_s,
             )
         return found
 
@@ -164,8 +157,8 @@ class StageClock:
         """Blocks are shared by stages and remembered; tables and the optimizer are timed where they are."""
         found = self._groups.get(id(group.operations))
         if found is None:
-            timed = durations_s(group.operations, gpu=self._cluster.gpu, rates=self._rates)
-            found = phase_times(group.operations, gpu=self._cluster.gpu, rates=self._rates, durations=timed)
+            timed = self._rates.durations_s(group.operations, part=group.part)
+            found = self._rates.phase_times(group.operations, durations=timed)
             if self._book.owns(group.operations):
                 self._groups[id(group.operations)] = found
                 self._durations[id(group.operations)] = timed
@@ -187,9 +180,6 @@ class StageClock:
                 if timed.collective.name in one.names:
                     exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
         return tuple(_with_exposed(times, exposed))
-
-    def _product_s(self, product: Operation) -> Seconds:
-        return self._rates.slowest_ratio * operation_time_s(product, gpu=self._cluster.gpu, rates=self._rates)
 
     def call(self, call: Collective) -> CallTime:
         """One call of a collective: which algorithm NCCL takes and what limits it."""

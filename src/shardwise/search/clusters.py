@@ -6,6 +6,7 @@ from dataclasses import replace
 from shardwise.catalog import load_gpus, read_cluster
 from shardwise.cluster import Cluster, Gpu
 from shardwise.errors import ClusterError
+from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.units import GIB
 
 __all__ = ["at_most", "bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "with_host_memory", "with_num_nodes"]
@@ -30,7 +31,7 @@ def with_num_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
     described = _described(cluster)
     if "num_nodes" not in described:
         return replace(cluster, num_nodes=num_nodes)
-    return read_cluster({**described, "num_nodes": num_nodes})
+    return _same_machines(cluster, read_cluster({**described, "num_nodes": num_nodes}))
 
 
 def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
@@ -52,7 +53,7 @@ def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
             code="search-bounds",
             fix=f"allow {per_node}, or name the cluster by its GPUs, such as {max(1, max_gpus)}x{cluster.gpu.id}",
         )
-    return fewer
+    return _same_machines(cluster, fewer)
 
 
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
@@ -85,7 +86,8 @@ def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster | None:
 def with_host_memory(cluster: Cluster, host_memory_gib: float) -> Cluster | None:
     """The cluster with other hosts; ``None`` when it was made by hand and cannot be described again."""
     described = _described(cluster)
-    return _read({**described, "host_memory_gib": host_memory_gib}) if described else None
+    found = _read({**described, "host_memory_gib": host_memory_gib}) if described else None
+    return found and _same_machines(cluster, found)
 
 
 def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
@@ -96,6 +98,13 @@ def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
     kept = {key: described[key] for key in KEPT_KEYS if key in described}
     sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}
     return _read({"gpu": node.gpu.id, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
+
+
+def _same_machines(cluster: Cluster, other: Cluster) -> Cluster:
+    """Another number of the same machines, with what was measured of them."""
+    if cluster.calibration is None:
+        return other
+    return calibrated_cluster(other, cluster.calibration)
 
 
 def _described(cluster: Cluster) -> dict[str, object]:

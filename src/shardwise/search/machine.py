@@ -6,21 +6,21 @@ whole search by being reached here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from shardwise.cluster import Cluster
-from shardwise.engine import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import TimedOperation
 from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs
 from shardwise.predict.communication import collective_time_s
-from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
+from shardwise.predict.compute import PhaseTimes
 from shardwise.predict.concurrency import slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
-from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.predict.machine_rates import MachineRates, machine_rates
 from shardwise.step.collectives import block_collectives
 from shardwise.step.inventory import Collective, Operation
+from shardwise.step.operations import GroupPart
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
 
@@ -33,19 +33,23 @@ class Machine:
 
     question: Plan
 
-    def durations_s(self, operations: tuple[Operation, ...]) -> tuple[Seconds, ...]:
+    def durations_s(self, operations: tuple[Operation, ...], *, part: GroupPart = "blocks") -> tuple[Seconds, ...]:
         """Seconds of every operation on the device."""
-        return durations_s(operations, gpu=self._cluster.gpu, rates=self._rates)
+        return self._rates.durations_s(operations, part=part)
 
     def phase_times(
-        self, operations: tuple[Operation, ...], *, durations: tuple[Seconds, ...] | None = None
+        self,
+        operations: tuple[Operation, ...],
+        *,
+        part: GroupPart = "blocks",
+        durations: tuple[Seconds, ...] | None = None,
     ) -> PhaseTimes:
         """Seconds of operations by phase."""
-        return phase_times(operations, gpu=self._cluster.gpu, rates=self._rates, durations=durations)
+        timed = self.durations_s(operations, part=part) if durations is None else durations
+        return self._rates.phase_times(operations, durations=timed)
 
     def block_runs(self, layer: LayerSpec, context: StageContext, timed: Sequence[TimedOperation]) -> BlockRuns:
         """One block of a shape for one micro-batch, with the collectives inside it."""
-        gpu, rates = self._cluster.gpu, self._rates
         return block_runs(
             context.plan,
             layer,
@@ -54,8 +58,8 @@ class Machine:
                 TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self._ratio(call))
                 for call in block_collectives(layer, context)
             ],
-            time_of=partial(operation_time_s, gpu=gpu, rates=rates),
-            moves_bytes_per_s=rates.memory_fraction * gpu.memory_bandwidth_bytes_per_s,
+            time_of=self._rates.operation_s,
+            moves_bytes_per_s=self._rates.moves_bytes_per_s,
         )
 
     def _ratio(self, call: Collective) -> float:
@@ -63,7 +67,7 @@ class Machine:
 
     def call_s(self, call: Collective) -> Seconds:
         """Seconds of one call of a collective."""
-        key = (call.kind, call.num_bytes, call.group_size, call.stride)
+        key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
         found = self._calls.get(key)
         if found is None:
             placement = self._placement(call.group_size, call.stride)
@@ -93,15 +97,9 @@ class Machine:
         return {}
 
     @cached_property
-    def _calls(self) -> dict[tuple[str, int, int, int], Seconds]:
+    def _calls(self) -> dict[tuple[str, str, int, int, int], Seconds]:
         return {}
 
     @cached_property
-    def _rates(self) -> KernelRates:
-        attention = self.question.model.attention
-        return kernel_rates(
-            gpu=self._cluster.gpu,
-            profile=engine_profile(self.question.engine),
-            head_dim=attention.head_dim if attention is not None else 128,
-            is_compiled=self.question.recipe.compile,
-        )
+    def _rates(self) -> MachineRates:
+        return machine_rates(self.question)

@@ -1,0 +1,159 @@
+"""Calibrations as files: ``shardwise.calibration/1``, JSON whose keys are the fields of the records."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar, get_args, get_type_hints
+
+from shardwise.calibration import (
+    CALIBRATION_SCHEMA,
+    AttentionPoint,
+    BlockPoint,
+    Calibration,
+    GroupTable,
+    MachineFacts,
+    ProductPoint,
+    Residual,
+    TablesPoint,
+    TimedBytes,
+)
+from shardwise.errors import CalibrationError
+
+Record = TypeVar("Record")
+DIGEST_CHARACTERS = 16
+MAX_BYTES = 20_000_000
+PAIRS = ("versions", "clocks_mhz")
+RATES = (
+    "kernel_launch_s",
+    "overlap_slowdown_ratio",
+    "host_to_device_bytes_per_s",
+    "device_to_host_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "disk_read_bytes_per_s",
+)
+"""Single numbers of a calibration; ``None`` where they were not measured."""
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file.
+
+    Raises:
+        CalibrationError: the file cannot be read, or is no calibration of this version.
+    """
+    try:
+        content = path.read_bytes()[:MAX_BYTES]
+        document = json.loads(content)
+    except OSError as error:
+        raise CalibrationError(
+            f"cannot read the calibration '{path}': {error.strerror}",
+            code="calibration-file",
+            fix="write one with `shardwise calibrate --out FILE`",
+        ) from None
+    except ValueError as error:
+        raise _broken(str(path), f"it is not JSON ({error})") from None
+    return calibration_of(document, name=str(path))
+
+
+def calibration_of(document: object, *, name: str) -> Calibration:
+    """The calibration in a parsed document.
+
+    Raises:
+        CalibrationError: it is none, or a number in it is none.
+    """
+    if not isinstance(document, dict):
+        raise _broken(name, "it is not a JSON object")
+    schema = document.get("schema")
+    if schema != CALIBRATION_SCHEMA:
+        raise CalibrationError(
+            f"'{name}' has the schema {str(schema)[:60]!r}, not {CALIBRATION_SCHEMA}",
+            code="calibration-schema",
+            fix="measure again with `shardwise calibrate`",
+        )
+    reader = _Reader(name)
+    single = {key: reader.number(document[key], key) for key in RATES if document.get(key) is not None}
+    return Calibration(
+        digest=digest_of(document),
+        date=str(document.get("date", "")),
+        machine=reader.record(MachineFacts, document.get("machine"), "machine"),
+        products=reader.records(ProductPoint, document, "products"),
+        attention=reader.records(AttentionPoint, document, "attention"),
+        moves=reader.records(TimedBytes, document, "moves"),
+        optimizer=reader.records(TimedBytes, document, "optimizer"),
+        collectives=reader.records(GroupTable, document, "collectives"),
+        blocks=reader.records(BlockPoint, document, "blocks"),
+        tables=reader.records(TablesPoint, document, "tables"),
+        residuals=reader.records(Residual, document, "residuals"),
+        **single,
+    )
+
+
+def calibration_object(calibration: Calibration) -> dict[str, object]:
+    """The document that :func:`calibration_of` turns into an equal calibration."""
+    values = {name: value for name, value in asdict(calibration).items() if name != "digest"}
+    machine = values["machine"]
+    values["machine"] = {**machine, **{name: dict(machine[name]) for name in PAIRS}}
+    return {"schema": CALIBRATION_SCHEMA, **values}
+
+
+def digest_of(document: Mapping[str, object]) -> str:
+    """Of a document's content, whatever the order of its keys."""
+    text = json.dumps(document, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+class _Reader:
+    """Records out of a document, each field checked against its type."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def records(self, kind: type[Record], document: Mapping[str, object], key: str) -> tuple[Record, ...]:
+        rows = document.get(key, [])
+        if not isinstance(rows, list | tuple):
+            raise _broken(self._name, f"{key} is not a list")
+        return tuple(self.record(kind, row, f"{key}[{index}]") for index, row in enumerate(rows))
+
+    def record(self, kind: type[Record], row: object, where: str) -> Record:
+        if not isinstance(row, dict):
+            raise _broken(self._name, f"{where} is not an object")
+        hints = get_type_hints(kind)
+        values: dict[str, object] = {}
+        for field in fields(kind):  # type: ignore[arg-type]
+            if field.name in row:
+                values[field.name] = self._value(row[field.name], hints[field.name], f"{where}.{field.name}")
+        try:
+            return kind(**values)
+        except TypeError:
+            missing = sorted({field.name for field in fields(kind)} - set(values))  # type: ignore[arg-type]
+            raise _broken(self._name, f"{where} lacks {', '.join(missing)}") from None
+
+    def number(self, value: object, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise _broken(self._name, f"{where} is {str(value)[:40]!r}, not a number that can be measured")
+        return float(value)
+
+    def _value(self, value: object, hint: object, where: str) -> object:
+        if hint in (int, float):
+            number = self.number(value, where)
+            return round(number) if hint is int else number
+        if hint is bool and isinstance(value, bool):
+            return value
+        if where.endswith(PAIRS) and isinstance(value, dict):
+            return tuple(value.items())
+        if where.endswith(".points") and isinstance(value, list | tuple):
+            points = tuple(self.record(TimedBytes, point, where) for point in value)
+            return tuple(sorted(points, key=lambda point: point.num_bytes))
+        if isinstance(value, str) and (not get_args(hint) or value in get_args(hint)):
+            return value
+        raise _broken(self._name, f"{where} is {str(value)[:40]!r}")
+
+
+def _broken(name: str, why: str) -> CalibrationError:
+    return CalibrationError(
+        f"'{name}' is no calibration: {why}",
+        code="calibration-file",
+        fix="measure again with `shardwise calibrate --out FILE`",
+    )

@@ -1,0 +1,170 @@
+"""Calibrate this machine: start torchrun, follow what it measures, and put the result together."""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from shardwise.calibration import Calibration, MachineFacts, MeasuredDevice
+from shardwise.calibration_file import calibration_object, calibration_of
+from shardwise.catalog.hardware.names import gpu_id_of
+from shardwise.errors import CalibrationError, ClusterError
+from shardwise.launch.command import environment
+from shardwise.launch.surroundings import read_surroundings
+from shardwise.layout import Layout
+
+WORKER = "shardwise.train.calibrate.worker"
+RESULT_FILE, PROGRESS_FILE = "result.json", "progress.jsonl"
+CLOSING_S = 3.0
+"""Of the time that was given, kept for the processes to end."""
+POLL_S = 0.2
+OVERTIME_S = 60.0
+"""How much longer than asked the processes may take before they are ended."""
+TAIL_LINES = 15
+MAX_PROCESSES_ON_PROCESSORS = 2
+CLOCK_QUERY = "driver_version,clocks.sm,clocks.mem,power.limit"
+
+OnProgress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRequest:
+    """What to measure with."""
+
+    device: MeasuredDevice
+    num_processes: int
+    limit_s: float
+    command: str = ""
+    is_tiny: bool = False
+
+
+def usual_device() -> MeasuredDevice:
+    """GPUs where there are."""
+    return "cuda" if read_surroundings().num_gpus else "cpu"
+
+
+def usual_processes(device: MeasuredDevice) -> int:
+    """One for every GPU; on processors two, or one where there is one core."""
+    here = read_surroundings()
+    return max(1, here.num_gpus if device == "cuda" else min(here.num_cores, MAX_PROCESSES_ON_PROCESSORS))
+
+
+def calibrate(request: CalibrationRequest, *, on_progress: OnProgress) -> Calibration:
+    """Measure this machine. An interruption ends the processes and leaves nothing behind.
+
+    Raises:
+        CalibrationError: the processes failed; their last words are in the message.
+    """
+    until_s = time.time() + request.limit_s - CLOSING_S
+    with tempfile.TemporaryDirectory(prefix="shardwise-calibrate-") as name:
+        folder = Path(name)
+        facts = _follow(request, folder, until_s, on_progress)
+        document = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+    return _calibration(document, request, facts)
+
+
+def _follow(request: CalibrationRequest, folder: Path, until_s: float, on_progress: OnProgress) -> Mapping[str, str]:
+    """Wait for the processes; returns what the driver said while they worked."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words += [f"--nproc-per-node={request.num_processes}", "-m", WORKER, str(folder), request.device, str(until_s)]
+    words += ["tiny"] if request.is_tiny else []
+    added = {**environment(Layout(), inherited=os.environ), "PYTHONWARNINGS": "ignore"}
+    facts: Mapping[str, str] = {}
+    with (folder / "output.log").open("wb") as log:
+        process = subprocess.Popen(
+            words, env={**os.environ, **added}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            while process.poll() is None and time.time() < until_s + OVERTIME_S:
+                section, done_fraction = _progress(folder)
+                on_progress(section, done_fraction)
+                if section == "attention" and request.device == "cuda" and not facts:
+                    facts = _driver_facts()
+                time.sleep(POLL_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if not (folder / RESULT_FILE).exists():
+        raise _failure(folder, process.returncode)
+    return facts
+
+
+def _progress(folder: Path) -> tuple[str, float]:
+    path = folder / PROGRESS_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not lines:
+        return "starting", 0.0
+    last = json.loads(lines[-1])
+    return str(last["section"]), float(last["done_fraction"])
+
+
+def _driver_facts() -> Mapping[str, str]:
+    """Driver, clocks and power limit of the first device; nothing where the driver's tool is missing."""
+    words = ["nvidia-smi", f"--query-gpu={CLOCK_QUERY}", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(CLOCK_QUERY.split(","), (part.strip() for part in found.split(",")), strict=False))
+
+
+def _calibration(document: Mapping[str, object], request: CalibrationRequest, facts: Mapping[str, str]) -> Calibration:
+    measured = dict(document)
+    said = measured.pop("environment")
+    assert isinstance(said, dict)
+    versions = {**said["versions"], **({"driver": facts["driver_version"]} if facts else {})}
+    clocks = {
+        name: float(facts[f"clocks.{name}"]) for name in ("sm", "mem") if facts.get(f"clocks.{name}", "").isdigit()
+    }
+    processor = _processor()
+    machine = MachineFacts(
+        device_kind=request.device,
+        device=said["device"] or processor,
+        gpu_id=_gpu_id(said["device"]),
+        num_processes=request.num_processes,
+        host=platform.node(),
+        processor=processor,
+        versions=tuple(versions.items()),
+        clocks_mhz=tuple(clocks.items()),
+        power_limit_w=float(facts["power.limit"]) if facts else 0.0,
+        command=request.command,
+    )
+    blank = Calibration(digest="", date=date.today().isoformat(), machine=machine)
+    return calibration_of({**calibration_object(blank), **measured}, name="the calibration")
+
+
+def _gpu_id(device: str) -> str:
+    """The catalogue's name of a part; empty when it has none. A driver's name leaves out whether H200 is SXM."""
+    for spelling in (device, f"{device} SXM") if device else ():
+        try:
+            return gpu_id_of(spelling)
+        except ClusterError:
+            continue
+    return ""
+
+
+def _processor() -> str:
+    """The processors' name."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _failure(folder: Path, exit_code: int | None) -> CalibrationError:
+    log = (folder / "output.log").read_text(encoding="utf-8", errors="replace")
+    tail = "\n".join(log.splitlines()[-TAIL_LINES:])
+    return CalibrationError(
+        f"the measuring processes ended with exit code {exit_code}; their last words were:\n{tail}",
+        code="calibration-failed",
+        fix="fewer --processes need less memory; --device cpu measures the processors",
+    )

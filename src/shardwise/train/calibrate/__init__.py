@@ -1,0 +1,1 @@
+"""Measures the machine it runs on: what the processes of ``shardwise calibrate`` do."""
