@@ -197,4 +197,32 @@ OFFLOADS = (
         num_steps=5,
     ),
 )
-SUITES: dict[str, tuple[TrainRun, ...]] = {"smoke": SMOKE, "peers": PEERS, "models": _models(), "offload": OFFLOADS}
+FULL = {"recompute": "full"}
+CALIBRATED = (
+    TrainRun("1b 4096 fsdp eager", recipe={"micro_batch_size": 2}, num_steps=7),
+    TrainRun("1b 4096 ddp eager", layout={"zero_stage": 0}, num_steps=7),
+    TrainRun("8b 8192 fsdp full eager", model="8b", recipe={"seq_len": 8192, **FULL}, num_steps=6),
+    TrainRun("3b 4096 fsdp selective compiled", model="3b", recipe=COMPILED, num_steps=7),
+    TrainRun("3b 8192 hsdp selective eager", "3b", {"dp_replicate": 2}, {"seq_len": 8192, **EAGER}, num_steps=6),
+    TrainRun("3b 4096 tp2 fsdp2 selective eager", "3b", SEQUENCE, EAGER, num_steps=6),
+    TrainRun("3b 4096 pp2 fsdp2 eager", "3b", {"pp": 2}, num_microbatches=4, num_steps=6),
+    TrainRun("1b 8192 cp2 fsdp2 eager", layout={"cp": 2}, recipe={"seq_len": 8192, "micro_batch_size": 2}, num_steps=6),
+    TrainRun("8b 4096 fsdp selective eager", model="8b", recipe=EAGER, num_steps=6),
+    TrainRun("8b 8192 tp2 fsdp2 full eager", "8b", SEQUENCE, {"seq_len": 8192, **FULL}, num_steps=6),
+    TrainRun("1b 8192 fsdp full eager", recipe={"seq_len": 8192, "micro_batch_size": 2, **FULL}, num_steps=7),
+    TrainRun("8b 8192 fsdp selective compiled", model="8b", recipe={"seq_len": 8192, **COMPILED}, num_steps=6),
+    TrainRun("8b 8192 cp2 fsdp2 full eager", "8b", {"cp": 2}, {"seq_len": 8192, **FULL}, num_steps=6),
+    TrainRun("8b 4096 pp2 fsdp2 full eager", "8b", {"pp": 2}, FULL, num_microbatches=4, num_steps=6),
+    TrainRun(
+        "1b 4096 tp2 fsdp2 compiled", layout=SEQUENCE, recipe={"micro_batch_size": 2, "compile": True}, num_steps=7
+    ),
+    TrainRun("3b 8192 fsdp eager", model="3b", recipe={"seq_len": 8192}, num_steps=6),
+)
+"""Predicted before and after ``shardwise calibrate``; the first twelve hold every strategy, size and length."""
+SUITES: dict[str, tuple[TrainRun, ...]] = {
+    "smoke": SMOKE,
+    "peers": PEERS,
+    "models": _models(),
+    "offload": OFFLOADS,
+    "calibrated": CALIBRATED,
+}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from shardwise.train.calibrate.clock import Desk, wall_s
+from shardwise.train.calibrate.clock import Desk, typical_s, wall_s
 from shardwise.train.decoder.config import DecoderConfig, read_config
 from shardwise.train.decoder.model import Decoder
 from shardwise.units import Seconds
@@ -135,7 +135,7 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
 
 
 def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
-    """Fastest forward and backward of several; the first ones warm up."""
+    """Forward and backward of several; the first ones warm up."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
     for _ in range(2 + REPEATS):
@@ -147,7 +147,7 @@ def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Secon
             parameter.grad = None
         x.grad = None
     forwards, backwards = zip(*found[2:], strict=True)
-    return sorted(forwards)[REPEATS // 2], sorted(backwards)[REPEATS // 2]
+    return typical_s(forwards, desk), typical_s(backwards, desk)
 
 
 def _backward(out: Tensor, gradient: Tensor, _index: int) -> None:
@@ -177,7 +177,7 @@ def tables_row(case: tuple[int, int, int], desk: Desk) -> Row:
         "vocab_size": vocab_size,
         "num_tokens": num_tokens,
         "dtype": desk.dtype_name,
-        "duration_s": sorted(found[2:])[REPEATS // 2],
+        "duration_s": typical_s(found[2:], desk),
     }
 
 
