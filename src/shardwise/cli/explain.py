@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import (
-    add_calibration_option,
     add_engine_option,
     add_json_option,
     add_layout_options,
@@ -36,7 +35,6 @@ STRATEGY = "strategy"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER; or an out-of-memory text."""
     add_plan_source(parser, is_optional=True)
-    add_calibration_option(parser)
     parser.add_argument("last", metavar="CLUSTER", nargs="?", help="only after `strategy` MODEL")
     add_json_option(parser)
     parser.add_argument("--oom", metavar="TEXT", help="an out-of-memory message, as the framework printed it")

@@ -25,7 +25,7 @@ from shardwise.cli.options import (
     positive_number,
 )
 from shardwise.cli.output import OutputError, require_free, stdout_style, write_file, write_line
-from shardwise.cli.plan_source import plan_from
+from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
 from shardwise.layout import Schedule, ZeroStage
@@ -207,7 +207,7 @@ def _question(arguments: argparse.Namespace) -> "Plan":
     """The plan whose layout is asked for, with its batch in sequences."""
     from shardwise.search import at_most, rounded_batch
 
-    question, tokens = plan_from(arguments), arguments.global_batch_tokens
+    question, tokens = calibrated_plan_from(arguments), arguments.global_batch_tokens
     if tokens is None:
         return question
     num_gpus = at_most(question.cluster, arguments.bound_max_gpus).num_gpus

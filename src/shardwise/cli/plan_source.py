@@ -30,7 +30,12 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
         plan = read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
     else:
         plan = read_source(arguments.source, given_parts(arguments))
-    return calibrated(plan, arguments.calibration)
+    return plan
+
+
+def calibrated_plan_from(arguments: argparse.Namespace) -> Plan:
+    """The same with ``--calibration``."""
+    return calibrated(plan_from(arguments), arguments.calibration)
 
 
 def calibrated(plan: Plan, path: Path | None) -> Plan:

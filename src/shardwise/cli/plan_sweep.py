@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.output import stdout_style, write_line
-from shardwise.cli.plan_source import plan_from
+from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
         )
     sizes = sizes_in(parse_range(arguments.gpus, axis="gpus"))
     if arguments.gpu_types is None:
-        base = plan_from(arguments)
+        base = calibrated_plan_from(arguments)
         found = [(base, resized(base.cluster, size)) for size in sizes]
     else:
         types = [parse_gpu_type(text) for text in arguments.gpu_types.split(",")]
@@ -104,4 +104,4 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
 
 def _on_type(arguments: argparse.Namespace, name: str) -> "Plan":
     """The question on one GPU or server of a type, which decides the precision where none is given."""
-    return plan_from(argparse.Namespace(**{**vars(arguments), "cluster": name}))
+    return calibrated_plan_from(argparse.Namespace(**{**vars(arguments), "cluster": name}))

@@ -31,9 +31,9 @@ from shardwise.cli.plan_source import (
     JSONL_SUFFIX,
     STANDARD_INPUT,
     calibrated,
+    calibrated_plan_from,
     given_parts,
     parse_standard_input,
-    plan_from,
     plan_from_mapping,
     standard_input_lines,
 )
@@ -66,14 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cluster is not None:
         if arguments.is_jsonl:
             raise UsageError("--jsonl reads plans, one a line, not a MODEL", code="cli-usage", fix="write --json")
-        return _answer(plan_from(arguments), arguments)
+        return _answer(calibrated_plan_from(arguments), arguments)
     if arguments.source == STANDARD_INPUT:
         return _answer_standard_input(arguments)
     if arguments.is_jsonl or arguments.source.endswith(JSONL_SUFFIX):
         from shardwise.plan_file.read import read_numbered_plans
 
         return _answer_lines(read_numbered_plans(arguments.source), arguments)
-    return _answer(plan_from(arguments), arguments)
+    return _answer(calibrated_plan_from(arguments), arguments)
 
 
 def _answer_standard_input(arguments: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from shardwise.cli.options import (
     add_recipe_options,
 )
 from shardwise.cli.output import require_free, write_file, write_line
-from shardwise.cli.plan_source import plan_from
+from shardwise.cli.plan_source import calibrated_plan_from
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.out, arguments.html, arguments.svg):
         if path is not None:
             require_free(path, is_forced=arguments.is_forced)
-    plan = plan_from(arguments)
+    plan = calibrated_plan_from(arguments)
     timeline = _timeline(plan)
     _write_files(plan, timeline, arguments)
     if arguments.is_json:

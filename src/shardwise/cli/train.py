@@ -22,7 +22,7 @@ from shardwise.cli.options import (
     whole_number,
 )
 from shardwise.cli.output import stdout_style, write_line
-from shardwise.cli.plan_source import plan_from
+from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.predict import predict
     from shardwise.rules import require_valid
 
-    plan = plan_from(arguments)
+    plan = calibrated_plan_from(arguments)
     require_native(plan)
     require_supported(plan)
     if arguments.tensorboard is not None:

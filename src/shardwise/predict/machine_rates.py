@@ -236,10 +236,8 @@ def _ratio_of(
     for operation, duration_s in zip(operations, durations, strict=True):
         device[operation.phase] += duration_s
     times = phase_times(operations, gpu=cluster.gpu, rates=kernels, durations=durations)
-    waits = (
-        HOST_BOUND_RATIO * device["forward"] < times.forward_s
-        or HOST_BOUND_RATIO * device["backward"] < times.backward_s
-    )
+    longer = {"forward": times.forward_s, "backward": times.backward_s}
+    waits = any(longer[phase] > HOST_BOUND_RATIO * seconds for phase, seconds in device.items())
     if waits or not all(device.values()):
         return None
     forward_s, backward_s = measured

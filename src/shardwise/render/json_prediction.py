@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from shardwise.calibration import Calibration
 from shardwise.ledger import MEMORY_COMPONENTS, TIME_COMPONENTS
 from shardwise.plan import Plan
 from shardwise.prediction import (
@@ -37,11 +38,25 @@ def prediction_object(*, plan: Plan, prediction: Prediction) -> dict[str, object
     }
     if prediction.cost is not None:
         written["cost"] = cost_object(prediction.cost)
+    if plan.cluster.calibration is not None:
+        written["calibration"] = calibration_origin_object(plan.cluster.calibration)
     written["warnings"] = [
         {"rule": refusal.rule, "warning": refusal.message, "fix": refusal.fix} for refusal in plan_warnings(plan)
     ]
     written["assumptions"] = list(stated_assumptions(plan=plan, prediction=prediction))
     return written
+
+
+def calibration_origin_object(calibration: Calibration) -> dict[str, object]:
+    """When and where the calibration behind a prediction was taken."""
+    machine = calibration.machine
+    return {
+        "digest": calibration.digest,
+        "date": calibration.date,
+        "machine": {"device": machine.device, "host": machine.host, "num_processes": machine.num_processes},
+        "is_measured": calibration.is_measured,
+        "num_residuals": len(calibration.residuals),
+    }
 
 
 def memory_object(memory: MemoryPrediction) -> dict[str, object]:

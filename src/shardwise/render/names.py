@@ -99,6 +99,13 @@ def value_text(value: object) -> str:
     return str(value)
 
 
+def calibration_lines(cluster: Cluster) -> tuple[str, ...]:
+    """Where the calibration of a cluster is from and what it does not cover; nothing without one."""
+    if cluster.calibration is None:
+        return ()
+    return tuple(note for note in cluster.assumptions if "calibrat" in note)
+
+
 def stated_assumptions(*, plan: Plan, prediction: Prediction) -> tuple[str, ...]:
     """Everything that was filled in or taken for granted, each sentence once."""
     return tuple(dict.fromkeys((*plan.assumptions, *prediction.assumptions)))

@@ -2,7 +2,7 @@
 
 from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
-from shardwise.render.names import cluster_text, layout_text, model_text
+from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
 from shardwise.render.timeline_lanes import rank_title, timeline_lanes
 from shardwise.units import format_seconds
 
@@ -12,6 +12,7 @@ def timeline_text(*, plan: Plan, timeline: StepTimeline) -> str:
     lines = [
         f"{model_text(plan.model)} on {cluster_text(plan.cluster)}",
         layout_text(plan.layout),
+        *calibration_lines(plan.cluster),
         "",
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
         f"drawn with {timeline.num_spans:,} spans",

@@ -1,0 +1,148 @@
+"""What a calibration timed takes as long as it was timed; what it did not time stays the catalogue's."""
+
+from dataclasses import replace
+
+import pytest
+
+from calibrations import BLOCK, H100, calibration
+from shardwise.calibration import AttentionPoint, ProductPoint, Residual, TimedBytes
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.predict.calibrated_cluster import calibrated_cluster
+from shardwise.predict.calibrated_kernels import calibrated_products, measured_rate
+from shardwise.predict.calibrated_parts import block_of
+from shardwise.predict.machine_rates import machine_rates
+from shardwise.predict.product_rates import Product, product_rates
+from shardwise.recipe import Recipe
+from shardwise.step.inventory import Operation
+
+CLUSTER = read_cluster("8xh100-sxm")
+SHAPE = {"m": 4096, "n": 6144, "k": 2048}
+PRODUCT = Product(product_pass="forward", dtype="bf16", **SHAPE)
+CORE = Operation(
+    name="core",
+    kind="attention",
+    phase="forward",
+    count=1,
+    flop=4.0 * 32 * 8192**2 / 2 * 128,
+    num_bytes=0,
+    dtype="bf16",
+    m=8192,
+    n=8192,
+    k=128,
+)
+
+
+def rates_with(**parts):
+    cluster = calibrated_cluster(CLUSTER, calibration(**parts)) if parts else CLUSTER
+    plan = Plan(
+        model=read_model("llama-3.1-8b"),
+        cluster=cluster,
+        recipe=Recipe(seq_len=8192, global_batch_size=8, compile=False),
+        layout=Layout(dp_shard=8),
+    )
+    return machine_rates(plan)
+
+
+def times_of(rates, *operations):
+    return rates.phase_times(operations, durations=rates.durations_s(operations))
+
+
+def timed_product(duration_s):
+    return ProductPoint(product_pass="forward", dtype="bf16", duration_s=duration_s, **SHAPE)
+
+
+def test_a_timed_product_takes_its_measured_time():
+    found = calibrated_products(CLUSTER.gpu, calibration(products=(timed_product(321e-6),)))
+    assert found.duration_s(PRODUCT) == pytest.approx(321e-6)
+
+
+def test_half_precision_follows_bf16_and_other_passes_and_widths_keep_the_catalogue():
+    found = calibrated_products(CLUSTER.gpu, calibration(products=(timed_product(321e-6),)))
+    catalogued = product_rates(CLUSTER.gpu)
+    assert found.duration_s(replace(PRODUCT, dtype="fp16")) == pytest.approx(321e-6)
+    for other in (replace(PRODUCT, dtype="fp8"), replace(PRODUCT, product_pass="wgrad")):
+        assert found.duration_s(other) == catalogued.duration_s(other)
+
+
+def test_beyond_the_points_the_catalogue_is_scaled_by_the_nearest():
+    catalogued = product_rates(CLUSTER.gpu)
+    slow = timed_product(1.5 * catalogued.duration_s(PRODUCT))
+    found = calibrated_products(CLUSTER.gpu, calibration(products=(slow,)))
+    large = Product(product_pass="forward", dtype="bf16", m=32768, n=28672, k=8192)
+    assert found.duration_s(large) == pytest.approx(1.5 * catalogued.duration_s(large))
+
+
+def test_between_two_sizes_time_follows_the_logarithms():
+    table = measured_rate((TimedBytes(num_bytes=1000, duration_s=1e-6), TimedBytes(num_bytes=16000, duration_s=4e-6)))
+    assert table.duration_s(4000) == pytest.approx(2e-6)
+    assert table.duration_s(500) == pytest.approx(0.5e-6)
+    assert table.duration_s(32000) == pytest.approx(8e-6)
+
+
+def test_a_timed_core_takes_its_measured_time_and_a_longer_one_the_same_ratio():
+    point = AttentionPoint(
+        num_sequences=1,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        seq_len=8192,
+        dtype="bf16",
+        forward_s=7e-3,
+        backward_s=9e-3,
+    )
+    plain, timed = rates_with(), rates_with(attention=(point,), products=(timed_product(3e-4),))
+    assert timed.operation_s(CORE) == pytest.approx(7e-3, rel=1e-3)
+    longer = replace(CORE, flop=4 * CORE.flop, m=16384, n=16384)
+    ratio = 7e-3 / plain.operation_s(CORE)
+    assert timed.operation_s(longer) == pytest.approx(ratio * plain.operation_s(longer), rel=1e-3)
+
+
+def test_elementwise_kernels_run_at_the_measured_rate():
+    move = replace(CORE, kind="memory", flop=0.0, num_bytes=3 * 2**30)
+    timed = rates_with(products=(timed_product(3e-4),), moves=(TimedBytes(num_bytes=2**30, duration_s=2**30 / 1.7e12),))
+    assert timed.operation_s(move) == pytest.approx(3 * 2**30 / 1.7e12)
+
+
+def test_a_timed_block_takes_its_measured_time():
+    timed = rates_with(products=(timed_product(3e-4),), blocks=(BLOCK,))
+    operations = block_of(BLOCK, CLUSTER).forward_and_backward
+    times = timed.phase_times(operations, durations=timed.durations_s(operations))
+    assert times.forward_s == pytest.approx(5e-3)
+    assert times.backward_s == pytest.approx(11e-3)
+
+
+def test_compiled_blocks_do_not_follow_eager_ones():
+    parts = {"products": (timed_product(3e-4),), "blocks": (BLOCK,)}
+    cluster = calibrated_cluster(CLUSTER, calibration(**parts))
+    plan = replace(block_of(BLOCK, cluster).plan, recipe=Recipe(seq_len=4096, compile=True))
+    assert machine_rates(plan).parts.blocks == ()
+
+
+def test_where_processors_compute_every_kernel_costs_its_dispatch():
+    machine = replace(H100, device_kind="cpu")
+    timed = rates_with(machine=machine, products=(timed_product(3e-4),), kernel_launch_s=5e-6)
+    move = replace(CORE, kind="memory", flop=0.0, num_bytes=0, num_kernels=7)
+    assert times_of(timed, move).forward_s == pytest.approx(35e-6)
+    assert timed.kernels.host_forward_s == 0
+
+
+def test_factors_from_runs_multiply_kernels_and_the_host():
+    plain = rates_with()
+    learned = rates_with(
+        residuals=(Residual(name="compute", ratio=1.2, num_runs=2), Residual(name="host", ratio=0.5, num_runs=2))
+    )
+    assert times_of(learned, CORE).forward_s == pytest.approx(1.2 * times_of(plain, CORE).forward_s)
+    assert learned.kernels.host_forward_s == pytest.approx(0.5 * plain.kernels.host_forward_s)
+
+
+def test_blocks_between_two_timed_ones_lie_between_their_ratios():
+    small = replace(BLOCK, seq_len=1024, forward_s=1.0e-3, backward_s=2e-3)
+    timed = rates_with(products=(timed_product(3e-4),), blocks=(BLOCK, small))
+    ratios = sorted(part.forward_ratio for part in timed.parts.blocks)
+    middle = block_of(replace(BLOCK, seq_len=2048), CLUSTER).forward_and_backward
+    plain = times_of(rates_with(products=(timed_product(3e-4),)), *middle).forward_s
+    found = times_of(timed, *middle).forward_s / plain
+    assert ratios[0] < found < ratios[1]
