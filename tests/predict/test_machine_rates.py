@@ -140,7 +140,8 @@ def test_factors_from_runs_multiply_kernels_and_the_host():
 
 def test_blocks_between_two_timed_ones_lie_between_their_ratios():
     small = replace(BLOCK, seq_len=1024, forward_s=1.0e-3, backward_s=2e-3)
-    timed = rates_with(products=(timed_product(3e-4),), blocks=(BLOCK, small))
+    quick = replace(BLOCK, seq_len=64, forward_s=0.1e-3, backward_s=0.2e-3)
+    timed = rates_with(products=(timed_product(3e-4),), blocks=(BLOCK, small, quick))
     ratios = sorted(part.forward_ratio for part in timed.parts.blocks)
     middle = block_of(replace(BLOCK, seq_len=2048), CLUSTER).forward_and_backward
     plain = times_of(rates_with(products=(timed_product(3e-4),)), *middle).forward_s
