@@ -20,9 +20,9 @@ def made(*, layout=None, **recipe):
 @pytest.mark.parametrize(
     "asked",
     [
-        {"offload": "optimizer", "layout": {"dp_shard": 2}},
-        {"precision": "fp8-mixed"},
-        {"adapter": "lora"},
+        {"offload": "nvme", "layout": {"dp_shard": 2}},
+        {"precision": "fp8-mixed", "adapter": "qlora"},
+        {"adapter": "qlora", "layout": {"tp": 2}},
         {"layout": {"tp": 2, "sequence_parallel": True, "async_tensor_parallel": True}},
     ],
     ids=str,
@@ -33,8 +33,20 @@ def test_what_would_be_ignored_is_refused(asked):
     assert raised.value.code == "train-not-supported"
 
 
-def test_a_plain_plan_is_carried_out():
-    require_supported(made(layout={"dp_shard": 8}))
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"adapter": "lora"},
+        {"adapter": "qlora"},
+        {"offload": "optimizer"},
+        {"optimizer": "muon"},
+        {"precision": "fp8-mixed"},
+    ],
+    ids=str,
+)
+def test_what_the_runtime_carries_out_is_not_refused(asked):
+    require_supported(made(layout={"dp_shard": 8}, **asked))
 
 
 def test_a_tied_table_in_a_pipeline_is_refused():

@@ -18,12 +18,25 @@ class Gap:
 
 GAPS = (
     Gap(
-        what="offload of optimizer states alone, or to NVMe",
-        is_asked=lambda plan: plan.recipe.offload in ("optimizer", "nvme"),
-        fix="set offload to parameters or none",
+        what="offload to NVMe",
+        is_asked=lambda plan: plan.recipe.offload == "nvme",
+        fix="set offload to optimizer or parameters",
     ),
-    Gap(what="fp8", is_asked=lambda plan: plan.recipe.precision == "fp8-mixed", fix="set precision to bf16-mixed"),
-    Gap(what="adapters", is_asked=lambda plan: plan.recipe.adapter != "none", fix="set adapter to none"),
+    Gap(
+        what="fp8 products of 4-bit weights",
+        is_asked=lambda plan: plan.recipe.precision == "fp8-mixed" and plan.recipe.adapter == "qlora",
+        fix="set precision to bf16-mixed",
+    ),
+    Gap(
+        what="4-bit weights that tensor parallelism divides",
+        is_asked=lambda plan: plan.recipe.adapter == "qlora" and plan.layout.tp > 1,
+        fix="set tp to 1, or adapter to lora",
+    ),
+    Gap(
+        what="4-bit experts",
+        is_asked=lambda plan: plan.recipe.adapter == "qlora" and plan.model.is_moe,
+        fix="set adapter to lora",
+    ),
     Gap(
         what="tensor parallelism inside experts",
         is_asked=lambda plan: plan.layout.expert_tp > 1,

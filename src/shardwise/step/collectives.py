@@ -7,6 +7,7 @@ from math import ceil
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
+from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
 from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
 from shardwise.step.stage_context import StageContext
@@ -261,10 +262,14 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     """Gradients that tensor-parallel ranks have parts of.
 
     Under sequence parallelism norms and routers have seen part of the tokens. Copies of key-value heads serve different
-    query heads; without the sum they would drift apart.
+    query heads; without the sum they would drift apart. Of an adapter beside a divided matrix one factor is whole, and
+    each rank knows the part of its gradient that comes through its part of the other.
     """
     layout = context.plan.layout
-    if context.has_adapter or layout.tp == 1:
+    if layout.tp == 1:
+        return
+    if context.has_adapter:
+        yield from _adapters_over_tensor_ranks(context)
         return
     blocks = [(weight, count) for layer, count in context.layer_runs for weight in layer.weights]
     final = [(weight, 1) for weight in context.plan.model.final_weights if context.stage.has_head]
@@ -286,6 +291,24 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
             phase="optimizer",
         )
         yield from call.exposed(units=1, rounds=1)
+
+
+def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
+    layout, recipe = context.plan.layout, context.plan.recipe
+    elements = sum(
+        local_num_params(weight, layout) * count
+        for layer, count in context.layer_runs
+        for weight in adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
+        if weight.split == "replicated"
+    )
+    call = Call(
+        name="gradients of undivided adapter factors",
+        kind="all_reduce",
+        group=Group(axis="tp", size=layout.tp, stride=1),
+        num_bytes=elements * context.states.gradient_bytes,
+        phase="optimizer",
+    )
+    yield from call.exposed(units=1, rounds=1)
 
 
 def _whole_pipeline(groups: Groups) -> Group:

@@ -1,9 +1,10 @@
 """The order in which a model is built and divided. Each technique is a file of its own; this one only shows the order.
 
 1. the pipeline chunks of this rank, on the meta device
-2. tensor and expert parallelism divide their matrices
-3. blocks learn what to recompute, then they are compiled
-4. unit by unit: weights get their values, then data parallelism shards them
+2. products become 8-bit ones; matrices that are not trained become 4-bit ones and get adapters beside them
+3. tensor and expert parallelism divide matrices
+4. blocks learn what to recompute, then they are compiled
+5. unit by unit: weights get their values, then data parallelism shards them
 """
 
 from collections.abc import Iterator
@@ -24,11 +25,14 @@ from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.foreign import ForeignModule
+from shardwise.train.fp8 import use_fp8
 from shardwise.train.huggingface import TransformersDecoder, require_data_parallel
 from shardwise.train.initialise import initialise
 from shardwise.train.job import Job
+from shardwise.train.lora import add_adapters
 from shardwise.train.loss import LossSettings
 from shardwise.train.mesh import Mesh
+from shardwise.train.nf4 import pack_matrices
 from shardwise.train.recompute import recompute_blocks
 from shardwise.train.stages import SPLIT_BACKWARD, Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
@@ -58,9 +62,13 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         return Built(chunks=(_divided(given, job, mesh, device),), decoders=(given,), positions=positions)
     if uses_transformers(job):
         foreign = _transformers_decoder(job, device)
+        _choose_products(foreign, job, device)
+        _freeze(foreign, job, mesh)
         return Built(chunks=(_divided(foreign, job, mesh, device),), decoders=(foreign,), positions=positions)
     decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
     for decoder in decoders:
+        _choose_products(decoder, job, device)
+        _freeze(decoder, job, mesh)
         divide_tensors(decoder, mesh)
     chunks = tuple(_divided(decoder, job, mesh, device) for decoder in decoders)
     return Built(chunks=chunks, decoders=decoders, positions=positions)
@@ -112,6 +120,24 @@ def made_as(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _choose_products(decoder: AnyDecoder, job: Job, device: torch.device) -> None:
+    """8-bit products, where the recipe says so."""
+    if job.recipe.precision == "fp8-mixed":
+        num_tokens = job.recipe.tokens_per_micro_batch // job.layout.cp
+        use_fp8(list(decoder.blocks()), num_tokens=num_tokens, device=device)
+
+
+def _freeze(decoder: AnyDecoder, job: Job, mesh: Mesh) -> None:
+    """Train adapters alone, where the recipe says so."""
+    recipe = job.recipe
+    if recipe.adapter == "none":
+        return
+    add_adapters(decoder, recipe, alpha_ratio=job.lora_alpha_ratio)
+    if recipe.lora_dropout_fraction > 0:
+        # Ranks that see the same tokens drop the same of them.
+        torch.manual_seed(job.seed * mesh.layout.world_size + mesh.copies.get_local_rank())
 
 
 def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
@@ -184,6 +210,7 @@ def _filled(decoder: AnyDecoder, job: Job, device: torch.device) -> Iterator[Uni
     options = {"device": device, "seed": job.seed, "std": decoder.initializer_ratio}
     for unit in units_of(decoder):
         initialise(unit.module, prefix=unit.name, **options)
+        pack_matrices(unit.module)
         yield unit
     initialise(decoder, prefix="", **options)
 

@@ -34,14 +34,23 @@ def initialise(module: nn.Module, *, prefix: str, device: torch.device, seed: in
 
 
 def _initial_value(name: str, parameter: Tensor, *, device: torch.device, seed: int, std: float) -> Tensor:
-    if name.endswith("bias"):
+    if name.endswith(("bias", "lora_B.weight")):
         whole = torch.zeros(parameter.shape, dtype=parameter.dtype, device=device)
     elif parameter.dim() == 1:
         whole = torch.ones(parameter.shape, dtype=parameter.dtype, device=device)
     else:
         generator = torch.Generator(device).manual_seed(seed * 2_147_483_647 + zlib.crc32(name.encode()))
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        if name.endswith("lora_A.weight"):
+            # As peft: Kaiming's uniform with a = sqrt(5).
+            bound = parameter.size(-1) ** -0.5
+            return _placed(whole.uniform_(-bound, bound, generator=generator), parameter)
         whole.normal_(std=std, generator=generator)
+    return _placed(whole, parameter)
+
+
+def _placed(whole: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's part of a value, placed as the parameter is."""
     if not isinstance(parameter, DTensor):
         return whole
     return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)

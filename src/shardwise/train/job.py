@@ -103,6 +103,8 @@ class Job:
     implementation: Implementation = "auto"
     device: DeviceKind = "auto"
     seed: int = 0
+    lora_alpha_ratio: float = 2.0
+    """Alpha over rank of adapters: what their product is multiplied with."""
     timeout_s: float = 600.0
     """How long a rank waits in a collective for the others before the run is ended."""
     data: DataSpec = field(default_factory=DataSpec)

@@ -13,8 +13,6 @@ from torch.profiler import record_function
 from shardwise.measure.phase_marks import OPTIMIZER
 from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
-from shardwise.train.decoder.blocks import Attention, RmsNorm
-from shardwise.train.decoder.experts import Router
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.gradients import StepSums, scale_gradients, sum_replicated_gradients, sum_step
@@ -32,6 +30,7 @@ from shardwise.train.parameters import Trained, trained_parameters
 from shardwise.train.passes import Passes, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
+from shardwise.train.tensor_parallel import partly_trained
 
 GARBAGE_STEPS = 50
 
@@ -99,12 +98,18 @@ class Trainer:
     def _update(self, factor: Tensor) -> None:
         """The optimizer's step; the fused kernel multiplies gradients itself, which saves a pass over them."""
         if isinstance(self.optimizer, torch.optim.AdamW):
-            device = self.trained[0].local.device
+            device = self.trained[0].stepped.device
             self.optimizer.grad_scale = (1 / factor).to(device=device, dtype=torch.float32)
             self.optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=device)
         else:
             scale_gradients(self.trained, factor)
+        for entry in self.trained:
+            entry.send_gradient()
+        if self.device.type == "cuda" and self.job.recipe.offload == "optimizer":
+            torch.cuda.current_stream().synchronize()
         self.optimizer.step()
+        for entry in self.trained:
+            entry.take_update()
 
     def _take_gradients(self, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float) -> StepSums:
         sum_replicated_gradients(self._partly_trained(), self.mesh.group("tp"))
@@ -120,14 +125,10 @@ class Trainer:
         )
 
     def _partly_trained(self) -> list[torch.nn.Module]:
-        """Modules every tp rank holds whole but trained on a part of the tokens or of the heads."""
+        """Modules every tp rank holds whole but trained on a part of what they learn from."""
         is_sequence_parallel = self.job.layout.sequence_parallel
-        modules = [module for decoder in self.built.decoders for module in decoder.modules()]
-        heads = [part for module in modules if isinstance(module, Attention) for part in (module.q_norm, module.k_norm)]
-        on_heads = [part for part in heads if part is not None]
-        if not is_sequence_parallel:
-            return on_heads
-        return [module for module in modules if isinstance(module, RmsNorm | Router)]
+        decoders = self.built.decoders
+        return [part for d in decoders for part in partly_trained(d, is_sequence_parallel=is_sequence_parallel)]
 
     def _drop_gradients(self) -> None:
         for entry in self.trained:
@@ -140,7 +141,7 @@ def make_trainer(
 ) -> Trainer:
     """Build the model (or take the one that is given), its optimizer and its passes."""
     built = build_model(job, mesh, device=device, given=given)
-    trained = trained_parameters(list(built.decoders), mesh)
+    trained = trained_parameters(list(built.decoders), mesh, steps_on_host=job.recipe.offload == "optimizer")
     return Trainer(
         job=job,
         mesh=mesh,
@@ -167,6 +168,8 @@ def train(
     saved only when the loss that led to it is known to be a number.
     """
     job, clock = trainer.job, Clock(trainer.device)
+    for entry in trainer.trained:
+        entry.refresh_host()
     collect_garbage_together(0)
     start = clock.now()
     waiting: Callable[[], tuple[StepRecord, bool]] | None = None

@@ -13,7 +13,7 @@ from shardwise.ledger import MemoryComponent
 from shardwise.measure.step_sample import mean_sample
 from shardwise.train.loop import Trainer
 from shardwise.train.metrics import StepRecord
-from shardwise.train.parameters import local_part, nbytes
+from shardwise.train.parameters import held_parameters, local_part, nbytes
 from shardwise.train.sampling import Looking, Sampler, sample_object
 
 MEASUREMENT_SCHEMA = "shardwise.measurement/1"
@@ -91,7 +91,7 @@ def held_bytes(trainer: Trainer) -> dict[str, int]:
     """
     gradients = [entry.parameter.grad for entry in trainer.trained if entry.parameter.grad is not None]
     held = {
-        "parameters": nbytes([entry.local for entry in trainer.trained]),
+        "parameters": nbytes(held_parameters(list(trainer.built.decoders))),
         "gradients": nbytes([local_part(gradient) for gradient in gradients]),
         "optimizer": nbytes(_moments(trainer)),
     }
@@ -107,8 +107,9 @@ def _moments(trainer: Trainer) -> list[Tensor]:
 
 def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
     """What this rank's device keeps from step to step, by component; tensors whose purpose is known, counted."""
-    parameters = [entry.local for entry in trainer.trained]
-    buckets = parameters if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
+    parameters = held_parameters(list(trainer.built.decoders))
+    trained = [entry.local for entry in trainer.trained]
+    buckets = trained if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
     return {
         "parameters": _on_device(trainer, parameters),
         "optimizer": _on_device(trainer, _moments(trainer)),
@@ -137,7 +138,7 @@ def _memory(trainer: Trainer) -> dict[str, object]:
     """Bytes of the worst rank; components are those of the sampled step where there is one."""
     is_cuda = trainer.device.type == "cuda"
     states = states_held(trainer)
-    everything = nbytes([*(entry.local for entry in trainer.trained), *_moments(trainer)])
+    everything = nbytes([*held_parameters(list(trainer.built.decoders)), *_moments(trainer)])
     values = torch.tensor(
         [
             states["parameters"],

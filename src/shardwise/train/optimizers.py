@@ -1,6 +1,7 @@
 """Optimizers over local parts: what every one of them computes is elementwise, so shards need no communication."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,12 @@ from torch.optim import Optimizer
 
 from shardwise.errors import RecipeError
 from shardwise.train.job import Job, OptimizerSpec
+from shardwise.train.optimizer_kinds import AdamW8bit, Lion, Muon
 from shardwise.train.parameters import Trained
 
 NO_DECAY = ("norm.weight", "bias", "layernorm.weight")
+NUMBERED = re.compile(r"\.\d+\.")
+"""Blocks are numbered in the names of their parameters; nothing else is."""
 
 
 def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
@@ -21,17 +25,9 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
     Raises:
         RecipeError: the runtime has no such optimizer.
     """
-    spec = job.optimizer
-    groups = [
-        {
-            "params": [t.local for t in trained if not t.name.endswith(NO_DECAY)],
-            "weight_decay": spec.weight_decay_fraction,
-        },
-        {"params": [t.local for t in trained if t.name.endswith(NO_DECAY)], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    spec, name = job.optimizer, job.recipe.optimizer
+    groups = _groups(trained, spec.weight_decay_fraction, splits_matrices=name == "muon")
     betas = (spec.beta_1_fraction, spec.beta_2_fraction)
-    name = job.recipe.optimizer
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=betas, fused=True)
     if name in ("sgd", "sgd-momentum"):
@@ -40,11 +36,44 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
     if name == "adafactor":
         # One row and one column of second moments per matrix, of this rank's part of it.
         return torch.optim.Adafactor(groups, lr=spec.learning_rate, foreach=True)
+    if name == "adamw-8bit":
+        return AdamW8bit(groups, lr=spec.learning_rate, betas=betas)
+    if name == "lion":
+        return Lion(groups, lr=spec.learning_rate, betas=betas)
+    if name == "muon":
+        by_stepped = {id(entry.stepped): entry for entry in trained}
+        return Muon(
+            groups,
+            lr=spec.learning_rate,
+            betas=betas,
+            whole=lambda stepped, part: by_stepped[id(stepped)].whole(part),
+            part=lambda stepped, whole: by_stepped[id(stepped)].own_part(whole).to(stepped.device),
+        )
     raise RecipeError(
         f"the native runtime has no optimizer {name}",
         code="train-optimizer",
-        fix="set recipe.optimizer to adamw, adafactor, sgd or sgd-momentum",
+        fix="set recipe.optimizer to adamw, adamw-8bit, adafactor, lion, muon, sgd or sgd-momentum",
     )
+
+
+def _groups(trained: tuple[Trained, ...], decay_fraction: float, *, splits_matrices: bool) -> list[dict[str, Any]]:
+    """Parameters that decay and that do not, in groups that hold any; matrices of blocks apart where Muon asks."""
+    matrices = [entry for entry in trained if splits_matrices and is_block_matrix(entry)]
+    apart = {id(entry) for entry in matrices}
+    others = [entry for entry in trained if id(entry) not in apart]
+    groups: list[dict[str, Any]] = [
+        {"params": [t.stepped for t in others if not t.name.endswith(NO_DECAY)], "weight_decay": decay_fraction},
+        {"params": [t.stepped for t in others if t.name.endswith(NO_DECAY)], "weight_decay": 0.0},
+    ]
+    if matrices:
+        params = [entry.stepped for entry in matrices]
+        groups.append({"params": params, "weight_decay": decay_fraction, "is_orthogonal": True})
+    return [group for group in groups if group["params"]]
+
+
+def is_block_matrix(entry: Trained) -> bool:
+    """Whether a parameter is a matrix of a block (or a stack of them), not a vector, a table or the head."""
+    return entry.parameter.dim() >= 2 and NUMBERED.search(entry.name) is not None
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, num_steps: int) -> float:
@@ -100,7 +129,7 @@ class OptimizerStates:
         found: dict[str, Any] = {}
         for entry in self.trained:
             for key, value in self._states(entry).items():
-                found[f"{entry.name}.{key}"] = entry.as_sharded(value) if isinstance(value, Tensor) else value
+                found[self._name(entry, key, value)] = entry.as_sharded(value) if isinstance(value, Tensor) else value
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -108,33 +137,44 @@ class OptimizerStates:
         for entry in self.trained:
             own = self._states(entry)
             for key, value in own.items():
-                loaded = state[f"{entry.name}.{key}"]
+                loaded = state[self._name(entry, key, value)]
                 if isinstance(value, Tensor):
                     part = loaded.to_local() if hasattr(loaded, "to_local") else loaded
                     if part.data_ptr() != value.data_ptr():
                         value.copy_(part)
                 else:
                     own[key] = loaded
+            if isinstance(self.optimizer, AdamW8bit):
+                self.optimizer.take_moments(entry.stepped, own)
 
     def _states(self, entry: Trained) -> dict[str, Any]:
-        if not self.optimizer.state.get(entry.local):
+        """States of a parameter; 8-bit moments as the numbers they stand for, so that any layout can take them."""
+        if not self.optimizer.state.get(entry.stepped):
             self._make_states()
-        return self.optimizer.state[entry.local]
+        states = self.optimizer.state[entry.stepped]
+        if isinstance(self.optimizer, AdamW8bit):
+            return {"step": states["step"], **self.optimizer.moments(entry.stepped)}
+        return states
+
+    def _name(self, entry: Trained, key: str, value: object) -> str:
+        """Statistics of a part of a matrix (Adafactor's) belong to that part alone, so its place is in their name."""
+        is_of_part = isinstance(value, Tensor) and value.numel() > 1 and value.shape != entry.local.shape
+        return f"{entry.name}.{key}{entry.place if is_of_part else ''}"
 
     def _make_states(self) -> None:
         """A step with zero gradients and no learning rate makes the states; step counts go back to zero."""
-        held = [entry.local.grad for entry in self.trained]
+        held = [entry.stepped.grad for entry in self.trained]
         rates = [group["lr"] for group in self.optimizer.param_groups]
         decays = [group["weight_decay"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = 0.0, 0.0
         for entry in self.trained:
-            entry.local.grad = torch.zeros_like(entry.local)
+            entry.stepped.grad = torch.zeros_like(entry.stepped)
         self.optimizer.step()
         for group, rate, decay in zip(self.optimizer.param_groups, rates, decays, strict=True):
             group["lr"], group["weight_decay"] = rate, decay
         for entry, gradient in zip(self.trained, held, strict=True):
-            entry.local.grad = gradient
-            step = self.optimizer.state[entry.local].get("step")
+            entry.stepped.grad = gradient
+            step = self.optimizer.state[entry.stepped].get("step")
             if isinstance(step, Tensor):
                 step.zero_()

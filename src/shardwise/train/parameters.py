@@ -3,7 +3,7 @@
 A DTensor's arithmetic goes through a dispatcher that costs microseconds per tensor; local parts share its storage.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from shardwise.train.mesh import Mesh
+from shardwise.train.nf4 import QuantisedLinear
 
 FSDP_NAMES = ("_checkpoint_wrapped_module.", "_orig_mod.", "module.")
 
@@ -24,6 +25,8 @@ class Trained:
     parameter: nn.Parameter
     local: nn.Parameter
     """This rank's part, on the same storage."""
+    stepped: nn.Parameter
+    """What the optimizer updates: the local part, or its copy on the host."""
     num_copies: int
     """Ranks of the job that hold this same part."""
 
@@ -31,6 +34,45 @@ class Trained:
         """Hand the parameter's gradient to the local part."""
         gradient = self.parameter.grad
         self.local.grad = None if gradient is None else local_part(gradient)
+
+    def send_gradient(self) -> None:
+        """Copy the gradient to the host, where the optimizer is there; the copy does not wait."""
+        if self.stepped is self.local or self.local.grad is None:
+            return
+        if self.stepped.grad is None:
+            self.stepped.grad = on_host(self.local.grad)
+        self.stepped.grad.copy_(self.local.grad, non_blocking=True)
+
+    def take_update(self) -> None:
+        """Copy the updated weights back from the host."""
+        if self.stepped is not self.local:
+            self.local.detach().copy_(self.stepped.detach(), non_blocking=True)
+
+    def refresh_host(self) -> None:
+        """Copy weights to the host after they were loaded."""
+        if self.stepped is not self.local:
+            self.stepped.detach().copy_(self.local.detach())
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The tensor of which every rank gives a part, gathered; a collective call."""
+        sharded = self.as_sharded(part)
+        return sharded.full_tensor() if isinstance(sharded, DTensor) else sharded
+
+    def own_part(self, whole: Tensor) -> Tensor:
+        """This rank's part of a whole tensor."""
+        if not isinstance(self.parameter, DTensor) or self.local.numel() == 0:
+            return whole if self.local.numel() else torch.empty_like(self.local)
+        # What torch.distributed.checkpoint asks a tensor for; right for every placement.
+        (chunk,) = self.parameter.__create_chunk_list__()
+        return whole[tuple(slice(first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))]
+
+    @property
+    def place(self) -> str:
+        """Where this rank's part begins in the whole, as a name; nothing when it is the whole."""
+        if not isinstance(self.parameter, DTensor) or self.local.shape == self.parameter.shape:
+            return ""
+        chunks = self.parameter.__create_chunk_list__()
+        return "@" + "_".join(str(offset) for chunk in chunks for offset in chunk.offsets)
 
     def as_sharded(self, part: Tensor) -> Tensor:
         """A tensor of the local part's shape, such as a moment, as the piece of the whole that it is."""
@@ -48,18 +90,43 @@ def local_part(tensor: Tensor) -> Tensor:
     return detached.to_local() if isinstance(detached, DTensor) else detached
 
 
-def trained_parameters(chunks: list[nn.Module], mesh: Mesh) -> tuple[Trained, ...]:
+def on_host(part: Tensor) -> Tensor:
+    """A copy in host memory, page-locked where a GPU copies from it."""
+    return part.detach().cpu().clone() if part.device.type == "cpu" else part.detach().cpu().pin_memory()
+
+
+def trained_parameters(chunks: list[nn.Module], mesh: Mesh, *, steps_on_host: bool = False) -> tuple[Trained, ...]:
     """Every parameter that is trained, tied ones once."""
-    return tuple(
-        Trained(
-            name=name,
-            parameter=parameter,
-            local=nn.Parameter(local_part(parameter)),
-            num_copies=_num_copies(parameter, mesh),
-        )
-        for name, parameter in _named(chunks)
-        if parameter.requires_grad
-    )
+    found = []
+    for name, parameter in _named(chunks):
+        if parameter.requires_grad:
+            local = nn.Parameter(local_part(parameter))
+            stepped = nn.Parameter(on_host(local)) if steps_on_host else local
+            num_copies = _num_copies(parameter, mesh)
+            found.append(Trained(name=name, parameter=parameter, local=local, stepped=stepped, num_copies=num_copies))
+    return tuple(found)
+
+
+def base_parameters(chunks: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that a checkpoint of the model holds densely: no adapters, no packed matrices."""
+    packed = {f"{name}.weight" for name, _ in quantised_layers(chunks)}
+    for name, parameter in _named(chunks):
+        is_adapter = name.endswith((".lora_A.weight", ".lora_B.weight"))
+        if not is_adapter and name not in packed:
+            yield name, parameter
+
+
+def quantised_layers(chunks: list[nn.Module]) -> Iterator[tuple[str, QuantisedLinear]]:
+    """The layers whose matrices are packed, by name."""
+    for chunk in chunks:
+        for name, module in chunk.named_modules():
+            if isinstance(module, QuantisedLinear):
+                yield plain_name(name), module
+
+
+def held_parameters(chunks: Sequence[nn.Module]) -> list[Tensor]:
+    """This rank's parts of all parameters, trained or frozen; tied ones once."""
+    return [local_part(parameter) for _, parameter in _named(list(chunks))]
 
 
 def plain_name(name: str) -> str:

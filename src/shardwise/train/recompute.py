@@ -22,7 +22,7 @@ ALWAYS_KEPT = (
     ops._c10d_functional.all_to_all_single.default,
 )
 """Costly to repeat: attention, and what has to be communicated."""
-PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default)
+PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default, ops.aten._scaled_mm.default)
 """Every second one is kept, as torchtitan's selective recomputation per operation does."""
 
 
@@ -33,7 +33,7 @@ def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
     count = len(blocks) if recipe.recompute_layers is None else recipe.recompute_layers
     for block in blocks[:count]:
         forward = block.forward if recipe.compile else _marked(block.forward)
-        block.forward = _checkpointed(forward, is_selective=recipe.recompute == "selective")
+        block.forward = _checkpointed(forward, recipe)
 
 
 def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,9 +46,10 @@ def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _checkpointed(forward: Callable[..., Any], *, is_selective: bool) -> Callable[..., Any]:
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if is_selective:
+def _checkpointed(forward: Callable[..., Any], recipe: Recipe) -> Callable[..., Any]:
+    draws = recipe.lora_dropout_fraction > 0  # only dropout draws random numbers in a block
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
+    if recipe.recompute == "selective":
         options["context_fn"] = _selective_contexts
 
     def run(*arguments: Any, **named: Any) -> Any:

@@ -4,14 +4,17 @@ Parameters become DTensors, so that checkpoints know what a part is a part of; t
 call their collectives themselves (``decoder/groups.py``).
 """
 
+from collections.abc import Iterator
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
 from shardwise.errors import LayoutError
-from shardwise.train.decoder.blocks import Attention, FeedForward, Linear
-from shardwise.train.decoder.experts import Experts
+from shardwise.train.decoder.blocks import Attention, FeedForward, Linear, RmsNorm
+from shardwise.train.decoder.experts import Experts, Router
 from shardwise.train.decoder.model import Decoder, Embedding, Head
+from shardwise.train.lora import adapter_of
 from shardwise.train.mesh import Mesh
 
 COLUMN, ROW, EXPERT = Shard(0), Shard(1), Shard(0)
@@ -35,6 +38,32 @@ def divide_tensors(model: Decoder, mesh: Mesh) -> None:
                 _divide(module, "down_proj", EXPERT, mesh.experts)
 
 
+def partly_trained(model: nn.Module, *, is_sequence_parallel: bool) -> list[nn.Module]:
+    """Modules that every tp rank holds whole, but trains on a part of the tokens, the heads or a matrix."""
+    modules = list(model.modules())
+    parts: list[nn.Module | None] = []
+    for module in modules:
+        if isinstance(module, Attention):
+            parts += [module.q_norm, module.k_norm]
+            parts += [*_whole_factors((module.q_proj, module.k_proj, module.v_proj), COLUMN)]
+            parts += [*_whole_factors((module.o_proj,), ROW)]
+        elif isinstance(module, FeedForward):
+            parts += [*_whole_factors((module.gate_proj, module.up_proj), COLUMN)]
+            parts += [*_whole_factors((module.down_proj,), ROW)]
+    found = [part for part in parts if part is not None]
+    if is_sequence_parallel:
+        found += [module for module in modules if isinstance(module, RmsNorm | Router) and module not in found]
+    return found
+
+
+def _whole_factors(linears: tuple[nn.Module, ...], placement: Placement) -> Iterator[nn.Module]:
+    """The factor of an adapter that is not divided."""
+    for linear in linears:
+        adapter = adapter_of(linear)
+        if adapter is not None:
+            yield adapter[0] if placement == COLUMN else adapter[1]
+
+
 def _divide_matrices(module: nn.Module, mesh: DeviceMesh) -> None:
     if isinstance(module, Embedding | Head):
         _divide(module, "weight", COLUMN, mesh)
@@ -52,6 +81,10 @@ def _divide_linear(linear: Linear, placement: Placement, mesh: DeviceMesh) -> No
     _divide(linear, "weight", placement, mesh)
     if linear.bias is not None and placement == COLUMN:
         _divide(linear, "bias", placement, mesh)
+    adapter = adapter_of(linear)
+    if adapter is not None:
+        # y = (W + B A) x is divided where W is: B along the outputs, or A along the inputs.
+        _divide(adapter[1] if placement == COLUMN else adapter[0], "weight", placement, mesh)
 
 
 def _divide(owner: nn.Module, name: str, placement: Placement, mesh: DeviceMesh) -> None:

@@ -19,12 +19,15 @@ from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.job import Job, read_job
 from shardwise.train.loop import Trainer, make_trainer, train
+from shardwise.train.lora import target_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
 from shardwise.train.mesh import make_mesh, pick_device
 from shardwise.train.metrics import StepLog, StepRecord
+from shardwise.train.parameters import base_parameters, quantised_layers
 from shardwise.train.precision import use_fast_kernels
+from shardwise.train.pretrained.adapter import AdapterSettings, export_adapter
 from shardwise.train.pretrained.export import export_checkpoint
-from shardwise.train.pretrained.load import load_pretrained
+from shardwise.train.pretrained.load import load_pretrained, load_quantised
 
 if TYPE_CHECKING:
     from shardwise.train.tensorboard import Board
@@ -91,8 +94,9 @@ def open_checkpoints(job: Job) -> DistributedCheckpointer:
 
 def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[StepRecord]:
     checkpoints, states, spec = open_checkpoints(job), trainer.states(), job.checkpoint
-    if spec.initial_weights and not spec.resume_from:
-        load_pretrained(((entry.name, entry.parameter) for entry in trainer.trained), Path(spec.initial_weights))
+    if spec.initial_weights and (job.recipe.adapter != "none" or not spec.resume_from):
+        # Checkpoints of adapters hold no frozen weights, so a resumed run reads them here as well.
+        load_base(trainer, Path(spec.initial_weights))
     trainer.progress.step = checkpoints.load(states)
     trainer.sampler = make_sampler(trainer)
     is_writer = dist.get_rank() == 0
@@ -111,7 +115,7 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[Step
     train(trainer, on_step=log.add, wants_record=checkpoints.is_due, after_step=after_step)
     beat(trainer.progress.step, "saving")
     checkpoints.finish(trainer.progress.step, states)
-    _export(job)
+    _export(trainer)
     log.close()
     if board:
         board.close()
@@ -127,6 +131,13 @@ def _open_board(folder: Path) -> "Board":
     from shardwise.train.tensorboard import open_board  # noqa: PLC0415
 
     return open_board(folder)
+
+
+def load_base(trainer: Trainer, folder: Path) -> None:
+    """Fill the model, but not its adapters, from a Hugging Face checkpoint."""
+    decoders = list(trainer.built.decoders)
+    load_pretrained(base_parameters(decoders), folder)
+    load_quantised(quantised_layers(decoders), folder)
 
 
 def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], None]:
@@ -155,20 +166,35 @@ def require_number(record: StepRecord) -> None:
         )
 
 
-def _export(job: Job) -> None:
-    """Rank 0 writes the newest checkpoint as a Hugging Face checkpoint, and all wait for it."""
-    spec = job.checkpoint
+def _export(trainer: Trainer) -> None:
+    """Rank 0 writes the newest checkpoint in the format of Hugging Face or of peft, and all wait for it."""
+    job, spec = trainer.job, trainer.job.checkpoint
     if not (spec.export_folder and spec.folder):
         return
     if dist.get_rank() == 0:
-        export_checkpoint(
-            find_checkpoint(Path(spec.folder)).path,
-            Path(spec.export_folder),
-            config=job.model_config,
-            dtype=EXPORTED_DTYPES.get(job.recipe.precision, "bfloat16"),
-            beside=Path(spec.initial_weights) if spec.initial_weights else None,
-        )
+        checkpoint, folder = find_checkpoint(Path(spec.folder)).path, Path(spec.export_folder)
+        if job.recipe.adapter != "none":
+            export_adapter(checkpoint, folder, _adapter_settings(trainer))
+        else:
+            export_checkpoint(
+                checkpoint,
+                folder,
+                config=job.model_config,
+                dtype=EXPORTED_DTYPES.get(job.recipe.precision, "bfloat16"),
+                beside=Path(spec.initial_weights) if spec.initial_weights else None,
+            )
     dist.barrier()
+
+
+def _adapter_settings(trainer: Trainer) -> AdapterSettings:
+    job, recipe = trainer.job, trainer.job.recipe
+    return AdapterSettings(
+        rank=recipe.lora_rank,
+        alpha_ratio=job.lora_alpha_ratio,
+        dropout_fraction=recipe.lora_dropout_fraction,
+        target_names=target_names(trainer.built.decoders),
+        base_model=job.checkpoint.initial_weights,
+    )
 
 
 if __name__ == "__main__":

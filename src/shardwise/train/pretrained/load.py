@@ -11,9 +11,10 @@ from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 
 from shardwise.errors import CheckpointError
+from shardwise.train.nf4 import QuantisedLinear, pack
 from shardwise.train.pretrained.names import Piece, pieces_of
 
-__all__ = ["PretrainedFiles", "load_pretrained"]
+__all__ = ["PretrainedFiles", "load_pretrained", "load_quantised"]
 
 INDEX = "model.safetensors.index.json"
 
@@ -78,14 +79,41 @@ def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -
         for name, tensor in tensors:
             pieces = pieces_of(name, tuple(tensor.shape), has=files.has, is_tied=is_tied)
             if not pieces:
-                raise CheckpointError(
-                    f"{folder} holds no tensor {name}",
-                    code="pretrained-tensor",
-                    fix="start from a checkpoint of the same model",
-                )
+                raise _missing(folder, name)
             for target, region in _parts(tensor):
                 _fill(target, region, whole=tuple(tensor.shape), name=name, pieces=pieces, files=files)
     return files
+
+
+def load_quantised(layers: Iterable[tuple[str, QuantisedLinear]], folder: Path) -> PretrainedFiles:
+    """Fill 4-bit layers from a Hugging Face checkpoint of dense weights: each rank reads and packs its own rows.
+
+    Args:
+        layers: names in the whole model and the layers, sharded or not.
+        folder: as for :func:`load_pretrained`.
+
+    Raises:
+        CheckpointError: a matrix is missing in the checkpoint or has another shape there.
+    """
+    files = PretrainedFiles(folder)
+    with torch.no_grad():
+        for name, layer in layers:
+            pieces = pieces_of(f"{name}.weight", (layer.out_features, layer.in_features), has=files.has)
+            if not pieces:
+                raise _missing(folder, f"{name}.weight")
+            whole = (layer.out_features, layer.in_features)
+            for target, packed in _parts(layer.weight):
+                region = Region(start=(packed.start[0], 0), shape=(packed.shape[0], layer.in_features))
+                dense = torch.empty(region.shape, device=target.device)
+                _fill(dense, region, whole=whole, name=f"{name}.weight", pieces=pieces, files=files)
+                target.copy_(pack(dense).view(target.dtype))
+    return files
+
+
+def _missing(folder: Path, name: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} holds no tensor {name}", code="pretrained-tensor", fix="start from a checkpoint of the same model"
+    )
 
 
 def _fill(

@@ -1,0 +1,110 @@
+"""Low-rank adapters: frozen matrices of a block, each with two small trained ones beside it.
+
+``y = W x + (alpha / rank) B A dropout(x)``, with A ``(rank, in)`` and B ``(out, rank)``; B starts at zero, so training
+starts from the base model. Adapters stand under the names that peft gives them (``lora_A``, ``lora_B``).
+
+Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
+from torch import Tensor, nn
+
+from shardwise.errors import RecipeError
+from shardwise.recipe import LoraTargets, Precision, Recipe
+from shardwise.step.held_weights import LORA_TARGET_NAMES
+from shardwise.train.decoder.blocks import Linear
+from shardwise.train.decoder.model import Decoder
+from shardwise.train.huggingface import TransformersDecoder
+from shardwise.train.nf4 import QuantisedLinear, quantise_blocks
+
+FIRST, SECOND = "lora_A", "lora_B"
+TRANSPOSED = "Conv1D"
+"""GPT-2's layer of transformers, whose weight is ``(in, out)``."""
+FROZEN_DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "bf16-mixed": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+    "fp8-mixed": torch.bfloat16,
+}
+"""What is never updated needs no more digits than it computes with."""
+
+
+def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alpha_ratio: float) -> None:
+    """Freeze the decoder and put adapters beside the matrices that the recipe names.
+
+    Args:
+        decoder: on the meta device.
+        recipe: its rank, targets and dropout.
+        alpha_ratio: alpha over rank, which the adapters' product is multiplied with.
+
+    Raises:
+        RecipeError: no matrix has such a name.
+    """
+    trained_dtype = next(decoder.parameters()).dtype
+    for parameter in decoder.parameters():
+        parameter.requires_grad_(False)
+    decoder.to(FROZEN_DTYPES[recipe.precision])
+    if recipe.adapter == "qlora":
+        quantise_blocks(list(decoder.blocks()), (Linear, nn.Linear))
+    targets = [module for block in decoder.blocks() for module in _targets(block, recipe.lora_targets)]
+    if not targets:
+        raise RecipeError(
+            f"lora_targets={recipe.lora_targets} names no matrix of this model, so nothing would train",
+            code="recipe-lora-targets",
+            fix="set lora_targets to all-linear",
+        )
+    for module in targets:
+        in_features, out_features = _sizes(module)
+        with torch.device("meta"):
+            module.add_module(FIRST, Linear(in_features, recipe.lora_rank).to(trained_dtype))
+            module.add_module(SECOND, Linear(recipe.lora_rank, out_features).to(trained_dtype))
+        module.register_forward_hook(_adds_product(alpha_ratio, recipe.lora_dropout_fraction))
+
+
+def adapter_of(module: nn.Module) -> tuple[Linear, Linear] | None:
+    """A and B beside a matrix; ``None`` where there are none."""
+    children = dict(module.named_children())
+    first, second = children.get(FIRST), children.get(SECOND)
+    return (first, second) if isinstance(first, Linear) and isinstance(second, Linear) else None
+
+
+def target_names(decoders: tuple[nn.Module, ...]) -> tuple[str, ...]:
+    """The last parts of the names of all adapted matrices, as peft's ``target_modules`` wants them."""
+    found = {name.rpartition(".")[2] for d in decoders for name, module in d.named_modules() if adapter_of(module)}
+    return tuple(sorted(found))
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """Whether a module is one product with a stored matrix; routers and stacked experts are not."""
+    return isinstance(module, Linear | nn.Linear | QuantisedLinear) or type(module).__name__ == TRANSPOSED
+
+
+def _targets(block: nn.Module, targets: LoraTargets) -> Iterator[nn.Module]:
+    names = LORA_TARGET_NAMES[targets]
+    for name, module in block.named_modules():
+        last = name.rpartition(".")[2]
+        if is_matrix(module) and (not names or last in names):
+            yield module
+
+
+def _sizes(module: nn.Module) -> tuple[int, int]:
+    """Features a matrix takes and gives."""
+    if isinstance(module, QuantisedLinear):
+        return module.in_features, module.out_features
+    rows, columns = module.get_parameter("weight").shape
+    return (rows, columns) if type(module).__name__ == TRANSPOSED else (columns, rows)
+
+
+def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+    def add_product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        first, second = module.get_submodule(FIRST), module.get_submodule(SECOND)
+        x = F.dropout(inputs[0], dropout_fraction) if dropout_fraction > 0 else inputs[0]
+        product: Tensor = second(first(x))
+        return output + alpha_ratio * product
+
+    return add_product

@@ -1,0 +1,142 @@
+"""4-bit base weights: matrices stored as NF4 with 8-bit scales, made whole only for the product that needs them.
+
+Plain torch, so that it runs where bitsandbytes does not, and shards as any parameter does: a row of a matrix is packed
+by itself into a row of bytes,
+
+    codes (in / 2)  |  scales of 64 weights each (in / 64)  |  scale of the row's scales (4)
+
+so a rank that holds some rows of the packed matrix holds those rows, whatever divides them. The bytes are stored in the
+dtype the model computes with, because FSDP2 casts every other dtype to that one before it gathers.
+
+Source: Dettmers et al. 2023, arXiv:2305.14314, section 3 (NF4, double quantisation). Two differences: scales of a row
+share one fp32 scale (the paper: 256 of them, after their mean is taken away), and are rounded up, so that no weight
+lies outside its block's range.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
+from torch import Tensor, nn
+
+from shardwise.train.decoder.groups import local
+
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Quantiles of a normal distribution, scaled to [-1, 1]. Source: arXiv:2305.14314, appendix E."""
+BLOCK = 64
+"""Weights that share a scale."""
+ALIGNMENT_BYTES = 4
+SCALE_STEPS = 255
+
+
+def packed_bytes(in_features: int) -> int:
+    """Bytes of one packed row.
+
+    >>> packed_bytes(4096) / 4096
+    0.5166015625
+    """
+    blocks = -(-in_features // BLOCK)
+    used = blocks * (BLOCK // 2 + 1)
+    return -(-used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + ALIGNMENT_BYTES
+
+
+def pack(weight: Tensor) -> Tensor:
+    """Rows of a matrix ``(rows, in)`` as bytes ``(rows, packed_bytes(in))``."""
+    rows, in_features = weight.shape
+    blocks = -(-in_features // BLOCK)
+    padded = F.pad(weight.float(), (0, blocks * BLOCK - in_features)).view(rows, blocks, BLOCK)
+    largest = padded.abs().amax(dim=2)
+    row_scale = largest.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    steps = (largest / row_scale * SCALE_STEPS).ceil().clamp(1, SCALE_STEPS)
+    scale = steps * row_scale / SCALE_STEPS
+    codes = _nearest(padded / scale.unsqueeze(2)).view(rows, -1)
+    pairs = codes[:, 0::2] * 16 + codes[:, 1::2]
+    used = pairs.size(1) + blocks
+    gap = packed_bytes(in_features) - ALIGNMENT_BYTES - used
+    padding = torch.zeros(rows, gap, dtype=torch.uint8, device=weight.device)
+    return torch.cat([pairs, steps.to(torch.uint8), padding, row_scale.contiguous().view(torch.uint8)], dim=1)
+
+
+def unpack(packed: Tensor, *, in_features: int, pairs: Tensor) -> Tensor:
+    """The matrix ``(rows, in)`` that bytes stand for, in the dtype of ``pairs``."""
+    rows, blocks = packed.size(0), -(-in_features // BLOCK)
+    num_pairs = blocks * BLOCK // 2
+    values = F.embedding(packed[:, :num_pairs].int(), pairs).view(rows, blocks, BLOCK)
+    row_scale = packed[:, -ALIGNMENT_BYTES:].contiguous().view(torch.float32) / SCALE_STEPS
+    scale = (packed[:, num_pairs : num_pairs + blocks].float() * row_scale).to(pairs.dtype)
+    return (values * scale.unsqueeze(2)).view(rows, -1)[:, :in_features]
+
+
+def pair_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The two values of every byte: ``(256, 2)``."""
+    values = torch.tensor(NF4, dtype=dtype, device=device)
+    codes = torch.arange(256, device=device)
+    return torch.stack((values[codes // 16], values[codes % 16]), dim=1)
+
+
+class QuantisedLinear(nn.Module):
+    """A frozen linear layer that keeps its matrix packed; :meth:`pack` turns the dense one it was filled with."""
+
+    def __init__(self, dense: nn.Module) -> None:
+        super().__init__()
+        self.weight = dense.get_parameter("weight")
+        bias = dict(dense.named_parameters()).get("bias")
+        self.bias = bias
+        self.out_features, self.in_features = self.weight.shape
+        self.dtype = self.weight.dtype
+        self.register_buffer("pairs", None, persistent=False)
+
+    def pack(self) -> None:
+        """Quantise the weights this module was given."""
+        dense = self.weight.detach()
+        self.pairs = pair_table(self.dtype, dense.device)
+        self.weight = nn.Parameter(pack(dense).view(self.dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., in)`` to ``(..., out)``."""
+        out: Tensor = _QuantisedProduct.apply(x, local(self.weight), self.pairs, self.in_features)
+        return out if self.bias is None else out + local(self.bias)
+
+
+class _QuantisedProduct(torch.autograd.Function):
+    """``x W^T``; backward makes W whole again instead of keeping it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, packed: Tensor, pairs: Tensor, in_features: int) -> Tensor:
+        ctx.save_for_backward(packed, pairs)
+        ctx.in_features = in_features
+        return F.linear(x, unpack(packed.view(torch.uint8), in_features=in_features, pairs=pairs))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        packed, pairs = ctx.saved_tensors
+        weight = unpack(packed.view(torch.uint8), in_features=ctx.in_features, pairs=pairs)
+        return gradient @ weight, None, None, None
+
+
+def quantise_blocks(blocks: list[nn.Module], kinds: tuple[type[nn.Module], ...]) -> None:
+    """Replace every linear layer of the given kinds in the blocks by one that will be packed."""
+    for block in blocks:
+        for parent in list(block.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, kinds):
+                    setattr(parent, name, QuantisedLinear(child))
+
+
+def pack_matrices(module: nn.Module) -> None:
+    """Pack what was filled with dense values."""
+    for part in module.modules():
+        if isinstance(part, QuantisedLinear):
+            part.pack()
+
+
+def _nearest(values: Tensor) -> Tensor:
+    """The code of the nearest NF4 value, as uint8."""
+    table = torch.tensor(NF4, device=values.device)
+    borders = (table[1:] + table[:-1]) / 2
+    return torch.bucketize(values, borders, out_int32=True).to(torch.uint8)

@@ -1,0 +1,85 @@
+"""The adapters of a run in the format of peft, so that ``PeftModel.from_pretrained`` loads them."""
+
+import json
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from shardwise.errors import CheckpointError
+
+__all__ = ["AdapterSettings", "export_adapter"]
+
+PREFIX = "base_model.model."
+"""What peft puts before the names of the model it wraps."""
+WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
+MODEL_STATE = "model."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSettings:
+    """What adapters are beside their weights; the fields of peft's ``LoraConfig``."""
+
+    rank: int
+    alpha_ratio: float
+    """Alpha over rank."""
+    dropout_fraction: float
+    target_names: tuple[str, ...]
+    """Last parts of the names of the matrices that have adapters."""
+    base_model: str | None = None
+    """Folder or name of the model they belong to."""
+
+
+def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) -> Path:
+    """Write the adapters in a checkpoint so that peft loads them.
+
+    Needs no process group, whatever layout the checkpoint was written under.
+
+    Args:
+        checkpoint: a complete checkpoint of a run that trained adapters.
+        folder: does not exist yet.
+        settings: what the adapters are.
+
+    Returns:
+        The file with the weights.
+    """
+    if folder.exists():
+        raise CheckpointError(f"{folder} exists already", code="output-exists", fix="choose another folder")
+    metadata = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    values = {
+        key: torch.empty(found.size, dtype=found.properties.dtype)
+        for key, found in metadata.items()
+        if key.startswith(MODEL_STATE) and isinstance(found, TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        load(values, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    named = {f"{PREFIX}{key.removeprefix(MODEL_STATE)}": value for key, value in sorted(values.items())}
+    save_file(named, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
+    text = json.dumps(_peft_config(settings), indent=2) + "\n"
+    (unfinished / CONFIG_FILE).write_text(text, encoding="utf-8")
+    unfinished.rename(folder)
+    return folder / WEIGHTS_FILE
+
+
+def _peft_config(settings: AdapterSettings) -> dict[str, object]:
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": settings.base_model,
+        "r": settings.rank,
+        "lora_alpha": settings.alpha_ratio * settings.rank,
+        "lora_dropout": settings.dropout_fraction,
+        "target_modules": list(settings.target_names),
+        "bias": "none",
+        "inference_mode": True,
+    }

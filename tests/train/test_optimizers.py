@@ -1,0 +1,131 @@
+"""Optimizers of our own: against their definition, against one process, and through a checkpoint."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from shardwise.train.block_codes import SIGNED, UNSIGNED, decode, encode
+from shardwise.train.job import CheckpointSpec
+from shardwise.train.optimizer_kinds import AdamW8bit, Lion, orthogonal
+from train.adapter_member import hold
+from train.models import make_job
+from train.world_member import run
+
+FSDP = {"dp_shard": 2}
+
+
+def losses(worlds, size, **named):
+    return worlds[size].run(run, make_job(num_steps=6, **named))[0].losses
+
+
+@pytest.mark.parametrize("optimizer", ["lion", "muon"])
+@pytest.mark.parametrize("layout", [FSDP, {"tp": 2}], ids=str)
+def test_an_optimizer_learns_what_it_learns_in_one_process(worlds, optimizer, layout):
+    alone = losses(worlds, 1, optimizer=optimizer)
+    assert losses(worlds, 2, layout=layout, optimizer=optimizer) == pytest.approx(alone, rel=5e-5)
+    assert alone[-1] < alone[0]
+
+
+def test_muon_gathers_matrices_that_two_axes_divide(worlds):
+    layout = {"dp_shard": 2, "tp": 2, "sequence_parallel": True}
+    alone = losses(worlds, 1, optimizer="muon")
+    assert losses(worlds, 4, layout=layout, optimizer="muon") == pytest.approx(alone, rel=5e-5)
+
+
+def test_eight_bit_moments_follow_adamw(worlds):
+    exact = losses(worlds, 1)
+    assert losses(worlds, 2, layout=FSDP, optimizer="adamw-8bit") == pytest.approx(exact, rel=2e-3)
+
+
+def test_eight_bit_moments_take_a_quarter_of_the_bytes(worlds):
+    job = make_job(layout=FSDP, num_steps=2, optimizer="adamw-8bit")
+    held = worlds[2].run(hold, job)[0]
+    params, num_tensors = 180_800 // 2, len(held.trained_names)
+    assert 2 * params < held.optimizer_bytes < 2 * params * (1 + 4 / 256) + 12 * num_tensors
+
+
+@pytest.mark.parametrize("optimizer", ["adamw-8bit", "lion", "muon", "adafactor"])
+def test_a_run_goes_on_bit_for_bit(worlds, tmp_path, optimizer):
+    job = make_job(layout=FSDP, num_steps=4, optimizer=optimizer)
+    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
+    whole = worlds[2].run(run, replace(job, checkpoint=spec))[0].losses
+    spec = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
+    assert worlds[2].run(run, replace(job, checkpoint=spec))[0].losses == whole[2:]
+
+
+def test_eight_bit_moments_go_on_under_another_layout(worlds, tmp_path):
+    job = make_job(layout=FSDP, num_steps=4, optimizer="adamw-8bit")
+    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
+    whole = worlds[2].run(run, replace(job, checkpoint=spec))[0].losses
+    other = make_job(layout={"tp": 2}, num_steps=4, optimizer="adamw-8bit")
+    spec = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
+    assert worlds[2].run(run, replace(other, checkpoint=spec))[0].losses == pytest.approx(whole[2:], rel=1e-4)
+
+
+def test_optimizer_states_on_the_host_change_no_number(worlds, alone):
+    """On a CPU host and device are one memory, but the copies between them are made."""
+    for optimizer in ("adamw", "muon"):
+        kept = losses(worlds, 2, layout=FSDP, optimizer=optimizer)
+        assert losses(worlds, 2, layout=FSDP, optimizer=optimizer, offload="optimizer") == kept
+
+
+def test_a_run_with_states_on_the_host_goes_on_bit_for_bit(worlds, tmp_path):
+    job = make_job(layout=FSDP, num_steps=4, offload="optimizer")
+    spec = CheckpointSpec(folder=str(tmp_path), every_steps=2, num_kept=9)
+    whole = worlds[2].run(run, replace(job, checkpoint=spec))[0].losses
+    spec = CheckpointSpec(resume_from=str(tmp_path / "step-00000002"))
+    assert worlds[2].run(run, replace(job, checkpoint=spec))[0].losses == whole[2:]
+
+
+def test_lion_steps_by_the_sign_of_what_it_sees_ahead():
+    weight = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
+    optimizer = Lion([{"params": [weight], "weight_decay": 0.5}], lr=0.1, betas=(0.9, 0.99))
+    for gradient in ([1.0, -2.0], [-20.0, -1.0]):
+        weight.grad = torch.tensor(gradient)
+        optimizer.step()
+    assert weight.tolist() == pytest.approx([(0.95 - 0.1) * 0.95 + 0.1, (0.95 + 0.1) * 0.95 + 0.1])
+    assert optimizer.state[weight]["exp_avg"].tolist() == pytest.approx([0.01 * 0.99 - 0.2, -0.02 * 0.99 - 0.01])
+
+
+def test_eight_bit_adamw_takes_adamw_s_first_step():
+    """Moments of one step are powers of one gradient, which the largest number of a block keeps exactly."""
+    mine, theirs = (torch.nn.Parameter(torch.full((300,), 2.0)) for _ in range(2))
+    options = {"lr": 0.1, "betas": (0.9, 0.95)}
+    optimizers = (
+        AdamW8bit([{"params": [mine], "weight_decay": 0.1}], **options),
+        torch.optim.AdamW([theirs], weight_decay=0.1, **options),
+    )
+    for weight, optimizer in zip((mine, theirs), optimizers, strict=True):
+        for _ in range(3):
+            weight.grad = torch.full((300,), -0.25)
+            optimizer.step()
+    assert torch.allclose(mine, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("values", [SIGNED, UNSIGNED], ids=["signed", "unsigned"])
+def test_numbers_decoded_and_encoded_again_are_the_same_bytes(values):
+    torch.manual_seed(0)
+    numbers = torch.randn(7, 129) ** 3
+    numbers = numbers if values is SIGNED else numbers.abs()
+    first = encode(numbers, values=values)
+    again = encode(decode(first, values=values), values=values)
+    assert torch.equal(first.codes, again.codes)
+    assert torch.equal(first.scales, again.scales)
+    assert (decode(first, values=values) - numbers).abs().max() < 0.02 * numbers.abs().max()
+
+
+def test_a_divisor_above_zero_never_becomes_zero():
+    numbers = torch.cat([torch.logspace(-12, 0, 200), torch.zeros(56)])
+    decoded = decode(encode(numbers, values=UNSIGNED), values=UNSIGNED)
+    assert (decoded[:200] > 0).all()
+    assert decoded[200:].eq(0).all()
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (8, 32), (48, 8), (3, 16, 8)], ids=str)
+def test_an_orthogonal_update_has_singular_values_near_one(shape):
+    """Newton-Schulz with these coefficients ends between 0.68 and 1.13 (Jordan 2024)."""
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
+    assert values.min() > 0.3
+    assert values.max() < 1.2
