@@ -43,6 +43,16 @@ def test_a_layer_and_its_gradients_are_near_the_exact_ones():
         assert 0.001 < (near - far).norm() / far.norm() < 0.08
 
 
+def test_a_compiled_layer_rounds_alike():
+    torch.manual_seed(1)
+    dense = Linear(32, 16)
+    torch.nn.init.normal_(dense.weight)
+    layer, x = Fp8Linear(dense), torch.randn(16, 32)
+    compiled = torch.compile(layer, dynamic=False)
+    found, expected = (torch.autograd.grad(made(x).square().sum(), dense.weight)[0] for made in (compiled, layer))
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
 def test_sizes_the_hardware_cannot_multiply_are_refused():
     with pytest.raises(RecipeError, match="multiples of 16, and 0 multiplies 32 tokens with 24 x 64"):
         use_fp8([torch.nn.Sequential(Linear(64, 24))], num_tokens=32, device=CPU)
@@ -70,7 +80,7 @@ def test_fp8_is_not_bf16_but_near_it(worlds, fp8_alone):
     assert fp8_alone.losses != pytest.approx(bf16, rel=1e-6)
 
 
-@pytest.mark.parametrize("recipe", [{"recompute": "selective"}, {"compile": True}, {"adapter": "lora"}], ids=str)
+@pytest.mark.parametrize("recipe", [{"recompute": "selective"}, {"adapter": "lora"}], ids=str)
 def test_fp8_goes_with_other_choices(worlds, recipe):
     result = worlds[2].run(run, make_job(layout={"dp_shard": 2}, num_steps=2, precision="fp8-mixed", **recipe))[0]
     assert result.losses[0] == pytest.approx(5.56, rel=5e-3)
