@@ -23,8 +23,8 @@ from shardwise.recipe import Precision, Recipe, Recompute
 from shardwise.rules import find_errors
 from shardwise.search import SearchBounds, search
 from shardwise.search.candidates import Candidates
+from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY
-from shardwise.search.one_pass import estimate_space
 from shardwise.search.refinement import Wanted
 from shardwise.search.simplicity import short_variant
 from shardwise.units import format_gib, format_seconds

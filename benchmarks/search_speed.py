@@ -24,7 +24,7 @@ from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, question_of, search
-from shardwise.search.one_pass import estimate_space
+from shardwise.search.estimates import estimate_space
 
 RESULT = Path(__file__).parent / "results" / "search_speed.json"
 DRIVER = Path(__file__).parent / "peers" / "calculon_rate.py"

@@ -37,7 +37,8 @@ def test_refining_the_wanted_rows_finds_what_estimating_all_rows_finds(decorated
     memory = MemoryEstimate(probes=Probes(question=question))
     refinement = Refinement(TimeEstimate(memory=memory), pool.rows, pool.num_microbatches)
     wanted = Wanted(within_ratio=within, front_ratio=front)
-    refinement.run(wanted, needed_bytes=pool.needed_bytes)
+    refinement.needed_bytes = pool.needed_bytes
+    refinement.run(wanted)
     every = TimeEstimate(memory=memory).step_s(pool.rows, num_microbatches=pool.num_microbatches)
     is_done = refinement.level == ESTIMATED
     assert np.allclose(refinement.step_s[is_done], every[is_done], rtol=1e-9)
@@ -56,7 +57,8 @@ def test_far_fewer_blocks_are_timed_than_there_are(make_question, decorated):
     memory = MemoryEstimate(probes=Probes(question=question))
     lazy, full = TimeEstimate(memory=memory), TimeEstimate(memory=memory)
     refinement = Refinement(lazy, pool.rows, pool.num_microbatches)
-    refinement.run(Wanted(within_ratio=1.1, front_ratio=1.1), needed_bytes=pool.needed_bytes)
+    refinement.needed_bytes = pool.needed_bytes
+    refinement.run(Wanted(within_ratio=1.1, front_ratio=1.1))
     full.step_s(pool.rows, num_microbatches=pool.num_microbatches)
     assert len(lazy.timed_blocks) < 0.6 * len(full.timed_blocks)
     assert np.count_nonzero(refinement.level == ESTIMATED) < 0.2 * len(pool)

@@ -96,7 +96,13 @@ class Candidates:
     def take(self, rows: Mask | IntColumn | slice) -> "Candidates":
         """Some of the rows."""
         chosen = np.flatnonzero(rows) if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ else rows
-        return Candidates(**{name: self.column(name)[chosen] for name in self.names})
+        if isinstance(chosen, slice):
+            return Candidates(**{name: self.column(name)[chosen] for name in self.names})
+        return Candidates(**{name: self.column(name).take(chosen, mode="clip") for name in self.names})
+
+    def repeated(self, times: int) -> "Candidates":
+        """Every row so many times in a row."""
+        return Candidates(**{name: np.repeat(self.column(name), times) for name in self.names})
 
     def joined(self, other: "Candidates") -> "Candidates":
         """These rows, then those of another."""

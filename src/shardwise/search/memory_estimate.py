@@ -107,8 +107,11 @@ class MemoryEstimate:
             here = np.flatnonzero(exists)
             if not len(here):
                 continue
-            some = rows.take(here)
-            part = Activations(**{name: getattr(activations, name)[here] for name in Activations.__slots__})
+            if len(here) == len(rows):
+                some, part = rows, activations
+            else:
+                some = rows.take(here)
+                part = Activations(**{name: getattr(activations, name)[here] for name in Activations.__slots__})
             more = self._stage_bytes(some, num_microbatches[here], part, self.probes.watched(some, watched))
             need[here] = np.maximum(need[here], more)
         total: FloatColumn = need + self._fixed(rows)
@@ -181,7 +184,7 @@ class MemoryEstimate:
         mode = rows.recompute[:, None, None]
         kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
         live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
-        ends = rows.lookup(("tp", "cp", "sequence_parallel"), self._end_bytes)
+        ends = rows.lookup(("tp", "cp", "sequence_parallel"), self._end_table)
         return Activations(
             whole=table[:, :, 0],
             kept=kept,
@@ -220,6 +223,10 @@ class MemoryEstimate:
             found += [whole, working, *kept, *(whole - num_bytes + again for num_bytes in kept)]
         return tuple(found)
 
+    @cached_property
+    def _end_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._end_bytes)
+
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
         """Logits with the head's input at the loss and in both backwards, and the messages of a pipeline."""
         tp, cp, sequence_parallel = key
@@ -232,13 +239,8 @@ class MemoryEstimate:
         return (*_alive(tuple(logit_tensors(context)), at), 2 * hidden // block.sequence_shards)
 
     def _in_flight(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
-        def sets(key: Key) -> tuple[float]:
-            pp, vpp, schedule, count, index = key
-            name = SCHEDULES[schedule]
-            found = in_flight_micro_batches(schedule=name, stage=index, pp=pp, vpp=vpp, num_microbatches=count)
-            return (found,)
-
-        return look_up([*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches, stage.stage], sets)[:, 0]
+        columns = [*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches, stage.stage]
+        return look_up(columns, _in_flight_sets)[:, 0]
 
     def _buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
@@ -291,13 +293,24 @@ class MemoryEstimate:
         """Context and communicators: they depend on which axes are in use, and on the peers of an all-to-all."""
         names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
 
-        def outside_allocator(key: Key) -> tuple[float]:
-            layout = Layout(dp_replicate=key[0], dp_shard=key[1], tp=key[2], cp=key[3], pp=key[4], ep=key[5])
-            return (float(fixed_bytes(replace(self.probes.question, layout=layout))),)
-
         limits = (2, 2, 2, 2, 3, self.probes.question.cluster.node.gpus_per_node)
         columns = [np.minimum(rows.column(name), limit) for name, limit in zip(names, limits, strict=True)]
-        return look_up(columns, outside_allocator)[:, 0]
+        return look_up(columns, self._fixed_table)[:, 0]
+
+    @cached_property
+    def _fixed_table(self) -> Callable[[Key], tuple[float, ...]]:
+        return cache(self._outside_allocator)
+
+    def _outside_allocator(self, key: Key) -> tuple[float]:
+        layout = Layout(dp_replicate=key[0], dp_shard=key[1], tp=key[2], cp=key[3], pp=key[4], ep=key[5])
+        return (float(fixed_bytes(replace(self.probes.question, layout=layout))),)
+
+
+@cache
+def _in_flight_sets(key: Key) -> tuple[float]:
+    """Micro-batches whose activations a stage holds at once."""
+    pp, vpp, schedule, count, index = key
+    return (in_flight_micro_batches(schedule=SCHEDULES[schedule], stage=index, pp=pp, vpp=vpp, num_microbatches=count),)
 
 
 def _kept(activations: Activations, stage: WatchedStage, recomputed: FloatColumn) -> FloatColumn:

@@ -78,16 +78,21 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         every = Pool.of(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches, memory)
         helps = np.flatnonzero((pool.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
         some, most = pool.take(helps), layers[helps]
-        # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points.
+        # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points
+        # and next to it, which is where most are.
         share = (some.needed_bytes - capacity_bytes) / (some.needed_bytes - every.needed_bytes[helps])
         fewest, enough = np.zeros_like(most), most.copy()
         middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
+        is_next_to_it = True
         while len(left := np.flatnonzero(enough - fewest > 1)):
             tried = Pool.of(_recomputing(some.rows.take(left), mode, middle[left]), some.num_microbatches[left], memory)
             fits = tried.needed_bytes <= capacity_bytes
             enough[left] = np.where(fits, middle[left], enough[left])
             fewest[left] = np.where(fits, fewest[left], middle[left])
             middle = (fewest + enough) // 2
+            if is_next_to_it:
+                middle[left] = np.where(fits, enough[left] - 1, fewest[left] + 1)
+            is_next_to_it = False
         solved = Pool.of(_recomputing(some.rows, mode, enough), some.num_microbatches, memory)
         found = found.joined(solved.take(enough < most))
     return found
@@ -100,6 +105,7 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
     activations move or stay. The least of each is the fastest that fits.
     """
     found = pool.take(np.zeros(len(pool), dtype=np.bool_))
+    pool = pool.take(_all_moved(pool, space, memory).needed_bytes <= capacity_bytes)
     for moves_activations in space.activation_offloads:
         left = pool.take(pool.needed_bytes > capacity_bytes)
         for mode in range(len(OFFLOADS)):
@@ -121,6 +127,13 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
             unsolved[np.flatnonzero(is_offered & is_other)[~fits]] = True
             left = left.take(unsolved)
     return found
+
+
+def _all_moved(pool: Pool, space: Space, memory: MemoryEstimate) -> Pool:
+    """The rows with everything on the host that may move there."""
+    moves = np.full(len(pool), int(max(space.activation_offloads)), dtype=np.int64)
+    rows = replace(pool.rows, offload=highest_choice(pool.rows), activation_offload=moves)
+    return Pool.of(rows, pool.num_microbatches, memory)
 
 
 def _recomputing(rows: Candidates, mode: int, layers: IntColumn) -> Candidates:

@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwise.search.block_times import BLOCK_FIELDS
 from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, Key, Mask, distinct_keys, group_rows
+from shardwise.search.pool import Pool
 from shardwise.search.time_estimate import BOUND_FRACTION, TimeEstimate
 
 __all__ = ["ESTIMATED", "CutTree", "Known", "Refinement", "Wanted"]
@@ -61,34 +62,40 @@ class Known:
 class Refinement:
     """Refines the rows of one question."""
 
-    def __init__(self, estimate: TimeEstimate, rows: Candidates, num_microbatches: IntColumn) -> None:
+    def __init__(
+        self, estimate: TimeEstimate, rows: Candidates, num_microbatches: IntColumn, *, copies: int = 1
+    ) -> None:
+        """``copies`` neighbouring rows differ in what they recompute only, so that most is computed once for them."""
         self.rows = rows
         self.num_microbatches = num_microbatches
+        self.estimate = estimate
         self.level = np.zeros(len(rows), dtype=np.int64)
-        self._needed_bytes = np.zeros(len(rows))
+        self.needed_bytes: FloatColumn = np.full(len(rows), np.nan)
+        """Memory of the rows where it is known, to be filled in before they are refined."""
         self._known: Known | None = None
         self.step_s: FloatColumn = np.zeros(len(rows))
         """The estimate, or a bound on it where the level is lower."""
         if not len(rows):
             return
-        self._estimate = estimate
-        keys, self._key_of = distinct_keys(estimate.block_columns(rows))
+        plain = rows if copies == 1 else rows.take(np.arange(0, len(rows), copies))
+        keys, key_of = distinct_keys(estimate.block_columns(plain))
         self._cuts = CutTree(estimate, keys)
-        self._weight = estimate.passes_weight(rows, num_microbatches)
-        self._update_s = estimate.host.update_s(rows)
+        self._key_of = np.repeat(key_of, copies)
+        self._weight = np.repeat(estimate.passes_weight(plain, num_microbatches[::copies]), copies, axis=0)
+        self._update_s = np.repeat(estimate.host.update_s(plain), copies)
         self._forward, self._backward = np.zeros(len(rows)), np.zeros(len(rows))
-        self.step_s = self._bounds(np.arange(len(rows)))
+        self.step_s = self.bounds_s(np.arange(len(rows)))
 
-    def run(self, wanted: Wanted, *, needed_bytes: FloatColumn, known: "Known | None" = None) -> None:
+    def run(self, wanted: Wanted, *, among: IntColumn | None = None, known: "Known | None" = None) -> None:
         """Refine until every wanted row is estimated.
 
         Args:
             wanted: which rows are.
-            needed_bytes: memory of every row.
+            among: rows to refine, whose memory is filled in; all of them without.
             known: rows estimated elsewhere that these compete with.
         """
-        self._needed_bytes, self._known = needed_bytes, known
-        running = np.flatnonzero(self.level < ESTIMATED)
+        self._known = known
+        running = np.arange(len(self.rows)) if among is None else among
         at_once = FEWEST_AT_ONCE
         while True:
             running = running[self.level[running] < ESTIMATED]
@@ -100,10 +107,18 @@ class Refinement:
             self._refine_passes(running[self.level[running] == TIMED], at_once)
             at_once = min(2 * at_once, MOST_AT_ONCE)
 
+    def pool(self, chosen: IntColumn) -> Pool:
+        """Some of the rows with their memory."""
+        return Pool(
+            rows=self.rows.take(chosen),
+            num_microbatches=self.num_microbatches[chosen],
+            needed_bytes=self.needed_bytes[chosen],
+        )
+
     def estimated(self) -> "Known":
         """The rows that are estimated by now, and those they were compared with, fastest first."""
         done = np.flatnonzero(self.level == ESTIMATED)
-        step_s, needed_bytes = self.step_s[done], self._needed_bytes[done]
+        step_s, needed_bytes = self.step_s[done], self.needed_bytes[done]
         if self._known is not None:
             step_s = np.concatenate([step_s, self._known.step_s])
             needed_bytes = np.concatenate([needed_bytes, self._known.needed_bytes])
@@ -119,7 +134,7 @@ class Refinement:
         in_reach = np.flatnonzero(~near & (bounds <= wanted.front_ratio * fastest_s))
         least = np.minimum.accumulate(done.needed_bytes)
         position = np.searchsorted(done.step_s, bounds[in_reach], side="right") - 1
-        near[in_reach] = self._needed_bytes[running[in_reach]] < (1 - wanted.front_step_fraction) * least[position]
+        near[in_reach] = self.needed_bytes[running[in_reach]] < (1 - wanted.front_step_fraction) * least[position]
         return near
 
     def _refine_bounds(self, order: IntColumn, at_once: int) -> None:
@@ -132,12 +147,12 @@ class Refinement:
         ready = order[is_exact][: ROWS_AT_ONCE * at_once]
         if len(ready):
             some = self.rows.take(ready)
-            found = self._estimate.passes(some, self.num_microbatches[ready], self._estimate.block_work(some))
+            found = self.estimate.passes(some, self.num_microbatches[ready], self.estimate.block_work(some))
             self.step_s[ready] = found.total
             self._forward[ready], self._backward[ready] = found.forward, found.backward
             self.level[ready] = TIMED
         touched = order[~is_exact]
-        self.step_s[touched] = self._bounds(touched)
+        self.step_s[touched] = self.bounds_s(touched)
 
     def _refine_passes(self, order: IntColumn, at_once: int) -> None:
         """Add data parallelism to the most promising rows."""
@@ -147,15 +162,18 @@ class Refinement:
         ready = order[np.isin(groups, _first_distinct(groups, at_once))]
         some = self.rows.take(ready)
         passes = self._forward[ready], self._backward[ready]
-        added = self._estimate.data_parallel_s(some, self.num_microbatches[ready], *passes)
+        added = self.estimate.data_parallel_s(some, self.num_microbatches[ready], *passes)
         self.step_s[ready] += added
         self.level[ready] = ESTIMATED
 
     @cached_property
     def _sharding_group(self) -> IntColumn:
-        return group_rows(self._estimate.sharding_columns(self.rows))[0]
+        return group_rows(self.estimate.sharding_columns(self.rows))[0]
 
-    def _bounds(self, chosen: IntColumn) -> FloatColumn:
+    def bounds_s(self, chosen: IntColumn) -> FloatColumn:
+        """What some rows take at the least, as far as their blocks are timed by now."""
+        if not len(chosen):
+            return np.zeros(0)
         mode = np.where(self.rows.recompute_layers[chosen] > 0, 0, self.rows.recompute[chosen])
         each = self._cuts.totals(self._key_of[chosen], mode)
         bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[chosen], axis=1)

@@ -116,7 +116,7 @@ class Space:
         """Every row once with each recompute mode, of all blocks or of as many as the question says."""
         layers = self.question.recipe.recompute_layers or 0
         modes = np.asarray(self.recomputes, dtype=np.int64)
-        grown = rows.take(np.repeat(np.arange(len(rows)), len(modes)))
+        grown = rows.repeated(len(modes))
         recompute = np.tile(modes, len(rows))
         return replace(grown, recompute=recompute, recompute_layers=np.where(recompute > 0, layers, 0))
 

@@ -47,6 +47,10 @@ WAITING_SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe")
 """Schedules whose stages wait for each other's messages."""
 FILLED_SCHEDULES: tuple[Schedule, ...] = ("zb-h1", "zb-h2", *SKEW_ONLY)
 """Schedules that fill at least part of their bubble."""
+SKEWS, WAITS, FILLS = (
+    np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
+)
+"""The same by position in ``SCHEDULES``."""
 BOUND_FRACTION = 0.97
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by a few percent, which
 bounds leave room for."""
@@ -163,8 +167,7 @@ class TimeEstimate:
     def passes_weight(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
         blocks = self.probes.watched(rows, FULLEST).blocks
-        names = np.asarray(SCHEDULES)[rows.schedule]
-        per_hop = np.where(np.isin(names, FILLED_SCHEDULES), 0.0, 1.0 / rows.vpp)
+        per_hop = np.where(FILLS[rows.schedule], 0.0, 1.0 / rows.vpp)
         filling = np.minimum(num_microbatches, rows.pp)
         rounds = num_microbatches + per_hop * (filling - 1) + (rows.pp - filling)
         weight: FloatColumn = (rounds * rows.micro_batch_size / self._asked(rows).micro_batch_size)[:, None] * blocks
@@ -223,12 +226,11 @@ class TimeEstimate:
         A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
         """
         full = fullest.total
-        names = np.asarray(SCHEDULES)[rows.schedule]
         chunk_fraction = self.probes.watched(rows, FULLEST).largest_chunk_fraction
         per_hop = np.where(
-            names == "zb-h1",
+            rows.schedule == SCHEDULES.index("zb-h1"),
             np.maximum(fullest.forward, full - 2 * fullest.weight_backward) * chunk_fraction,
-            np.where(np.isin(names, SKEW_ONLY), fullest.forward / 2, full * chunk_fraction),
+            np.where(SKEWS[rows.schedule], fullest.forward / 2, full * chunk_fraction),
         )
         filling = np.minimum(num_microbatches, rows.pp)
         bubble: FloatColumn = per_hop * (filling - 1) + full * (rows.pp - filling)
@@ -251,9 +253,8 @@ class TimeEstimate:
         stride = np.where(rows.pp > 1, rows.tp * rows.cp * rows.data_parallel_size, 0)
         columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size, stride]
         one = look_up(columns, self._send_table)[:, 0] * rows.micro_batch_size / asked.micro_batch_size
-        names = np.asarray(SCHEDULES)[rows.schedule]
-        total = 2 * np.where(np.isin(names, SKEW_ONLY), 2, rows.vpp) * one
-        waits = np.isin(names, WAITING_SCHEDULES)
+        total = 2 * np.where(SKEWS[rows.schedule], 2, rows.vpp) * one
+        waits = WAITS[rows.schedule]
         sends: FloatColumn = np.stack([np.where(waits, total, 0.0), np.where(waits, 0.0, total)], axis=1)
         return sends
 

@@ -1,0 +1,167 @@
+"""The rows of a space that fit, estimated as far as they can matter, and what became of all others."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.plan import Plan
+from shardwise.search.bounds import SearchBounds
+from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn
+from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.pool import Pool, fewest_recomputed, highest_choice, least_offloaded, lowest_choice
+from shardwise.search.probes import Probes
+from shardwise.search.records import Objective
+from shardwise.search.refinement import ESTIMATED, Refinement, Wanted
+from shardwise.search.space import Space
+from shardwise.search.time_estimate import TimeEstimate
+from shardwise.search.validity import ValidCandidates, valid_candidates
+
+__all__ = ["Estimates", "estimate_space"]
+
+WANTED: dict[Objective, Wanted] = {
+    "step_time": Wanted(within_ratio=1.1, front_ratio=1.3),
+    "cost": Wanted(within_ratio=1.1, front_ratio=1.3),
+    "fewest_gpus": Wanted(within_ratio=1.1, front_ratio=1.3),
+    "memory": Wanted(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
+}
+"""What is estimated to the end: all that the prediction could still rank first, and the front of time and memory."""
+MADE_TO_FIT_RATIO = 1.02
+"""How far above the fastest estimate the bound of a row may be for it to be worth making it fit."""
+SMALL_SPACE, SMALL_RATIO = 30_000, 1.5
+"""In a space of so few rows estimates cost little, and more of them are needed to show different layouts."""
+SAMPLE_STRIDE = 17
+"""Of larger spaces one row in so many is weighed and timed first. A prime, so that the sample runs through every option
+of every axis."""
+ONLY_THE_FASTEST = Wanted(within_ratio=1.0, front_ratio=1.0)
+TRIED_SMALLEST = 64
+"""Candidates that are checked for one that breaks no rule, when nothing fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """The rows of a space that fit and are estimated, and what became of the others."""
+
+    pool: Pool
+    step_s: FloatColumn
+    valid: ValidCandidates
+    num_valid: int
+    """Decorated rows that break no rule."""
+    num_too_big: int
+    """Decorated rows that are known to need more than the device."""
+    num_evaluated: int
+    """Decorated rows whose memory was computed one by one."""
+    too_big: Pool
+    """Of the rows that are too big, the one that lacks least; empty where none is."""
+    smallest: Candidates
+    """A few rows that need the least memory."""
+
+
+def estimate_space(
+    question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time", wanted: Wanted | None = None
+) -> Estimates:
+    """Enumerate the space and estimate the rows that matter.
+
+    Args:
+        question: a plan whose layout is ignored.
+        bounds: limits of the space.
+        objective: what is to be small, which decides how far rows are estimated.
+        wanted: how far instead.
+    """
+    limits = wanted or WANTED[objective]
+    space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
+    memory = MemoryEstimate(probes=Probes(question=question))
+    dropped: list[Candidates] = []
+
+    def states_fit(rows: Candidates) -> np.ndarray:
+        dropped.append(rows)
+        moved = replace(rows, offload=highest_choice(rows))
+        return memory.states.worst_bytes(moved) <= capacity_bytes
+
+    valid = valid_candidates(space, states_fit=states_fit)
+    num_valid = valid.num_too_big + int(space.num_decorations(valid.rows).sum())
+    plain = replace(valid.rows, offload=lowest_choice(valid.rows)) if len(valid.rows) else valid.rows
+    rows = space.decorate(plain)
+    copies = len(space.recomputes)
+    counts = np.repeat(valid.num_microbatches, copies)
+    first = Refinement(TimeEstimate(memory=memory), rows, counts, copies=copies)
+    if len(rows) <= SMALL_SPACE and wanted is None:
+        limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
+    weighed = _weighed(first, memory, limits, capacity_bytes=capacity_bytes)
+    is_content = objective == "memory" and bool((first.level == ESTIMATED).any())
+    more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, weighed, memory=memory)
+    second = Refinement(first.estimate, more.rows, more.num_microbatches)
+    second.needed_bytes = more.needed_bytes
+    second.run(limits, known=first.estimated())
+    kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
+    too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
+    layers = space.most_layers(rows.take(too_big)) if space.counts_layers else np.ones(len(too_big), dtype=np.int64)
+    stands_for = np.where(rows.recompute[too_big] > 0, layers, 1)
+    return Estimates(
+        pool=first.pool(kept[0]).joined(more.take(kept[1])),
+        step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
+        valid=valid,
+        num_valid=num_valid,
+        num_too_big=valid.num_too_big + int(stands_for.sum()),
+        num_evaluated=len(weighed) + len(more),
+        too_big=first.pool(too_big[np.argsort(first.needed_bytes[too_big], kind="stable")][:1]),
+        smallest=_least_memory(first.pool(weighed), dropped, space),
+    )
+
+
+def _weighed(first: Refinement, memory: MemoryEstimate, limits: Wanted, *, capacity_bytes: int) -> IntColumn:
+    """Compute the memory of the rows that can be wanted and refine those that fit; the rows whose memory is known then.
+
+    The fastest of an even sample that fits shows which bounds are too high for a row to be wanted; when nothing in the
+    sample fits, all rows are weighed.
+    """
+    sample = np.arange(0, len(first.rows), SAMPLE_STRIDE if len(first.rows) > SMALL_SPACE else 1)
+    known = _weigh(first, sample, memory=memory, capacity_bytes=capacity_bytes)
+    first.run(ONLY_THE_FASTEST, among=known)
+    found = first.estimated().step_s
+    reach_s = max(limits.within_ratio, limits.front_ratio) * found[0] if len(found) else np.inf
+    left = np.flatnonzero(np.isnan(first.needed_bytes) & (first.step_s <= reach_s))
+    first.step_s[left] = first.bounds_s(left)
+    others = left[first.step_s[left] <= reach_s]
+    known = np.concatenate([known, _weigh(first, others, memory=memory, capacity_bytes=capacity_bytes)])
+    first.run(limits, among=np.sort(known))
+    return np.flatnonzero(~np.isnan(first.needed_bytes))
+
+
+def _weigh(first: Refinement, chosen: IntColumn, *, memory: MemoryEstimate, capacity_bytes: int) -> IntColumn:
+    """Fill in the memory of some rows; those of them that fit."""
+    counts = first.num_microbatches[chosen]
+    first.needed_bytes[chosen] = memory.device_bytes(first.rows.take(chosen), num_microbatches=counts)
+    return chosen[first.needed_bytes[chosen] <= capacity_bytes]
+
+
+def _made_to_fit(space: Space, first: Refinement, weighed: IntColumn, *, memory: MemoryEstimate) -> Pool:
+    """Rows that are too big, with some blocks recomputed or with states or activations on the host so that they fit.
+
+    Only those whose bound leaves them in the running without either.
+    """
+    capacity_bytes = space.question.cluster.gpu.memory_bytes
+    known = first.estimated().step_s
+    fastest_s = known[0] if len(known) else np.inf
+    too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
+    left = first.pool(too_big[first.bounds_s(too_big) <= MADE_TO_FIT_RATIO * fastest_s])
+    plain = left.take(left.rows.recompute == RECOMPUTES.index("none"))
+    partly = fewest_recomputed(plain, space, memory=memory, capacity_bytes=capacity_bytes)
+    moved = least_offloaded(left, space, memory=memory, capacity_bytes=capacity_bytes)
+    return partly.joined(moved)
+
+
+def _least_memory(weighed: Pool, dropped: list[Candidates], space: Space) -> Candidates:
+    """The rows to look at when nothing fits, those that need least first."""
+    if len(weighed):
+        order = np.argsort(weighed.needed_bytes, kind="stable")
+        return weighed.rows.take(order[:TRIED_SMALLEST])
+    if not dropped or not len(dropped[0]):
+        return weighed.rows
+    rows = dropped[0]
+    deepest = np.full(len(rows), max(space.recomputes), dtype=np.int64)
+    divides = (rows.tp > 1) & (space.bounds.sequence_parallel is not False)
+    frugal = replace(rows, recompute=deepest, sequence_parallel=divides.astype(np.int64), offload=highest_choice(rows))
+    memory = MemoryEstimate(probes=Probes(question=space.question))
+    counts = np.maximum(1, space.question.global_batch_size // rows.data_parallel_size)
+    order = np.argsort(memory.device_bytes(frugal, num_microbatches=counts), kind="stable")
+    return frugal.take(order[:TRIED_SMALLEST])
