@@ -5,17 +5,21 @@ from shardwise.predict.assumptions import plan_assumptions
 from shardwise.predict.cost import predict_cost
 from shardwise.predict.memory import predict_memory
 from shardwise.predict.time import predict_time
-from shardwise.prediction import Prediction
+from shardwise.prediction import MemoryPrediction, Prediction
 
 __all__ = ["predict"]
 
 
-def predict(plan: Plan) -> Prediction:
+def predict(plan: Plan, *, memory: MemoryPrediction | None = None) -> Prediction:
     """What a plan will need, how fast it will run and, when it names tokens, what that costs.
 
     The plan is valid by ``shardwise.rules``; nothing is checked again here.
+
+    Args:
+        plan: what to predict.
+        memory: the plan's own, where it was asked for before.
     """
-    memory = predict_memory(plan)
+    memory = memory or predict_memory(plan)
     time, throughput = predict_time(plan)
     return Prediction(
         memory=memory,

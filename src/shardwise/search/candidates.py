@@ -4,7 +4,7 @@ Columns instead of objects, so that rules, memory bounds and time estimates are 
 number of rows; an object is built only for a row that is predicted or shown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, get_args
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.plan import Plan
-from shardwise.recipe import Offload, Recompute
+from shardwise.recipe import Offload, Recipe, Recompute
 
 __all__ = [
     "OFFLOADS",
@@ -141,15 +141,27 @@ class Candidates:
 
     def plan(self, row: int, *, question: Plan) -> Plan:
         """The plan of one row: the question with this row's layout, micro-batch size, recompute and offload."""
-        recipe = replace(
-            question.recipe,
-            micro_batch_size=int(self.micro_batch_size[row]),
-            recompute=RECOMPUTES[int(self.recompute[row])],
-            recompute_layers=int(self.recompute_layers[row]) or None,
-            offload=OFFLOADS[int(self.offload[row])],
-            activation_offload=bool(self.activation_offload[row]),
-        )
-        return replace(question, layout=self.layout(row), recipe=recipe)
+        return self.plans((row,), question=question)[0]
+
+    def plans(self, rows: Iterable[int], *, question: Plan) -> list[Plan]:
+        """The plans of some rows; equal recipes are made once."""
+        columns = (self.micro_batch_size, self.recompute, self.recompute_layers, self.offload, self.activation_offload)
+        recipes: dict[Key, Recipe] = {}
+        found: list[Plan] = []
+        for row in rows:
+            key = tuple(int(column[row]) for column in columns)
+            if key not in recipes:
+                size, recompute, layers, offload, moves = key
+                recipes[key] = replace(
+                    question.recipe,
+                    micro_batch_size=size,
+                    recompute=RECOMPUTES[recompute],
+                    recompute_layers=layers or None,
+                    offload=OFFLOADS[offload],
+                    activation_offload=bool(moves),
+                )
+            found.append(replace(question, layout=self.layout(row), recipe=recipes[key]))
+        return found
 
 
 def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.predict import predict
+from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
@@ -53,6 +54,8 @@ class Evaluator:
         self._question = question
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
         self._fitting: dict[int, Evaluated] = {}
+        self._borderline: dict[int, MemoryPrediction] = {}
+        """Of rows that were passed over, with their memory."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
 
     def scout(self, order: IntColumn, *, per_kind: int) -> None:
@@ -123,22 +126,27 @@ class Evaluator:
         return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
 
     def _predict(self, row: int, family: Key, *, takes_borderline: bool) -> Evaluated | None:
-        """A row's prediction when it fits; when it does not, everything that needs at least as much is dropped."""
+        """A row's prediction when it fits; when it does not, everything that needs at least as much is dropped.
+
+        Time is predicted only of rows that are taken.
+        """
         plan = self._rows.plan(row, question=self._question)
-        if find_errors(plan):
-            self._alive[row] = False
-            return None
-        prediction = predict(plan)
-        memory = prediction.memory
-        if memory.fits_device and memory.fits_host:
-            if memory.is_borderline and not takes_borderline:
+        memory = self._borderline.get(row)
+        if memory is None:
+            if find_errors(plan):
+                self._alive[row] = False
                 return None
-            self._fitting[row] = Evaluated(family=family, plan=plan, prediction=prediction)
-            return self._fitting[row]
-        self._alive &= ~_at_least_as_big(self._rows, row)
-        if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
-            self._nearest = (plan, memory)
-        return None
+            memory = predict_memory(plan)
+        if not (memory.fits_device and memory.fits_host):
+            self._alive &= ~_at_least_as_big(self._rows, row)
+            if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
+                self._nearest = (plan, memory)
+            return None
+        if memory.is_borderline and not takes_borderline:
+            self._borderline[row] = memory
+            return None
+        self._fitting[row] = Evaluated(family=family, plan=plan, prediction=predict(plan, memory=memory))
+        return self._fitting[row]
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

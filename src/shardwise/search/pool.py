@@ -82,18 +82,21 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         # and next to it, which is where most are.
         share = (some.needed_bytes - capacity_bytes) / (some.needed_bytes - every.needed_bytes[helps])
         fewest, enough = np.zeros_like(most), most.copy()
+        needed = every.needed_bytes[helps]
         middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
         is_next_to_it = True
         while len(left := np.flatnonzero(enough - fewest > 1)):
             tried = Pool.of(_recomputing(some.rows.take(left), mode, middle[left]), some.num_microbatches[left], memory)
             fits = tried.needed_bytes <= capacity_bytes
             enough[left] = np.where(fits, middle[left], enough[left])
+            needed[left] = np.where(fits, tried.needed_bytes, needed[left])
             fewest[left] = np.where(fits, fewest[left], middle[left])
             middle = (fewest + enough) // 2
             if is_next_to_it:
                 middle[left] = np.where(fits, enough[left] - 1, fewest[left] + 1)
             is_next_to_it = False
-        solved = Pool.of(_recomputing(some.rows, mode, enough), some.num_microbatches, memory)
+        rows = _recomputing(some.rows, mode, enough)
+        solved = Pool(rows=rows, num_microbatches=some.num_microbatches, needed_bytes=needed)
         found = found.joined(solved.take(enough < most))
     return found
 

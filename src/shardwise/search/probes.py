@@ -11,8 +11,9 @@ from functools import cache, cached_property
 import numpy as np
 
 from shardwise.layout import Layout
-from shardwise.model import LayerSpec, ModelSpec
+from shardwise.model import LayerSpec
 from shardwise.plan import Plan
+from shardwise.recipe import Recipe
 from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
@@ -140,17 +141,6 @@ class Probes:
 
         ``recompute`` is a position in ``RECOMPUTES`` and how many blocks, 0 for all.
         """
-        asked = self.question.recipe
-        recipe = replace(
-            asked,
-            micro_batch_size=batch.micro_batch_size,
-            seq_len=batch.seq_len or asked.seq_len,
-            global_batch_size=batch.micro_batch_size * batch.num_microbatches * layout.data_parallel_size,
-            recompute=asked.recompute if recompute is None else RECOMPUTES[recompute[0]],
-            recompute_layers=recompute[1] or None if recompute is not None else None,
-            offload="none",
-            activation_offload=False,
-        )
         counts = blocks if blocks is not None else (1,) * len(self.shapes)
         chunk = Chunk(
             index=0,
@@ -158,13 +148,31 @@ class Probes:
             has_embedding=bool(tables[0]),
             has_head=bool(tables[1]),
         )
-        plan = replace(self.question, model=self._small_model, layout=layout, recipe=recipe)
+        recipe = self._recipe(batch, recompute, layout.data_parallel_size)
+        plan = replace(self._small_question, layout=layout, recipe=recipe)
         return StageContext(plan=plan, stage=Stage(index=0, chunks=(chunk,)))
 
     @cached_property
-    def _small_model(self) -> ModelSpec:
-        """The model with one block of each shape: what the inventory reads outside a stage does not count blocks."""
-        return replace(self.question.model, layers=self.shapes)
+    def _recipe(self) -> Callable[[ProbedBatch, tuple[int, int] | None, int], Recipe]:
+        return cache(self._probed_recipe)
+
+    def _probed_recipe(self, batch: ProbedBatch, recompute: tuple[int, int] | None, data_parallel_size: int) -> Recipe:
+        asked = self.question.recipe
+        return replace(
+            asked,
+            micro_batch_size=batch.micro_batch_size,
+            seq_len=batch.seq_len or asked.seq_len,
+            global_batch_size=batch.micro_batch_size * batch.num_microbatches * data_parallel_size,
+            recompute=asked.recompute if recompute is None else RECOMPUTES[recompute[0]],
+            recompute_layers=recompute[1] or None if recompute is not None else None,
+            offload="none",
+            activation_offload=False,
+        )
+
+    @cached_property
+    def _small_question(self) -> Plan:
+        """The question about one block of each shape: outside a stage the inventory does not count blocks."""
+        return replace(self.question, model=replace(self.question.model, layers=self.shapes))
 
 
 def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:

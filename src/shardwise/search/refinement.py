@@ -30,6 +30,8 @@ FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 64
 estimate to compare with, then more."""
 ROWS_AT_ONCE = 128
 """Rows for each of them."""
+FIRST_READ = 1024
+"""Rows that are read for the first different values before all are."""
 TOTALS = {
     "none": ("forward", "backward", "exposed"),
     "selective": ("forward", "backward", "exposed", "recompute_selective"),
@@ -243,6 +245,11 @@ class CutTree:
 
 def _first_distinct(values: IntColumn, most: int) -> IntColumn:
     """The first few different values, in the order they appear."""
-    distinct, first = np.unique(values, return_index=True)
+    size = FIRST_READ
+    while True:
+        distinct, first = np.unique(values[:size], return_index=True)
+        if len(distinct) >= most or size >= len(values):
+            break
+        size *= 4
     chosen: IntColumn = distinct[np.argsort(first, kind="stable")[:most]]
     return chosen

@@ -177,20 +177,17 @@ def _apply_to_each_offload(
 ) -> Candidates:
     """The rows with the ways to offload that keep the rule; those without any are dropped."""
     count, shown = 0, None
-    before = rows.offload_choices
-    left = before.copy()
+    left = rows.offload_choices.copy()
     for position in range(len(OFFLOADS)):
-        offered = np.flatnonzero(before & (1 << position))
-        if not len(offered):
+        offered = (rows.offload_choices & (1 << position)) > 0
+        asked = replace(rows, offload=np.full(len(rows), position))
+        broken = np.flatnonzero(_broken(rule, asked, space.question)[0] & offered)
+        if not len(broken):
             continue
-        asked = replace(rows.take(offered), offload=np.full(len(offered), position))
-        broken, example = _broken(rule, asked, space.question)
-        if example is None:
-            continue
-        one_way = replace(asked, offload_choices=np.full(len(offered), 1 << position))
-        count += int(space.num_descendants(one_way.take(broken), after=axis).sum())
-        shown = shown or _refusal(asked.plan(example, question=space.question), rule)
-        left[offered[broken]] -= 1 << position
+        one_way = replace(asked.take(broken), offload_choices=np.full(len(broken), 1 << position))
+        count += int(space.num_descendants(one_way, after=axis).sum())
+        shown = shown or _refusal(asked.plan(int(broken[0]), question=space.question), rule)
+        left[broken] -= 1 << position
     if shown is not None:
         rejected[rule.name] = Rejection(rule=rule.name, count=count, example=shown.message, fix=shown.fix)
     return replace(rows, offload_choices=left).take(left > 0)
@@ -204,7 +201,7 @@ def _broken(rule: Rule, rows: Candidates, question: Plan) -> tuple[Mask, int | N
         return np.full(len(rows), answer), 0 if answer else None
     extra = {"num_microbatches": _num_microbatches(rows, question)} if "num_microbatches" in columns else {}
     inverse, first = group_rows([extra[name] if name in extra else rows.column(name) for name in columns])
-    verdicts = np.asarray([rule.breaks(rows.plan(int(row), question=question)) for row in first], dtype=np.bool_)
+    verdicts = np.asarray([rule.breaks(plan) for plan in rows.plans(first.tolist(), question=question)], dtype=np.bool_)
     guilty = first[verdicts]
     return verdicts[inverse], int(guilty.min()) if len(guilty) else None
 
