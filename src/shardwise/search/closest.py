@@ -93,7 +93,7 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
 
 
 def _try(hypothesis: Hypothesis) -> Relief | None:
-    fitting = find(hypothesis.question, hypothesis.bounds).evaluation.fitting
+    fitting = find(hypothesis.question, hypothesis.bounds, is_brief=True).evaluation.fitting
     if not fitting:
         return None
     best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)

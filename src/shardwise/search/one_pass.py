@@ -43,8 +43,14 @@ class Found:
     """The candidate that needs the least memory, when nothing fits."""
 
 
-def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time") -> Found:
+def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time", is_brief: bool = False) -> Found:
     """All candidates in every precision that may be used, the best of them predicted.
+
+    Args:
+        question: a plan whose layout is ignored.
+        bounds: limits of the space.
+        objective: what is to be small.
+        is_brief: predict the fastest only, without other kinds and the front of time and memory.
 
     Raises:
         RecipeError: a rule excludes the question whatever the layout, in every precision.
@@ -54,7 +60,7 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     for precision in precisions:
         asked = replace(question, recipe=replace(question.recipe, precision=precision))
         try:
-            parts.append(_find(asked, bounds, objective))
+            parts.append(_find(asked, bounds, objective, is_brief=is_brief))
         except RecipeError:
             if precision == precisions[-1] and not parts:
                 raise
@@ -82,13 +88,16 @@ def _merged(parts: Sequence[Found]) -> Found:
     )
 
 
-def _find(question: Plan, bounds: SearchBounds, objective: Objective) -> Found:
+def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool) -> Found:
     """One pass in one precision."""
     found = estimate_space(question, bounds, objective=objective)
     evaluator = Evaluator(found.pool.rows, question=question)
     if len(found.pool):
         order = _Order(pool=found.pool, step_s=found.step_s, question=question)
-        _predict_promising(evaluator, order, bounds=bounds, objective=objective)
+        if is_brief:
+            evaluator.walk(order.by_time(order.step_s), max_fitting=bounds.max_predictions, max_per_family=1)
+        else:
+            _predict_promising(evaluator, order, bounds=bounds, objective=objective)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()

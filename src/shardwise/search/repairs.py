@@ -74,7 +74,7 @@ def _free_axes(question: Plan, bounds: SearchBounds) -> Iterator[Attempt]:
 def _try(change: str, question: Plan, bounds: SearchBounds) -> Relief | None:
     """The fastest plan of a changed question; ``None`` when it has none."""
     try:
-        fitting = find(question, bounds).evaluation.fitting
+        fitting = find(question, bounds, is_brief=True).evaluation.fitting
     except ShardwiseError:  # the bounds leave no layout of the smaller cluster
         return None
     if not fitting:

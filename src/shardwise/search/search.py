@@ -101,7 +101,7 @@ def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
     for nodes in range(1, num_nodes):
         if num_nodes % nodes == 0:
             smaller = replace(question, cluster=with_num_nodes(question.cluster, nodes))
-            if meeting(find(smaller, few).evaluation.fitting, few):
+            if meeting(find(smaller, few, is_brief=True).evaluation.fitting, few):
                 return smaller
     return question
 

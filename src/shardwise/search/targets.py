@@ -151,7 +151,7 @@ def _nearby_nodes(num_nodes: int, *, grows: bool) -> Iterator[int]:
 
 
 def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
-    fitting = meeting(find(question, bounds).evaluation.fitting, bounds)
+    fitting = meeting(find(question, bounds, is_brief=True).evaluation.fitting, bounds)
     return min(fitting, key=lambda found: found.prediction.time.step_s, default=None)
 
 

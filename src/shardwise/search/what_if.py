@@ -20,8 +20,8 @@ __all__ = ["Sensitivity", "WhatIf", "what_if"]
 MORE_MEMORY_BYTES: Bytes = 8 * GIB
 FEW_PREDICTIONS = 3
 MAX_TYPES = 8
-SHOWN_PLANS = 3
-"""Plans whose degrees, halved and doubled, span the space that is searched again."""
+SHOWN_PLANS = 1
+"""Plans besides the fastest whose degrees, halved and doubled, span the space that is searched again."""
 NOTEWORTHY_FRACTION = 0.01
 NEIGHBOUR_AXES = ("tp", "cp", "pp", "vpp", "ep", "dp_replicate", "micro_batch_size")
 WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble", "recompute", "offload", "optimizer")
@@ -89,7 +89,7 @@ def _tried(change: str, cluster: Cluster, fastest: RankedPlan, near: SearchBound
     """The fastest plan around the answer; the plan itself where nothing faster was found on the same GPU."""
     question = replace(fastest.plan, cluster=cluster)
     try:
-        fitting = find(question, near).evaluation.fitting
+        fitting = find(question, near, is_brief=True).evaluation.fitting
     except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
         return None
     if not fitting:
