@@ -14,7 +14,7 @@ def test_the_space_of_two_precisions_is_both_spaces(make_question):
     alone = [find(question, SearchBounds(precision=(name,), max_predictions=4)) for name in PRECISIONS]
     both = find(question, SearchBounds(precision=PRECISIONS, max_predictions=4))
     assert both.space.layouts_considered == sum(part.space.layouts_considered for part in alone)
-    assert sum(group.count for group in both.rejected) == both.space.layouts_invalid
+    assert sum(group.count for group in both.rejected) == both.space.layouts_invalid + both.space.layouts_too_big
     found = {evaluated.plan.recipe.precision for evaluated in both.evaluation.fitting}
     assert found == set(PRECISIONS)
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.recipe import Recipe
 from shardwise.render.front_picture import search_front
 from shardwise.render.names import cluster_text, degrees_text, gib_number, layout_text, model_text, question_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
@@ -172,13 +173,20 @@ def _ranking_row(ranked: RankedPlan, *, has_cost: bool) -> list[str]:
         str(ranked.rank),
         "=" if ranked.is_tie and ranked.rank > 1 else "",
         degrees_text(ranked.plan.layout),
-        recipe.recompute if recipe.offload == "none" else f"{recipe.recompute}+{recipe.offload}",
+        recompute_text(recipe),
         str(recipe.micro_batch_size),
         gib_number(prediction.memory.needed_bytes),
         format_seconds(prediction.time.step_s),
         format_percent(prediction.throughput.mfu_fraction),
     ]
     return [*row, _usd_text(prediction)] if has_cost else row
+
+
+def recompute_text(recipe: Recipe) -> str:
+    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+activations``."""
+    layers = f":{recipe.recompute_layers}" if recipe.recompute_layers and recipe.recompute != "none" else ""
+    states = "" if recipe.offload == "none" else f"+{recipe.offload}"
+    return f"{recipe.recompute}{layers}{states}{'+activations' if recipe.activation_offload else ''}"
 
 
 def _usd_text(prediction: Prediction) -> str:
@@ -227,7 +235,7 @@ def space_text(space: SearchSpace, *, has_clock: bool = False) -> Text:
 
 def rejected_table(result: SearchResult) -> Table:
     """The rules that excluded layouts, with one example each."""
-    table = plain_table(title="Excluded by a rule")
+    table = plain_table(title="Excluded by a rule or by memory")
     table.add_column("rule")
     table.add_column("layouts", justify="right")
     table.add_column("for example, and what to change")

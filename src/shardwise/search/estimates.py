@@ -33,6 +33,8 @@ SAMPLE_STRIDE = 17
 """Of larger spaces one row in so many is weighed and timed first. A prime, so that the sample runs through every option
 of every axis."""
 ONLY_THE_FASTEST = Wanted(within_ratio=1.0, front_ratio=1.0)
+CLEARLY_RATIO = 1.02
+"""How far above the device the example of what does not fit is, so that no rounding of the estimate makes it fit."""
 TRIED_SMALLEST = 64
 """Candidates that are checked for one that breaks no rule, when nothing fits."""
 
@@ -50,7 +52,7 @@ class Estimates:
     """Decorated rows that are known to need more than the device."""
     num_evaluated: int
     """Decorated rows whose memory was computed one by one."""
-    too_big: Pool
+    too_big: Candidates
     """Of the rows that are too big, the one that lacks least; empty where none is."""
     smallest: Candidates
     """A few rows that need the least memory."""
@@ -71,11 +73,16 @@ def estimate_space(
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
     memory = MemoryEstimate(probes=Probes(question=question))
     dropped: list[Candidates] = []
+    nearest: list[Candidates] = []
 
     def states_fit(rows: Candidates) -> np.ndarray:
-        dropped.append(rows)
         moved = replace(rows, offload=highest_choice(rows))
-        return memory.states.worst_bytes(moved) <= capacity_bytes
+        states_bytes = memory.states.worst_bytes(moved)
+        fits = states_bytes <= capacity_bytes
+        dropped.append(rows)
+        by_need = np.argsort(np.where(fits, np.inf, states_bytes), kind="stable")
+        nearest.append(moved.take(by_need[: int(not fits.all())]))
+        return fits
 
     valid = valid_candidates(space, states_fit=states_fit)
     num_valid = valid.num_too_big + int(space.num_decorations(valid.rows).sum())
@@ -96,6 +103,8 @@ def estimate_space(
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
     layers = space.most_layers(rows.take(too_big)) if space.counts_layers else np.ones(len(too_big), dtype=np.int64)
     stands_for = np.where(rows.recompute[too_big] > 0, layers, 1)
+    clearly = too_big[first.needed_bytes[too_big] > CLEARLY_RATIO * capacity_bytes]
+    by_need = clearly[np.argsort(first.needed_bytes[clearly], kind="stable")]
     return Estimates(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
         step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
@@ -103,7 +112,7 @@ def estimate_space(
         num_valid=num_valid,
         num_too_big=valid.num_too_big + int(stands_for.sum()),
         num_evaluated=len(weighed) + len(more),
-        too_big=first.pool(too_big[np.argsort(first.needed_bytes[too_big], kind="stable")][:1]),
+        too_big=rows.take(by_need[:1]) if len(by_need) or not nearest else nearest[0],
         smallest=_least_memory(first.pool(weighed), dropped, space),
     )
 

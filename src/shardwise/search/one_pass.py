@@ -1,12 +1,13 @@
 """One pass over the space of a question: enumerate, drop what cannot be or cannot fit, estimate, predict the best."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from shardwise.errors import RecipeError
 from shardwise.plan import Plan
+from shardwise.predict.memory import predict_memory
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, Mask, group_rows
@@ -14,9 +15,13 @@ from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool, lowest_choice
 from shardwise.search.records import Objective, Rejection, SearchSpace
+from shardwise.search.simplicity import short_variant
+from shardwise.units import format_gib
 
 __all__ = ["Found", "find"]
 
+TOO_BIG = "memory-capacity"
+"""The group of layouts that break no rule and do not fit."""
 TOP_UPS = 3
 """Rounds of predicting one more variant of further degrees, until there are as many layouts as are shown."""
 OTHER_END = 4
@@ -103,6 +108,9 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
     evaluation = evaluator.result()
     num_fitting = len(evaluation.fitting)
     num_too_big = found.num_too_big + evaluation.num_too_big
+    rejected = list(found.valid.rejected)
+    if not is_brief:
+        rejected += _too_big(question, found.too_big, evaluation, count=num_too_big)
     return Found(
         space=SearchSpace(
             layouts_considered=found.valid.considered,
@@ -115,9 +123,29 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             wall_s=0.0,
         ),
         evaluation=evaluation,
-        rejected=found.valid.rejected,
+        rejected=tuple(sorted(rejected, key=lambda group: (-group.count, group.rule))),
         smallest=None if evaluation.fitting else _smallest(question, found.smallest),
     )
+
+
+def _too_big(question: Plan, nearest: Candidates, evaluation: Evaluation, *, count: int) -> Iterator[Rejection]:
+    """The group of layouts that do not fit, with the one that lacks least as the example."""
+    plans = nearest.plans(range(len(nearest)), question=question)
+    if not plans and evaluation.nearest is not None:
+        plans = [evaluation.nearest[0]]
+    if not count or not plans:
+        return
+    memory, recipe = predict_memory(plans[0]), plans[0].recipe
+    needed, capacity = format_gib(memory.needed_bytes), format_gib(memory.capacity_bytes)
+    fix = "divide more (tp, pp, dp_shard with a higher zero_stage) or take GPUs with more memory"
+    if recipe.micro_batch_size > 1:
+        fix = f"set micro_batch_size={recipe.micro_batch_size // 2}"
+    elif recipe.recompute != "full":
+        fix = "set recompute=full"
+    elif recipe.offload == "none":
+        fix = "set offload=optimizer, or divide more (tp, pp, dp_shard with a higher zero_stage)"
+    example = f"{short_variant(plans[0])}: needs {needed} per GPU of {capacity}"
+    yield Rejection(rule=TOO_BIG, count=count, example=example, fix=fix)
 
 
 def _smallest(question: Plan, rows: Candidates) -> Plan | None:
