@@ -111,6 +111,9 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
             option, dest=f"bound_{field}", metavar="LIST", type=list_of(*names), help=f"out of {','.join(names)}"
         )
     bounds.add_argument(
+        "--stage-layers", dest="bound_stage_layers", metavar="LIST", help="layers of each pipeline stage: 9,8,8,7"
+    )
+    bounds.add_argument(
         "--sequence-parallel",
         dest="bound_sequence_parallel",
         action=argparse.BooleanOptionalAction,
@@ -250,7 +253,7 @@ def _plan_text(plan: "Plan", path: Path) -> str:
 
 def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
     """The bounds as the record that the search reads."""
-    from shardwise.search import IntRange, SearchBounds, parse_range
+    from shardwise.search import IntRange, SearchBounds, parse_counts, parse_range
 
     def bound(axis: str) -> IntRange | None:
         text = getattr(arguments, f"bound_{axis}")
@@ -267,6 +270,7 @@ def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
         ep=bound("ep"),
         expert_tp=bound("expert_tp"),
         micro_batch_size=bound("micro_batch_size"),
+        stage_layers=parse_counts(arguments.bound_stage_layers, axis="stage_layers"),
         zero_stage=None if stages is None else tuple(stage for stage in ZERO_STAGES if str(stage) in stages),
         schedule=arguments.bound_schedule,
         recompute=arguments.bound_recompute,

@@ -1,6 +1,8 @@
 """Short names of records for a title line: what was planned, on what, divided how."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import groupby
 
 from shardwise.cluster import Cluster
 from shardwise.layout import Layout
@@ -50,13 +52,22 @@ def degrees_text(layout: Layout) -> str:
     parts += [f"{axis}={degree}" for axis, degree in _degrees(layout) if degree > 1]
     if layout.pp > 1 and layout.schedule != "1f1b":
         parts.append(layout.schedule)
+    if layout.stage_layers is not None:
+        parts.append(f"stages={stages_text(layout.stage_layers)}")
     if layout.pp == 1 and not layout.reshard_after_forward:
         parts.append("reshard=off")
     return " ".join(parts)
 
 
+def stages_text(stage_layers: Sequence[int]) -> str:
+    """Layers of each stage, equal neighbours together: ``8,9x2,6``."""
+    runs = ((count, len(list(same))) for count, same in groupby(stage_layers))
+    return ",".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
+
+
 def _degrees(layout: Layout) -> tuple[tuple[str, int], ...]:
-    return (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("vpp", layout.vpp), ("ep", layout.ep))
+    experts = ("etp", layout.expert_tp)
+    return (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("vpp", layout.vpp), ("ep", layout.ep), experts)
 
 
 def gib_number(num_bytes: float) -> str:

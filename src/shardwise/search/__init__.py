@@ -1,6 +1,6 @@
 """The space of layouts, the rules that thin it, the closed forms that prune it, and the ranking of what is left."""
 
-from shardwise.search.bounds import IntRange, SearchBounds, parse_range
+from shardwise.search.bounds import IntRange, SearchBounds, parse_counts, parse_range
 from shardwise.search.cluster_sizes import parse_gpu_type, resized, sizes_in, typed_cluster
 from shardwise.search.clusters import at_most
 from shardwise.search.records import (
@@ -42,6 +42,7 @@ __all__ = [
     "WhatIf",
     "assumed_global_batch_size",
     "at_most",
+    "parse_counts",
     "parse_gpu_type",
     "parse_range",
     "question_of",

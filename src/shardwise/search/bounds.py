@@ -7,7 +7,7 @@ from shardwise.errors import LayoutError
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Precision, Recompute
 
-__all__ = ["IntRange", "SearchBounds", "parse_range"]
+__all__ = ["IntRange", "SearchBounds", "parse_counts", "parse_range"]
 
 MAX_DEGREE = 10_000_000
 
@@ -44,6 +44,9 @@ class SearchBounds:
     dp_replicate: IntRange | None = None
     dp_shard: IntRange | None = None
     micro_batch_size: IntRange | None = None
+    stage_layers: tuple[int, ...] | None = None
+    """Blocks of each pipeline stage, which pins ``pp`` to their number; ``None`` for an even spread and, of the fastest
+    pipelines, spreads with fewer blocks beside the head."""
     zero_stage: tuple[ZeroStage, ...] | None = None
     schedule: tuple[Schedule, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
@@ -106,3 +109,25 @@ def parse_range(text: str, *, axis: str) -> IntRange:
         code="search-bounds",
         fix=f"write {axis} as 8, as 1..8, as ..8, as 2.. or as 1,2,4",
     )
+
+
+def parse_counts(text: str | None, *, axis: str) -> tuple[int, ...] | None:
+    """Counts in their order, written as ``9,8,8,7``; ``None`` for nothing.
+
+    >>> parse_counts("9,8,8,7", axis="stage_layers")
+    (9, 8, 8, 7)
+
+    Raises:
+        LayoutError: something else is written.
+    """
+    if text is None:
+        return None
+    compact = text.replace(" ", "")
+    counts = tuple(int(count) for count in compact.split(",")) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", compact) else ()
+    if not counts or min(counts) < 1:
+        raise LayoutError(
+            f"{axis}={text[:40]!r} is not a list of counts",
+            code="search-bounds",
+            fix=f"write {axis} as 9,8,8,7, one count a stage",
+        )
+    return counts

@@ -160,7 +160,10 @@ class Candidates:
                     offload=OFFLOADS[offload],
                     activation_offload=bool(moves),
                 )
-            found.append(replace(question, layout=self.layout(row), recipe=recipes[key]))
+            layout = self.layout(row)
+            if question.layout.stage_layers is not None:
+                layout = replace(layout, stage_layers=question.layout.stage_layers)
+            found.append(replace(question, layout=layout, recipe=recipes[key]))
         return found
 
 

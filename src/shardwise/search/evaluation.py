@@ -5,7 +5,8 @@ a larger micro-batch, less recomputation or a lower ZeRO stage. And variants of 
 so a few of them stand for all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
+from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
@@ -22,6 +24,8 @@ MEMORY_PREDICTIONS_PER_FULL = 6
 FAMILY = ("tp", "cp", "pp", "ep", "expert_tp", "dp_replicate", "dp_shard")
 KIND = ("schedule", "recompute", "reshard_after_forward")
 """Choices that the closed forms of the estimate may misjudge all in the same direction."""
+SPREADS = 2
+"""Uneven spreads of one pipeline that are predicted."""
 SAFE, BORDERLINE = 0, 1
 RECOMPUTE_DEPTH = np.asarray([{"none": 0, "selective": 1, "full": 2}[name] for name in RECOMPUTES])
 
@@ -44,6 +48,8 @@ class Evaluation:
     """Predicted not to fit, or implied by one that was."""
     nearest: tuple[Plan, MemoryPrediction] | None
     """The predicted candidate that misses the device by least, when none fits."""
+    num_uneven: int = 0
+    """Of the fitting: plans with uneven stages, which are no rows of the space."""
 
 
 class Evaluator:
@@ -54,6 +60,7 @@ class Evaluator:
         self._question = question
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
         self._fitting: dict[int, Evaluated] = {}
+        self._uneven: list[Evaluated] = []
         self._borderline: dict[int, MemoryPrediction] = {}
         """Of rows that were passed over, with their memory."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
@@ -104,6 +111,23 @@ class Evaluator:
                 share = (*family, *host, BORDERLINE if known.prediction.memory.is_borderline else SAFE)
                 shares[share] = shares.get(share, 0) + 1
 
+    def spread_unevenly(self, *, most: int) -> None:
+        """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
+        pipelines = [found for found in self._fitting.values() if found.plan.layout.pp > 1]
+        for even in sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]:
+            for spread in islice(uneven_stages(even.plan), SPREADS):
+                plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=spread))
+                if find_errors(plan):
+                    continue
+                memory = predict_memory(plan)
+                if not (memory.fits_device and memory.fits_host) or (
+                    memory.is_borderline and not even.prediction.memory.is_borderline
+                ):
+                    continue
+                prediction = predict(plan, memory=memory)
+                if prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s:
+                    self._uneven.append(Evaluated(family=even.family, plan=plan, prediction=prediction))
+
     @property
     def num_fitting(self) -> int:
         """Rows predicted to fit so far."""
@@ -117,7 +141,8 @@ class Evaluator:
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(
-            fitting=tuple(self._fitting.values()),
+            fitting=(*self._fitting.values(), *self._uneven),
+            num_uneven=len(self._uneven),
             num_too_big=int(np.count_nonzero(~self._alive)),
             nearest=None if self._fitting else self._nearest,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from shardwise.errors import RecipeError
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
 from shardwise.rules import OFFERS, find_errors
@@ -26,6 +27,8 @@ TOP_UPS = 3
 """Rounds of predicting one more variant of further degrees, until there are as many layouts as are shown."""
 OTHER_END = 4
 """Rows along the front of time and memory that are predicted besides the fastest."""
+SPREAD = 3
+"""Pipelines, the fastest, that are tried with uneven stages."""
 MOVED = 2
 """Rows predicted that are fast because they keep states or activations on the host."""
 SCOUTED_RATIO, SCOUTS = 1.1, 1
@@ -60,6 +63,7 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     Raises:
         RecipeError: a rule excludes the question whatever the layout, in every precision.
     """
+    question = replace(question, layout=Layout(stage_layers=bounds.stage_layers))
     precisions = bounds.precision or (question.recipe.precision,)
     parts: list[Found] = []
     for precision in precisions:
@@ -103,23 +107,25 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             evaluator.walk(order.by_time(order.step_s), max_fitting=bounds.max_predictions, max_per_family=1)
         else:
             _predict_promising(evaluator, order, bounds=bounds, objective=objective)
+            evaluator.spread_unevenly(most=SPREAD)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
     num_fitting = len(evaluation.fitting)
+    num_considered = found.valid.considered + evaluation.num_uneven
     num_too_big = found.num_too_big + evaluation.num_too_big
     rejected = list(found.valid.rejected)
     if not is_brief:
         rejected += _too_big(question, found.too_big, evaluation, count=num_too_big)
     return Found(
         space=SearchSpace(
-            layouts_considered=found.valid.considered,
+            layouts_considered=num_considered,
             layouts_invalid=found.valid.considered - found.num_valid,
             layouts_too_big=num_too_big,
-            layouts_slower=found.num_valid - num_too_big - num_fitting,
+            layouts_slower=found.num_valid + evaluation.num_uneven - num_too_big - num_fitting,
             layouts_evaluated=found.num_evaluated,
             layouts_predicted=num_fitting,
-            layouts_feasible=found.num_valid - num_too_big,
+            layouts_feasible=found.num_valid + evaluation.num_uneven - num_too_big,
             wall_s=0.0,
         ),
         evaluation=evaluation,

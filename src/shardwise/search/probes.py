@@ -120,7 +120,8 @@ class Probes:
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)
         if key not in self._pipelines:
-            layout = Layout(pp=pp, vpp=vpp, schedule=SCHEDULES[schedule])
+            stages = self.question.layout.stage_layers
+            layout = Layout(pp=pp, vpp=vpp, schedule=SCHEDULES[schedule], stage_layers=stages)
             self._pipelines[key] = pipeline_stages(model=self.question.model, layout=layout)
         return self._pipelines[key]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
-from shardwise.errors import RecipeError
+from shardwise.errors import LayoutError, RecipeError
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
@@ -51,6 +51,7 @@ def search(
     limits = replace(asked, max_gpus=None)
     used = at_most(cluster, asked.max_gpus)
     question = question_of(model=model, cluster=used, recipe=recipe, engine=engine)
+    require_layers(asked, model)
     require_countable(question, limits)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
@@ -92,6 +93,21 @@ def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: E
         return question
     size = assumed_global_batch_size(seq_len=recipe.seq_len, num_gpus=cluster.num_gpus)
     return replace(question, recipe=replace(recipe, global_batch_size=size))
+
+
+def require_layers(bounds: SearchBounds, model: ModelSpec) -> None:
+    """Return when stages that are pinned hold the model's layers.
+
+    Raises:
+        LayoutError: they hold more or fewer.
+    """
+    stages = bounds.stage_layers
+    if stages is not None and sum(stages) != model.num_hidden_layers:
+        raise LayoutError(
+            f"stage_layers sums to {sum(stages)} layers, but {model.name} has {model.num_hidden_layers}",
+            code="search-bounds",
+            fix=f"write stages that sum to {model.num_hidden_layers}, or leave stage_layers out",
+        )
 
 
 def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:

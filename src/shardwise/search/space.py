@@ -130,6 +130,8 @@ class Space:
 
     def most_layers(self, rows: Candidates) -> IntColumn:
         """Blocks of a stage, the division rounded up: "k of them" means 1, 2, ... up to that, which is all."""
+        if self.bounds.stage_layers is not None:
+            return np.full(len(rows), max(self.bounds.stage_layers), dtype=np.int64)
         most: IntColumn = -(-self.question.model.num_hidden_layers // rows.pp)
         return most
 
@@ -170,17 +172,23 @@ class Space:
         bounds, world = self.bounds, self.question.cluster.num_gpus
         for tp in _allowed_divisors(world, bounds.tp):
             for cp in _allowed_divisors(world // tp, bounds.cp):
-                for pp in _allowed_divisors(world // (tp * cp), bounds.pp):
+                for pp in self._pipeline_depths(world // (tp * cp)):
                     data = world // (tp * cp * pp)
                     for dp_replicate in _allowed_divisors(data, bounds.dp_replicate):
                         if bounds.dp_shard is None or bounds.dp_shard.allows(data // dp_replicate):
                             yield tp, cp, pp, dp_replicate, data // dp_replicate
+
+    def _pipeline_depths(self, ranks: int) -> list[int]:
+        stages, depths = self.bounds.stage_layers, _allowed_divisors(ranks, self.bounds.pp)
+        return depths if stages is None else [depth for depth in depths if depth == len(stages)]
 
     def _no_degrees(self) -> LayoutError:
         world = self.question.cluster.num_gpus
         names = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
         asked = {name: getattr(self.bounds, name) for name in names}
         text = ", ".join(f"{name}={_range_text(limit)}" for name, limit in asked.items() if limit is not None)
+        if self.bounds.stage_layers is not None:
+            text += f"{', ' if text else ''}{len(self.bounds.stage_layers)} stages of stage_layers"
         allowed = ", ".join(str(divisor) for divisor in divisors(world)[:12])
         return LayoutError(
             f"no product of degrees with {text} is the world size {world}",
@@ -246,7 +254,9 @@ class Space:
         found = [] if schedule == "interleaved" else [1]
         if schedule in MULTI_CHUNK_SCHEDULES:
             layers = self.question.model.num_hidden_layers
-            depths = {layers // pp, -(-layers // pp)}  # of a stage; uneven ones count embedding or loss as a layer
+            depths = set(
+                self.bounds.stage_layers or (layers // pp, -(-layers // pp))
+            )  # of a stage; uneven ones count embedding or loss as a layer
             most = max(depths)
             found += [vpp for vpp in range(2, MAX_VPP + 1) if any(depth % vpp == 0 for depth in depths if depth)]
             if limit is not None and limit.values:
