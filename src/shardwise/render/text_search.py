@@ -183,10 +183,10 @@ def _ranking_row(ranked: RankedPlan, *, has_cost: bool) -> list[str]:
 
 
 def recompute_text(recipe: Recipe) -> str:
-    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+activations``."""
+    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+act``."""
     layers = f":{recipe.recompute_layers}" if recipe.recompute_layers and recipe.recompute != "none" else ""
     states = "" if recipe.offload == "none" else f"+{recipe.offload}"
-    return f"{recipe.recompute}{layers}{states}{'+activations' if recipe.activation_offload else ''}"
+    return f"{recipe.recompute}{layers}{states}{'+act' if recipe.activation_offload else ''}"
 
 
 def _usd_text(prediction: Prediction) -> str:
