@@ -8,7 +8,7 @@ from shardwise.errors import LayoutError
 from shardwise.prediction import TimePrediction
 from shardwise.validate.time_accuracy import (
     TimedRowAccuracy,
-    calibrated_median,
+    calibrated_errors,
     compare_time,
     summarise_time,
     time_accuracy,
@@ -80,10 +80,32 @@ def test_only_rows_of_one_sweep_are_ranked():
     assert summarise_time("X", rows[:2]).kendall_tau_ratio is None
 
 
-def test_a_common_bias_vanishes_with_one_measured_row():
-    assert calibrated_median([0.7, 0.7, 0.7, 0.7]) == 0.0
-    assert calibrated_median([0.7]) is None
-    assert calibrated_median([1.0, 1.0, 1.25]) == pytest.approx(0.125)
+def test_a_common_bias_vanishes_with_one_measured_row_of_like_plans():
+    run = replace(runs_of("KORTH")[0], measured_s=1.0)
+    assert calibrated_errors([row(run, 0.7), row(run, 0.7), row(run, 0.7)]) == pytest.approx([0.0, 0.0, 0.0])
+    assert calibrated_errors([row(run, 0.7)]) == []
+    assert summarise_time("X", [row(run, 0.7)]).calibrated_median_fraction is None
+
+
+def test_every_other_row_is_tried_as_the_measured_one():
+    run = replace(runs_of("KORTH")[0], measured_s=1.0)
+    errors = calibrated_errors([row(run, 1.0), row(run, 1.0), row(run, 1.25)])
+    assert errors == pytest.approx([0.1, 0.1, 0.25])
+    summary = summarise_time("X", [row(run, 1.0), row(run, 1.0), row(run, 1.25)])
+    assert summary.calibrated_median_fraction == pytest.approx(0.1)
+
+
+def test_a_row_of_another_family_calibrates_nothing():
+    run = replace(runs_of("KORTH")[0], measured_s=1.0)
+    other = replace(run, family="OTHER")
+    rows = [row(run, 0.5), row(run, 0.5), row(other, 2.0), row(other, 2.0)]
+    assert summarise_time("all", rows).calibrated_median_fraction == pytest.approx(0.0)
+
+
+def test_the_median_over_families_counts_a_large_family_once():
+    report = time_accuracy(predictor=constant(1.0), runs=[*runs_of("KORTH"), *runs_of("MTNLG"), *runs_of("TUNE")])
+    own = sorted(summary.calibrated_median_fraction for summary in report.families if not summary.has_gaps)
+    assert report.family_calibrated_fraction == pytest.approx(own[1])
 
 
 def test_rows_with_gaps_are_shown_apart_and_not_counted():

@@ -62,6 +62,8 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
     fraction = rates.memory_fraction
     if operation.kind == "optimizer":
         fraction = OPTIMIZER_FRACTION / rates.optimizer_ratio
+    elif operation.name in ("loss", "loss.backward"):
+        fraction = rates.loss_fraction
     if not operation.num_bytes and not operation.flop:
         return 0.0
     measured = rates.updates if operation.phase == "optimizer" else rates.moves

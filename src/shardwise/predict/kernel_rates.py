@@ -22,6 +22,11 @@ ELEMENTWISE_FRACTION = 0.76
 test); on our H100 a copy reached 84 %, a fused RMSNorm 71 %, SwiGLU 80 to 90 %."""
 MEMORY_FRACTIONS = (("b200", 0.666),)
 """Parts with readings of their own: B200 by SimuMax's (``b200_bf16_ceperm.json``, bandwidth, default)."""
+LOSS_FRACTIONS = (("Blackwell", 0.363),)
+"""The same of cross-entropy in Transformer Engine's kernel: 4 bytes a logit forward and as many backward at 0.2795 of
+8,000 GiB/s, and 30 us each, on B200 (SimuMax ``b200_bf16_ceperm.json``, ce_fusion, counted as in its
+``test_ce_permute_efficiency.py``), over the 6 and 4 bytes counted here, for 4,096 tokens and 128,256 words. torch's
+compiled loss on H100 holds what other elementwise kernels do."""
 OPTIMIZER_FRACTION = 0.78
 """Fused AdamW in fp32 on one H100."""
 FOREACH_OPTIMIZER_RATIO = 2.8
@@ -174,6 +179,8 @@ class KernelRates:
     """Time of weight gradients over those in the table."""
     memory_fraction: float
     """Share of the memory bandwidth that elementwise kernels reach."""
+    loss_fraction: float
+    """The same of the cross-entropy."""
     num_sms: int
     floor_s: Seconds
     """Shortest time of a kernel on the device."""
@@ -215,14 +222,15 @@ def kernel_rates(
     is_megatron = profile.sharding == "megatron"
     is_compiled = is_compiled and not is_megatron
     accumulates = is_megatron and not products.has_accumulated_gradients
+    memory_fraction = next((share for part, share in MEMORY_FRACTIONS if gpu.id.startswith(part)), ELEMENTWISE_FRACTION)
+    own_loss = next((share for arch, share in LOSS_FRACTIONS if gpu.arch.startswith(arch)), memory_fraction)
     return KernelRates(
         products=products,
         attention=_attention_rate(gpu, profile, head_dim),
         attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
-        memory_fraction=next(
-            (share for part, share in MEMORY_FRACTIONS if gpu.id.startswith(part)), ELEMENTWISE_FRACTION
-        ),
+        memory_fraction=memory_fraction,
+        loss_fraction=own_loss if is_megatron else memory_fraction,
         num_sms=gpu.sm_count,
         floor_s=KERNEL_FLOOR_S,
         host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,

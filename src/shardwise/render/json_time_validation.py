@@ -14,6 +14,7 @@ def time_validation_object(report: TimeAccuracyReport) -> dict[str, object]:
         "fitted": _optional(report.fitted),
         "with_gaps": _optional(report.with_gaps),
         "family_median_fraction": report.family_median_fraction,
+        "family_calibrated_fraction": report.family_calibrated_fraction,
         "fitted_families": list(report.fitted_families),
         "reported_families": list(report.reported_families),
         "rows": [timed_row_object(row) for row in report.rows],

@@ -34,14 +34,15 @@ def time_validation_parts(report: TimeAccuracyReport, *, has_rows: bool, has_unu
     yield Text()
     yield Text(
         f"{split_sentence(report)} Median over reported families of their median absolute error: "
-        f"{format_percent(report.family_median_fraction)}."
+        f"{format_percent(report.family_median_fraction)}, after one row of each was measured "
+        f"{format_percent(report.family_calibrated_fraction)}."
     )
     yield Text(
         f"{len(report.rows)} published rates are repeated by a plan; {len(report.unused)} are not (--unused says why). "
-        "Errors are predicted over measured step time minus one: negative is optimistic. 1 row: the median error after "
-        "scaling by one measured row of the family. tau: rank correlation of time per token within sweeps of one "
-        f"source table, model and cluster. {GAP_MARK} marks runs that did something a plan cannot say, such as "
-        "replaying CUDA graphs; they are no part of the totals."
+        "Errors are predicted over measured step time minus one: negative is optimistic. 1 row: the median error once "
+        "one other row of the family was measured, carried over as far as the plans are alike. tau: rank correlation "
+        f"of time per token within sweeps of one source table, model and cluster. {GAP_MARK} marks runs that did "
+        "something a plan cannot say, such as replaying CUDA graphs; they are no part of the totals."
     )
 
 

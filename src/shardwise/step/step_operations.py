@@ -12,6 +12,10 @@ from shardwise.units import Flop
 GRADIENT_NORM_BYTES = 12
 """fp32 gradients read for the norm, then read and written by the scaling that always runs (torch ``clip_grad``)."""
 
+BUFFER_PASSES = 3
+"""Megatron scales the whole gradient buffer before it is reduced, read and written, and clears it for the next step
+(Megatron-LM ``core/distributed/param_and_grad_buffer.py``, ``start_grad_sync`` and ``reset``)."""
+
 STATE_TRAFFIC: dict[OptimizerName, int] = {
     "adamw": 16,
     "adamw-8bit": 4,
@@ -77,8 +81,12 @@ def keeps_gathered(context: StageContext) -> bool:
 def optimizer_operations(context: StageContext, operation: OperationContext) -> Iterator[Operation]:
     """Gradient norm, clipping and the update of this rank's shard; on the host when it is offloaded."""
     states, recipe = context.states, context.plan.recipe
-    shard = trained_elements(context).shard
+    elements = trained_elements(context)
+    shard = elements.shard
     gradient = max(states.gradient_bytes, states.step_gradient_bytes)
+    if context.profile.sharding == "megatron" and context.plan.layout.data_parallel_size > 1:
+        buffer = BUFFER_PASSES * states.gradient_bytes * elements.whole
+        yield operation.memory_operation("gradient buffer", "optimizer", buffer)
     yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
     if recipe.offload != "none":
         return

@@ -6,6 +6,7 @@ from statistics import median
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
+from shardwise.predict.one_reading import carried_ratio, plan_sizes
 from shardwise.prediction import TimeEntry, TimePrediction
 from shardwise.units import Seconds
 from shardwise.validate.accuracy import percentile
@@ -82,7 +83,8 @@ class TimeSummary:
     in_band_fraction: float
     """Share of runs whose measured time lies inside the predicted band."""
     calibrated_median_fraction: float | None
-    """Median absolute error after scaling by one measured row, for the typical choice of it; ``None`` for one row."""
+    """Median absolute error after one other row of the same family was measured, for the typical choice of it; ``None``
+    for one row."""
     kendall_tau_ratio: float | None
     """Rank correlation of time per token within sweeps, over all their pairs; ``None`` without a sweep."""
     num_sweeps: int
@@ -103,6 +105,8 @@ class TimeAccuracyReport:
     """Over the runs that did something a plan cannot say."""
     family_median_fraction: float
     """Median over families of their median absolute error, so that a family of a thousand rows counts once."""
+    family_calibrated_fraction: float
+    """The same after one row of each family was measured."""
     fitted_families: tuple[str, ...]
     reported_families: tuple[str, ...]
     unused: tuple[UnusedRow, ...]
@@ -129,6 +133,14 @@ def time_accuracy(predictor: TimePredictor | None = None, runs: Sequence[TimedRu
         fitted=_summary_of("fitted families", [row for row in faithful if row.is_fitted]),
         with_gaps=_summary_of("runs with a gap", [row for row in rows if not row.run.is_faithful], has_gaps=True),
         family_median_fraction=median([summary.median_absolute_fraction for summary in evidence] or [0.0]),
+        family_calibrated_fraction=median(
+            [
+                summary.calibrated_median_fraction
+                for summary in evidence
+                if summary.calibrated_median_fraction is not None
+            ]
+            or [0.0]
+        ),
         fitted_families=FITTED_TIME_FAMILIES,
         reported_families=tuple(dict.fromkeys(row.run.family for row in faithful if not row.is_fitted)),
         unused=shipped.unused,
@@ -193,7 +205,7 @@ def summarise_time(name: str, rows: Sequence[TimedRowAccuracy], *, has_gaps: boo
         p90_absolute_fraction=percentile(absolute, 0.9),
         max_absolute_fraction=max(absolute),
         in_band_fraction=sum(row.is_in_band for row in rows) / len(rows),
-        calibrated_median_fraction=calibrated_median([1 + error for error in errors]),
+        calibrated_median_fraction=_calibrated_median(rows),
         kendall_tau_ratio=tau,
         num_sweeps=num_sweeps,
     )
@@ -203,22 +215,34 @@ MAX_CALIBRATING_ROWS = 100
 """Rows tried as the measured one: in large families an even sample of them."""
 
 
-def calibrated_median(ratios: Sequence[float]) -> float | None:
-    """Median absolute error of the other rows once one row's predicted-over-measured ratio is divided out.
+def calibrated_errors(rows: Sequence[TimedRowAccuracy]) -> list[float]:
+    """Absolute error of every row of one family after one other row of it was measured, for the typical choice of it.
 
-    Every row is tried as the measured one; the median over these choices is what a user may expect.
-
-    >>> round(calibrated_median([0.8, 0.8, 0.88]), 3)
-    0.05
+    The measured row's ratio is carried over as far as the plans are alike (``predict/one_reading.py``). Every other row
+    is tried as the measured one; the median over these choices is what a user may expect.
     """
-    if len(ratios) < 2:
-        return None
-    stride = max(1, len(ratios) // MAX_CALIBRATING_ROWS)
-    chosen = range(0, len(ratios), stride)
-    return median(
-        median(abs(ratio / ratios[index] - 1) for other, ratio in enumerate(ratios) if other != index)
-        for index in chosen
-    )
+    if len(rows) < 2:
+        return []
+    sizes = [plan_sizes(row.run.plan) for row in rows]
+    ratios = [1 / (1 + (row.signed_error_fraction or 0.0)) for row in rows]
+    chosen = range(0, len(rows), max(1, len(rows) // MAX_CALIBRATING_ROWS))
+    return [
+        median(
+            abs(carried_ratio(ratios[number], sizes[number], sizes[other]) / ratios[other] - 1)
+            for number in chosen
+            if number != other
+        )
+        for other in range(len(rows))
+    ]
+
+
+def _calibrated_median(rows: Sequence[TimedRowAccuracy]) -> float | None:
+    """Median over rows, each calibrated by one of its own family."""
+    families: dict[str, list[TimedRowAccuracy]] = {}
+    for row in rows:
+        families.setdefault(row.run.family, []).append(row)
+    errors = [error for own in families.values() for error in calibrated_errors(own)]
+    return median(errors) if errors else None
 
 
 def _tau_within_sweeps(rows: Iterable[TimedRowAccuracy]) -> tuple[float | None, int]:

@@ -293,7 +293,11 @@ INTERN_ASSUMPTIONS = (
 
 
 def convert_intern(row: MeasurementRow) -> TimedConversion:
-    """An EVO row: InternLM-7B on 8 to 1,024 A100, InternEvo's ZeRO stage 1."""
+    """An EVO row: InternLM-7B on 8 to 1,024 A100, InternEvo's ZeRO stage 1.
+
+    Of the engines a plan can name, DeepSpeed's habits are InternEvo's: large buckets under backward, weights exchanged
+    after the update, fp32 norms, gate and up projections as two products.
+    """
     shape = row_shape(row)
     num_gpus, dp, micro_batch, global_batch = (
         row.integer(name) for name in ("n_gpus", "dp", "micro_batch", "global_batch")
@@ -313,9 +317,10 @@ def convert_intern(row: MeasurementRow) -> TimedConversion:
             attention="flash",
             compile=False,
             reduce_dtype="bf16",
+            overlap_grad_reduce=True,
         ),
         layout=Layout(dp_replicate=dp // zero_ranks, dp_shard=zero_ranks, zero_stage=1, tp=tp),
-        engine="megatron",
+        engine="deepspeed",
     )
     return timed(row, plan, assumptions=INTERN_ASSUMPTIONS)
 
