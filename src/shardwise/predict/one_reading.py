@@ -22,10 +22,11 @@ FADING_PER_DOUBLED_RANKS = 0.03
 
 @dataclass(frozen=True, slots=True)
 class PlanSizes:
-    """What decides which kernels and links a plan uses, in factors of two, and its habits."""
+    """What decides which kernels and links a plan uses, and its habits."""
 
     sizes: tuple[float, ...]
-    log2_ranks: float
+    """Width, tokens of a rank's micro-batch, sequence, tensor and pipeline degree, in factors of two."""
+    num_ranks: int
     habits: tuple[object, ...]
 
 
@@ -35,7 +36,7 @@ def plan_sizes(plan: Plan) -> PlanSizes:
     tokens = recipe.micro_batch_size * recipe.seq_len / layout.cp
     return PlanSizes(
         sizes=tuple(log2(size) for size in (plan.model.hidden_size, tokens, recipe.seq_len, layout.tp, layout.pp)),
-        log2_ranks=log2(layout.world_size),
+        num_ranks=layout.world_size,
         habits=(
             recipe.precision,
             str(recipe.recompute),
@@ -51,22 +52,22 @@ def plan_sizes(plan: Plan) -> PlanSizes:
 def carried_share(measured: PlanSizes, other: PlanSizes) -> float:
     """How much of one plan's logarithmic error another one is expected to have: 1 for the same sizes and habits.
 
-    >>> small = PlanSizes((12.0, 13.0, 13.0, 0.0, 0.0), 3.0, ("bf16-mixed",))
-    >>> large = PlanSizes((13.0, 13.0, 13.0, 3.0, 0.0), 6.0, ("bf16-mixed",))
+    >>> small = PlanSizes((12.0, 13.0, 13.0, 0.0, 0.0), 8, ("bf16-mixed",))
+    >>> large = PlanSizes((13.0, 13.0, 13.0, 3.0, 0.0), 64, ("bf16-mixed",))
     >>> carried_share(small, small), round(carried_share(small, large), 2)
     (1.0, 0.61)
     """
     doublings = sum(abs(one - two) for one, two in zip(measured.sizes, other.sizes, strict=True))
     changes = sum(one != two for one, two in zip(measured.habits, other.habits, strict=True))
-    ranks = abs(measured.log2_ranks - other.log2_ranks)
+    ranks = abs(log2(measured.num_ranks / other.num_ranks))
     return exp(-FADING_PER_DOUBLING * doublings - FADING_PER_CHANGE * changes - FADING_PER_DOUBLED_RANKS * ranks)
 
 
 def carried_ratio(ratio: float, measured: PlanSizes, other: PlanSizes) -> float:
     """What to multiply the prediction of a plan with, given measured over predicted time of another.
 
-    >>> alike = PlanSizes((12.0,), 3.0, ())
-    >>> carried_ratio(1.2, alike, alike), round(carried_ratio(1.2, alike, PlanSizes((22.0,), 3.0, ())), 2)
+    >>> alike = PlanSizes((12.0,), 8, ())
+    >>> carried_ratio(1.2, alike, alike), round(carried_ratio(1.2, alike, PlanSizes((22.0,), 8, ())), 2)
     (1.2, 1.07)
     """
     return float(ratio ** carried_share(measured, other))
