@@ -135,11 +135,16 @@ def _calibration(document: Mapping[str, object], request: CalibrationRequest, fa
         processor=processor,
         versions=tuple(versions.items()),
         clocks_mhz=tuple(clocks.items()),
-        power_limit_w=float(facts["power.limit"]) if facts else 0.0,
+        power_limit_w=_number(facts.get("power.limit", "")),
         command=request.command,
     )
     blank = Calibration(digest="", date=date.today().isoformat(), machine=machine)
     return calibration_of({**calibration_object(blank), **measured}, name="the calibration")
+
+
+def _number(text: str) -> float:
+    """What a driver says; 0 where it says that it does not know."""
+    return float(text) if text.replace(".", "", 1).isdigit() else 0.0
 
 
 def _gpu_id(device: str) -> str:

@@ -85,7 +85,8 @@ def graph_s(action: Action, desk: Desk, *, target_s: Seconds = 0.012, repeats: i
     once_s = max(wall_s(action, 2, desk) / 2, 1e-7)
     count = max(2, min(200, int(target_s / once_s)))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads of NCCL ask for their events meanwhile, which a capture of all threads would not survive.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for index in range(count):
             action(index)
     graph.replay()
