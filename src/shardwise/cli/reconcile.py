@@ -1,60 +1,115 @@
-"""Lay the prediction of a run beside what was measured: our own run folder, or another trainer's log and its plan.
+"""Lay runs beside their predictions: our own run folders, or another trainer's log and its plan; and learn from them.
 
 Logs of torchtitan, Megatron-LM, DeepSpeed, the Hugging Face Trainer and Lightning are read, and nvidia-smi's CSV. The
 median leaves the first steps out. A log that says another batch, length or number of GPUs than the plan is warned of.
+
+--calibration predicts with what is known of the machine, --out writes what follows from the runs: factors for compute,
+host, communication and memory, drawn towards 1 while runs are few. A run whose prediction they make worse is named.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK, UsageError
-from shardwise.cli.options import add_json_option
-from shardwise.cli.output import stdout_style, write_line
+from shardwise.cli.options import add_calibration_option, add_json_option
+from shardwise.cli.output import require_free, stdout_style, write_file, write_line
+from shardwise.cli.plan_source import calibrated
+
+if TYPE_CHECKING:
+    from shardwise.plan import Plan
+    from shardwise.reconcile.calibration import LearnedCalibration
+    from shardwise.reconcile.totals import Reconciliation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run and, for logs, its plan."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder, measurement.json, or a trainer's log")
+    """The runs and, for logs, their plan."""
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="run folder, measurement.json, or a trainer's log"
+    )
     add_json_option(parser)
     parser.add_argument("--plan", type=Path, metavar="PLAN", help="what was run (default: plan.json in the run folder)")
+    add_calibration_option(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the calibration that follows from the runs")
+    parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the rows that both sides state."""
+    """Print the rows that both sides state and, where a calibration is asked for, what the runs teach."""
+    if arguments.out is not None:
+        require_free(arguments.out, is_forced=arguments.is_forced)
+    found = [_reconciled(path, arguments) for path in arguments.runs]
+    learned = _learned(found, arguments) if arguments.out is not None or arguments.calibration is not None else None
+    if arguments.is_json:
+        from shardwise.render.json_text import json_text
+
+        write_line(json_text(_object(found, learned)))
+    else:
+        write_line(_text(found, learned))
+    if learned is not None and arguments.out is not None:
+        from shardwise.calibration_file import calibration_object
+        from shardwise.render.json_text import json_text
+
+        write_file(arguments.out, json_text(calibration_object(learned.calibration)), is_forced=arguments.is_forced)
+    return EXIT_OK
+
+
+def _reconciled(path: Path, arguments: argparse.Namespace) -> "Reconciliation":
     from shardwise.plan_file import read_plan
     from shardwise.predict import predict
     from shardwise.reconcile.measured import measured_totals
     from shardwise.reconcile.totals import reconcile
 
-    plan = read_plan(_plan_path(arguments))
-    measured = measured_totals(arguments.run, plan)
-    found = reconcile(plan, predict(plan), measured)
+    plan = calibrated(read_plan(_plan_path(path, arguments.plan)), arguments.calibration)
+    found = reconcile(plan, predict(plan), measured_totals(path, plan))
     if not found.rows:
         raise UsageError(
-            f"'{arguments.run}' states neither a rate nor a peak of memory",
+            f"'{path}' states neither a rate nor a peak of memory",
             code="reconcile-no-measurement",
             fix="give a log with step times, or the CSV of nvidia-smi's memory.used",
         )
-    if arguments.is_json:
-        from shardwise.render.json_text import json_text
-        from shardwise.render.reconciliation import reconciliation_object
-
-        write_line(json_text(reconciliation_object(found)))
-    else:
-        from shardwise.render.reconciliation import reconciliation_text
-
-        write_line(reconciliation_text(found, style=stdout_style()))
-    return EXIT_OK
+    return found
 
 
-def _plan_path(arguments: argparse.Namespace) -> Path:
-    if arguments.plan is not None:
-        return Path(arguments.plan)
-    folder: Path = arguments.run if arguments.run.is_dir() else arguments.run.parent
+def _learned(found: "Sequence[Reconciliation]", arguments: argparse.Namespace) -> "LearnedCalibration":
+    from shardwise.reconcile.calibration import learn
+    from shardwise.reconcile.machine import base_calibration
+    from shardwise.reconcile.records import run_record
+
+    base = base_calibration(arguments.runs, found[0].plan.cluster)
+    records = [
+        run_record(str(path), one.plan, one.measured, base) for path, one in zip(arguments.runs, found, strict=True)
+    ]
+    return learn(base, records)
+
+
+def _object(found: "Sequence[Reconciliation]", learned: "LearnedCalibration | None") -> dict[str, object]:
+    from shardwise.render.learned_calibration import learned_object
+    from shardwise.render.reconciliation import reconciliation_object, reconciliations_object
+
+    one = reconciliation_object(found[0]) if len(found) == 1 else reconciliations_object(found)
+    return one if learned is None else {**one, "calibration": learned_object(learned)}
+
+
+def _text(found: "Sequence[Reconciliation]", learned: "LearnedCalibration | None") -> str:
+    from shardwise.render.learned_calibration import learned_text
+    from shardwise.render.reconciliation import reconciliation_text
+
+    parts = [reconciliation_text(one, style=stdout_style()) for one in found]
+    if learned is not None:
+        parts.append(learned_text(learned, style=stdout_style()))
+    return "\n".join(parts)
+
+
+def _plan_path(run: Path, plan: "Path | Plan | None") -> Path:
+    if isinstance(plan, Path):
+        return plan
+    folder = run if run.is_dir() else run.parent
     if (folder / "plan.json").exists():
         return folder / "plan.json"
     raise UsageError(
-        f"what '{arguments.run}' ran is not known: there is no plan.json beside it",
+        f"what '{run}' ran is not known: there is no plan.json beside it",
         code="cli-usage",
         fix="add --plan plan.json",
     )

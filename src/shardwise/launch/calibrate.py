@@ -15,8 +15,8 @@ from pathlib import Path
 
 from shardwise.calibration import Calibration, MachineFacts, MeasuredDevice
 from shardwise.calibration_file import calibration_object, calibration_of
-from shardwise.catalog.hardware.names import gpu_id_of
-from shardwise.errors import CalibrationError, ClusterError
+from shardwise.catalog.hardware.names import driver_gpu_id
+from shardwise.errors import CalibrationError
 from shardwise.launch.command import environment
 from shardwise.launch.surroundings import read_surroundings
 from shardwise.layout import Layout
@@ -129,7 +129,7 @@ def _calibration(document: Mapping[str, object], request: CalibrationRequest, fa
     machine = MachineFacts(
         device_kind=request.device,
         device=said["device"] or processor,
-        gpu_id=_gpu_id(said["device"]),
+        gpu_id=driver_gpu_id(said["device"]),
         num_processes=request.num_processes,
         host=platform.node(),
         processor=processor,
@@ -145,16 +145,6 @@ def _calibration(document: Mapping[str, object], request: CalibrationRequest, fa
 def _number(text: str) -> float:
     """What a driver says; 0 where it says that it does not know."""
     return float(text) if text.replace(".", "", 1).isdigit() else 0.0
-
-
-def _gpu_id(device: str) -> str:
-    """The catalogue's name of a part; empty when it has none. A driver's name leaves out whether H200 is SXM."""
-    for spelling in (device, f"{device} SXM") if device else ():
-        try:
-            return gpu_id_of(spelling)
-        except ClusterError:
-            continue
-    return ""
 
 
 def _processor() -> str:

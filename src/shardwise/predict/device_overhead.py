@@ -28,6 +28,12 @@ def fixed_bytes(plan: Plan) -> Bytes:
 
     Source: measured with NCCL 2.28 on one host of H100s (``benchmarks/results``), NVLS off.
     """
+    calibration = plan.cluster.calibration
+    learned_ratio = 1.0 if calibration is None else calibration.ratio_of("memory outside")
+    return round(learned_ratio * _catalogued_fixed_bytes(plan))
+
+
+def _catalogued_fixed_bytes(plan: Plan) -> Bytes:
     layout = plan.layout
     if layout.world_size == 1:
         return CONTEXT_BYTES

@@ -22,7 +22,7 @@ from shardwise.step.operations import GroupPart
 from shardwise.units import BytesPerSecond, Seconds
 
 DEFAULT_HEAD_DIM = 128
-LEAST_RATIO, MOST_RATIO = 0.4, 2.5
+LEAST_RATIO, MOST_RATIO = 0.4, 4.0
 """Blocks that take less or more than this of what their kernels do were disturbed while they were timed."""
 HOST_BOUND_RATIO = 1.02
 """A block whose host needs so much longer than its kernels says nothing about them."""

@@ -60,6 +60,11 @@ def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
         capacity_bytes=plan.cluster.gpu.memory_bytes - fixed,
         has_stream_pools=plan.layout.zero_stage == 3,
     )
+    calibration, learned_ratio = plan.cluster.calibration, 1.0
+    if calibration is not None:
+        learned_ratio = calibration.ratio_of("memory allocated")
+        alive = tuple(round(learned_ratio * num_bytes) for num_bytes in alive)
+        reserved = max(alive[peak], round(learned_ratio * calibration.ratio_of("memory reserved") * reserved))
     at_peak = [tensor for tensor in inventory.tensors if tensor.born <= peak <= tensor.dies]
     return StageMemory(
         stage=stage.index,
@@ -70,7 +75,7 @@ def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
         peak_allocated_bytes=alive[peak],
         peak_reserved_bytes=reserved,
         device_used_bytes=reserved + fixed,
-        components=_components(at_peak, framework_bytes=reserved + fixed - alive[peak]),
+        components=_components(at_peak, used_bytes=reserved + fixed, learned_ratio=learned_ratio),
         phases=_phases(inventory, alive, reserved_bytes=reserved, outside_bytes=fixed),
         largest_tensors=_largest(at_peak),
         host_bytes=inventory.host_bytes,
@@ -78,11 +83,14 @@ def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
     )
 
 
-def _components(tensors: list[Tensor], *, framework_bytes: Bytes) -> tuple[MemoryEntry, ...]:
+def _components(tensors: list[Tensor], *, used_bytes: Bytes, learned_ratio: float) -> tuple[MemoryEntry, ...]:
+    """The bytes of every component times what runs taught about them; what else is used is the framework's."""
     totals: dict[MemoryComponent, Bytes] = dict.fromkeys(MEMORY_COMPONENTS, 0)
-    totals["framework"] = framework_bytes
     for tensor in tensors:
         totals[tensor.component] += tensor.num_bytes
+    if learned_ratio != 1:
+        totals = {name: round(learned_ratio * num_bytes) for name, num_bytes in totals.items()}
+    totals["framework"] += used_bytes - sum(totals.values())
     return tuple(MemoryEntry(component=name, num_bytes=totals[name]) for name in MEMORY_COMPONENTS)
 
 

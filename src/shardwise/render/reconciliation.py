@@ -1,6 +1,6 @@
 """A reconciliation as text and as ``shardwise.reconciliation/1``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -52,6 +52,11 @@ def _parts(found: Reconciliation) -> Iterator[RenderableType]:
 
 def _amount(row: ReconciledRow, amount: float) -> str:
     return format_seconds(amount) if row.unit == "s" else format_gib(amount)
+
+
+def reconciliations_object(found: Sequence[Reconciliation]) -> dict[str, object]:
+    """Several runs, in order."""
+    return {"schema": RECONCILIATION_SCHEMA, "runs": [reconciliation_object(one) for one in found]}
 
 
 def reconciliation_object(found: Reconciliation) -> dict[str, object]:

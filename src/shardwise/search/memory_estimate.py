@@ -114,8 +114,16 @@ class MemoryEstimate:
                 part = Activations(**{name: getattr(activations, name)[here] for name in Activations.__slots__})
             more = self._stage_bytes(some, num_microbatches[here], part, self.probes.watched(some, watched))
             need[here] = np.maximum(need[here], more)
-        total: FloatColumn = need + self._fixed(rows)
+        total: FloatColumn = self._learned_ratio * need + self._fixed(rows)
         return total
+
+    @property
+    def _learned_ratio(self) -> float:
+        """What runs taught about what the allocator holds; what lies outside it has its own factor."""
+        calibration = self.probes.question.cluster.calibration
+        if calibration is None:
+            return 1.0
+        return calibration.ratio_of("memory allocated") * calibration.ratio_of("memory reserved")
 
     def _stage_bytes(
         self, rows: Candidates, num_microbatches: IntColumn, activations: Activations, stage: WatchedStage

@@ -201,6 +201,16 @@ def gpu_id_of(name: str) -> str:
     return found.gpu_id
 
 
+def driver_gpu_id(device: str) -> str:
+    """The id of a part by a driver's name, which leaves out whether an H200 is SXM; empty when none has it."""
+    for spelling in (device, f"{device} SXM") if device else ():
+        try:
+            return gpu_id_of(spelling)
+        except ClusterError:
+            continue
+    return ""
+
+
 def node_id_of(name: str) -> Found:
     """The one server (or rack) with this name.
 

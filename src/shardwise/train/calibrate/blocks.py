@@ -108,7 +108,7 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         fully_shard(decoder, mesh=mesh, mp_policy=policy)
     shape = (case.num_sequences, case.seq_len, case.hidden_size)
     x = torch.randn(shape, device=desk.device, dtype=desk.dtype, requires_grad=True)
-    forward_s, backward_s = _passes_s(decoder, x, desk)
+    forward_s, backward_s = _passes_s(decoder, x, desk, waits=case.is_sharded)
     return {
         "hidden_size": case.hidden_size,
         "intermediate_size": case.intermediate_size,
@@ -134,14 +134,14 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
     return decoder
 
 
-def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
+def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk, *, waits: bool) -> tuple[Seconds, Seconds]:
     """Forward and backward of several; the first ones warm up."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
     for _ in range(2 + REPEATS):
         outs: list[Tensor] = []
-        forward_s = wall_s(lambda _, outs=outs: outs.append(decoder(x)), 1, desk)  # type: ignore[misc]
-        backward_s = wall_s(partial(_backward, outs[0], gradient), 1, desk)
+        forward_s = wall_s(lambda _, outs=outs: outs.append(decoder(x)), 1, desk, waits=waits)  # type: ignore[misc]
+        backward_s = wall_s(partial(_backward, outs[0], gradient), 1, desk, waits=waits)
         found.append((forward_s, backward_s))
         for parameter in decoder.parameters():
             parameter.grad = None

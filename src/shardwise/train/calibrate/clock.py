@@ -48,13 +48,18 @@ class Desk:
         return max(1, min(8, 2 * CACHE_BYTES // max(1, num_bytes) + 1)) if self.is_cuda else 1
 
 
-def wall_s(action: Action, count: int, desk: Desk) -> Seconds:
-    """Seconds of ``count`` calls, one after the other."""
+def wall_s(action: Action, count: int, desk: Desk, *, waits: bool = False) -> Seconds:
+    """Seconds of ``count`` calls, one after the other.
+
+    On processors the time this thread computed, so that what other programs take meanwhile does not count; all the
+    time that passed where the work ``waits`` for other ranks.
+    """
     if not desk.is_cuda:
-        started = time.perf_counter()
+        clock = time.perf_counter if waits else time.thread_time
+        started = clock()
         for index in range(count):
             action(index)
-        return time.perf_counter() - started
+        return clock() - started
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for index in range(count):
@@ -98,11 +103,11 @@ def graph_s(action: Action, desk: Desk, *, target_s: Seconds = 0.012, repeats: i
 def agreed_s(action: Action, desk: Desk, *, target_s: Seconds = 0.02, repeats: int = 3) -> Seconds:
     """Seconds per call of work that all ranks do together, by the slowest of them."""
     action(0)
-    count = max(1, min(MAX_CALLS, int(target_s / max(slowest(wall_s(action, 2, desk) / 2, desk), 1e-7))))
+    count = max(1, min(MAX_CALLS, int(target_s / max(slowest(wall_s(action, 2, desk, waits=True) / 2, desk), 1e-7))))
     found = []
     for _ in range(repeats):
         dist.barrier()
-        found.append(wall_s(action, count, desk) / count)
+        found.append(wall_s(action, count, desk, waits=True) / count)
     return slowest(typical_s(found, desk), desk)
 
 
