@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,9 @@ CLOSING_S = 3.0
 POLL_S = 0.2
 OVERTIME_S = 60.0
 """How much longer than asked the processes may take before they are ended."""
-TAIL_LINES = 15
+TAIL_LINES = 6
+REASON = re.compile(r"^(\[rank\d+\]: )?[\w.]*(Error|Exception): |No module named")
+"""What a Python process says last, among much that torchrun says about it."""
 MAX_PROCESSES_ON_PROCESSORS = 2
 CLOCK_QUERY = "driver_version,clocks.sm,clocks.mem,power.limit"
 
@@ -156,8 +159,9 @@ def _processor() -> str:
 
 
 def _failure(folder: Path, exit_code: int | None) -> CalibrationError:
-    log = (folder / "output.log").read_text(encoding="utf-8", errors="replace")
-    tail = "\n".join(log.splitlines()[-TAIL_LINES:])
+    lines = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    reasons = [line for line in lines if REASON.search(line)]
+    tail = "\n".join((reasons or lines)[-TAIL_LINES:])
     return CalibrationError(
         f"the measuring processes ended with exit code {exit_code}; their last words were:\n{tail}",
         code="calibration-failed",

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.render.names import cluster_text, layout_text, model_text
+from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
 from shardwise.units import format_bytes, format_percent, format_seconds
 
@@ -32,6 +32,8 @@ def _parts(
     header.add_row("layout", layout_text(plan.layout))
     header.add_row("ran on", str(_part(measured, "environment").get("device") or "this machine"))
     yield header
+    for note in calibration_lines(plan.cluster):
+        yield Text(note)
     yield Text()
     yield _comparison(prediction, measured)
     yield Text()
