@@ -13,6 +13,8 @@ __all__ = ["at_most", "bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "wi
 
 BIGGER_RATIO = 1.15
 """A GPU has to hold this many times the memory to be worth naming."""
+SIMILAR_RATIO = 1.1
+"""Memory of parts up to so many times the least that is more is about the same."""
 KEPT_KEYS = (
     "host_memory_gib",
     "nvme_tb",
@@ -57,7 +59,10 @@ def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
 
 
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
-    """Parts of the same vendor and form factor with more memory that compute at least as fast, nearest first."""
+    """Parts of the same vendor and form factor with more memory that compute at least as fast, nearest first.
+
+    Of those with about as much memory the one that computes least faster comes first: the same generation.
+    """
     candidates = [
         other
         for other in load_gpus()
@@ -66,7 +71,13 @@ def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
         and other.memory_bytes >= BIGGER_RATIO * gpu.memory_bytes
         and other.peak_flop_per_s("bf16") >= gpu.peak_flop_per_s("bf16")
     ]
-    return tuple(sorted(candidates, key=lambda other: (other.memory_bytes, other.id))[:limit])
+    least_bytes = min((other.memory_bytes for other in candidates), default=0)
+
+    def distance(other: Gpu) -> tuple[float, float, str]:
+        memory_bytes = max(other.memory_bytes, SIMILAR_RATIO * least_bytes)
+        return memory_bytes, other.peak_flop_per_s("bf16"), other.id
+
+    return tuple(sorted(candidates, key=distance)[:limit])
 
 
 def with_gpu(cluster: Cluster, gpu: Gpu) -> Cluster | None:

@@ -1,0 +1,51 @@
+"""Sizes and types of the clusters of a sweep."""
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.errors import ClusterError
+from shardwise.search import IntRange, parse_gpu_type, resized, sizes_in, typed_cluster
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "values", "sizes"),
+    [
+        (8, 64, (), (8, 16, 32, 64)),
+        (8, 96, (), (8, 16, 32, 64, 96)),
+        (8, 8, (), (8,)),
+        (3, 40, (3, 7, 40), (3, 7, 40)),
+    ],
+)
+def test_an_interval_is_walked_in_doublings_and_a_list_as_it_is(low, high, values, sizes):
+    assert sizes_in(IntRange(low=low, high=high, values=values)) == sizes
+
+
+@pytest.mark.parametrize("limit", [IntRange(low=8, high=10_000_000), IntRange(low=1, high=1 << 20)])
+def test_endless_and_very_many_sizes_are_refused(limit):
+    with pytest.raises(ClusterError) as refused:
+        sizes_in(limit)
+    assert refused.value.code == "search-bounds"
+    assert refused.value.fix == "write --gpus 8..512, or a list such as 8,64,512"
+
+
+def test_a_price_of_the_user_replaces_the_one_of_the_catalogue():
+    cluster = typed_cluster(parse_gpu_type("h100-sxm=2.10"), 16)
+    assert cluster.num_gpus == 16
+    assert cluster.price.usd_per_gpu_hour == 2.10
+
+
+@pytest.mark.parametrize("price", ["", "cheap", "2,10"])
+def test_what_is_no_price_is_refused(price):
+    with pytest.raises(ClusterError) as refused:
+        parse_gpu_type(f"h100-sxm={price}")
+    assert refused.value.fix == "write h100-sxm=2.50, in dollars per GPU and hour"
+
+
+def test_servers_are_not_divided():
+    assert typed_cluster(parse_gpu_type("dgx-h100"), 12) == "12 GPUs do not fill dgx-h100 servers of 8"
+    assert resized(read_cluster("2xdgx-h100"), 12) == "12 GPUs do not fill servers of 8"
+
+
+def test_a_cluster_shrinks_below_a_node_only_where_gpus_are_sold_alone():
+    assert resized(read_cluster("16xh100-sxm"), 4).num_gpus == 4
+    assert "less than one node of 8" in resized(read_cluster("2xdgx-h100"), 4)

@@ -1,0 +1,75 @@
+"""The same question on several clusters."""
+
+import pytest
+
+from shardwise.errors import ClusterError
+from shardwise.search import SearchBounds, sweep, sweep_objective
+
+ONE_NODE = ("1xh100-sxm", "2xh100-sxm", "4xh100-sxm")
+
+
+@pytest.fixture(scope="module")
+def questions(make_question):
+    return [make_question(model="gpt2", cluster=name, seq_len=1024, tokens=1e11) for name in ONE_NODE]
+
+
+@pytest.fixture(scope="module")
+def fewest(questions):
+    return sweep(questions, bounds=SearchBounds(), objective="fewest_gpus")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "objective"),
+    [
+        (SearchBounds(), "fewest_gpus"),
+        (SearchBounds(deadline_days=3.0), "cost"),
+        (SearchBounds(budget_usd=900.0), "step_time"),
+    ],
+)
+def test_what_is_asked_follows_from_the_targets(bounds, objective):
+    assert sweep_objective(bounds) == objective
+
+
+def test_rows_stay_in_the_order_that_was_asked(fewest):
+    assert [row.question.cluster.num_gpus for row in fewest.rows] == [1, 2, 4]
+    assert [row.problem for row in fewest.rows] == ["", "", ""]
+
+
+def test_the_fewest_gpus_that_can_do_it_are_recommended(fewest):
+    assert fewest.recommended.question.cluster.num_gpus == 1
+    assert fewest.why == "1 h100-sxm are the fewest GPUs, of 3 clusters that can do this, and the cheapest such."
+
+
+def test_more_gpus_are_faster_and_on_the_front_of_time(fewest):
+    steps = [row.best.prediction.time.step_s for row in fewest.rows]
+    assert steps == sorted(steps, reverse=True)
+    assert fewest.rows[-1].is_on_front
+
+
+def test_the_fastest_cluster_is_recommended_when_time_counts(questions):
+    result = sweep(questions, bounds=SearchBounds(), objective="step_time")
+    assert result.recommended.question.cluster.num_gpus == 4
+    assert result.why == "4 h100-sxm: the fastest of 3 clusters that can do this."
+
+
+def test_a_cluster_too_small_is_a_row_with_its_reason(make_question):
+    small = make_question(
+        model="llama-3.1-70b", cluster="1xt4", seq_len=1024, global_batch_size=8, precision="fp16-mixed"
+    )
+    result = sweep([small], bounds=SearchBounds(), objective="fewest_gpus")
+    assert result.recommended is None
+    assert result.rows[0].problem.startswith("too big: ")
+    assert result.why == "No plan: on none of these clusters does anything fit. Give more or larger GPUs."
+
+
+def test_when_no_cluster_is_in_time_the_nearest_deadline_is_named(questions):
+    result = sweep(questions, bounds=SearchBounds(deadline_days=0.001), objective="cost")
+    assert result.recommended is None
+    assert [row.problem for row in result.rows] == ["misses the deadline or the budget"] * 3
+    assert result.changes[0].change.startswith("deadline_days=")
+    assert result.changes[0].days > 0.001
+
+
+def test_no_sizes_are_refused():
+    with pytest.raises(ClusterError, match="no cluster has any of these sizes"):
+        sweep([], bounds=SearchBounds(), objective="cost")
