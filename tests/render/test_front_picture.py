@@ -6,6 +6,7 @@ import pytest
 
 from render.sample_answers import BEST, FOUND, RUNNER_UP
 from shardwise.render.front_picture import FrontAxis, FrontPicture, FrontPoint, search_front
+from shardwise.render.svg_front import lower_left
 from shardwise.render.text_front import PLOT_HEIGHT, front_lines
 from shardwise.units import format_gib, format_seconds
 
@@ -51,3 +52,19 @@ def test_the_fastest_lies_left_and_the_smallest_lies_low():
     assert lines[PLOT_HEIGHT + 1] == " " * 13 + "+" + "-" * 56
     assert lines[PLOT_HEIGHT + 2].split() == ["2.00", "s", "4.00", "s"]
     assert lines[-1] == "(across: step; up: needed; numbers are ranks)"
+
+
+def test_plans_of_the_front_far_slower_than_the_ranked_are_told_and_not_drawn():
+    time = replace(BEST.prediction.time, step_s=1.6 * RUNNER_UP.prediction.time.step_s)
+    layout = replace(RUNNER_UP.plan.layout, tp=2, dp_shard=4)
+    far = replace(BEST, rank=2, plan=replace(BEST.plan, layout=layout), prediction=replace(BEST.prediction, time=time))
+    picture = search_front(replace(FOUND, pareto=(BEST, far)))
+    assert [point.mark for point in picture.points] == ["1", "2"]
+    assert "; further right the front reaches " in picture.note
+
+
+def test_the_line_joins_what_no_other_beats_in_both_figures():
+    points = [
+        FrontPoint(x=x, y=y, mark="A", label="", is_on_front=True) for x, y in ((1.0, 5.0), (2.0, 9.0), (3.0, 4.0))
+    ]
+    assert [(point.x, point.y) for point in lower_left(points)] == [(1.0, 5.0), (3.0, 4.0)]

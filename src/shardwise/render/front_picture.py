@@ -11,6 +11,9 @@ from shardwise.units import format_gib, format_seconds, format_usd
 LOG_RATIO = 8.0
 """Values that span more than this are drawn on a logarithmic axis."""
 OTHER_MARK = "o"
+FAR_RATIO = 1.5
+"""Plans of the front this many times slower than the slowest ranked one are told, not drawn: they would press all
+others together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,9 @@ class FrontPicture:
 def search_front(result: SearchResult) -> FrontPicture | None:
     """Time against memory of the ranked plans and the front; ``None`` when there is nothing to compare."""
     ranked = list(result.plans)
-    others = [found for found in result.pareto if all(found.plan != known.plan for known in ranked)]
+    unranked = [found for found in result.pareto if all(found.plan != known.plan for known in ranked)]
+    slowest_s = FAR_RATIO * max((found.prediction.time.step_s for found in ranked), default=0.0)
+    others = [found for found in unranked if found.prediction.time.step_s <= slowest_s]
     points = tuple(
         FrontPoint(
             x=found.prediction.time.step_s,
@@ -79,8 +84,18 @@ def search_front(result: SearchResult) -> FrontPicture | None:
         x=_axis("step", [point.x for point in points], format_seconds),
         y=_axis("needed per GPU", [point.y for point in points], format_gib),
         points=points,
-        note=f"numbers are ranks, {OTHER_MARK} other plans of the front; on one cluster dollars go with time",
+        note=f"numbers are ranks, {OTHER_MARK} other plans of the front; on one cluster dollars go with time"
+        + _far_text(unranked, shown=others),
     )
+
+
+def _far_text(unranked: Sequence[RankedPlan], *, shown: Sequence[RankedPlan]) -> str:
+    far = [found for found in unranked if found not in shown]
+    if not far:
+        return ""
+    smallest = min(far, key=lambda found: found.prediction.memory.needed_bytes)
+    needed, step = format_gib(smallest.prediction.memory.needed_bytes), format_seconds(smallest.prediction.time.step_s)
+    return f"; further right the front reaches {needed} at {step}"
 
 
 def sweep_front(result: SweepResult) -> FrontPicture | None:
@@ -104,10 +119,15 @@ def sweep_front(result: SweepResult) -> FrontPicture | None:
     return FrontPicture(
         title="Time against cost: every cluster, the front over time, memory and cost",
         x=_axis("step", [point.x for point in points], format_seconds),
-        y=_axis("per million tokens", [point.y for point in points], format_usd),
+        y=_axis("per million tokens", [point.y for point in points], _usd_text),
         points=points,
         note=f"{marks}; fewer GPUs to the right",
     )
+
+
+def _usd_text(amount_usd: float) -> str:
+    """Dollars with three digits below a thousand, so that the ends of a narrow axis differ."""
+    return f"${amount_usd:.3g}" if abs(amount_usd) < 1000 else format_usd(amount_usd)
 
 
 def _axis(name: str, values: Sequence[float], write: Callable[[float], str]) -> FrontAxis:

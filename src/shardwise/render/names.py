@@ -77,7 +77,17 @@ def gib_number(num_bytes: float) -> str:
 
 def question_text(recipe: Recipe) -> str:
     """The recipe without what a search chooses."""
-    return recipe_text(replace(recipe, micro_batch_size=1, recompute="none", offload="none"), always=QUESTION_FIELDS)
+    return recipe_text(
+        replace(
+            recipe,
+            micro_batch_size=1,
+            recompute="none",
+            recompute_layers=None,
+            offload="none",
+            activation_offload=False,
+        ),
+        always=QUESTION_FIELDS,
+    )
 
 
 def recipe_text(recipe: Recipe, *, always: tuple[str, ...] = RECIPE_IN_TITLE) -> str:

@@ -1,6 +1,6 @@
 """A front as an SVG picture: every plan a dot with its mark, the front joined by steps. No scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from xml.sax.saxutils import escape
 
 from shardwise.render.front_picture import FrontAxis, FrontPicture, FrontPoint
@@ -62,9 +62,18 @@ def _y(picture: FrontPicture, value: float) -> float:
 
 
 def _front_line(picture: FrontPicture) -> str:
-    front = sorted((point for point in picture.points if point.is_on_front), key=lambda point: point.x)
+    front = lower_left(picture.points)
     places = " ".join(f"{_x(picture, point.x):.1f},{_y(picture, point.y):.1f}" for point in front)
     return f"<polyline points='{places}' fill='none' class='copy' stroke-width='1.5' stroke-dasharray='5 4'/>"
+
+
+def lower_left(points: Iterable[FrontPoint]) -> list[FrontPoint]:
+    """The points that no other beats on both axes, from the left: a front over more than two figures zigzags."""
+    front: list[FrontPoint] = []
+    for point in sorted(points, key=lambda point: (point.x, point.y)):
+        if not front or point.y < front[-1].y:
+            front.append(point)
+    return front
 
 
 def _dot(picture: FrontPicture, point: FrontPoint) -> str:
