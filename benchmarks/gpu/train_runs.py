@@ -57,7 +57,7 @@ def job_of(run: TrainRun, arguments: argparse.Namespace) -> tuple[Job, dict[str,
         num_steps=arguments.steps or run.num_steps,
         device=arguments.device,
         tuning=run.tuning,
-        data=DataSpec(source="synthetic"),
+        data=documents() if run.masks_documents else DataSpec(source="synthetic"),
     )
     job = make_job(plan, request, prediction=prediction, run_folder=tempfile.mkdtemp(prefix="shardwise-run-"))
     said = {
@@ -66,6 +66,15 @@ def job_of(run: TrainRun, arguments: argparse.Namespace) -> tuple[Job, dict[str,
         "refusals": [refusal.message for refusal in find_refusals(plan)],
     }
     return job, {"plan": document, "predicted": said}
+
+
+def documents() -> DataSpec:
+    """Documents of 100 to 3,000 bytes in a file of this machine; every rank writes the same."""
+    path = Path(tempfile.gettempdir()) / f"shardwise-documents-{dist.get_rank()}.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(4000):
+            file.write(json.dumps({"text": f"{number} " * (20 + number * 7919 % 580)}) + "\n")
+    return DataSpec(source=str(path), crosses_documents=False)
 
 
 def measure(job: Job, device: torch.device) -> Measured:

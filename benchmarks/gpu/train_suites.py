@@ -62,7 +62,7 @@ MODELS["tiny"] = {
     "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "head_dim": 8,
-    "vocab_size": 256,
+    "vocab_size": 320,
 }
 MODELS["tiny-moe"] = {**MODELS["tiny"], "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -78,6 +78,8 @@ class TrainRun:
     tuning: Tuning = field(default_factory=Tuning)
     num_steps: int = 8
     num_microbatches: int = 1
+    masks_documents: bool = False
+    """Reads short documents of bytes that do not see each other, instead of synthetic tokens."""
 
     def plan(self, *, gpu: str, world_size: int, is_tiny: bool) -> dict[str, object]:
         """The configuration as a plan file; dp_shard takes the GPUs the layout leaves over."""
@@ -219,10 +221,31 @@ CALIBRATED = (
     TrainRun("3b 8192 fsdp eager", model="3b", recipe={"seq_len": 8192}, num_steps=6),
 )
 """Predicted before and after ``shardwise calibrate``; the first twelve hold every strategy, size and length."""
+ADAPTED = {"adapter": "lora", "lora_targets": "all-linear", "recompute": "selective", "compile": True}
+FINETUNE = (
+    TrainRun("1b lora eager", recipe={**ADAPTED, "compile": False}),
+    TrainRun("1b lora", recipe=ADAPTED),
+    TrainRun("1b qlora eager", recipe={**ADAPTED, "adapter": "qlora", "compile": False}),
+    TrainRun("1b qlora", recipe={**ADAPTED, "adapter": "qlora"}),
+    TrainRun("1b fp8 eager", recipe={"precision": "fp8-mixed"}),
+    TrainRun("1b bf16 compiled", recipe={"compile": True}),
+    TrainRun("1b fp8", recipe={"precision": "fp8-mixed", "compile": True}),
+    TrainRun("1b adamw-8bit", recipe={"optimizer": "adamw-8bit", "compile": True}),
+    TrainRun("1b lion", recipe={"optimizer": "lion", "compile": True}),
+    TrainRun("1b muon", recipe={"optimizer": "muon", "compile": True}),
+    TrainRun("1b offload optimizer", recipe={"offload": "optimizer", "compile": True}, num_steps=5),
+    TrainRun("1b documents eager", masks_documents=True),
+    TrainRun("1b documents", recipe={"compile": True}, masks_documents=True),
+    TrainRun("8b lora", model="8b", recipe=ADAPTED),
+    TrainRun("8b qlora", model="8b", recipe={**ADAPTED, "adapter": "qlora"}),
+    TrainRun("8b fp8", model="8b", recipe={"precision": "fp8-mixed", "recompute": "full", "compile": True}),
+)
+"""What was tried on CPUs alone: fine-tuning, fp8, optimizers of our own, attention within documents."""
 SUITES: dict[str, tuple[TrainRun, ...]] = {
     "smoke": SMOKE,
     "peers": PEERS,
     "models": _models(),
     "offload": OFFLOADS,
     "calibrated": CALIBRATED,
+    "finetune": FINETUNE,
 }

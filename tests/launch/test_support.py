@@ -49,8 +49,8 @@ def test_what_the_runtime_carries_out_is_not_refused(asked):
     require_supported(made(layout={"dp_shard": 8}, **asked))
 
 
-def test_a_tied_table_in_a_pipeline_is_refused():
-    tied = made(layout={"pp": 2})
+def test_a_tied_table_in_a_v_shaped_pipeline_is_refused():
+    tied = made(layout={"pp": 2, "schedule": "zbv"})
     with pytest.raises(PlanError, match="tied embeddings"):
         require_supported(replace(tied, model=replace(MODEL, tie_word_embeddings=True)))
 

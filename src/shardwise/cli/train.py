@@ -88,7 +88,7 @@ def _add_data_options(group: "argparse._ArgumentGroup") -> None:
         "--mask-documents",
         action="store_false",
         dest="crosses_documents",
-        help="do not predict the first token of a document from the one before",
+        help="documents do not see each other, and none's first token is predicted from the one before",
     )
     group.add_argument(
         "--no-shuffle", action="store_false", dest="is_shuffled", help="samples in the order of the data"

@@ -41,16 +41,8 @@ def require_native(plan: Plan) -> None:
     """Return when the plan is one that our own runtime trains.
 
     Raises:
-        PlanError: it is for another engine, whose memory and speed would be another's; or a pipeline would take a
-            tied table apart, so that its two ends learned different ones.
+        PlanError: it is for another engine, whose memory and speed would be another's.
     """
-    if plan.model.tie_word_embeddings and plan.layout.pp > 1:
-        raise PlanError(
-            f"the token table and the head of {plan.model.name} are one matrix, and pp={plan.layout.pp} puts them on "
-            "different ranks",
-            code="train-tied-pipeline",
-            fix="set pp=1, or tie_word_embeddings to false in the config",
-        )
     if plan.engine != "native":
         raise PlanError(
             f"the plan is for {plan.engine}, but what trains it here is the native runtime",

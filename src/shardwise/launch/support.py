@@ -48,9 +48,11 @@ GAPS = (
         fix="set async_tensor_parallel to false",
     ),
     Gap(
-        what="tied embeddings in a pipeline",
-        is_asked=lambda plan: plan.layout.pp > 1 and plan.model.tie_word_embeddings,
-        fix="set pp to 1",
+        what="tied embeddings in a V-shaped pipeline, whose first rank would hold both ends",
+        is_asked=lambda plan: (
+            plan.layout.pp > 1 and plan.model.tie_word_embeddings and plan.layout.schedule in ("zbv", "dualpipev")
+        ),
+        fix="set schedule to 1f1b",
     ),
     Gap(
         what="experts over tensor-parallel ranks without sequence parallelism",

@@ -33,6 +33,7 @@ from shardwise.train.lora import add_adapters
 from shardwise.train.loss import LossSettings
 from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import pack_matrices
+from shardwise.train.parameters import TABLE
 from shardwise.train.recompute import recompute_blocks
 from shardwise.train.stages import SPLIT_BACKWARD, Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
@@ -212,6 +213,9 @@ def _filled(decoder: AnyDecoder, job: Job, device: torch.device) -> Iterator[Uni
         initialise(unit.module, prefix=unit.name, **options)
         pack_matrices(unit.module)
         yield unit
+    if isinstance(decoder, Decoder) and decoder.tied_end is not None and decoder.lm_head is not None:
+        # The twin of the first stage's table starts with the same values.
+        initialise(decoder.lm_head, prefix=TABLE.removesuffix(".weight"), **options)
     initialise(decoder, prefix="", **options)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from shardwise.train.document_mask import DocumentMask, masked_attention
 from shardwise.train.exchange import gather_dim
 
 SEQUENCE_DIM = 1
@@ -34,8 +35,20 @@ def positions_of_rank(*, rank: int, cp: int, seq_len: int) -> Tensor:
     return torch.cat([pieces[piece] for piece in pieces_of_rank(rank=rank, cp=cp)])
 
 
-def causal_attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, *, group: ProcessGroup | None) -> Tensor:
-    """Attention of this rank's queries to every earlier token of the whole sequence: ``(B, S, N, H)``."""
+def causal_attention(
+    q_BSNH: Tensor,
+    k_BSKH: Tensor,
+    v_BSKH: Tensor,
+    *,
+    group: ProcessGroup | None,
+    mask: DocumentMask | None = None,
+) -> Tensor:
+    """Attention of this rank's queries to every earlier token of the whole sequence: ``(B, S, N, H)``.
+
+    With a mask, to those of the same document.
+    """
+    if group is None and mask is not None:
+        return masked_attention(q_BSNH, k_BSKH, v_BSKH, mask)
     if group is None:
         out = F.scaled_dot_product_attention(
             q_BSNH.transpose(1, 2), k_BSKH.transpose(1, 2), v_BSKH.transpose(1, 2), is_causal=True, enable_gqa=True
@@ -44,6 +57,8 @@ def causal_attention(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, *, group: P
     cp = group.size()
     both_S2BKH = torch.stack((k_BSKH, v_BSKH)).permute(2, 0, 1, 3, 4)
     k_BSKH, v_BSKH = _in_order(gather_dim(both_S2BKH, 0, group), cp).permute(1, 2, 0, 3, 4).unbind(0)
+    if mask is not None:
+        return masked_attention(q_BSNH, k_BSKH, v_BSKH, mask)
     piece_len = q_BSNH.size(SEQUENCE_DIM) // 2
     parts = [
         _attend_prefix(q, k_BSKH, v_BSKH, (piece + 1) * piece_len)

@@ -88,6 +88,13 @@ def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | Non
     )
 
 
+def sum_tied_gradients(parameters: list[nn.Parameter], group: ProcessGroup | None) -> None:
+    """The first and the last stage hold one table twice: both get the sum of what each has learned."""
+    for parameter in parameters:
+        if group is not None and parameter.grad is not None:
+            torch.distributed.all_reduce(local_part(parameter.grad), group=group)
+
+
 def _squared_norm(trained: tuple[Trained, ...], *, device: torch.device) -> Tensor:
     """This rank's share: a part that several ranks hold is counted by each of them in equal shares."""
     by_copies: dict[int, list[Tensor]] = {}

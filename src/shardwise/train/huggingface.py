@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
+from shardwise.train.document_mask import document_numbers
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
 
 LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -74,9 +75,10 @@ class TransformersDecoder(nn.Module):
             if empty:
                 self.whole[0]._init_weights(module)
 
-    def forward(self, ids_BS: Tensor, labels_BS: Tensor) -> Tensor:
-        """The summed loss of all tokens that have a label, in fp32."""
-        hidden_BSD = getattr(self, self.base_name)(input_ids=ids_BS, use_cache=False).last_hidden_state
+    def forward(self, ids_BS: Tensor, labels_BS: Tensor, document_places_BS: Tensor | None = None) -> Tensor:
+        """The summed loss of all tokens that have a label, in fp32; with places, documents see themselves alone."""
+        options = {} if document_places_BS is None else _apart(document_places_BS)
+        hidden_BSD = getattr(self, self.base_name)(input_ids=ids_BS, use_cache=False, **options).last_hidden_state
         head = self.whole[0].get_output_embeddings()
         if self.has_plain_head:
             return summed_token_loss(hidden_BSD.flatten(0, 1), head.weight, labels_BS.flatten(), settings=self.settings)
@@ -93,3 +95,12 @@ class TransformersDecoder(nn.Module):
         logits_BSV = logits_BSV * factor if factor else logits_BSV
         logits_BSV = logits_BSV / divisor if divisor else logits_BSV
         return torch.tanh(logits_BSV / cap) * cap if cap else logits_BSV
+
+
+def _apart(places_BS: Tensor) -> dict[str, Tensor]:
+    """What makes a model of transformers keep packed documents apart."""
+    documents_BS = document_numbers(places_BS)
+    order_S = torch.arange(places_BS.size(1), device=places_BS.device)
+    is_same_BSS = documents_BS.unsqueeze(2) == documents_BS.unsqueeze(1)
+    mask = (is_same_BSS & (order_S.unsqueeze(1) >= order_S)).unsqueeze(1)
+    return {"position_ids": places_BS, "attention_mask": mask}

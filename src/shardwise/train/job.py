@@ -32,6 +32,11 @@ class DataSpec:
     seed: int = 0
     is_shuffled: bool = True
 
+    @property
+    def masks_documents(self) -> bool:
+        """Whether attention stops at the ends of packed documents."""
+        return self.source != "synthetic" and (self.packing == "documents" or not self.crosses_documents)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec:

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
@@ -15,9 +16,9 @@ from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
-from shardwise.train.gradients import StepSums, scale_gradients, sum_replicated_gradients, sum_step
+from shardwise.train.gradients import StepSums, scale_gradients, sum_replicated_gradients, sum_step, sum_tied_gradients
 from shardwise.train.job import Job
-from shardwise.train.mesh import Mesh
+from shardwise.train.mesh import Mesh, pipeline_ends
 from shardwise.train.metrics import Clock, StepRecord
 from shardwise.train.optimizers import (
     ModelStates,
@@ -26,7 +27,7 @@ from shardwise.train.optimizers import (
     make_optimizer,
     set_learning_rate,
 )
-from shardwise.train.parameters import Trained, trained_parameters
+from shardwise.train.parameters import Trained, tied_ends, trained_parameters
 from shardwise.train.passes import Passes, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
@@ -64,6 +65,8 @@ class Trainer:
     source: Feed
     scale: LossScale
     progress: Progress = field(default_factory=Progress)
+    ends: ProcessGroup | None = None
+    """The first and the last stage, when they hold one table twice and this rank is on one of them."""
     is_stop_requested: Callable[[], bool] = lambda: False
     """Whether this rank was asked to stop after the step it is in."""
     sampler: Sampler | None = None
@@ -113,6 +116,7 @@ class Trainer:
 
     def _take_gradients(self, loss_sum: Tensor, num_tokens: Tensor, unit_ratio: float) -> StepSums:
         sum_replicated_gradients(self._partly_trained(), self.mesh.group("tp"))
+        sum_tied_gradients(tied_ends(self.built.decoders), self.ends)
         for entry in self.trained:
             entry.take_gradient()
         return sum_step(
@@ -152,6 +156,7 @@ def make_trainer(
         passes=make_passes(built, job, mesh, device=device),
         source=source,
         scale=LossScale.of(job.recipe.precision),
+        ends=pipeline_ends(mesh) if job.model_config.get("tie_word_embeddings") else None,
     )
 
 

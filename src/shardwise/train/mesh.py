@@ -92,6 +92,16 @@ def make_mesh(layout: Layout, *, device_type: str) -> Mesh:
     )
 
 
+def pipeline_ends(mesh: Mesh) -> ProcessGroup | None:
+    """The first and the last stage of this rank's pipeline, on these two; every rank of the job calls this."""
+    pp, own = mesh.layout.pp, torch.distributed.get_rank()
+    if pp == 1:
+        return None
+    lines = mesh.whole.mesh.reshape(pp, -1).t().tolist()
+    groups = [(line, torch.distributed.new_group([line[0], line[-1]])) for line in lines]
+    return next((group for line, group in groups if own in (line[0], line[-1])), None)
+
+
 def _with_replicas(whole: DeviceMesh, layout: Layout) -> DeviceMesh:
     """``(dp_replicate, expert_shards)``; torch refuses to order a flattened axis of one rank."""
     if layout.ep > 1:

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from shardwise.train.decoder.model import Decoder
 from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import QuantisedLinear
 
+HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"
+"""A tied head that stands alone at the end of a pipeline goes by the name of the table."""
 FSDP_NAMES = ("_checkpoint_wrapped_module.", "_orig_mod.", "module.")
 
 
@@ -98,11 +101,12 @@ def on_host(part: Tensor) -> Tensor:
 def trained_parameters(chunks: list[nn.Module], mesh: Mesh, *, steps_on_host: bool = False) -> tuple[Trained, ...]:
     """Every parameter that is trained, tied ones once."""
     found = []
+    tied = {id(parameter) for parameter in tied_ends(chunks)}
     for name, parameter in _named(chunks):
         if parameter.requires_grad:
             local = nn.Parameter(local_part(parameter))
             stepped = nn.Parameter(on_host(local)) if steps_on_host else local
-            num_copies = _num_copies(parameter, mesh)
+            num_copies = _num_copies(parameter, mesh) * (2 if id(parameter) in tied else 1)
             found.append(Trained(name=name, parameter=parameter, local=local, stepped=stepped, num_copies=num_copies))
     return tuple(found)
 
@@ -124,6 +128,12 @@ def quantised_layers(chunks: list[nn.Module]) -> Iterator[tuple[str, QuantisedLi
                 yield plain_name(name), module
 
 
+def tied_ends(chunks: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Tables of this rank whose twin another pipeline stage holds."""
+    ends = [chunk.tied_end for chunk in chunks if isinstance(chunk, Decoder)]
+    return [end for end in ends if end is not None]
+
+
 def held_parameters(chunks: Sequence[nn.Module]) -> list[Tensor]:
     """This rank's parts of all parameters, trained or frozen; tied ones once."""
     return [local_part(parameter) for _, parameter in _named(list(chunks))]
@@ -138,8 +148,10 @@ def plain_name(name: str) -> str:
 
 def _named(chunks: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     for chunk in chunks:
+        is_twin = isinstance(chunk, Decoder) and chunk.tied_end is not None
         for name, parameter in chunk.named_parameters():
-            yield plain_name(name), parameter
+            plain = plain_name(name)
+            yield (TABLE if is_twin and plain == HEAD else plain), parameter
 
 
 def _num_copies(parameter: Tensor, mesh: Mesh) -> int:

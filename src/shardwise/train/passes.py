@@ -36,6 +36,7 @@ class Placed:
     def __init__(self, built: Built, job: Job, *, device: torch.device) -> None:
         self.device = device
         self.positions = built.positions if job.layout.cp > 1 else None
+        self.masks_documents = job.data.masks_documents
 
     def place(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Input ids and labels."""
@@ -43,6 +44,10 @@ class Placed:
         if self.positions is None:
             return ids, labels
         return ids[:, self.positions].contiguous(), labels[:, self.positions].contiguous()
+
+    def document_places(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Where in its document every token stands, as the model wants it; nothing when documents see each other."""
+        return {"document_places_BS": torch.cat([b.positions for b in batches])} if self.masks_documents else {}
 
 
 class PlainPasses:
@@ -61,7 +66,7 @@ class PlainPasses:
             ids, labels = self.placed.place(batch)
             begin_micro_batch(self.model, self.layout, is_last=is_last)
             with keep_gradients_here(self.model, is_last=is_last):
-                loss = self.model(ids, labels)
+                loss = self.model(ids, labels, **self.placed.document_places([batch]))
                 (loss * unit_ratio).backward()
             loss_sum += loss.detach()
             num_tokens += (labels != IGNORED_LABEL).sum()
@@ -86,12 +91,13 @@ class PipelinePasses:
         ids = torch.cat([ids for ids, _ in placed])
         labels = torch.cat([labels for _, labels in placed])
         inputs = (ids,) if self.first is not None else ()
+        places = self.placed.document_places(batches)
         if self.last is None:
-            self.schedule.step(*inputs)
+            self.schedule.step(*inputs, **places)
             zero = torch.zeros((), device=self.placed.device)
             return zero, zero
         losses: list[Tensor] = []
-        self.schedule.step(*inputs, target=labels, losses=losses)
+        self.schedule.step(*inputs, target=labels, losses=losses, **places)
         loss_sum = torch.stack([loss.detach() for loss in losses]).sum() / unit_ratio
         return loss_sum / self.layout.tp, (labels != IGNORED_LABEL).sum() / self.layout.tp
 

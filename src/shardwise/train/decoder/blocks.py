@@ -3,6 +3,8 @@
 Shapes: B sequences, S tokens, D hidden, F intermediate (this rank's part), N heads (this rank's), H head size.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor, nn
@@ -12,8 +14,16 @@ from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import ALONE, BlockGroups, local
 from shardwise.train.decoder.rotary import rotate
+from shardwise.train.document_mask import DocumentMask
 
-RopeTable = tuple[Tensor, Tensor]
+
+class Places(NamedTuple):
+    """Where the tokens stand: cosines and sines of their positions, and who sees whom in packed documents."""
+
+    cosines: Tensor
+    sines: Tensor
+    mask: DocumentMask | None = None
+    """``None``: every earlier token of the sequence."""
 
 
 class Linear(nn.Module):
@@ -59,7 +69,7 @@ class Attention(nn.Module):
         self.k_norm = RmsNorm(head_dim, eps) if config.has_qk_norm else None
         self.groups = ALONE
 
-    def forward(self, x_BSD: Tensor, table: RopeTable) -> Tensor:
+    def forward(self, x_BSD: Tensor, places: Places) -> Tensor:
         """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""
         x_BSD = self.groups.enter(x_BSD)
         q = self.q_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
@@ -67,7 +77,8 @@ class Attention(nn.Module):
         v = self.v_proj(x_BSD).unflatten(-1, (-1, self.head_dim))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        out = causal_attention(rotate(q, table), rotate(k, table), v, group=self.groups.cp)
+        table = (places.cosines, places.sines)
+        out = causal_attention(rotate(q, table), rotate(k, table), v, group=self.groups.cp, mask=places.mask)
         return self.groups.leave(self.o_proj(out.flatten(-2)))
 
 
@@ -103,7 +114,7 @@ class Block(nn.Module):
         self.self_attn.groups = groups
         self.mlp.groups = groups
 
-    def forward(self, x_BSD: Tensor, table: RopeTable) -> Tensor:
+    def forward(self, x_BSD: Tensor, places: Places) -> Tensor:
         """``(B, S, D)`` to the same."""
-        h_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), table)
+        h_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), places)
         return h_BSD + self.mlp(self.post_attention_layernorm(h_BSD))

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor, nn
 
-from shardwise.train.decoder.blocks import Block, RmsNorm
+from shardwise.train.decoder.blocks import Block, Places, RmsNorm
 from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.groups import ALONE, SEQUENCE_DIM, BlockGroups, local
 from shardwise.train.decoder.rotary import rotary_table
+from shardwise.train.document_mask import document_mask
 from shardwise.train.exchange import all_reduce_forward, reduce_scatter_dim
 from shardwise.train.loss import LossSettings, summed_token_loss
 
@@ -78,6 +79,7 @@ class Decoder(nn.Module):
         self.tie()
         self.register_buffer("cosines", None, persistent=False)
         self.register_buffer("sines", None, persistent=False)
+        self.register_buffer("positions", None, persistent=False)
 
     def tie(self) -> None:
         """Make the head's matrix the token table where the config ties them; again after either was replaced."""
@@ -100,14 +102,35 @@ class Decoder(nn.Module):
         """Make the rotary table of the positions this rank holds of every sequence."""
         table = rotary_table(self.config.rope, head_dim=self.config.head_dim, positions=positions)
         self.cosines, self.sines = table
+        self.positions = positions
 
-    def forward(self, x: Tensor, labels_BS: Tensor | None = None) -> Tensor:
-        """Token ids ``(B, S)`` or hidden states ``(B, S, D)`` to the summed loss, or to hidden states."""
-        table = (self.cosines, self.sines)
+    @property
+    def tied_end(self) -> nn.Parameter | None:
+        """The token table or the head, where they are one matrix and another pipeline stage holds its twin."""
+        table, head = self.model.embed_tokens, self.lm_head
+        if not self.config.tie_word_embeddings or (table is None) == (head is None):
+            return None
+        return (table or head).weight  # type: ignore[union-attr]
+
+    def places(self, document_places_BS: Tensor | None) -> Places:
+        """Where this rank's tokens stand: in the sequence, or each in its own document."""
+        if document_places_BS is None:
+            return Places(cosines=self.cosines, sines=self.sines)
+        own = document_places_BS[:, self.positions]
+        cosines, sines = rotary_table(self.config.rope, head_dim=self.config.head_dim, positions=own)
+        return Places(cosines=cosines, sines=sines, mask=document_mask(document_places_BS, self.positions))
+
+    def forward(self, x: Tensor, labels_BS: Tensor | None = None, document_places_BS: Tensor | None = None) -> Tensor:
+        """Token ids ``(B, S)`` or hidden states ``(B, S, D)`` to the summed loss, or to hidden states.
+
+        ``document_places_BS`` holds the place in its document of every token of the whole sequences, where documents
+        are not to see each other.
+        """
+        places = self.places(document_places_BS)
         if self.model.embed_tokens is not None:
             x = self.model.embed_tokens(x)
         for block in self.model.layers.values():
-            x = block(x, table)
+            x = block(x, places)
         if self.model.norm is not None:
             x = self.model.norm(x)
         if labels_BS is None or self.lm_head is None:

@@ -12,18 +12,18 @@ from shardwise.train.decoder.config import RopeConfig
 
 
 def rotary_table(rope: RopeConfig, *, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines ``(S, head_dim / 2)`` in fp32 of the given positions.
+    """Cosines and sines ``(..., head_dim / 2)`` in fp32 of positions of any shape.
 
     Source: Su et al. 2021, arXiv:2104.09864; Llama 3.1's stretching of long wavelengths as its ``config.json`` states
     it (``rope_type`` llama3).
     """
-    angles = torch.outer(positions.float(), _frequencies(rope, head_dim, positions.device))
+    angles = positions.float().unsqueeze(-1) * _frequencies(rope, head_dim, positions.device)
     return angles.cos(), angles.sin()
 
 
 def rotate(x_BSNH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     """Turn each pair of channels ``(i, i + H/2)`` by its position's angle; computed in fp32, returned as it came."""
-    cos_S1H, sin_S1H = table[0][:, None, :], table[1][:, None, :]
+    cos_S1H, sin_S1H = table[0].unsqueeze(-2), table[1].unsqueeze(-2)
     first, second = x_BSNH.float().chunk(2, dim=-1)
     turned = torch.cat((first * cos_S1H - second * sin_S1H, second * cos_S1H + first * sin_S1H), dim=-1)
     return turned.type_as(x_BSNH)
