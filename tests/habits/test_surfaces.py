@@ -14,6 +14,7 @@ GEOMETRY = {
     "svg_memory.py",
     "svg_memory_profile.py",
     "svg_messages.py",
+    "svg_reconciliation.py",
     "svg_scatter.py",
     "svg_shares.py",
     "svg_timeline.py",

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, metavar="PLAN", help="what was run (default: plan.json in the run folder)")
     add_calibration_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the calibration that follows from the runs")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with both timelines of one run")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
 
 
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the rows that both sides state and, where a calibration is asked for, what the runs teach."""
     if arguments.out is not None:
         require_free(arguments.out, is_forced=arguments.is_forced)
+    _require_page(arguments)
     found = [_reconciled(path, arguments) for path in arguments.runs]
     learned = _learned(found, arguments) if arguments.out is not None or arguments.calibration is not None else None
     if arguments.is_json:
@@ -52,7 +54,35 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.render.json_text import json_text
 
         write_file(arguments.out, json_text(calibration_object(learned.calibration)), is_forced=arguments.is_forced)
+    if arguments.html is not None:
+        _write_page(found[0], arguments)
     return EXIT_OK
+
+
+def _require_page(arguments: argparse.Namespace) -> None:
+    """Return when a page can be written, if one is asked for."""
+    if arguments.html is None:
+        return
+    require_free(arguments.html, is_forced=arguments.is_forced)
+    if len(arguments.runs) > 1:
+        raise UsageError(
+            f"a page shows one run, and {len(arguments.runs)} are named",
+            code="cli-usage",
+            fix="name one run with --html, the others in commands of their own",
+        )
+
+
+def _write_page(found: "Reconciliation", arguments: argparse.Namespace) -> None:
+    from shardwise.predict.timeline import predict_timeline
+    from shardwise.reconcile.measured_timeline import measured_timeline
+    from shardwise.render.html_reconciliation import reconciliation_html
+
+    (run,) = arguments.runs
+    predicted = predict_timeline(found.plan)
+    drawn = [(rank.rank, rank.stage) for rank in predicted.ranks]
+    measured = measured_timeline(run if run.is_dir() else run.parent, ranks=drawn)
+    page = reconciliation_html(found, predicted=predicted, measured=measured)
+    write_file(arguments.html, page, is_forced=arguments.is_forced)
 
 
 def _reconciled(path: Path, arguments: argparse.Namespace) -> "Reconciliation":

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.units import Seconds
+
 Intervals = NDArray[np.float64]
 EMPTY: Intervals = np.zeros((0, 2))
 
@@ -66,3 +68,9 @@ def _covers(intervals: Intervals, moments: NDArray[np.float64]) -> NDArray[np.bo
     index = np.searchsorted(intervals[:, 0], moments, side="right") - 1
     covered: NDArray[np.bool_] = (index >= 0) & (moments < intervals[np.maximum(index, 0), 1])
     return covered
+
+
+def holds(intervals: Intervals, moment_s: Seconds) -> bool:
+    """Whether a moment lies in one of the intervals; an end does not belong to it."""
+    index = int(intervals[:, 0].searchsorted(moment_s, side="right")) - 1
+    return index >= 0 and moment_s < float(intervals[index, 1])

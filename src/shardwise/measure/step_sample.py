@@ -7,8 +7,8 @@ from pathlib import Path
 
 from shardwise.ledger import TIME_COMPONENTS, TimeComponent
 from shardwise.measure.gloo_kinds import with_asked_kinds
-from shardwise.measure.intervals import Intervals, difference, intersection, total_s, union
-from shardwise.measure.phase_marks import BLOCK, FORWARD, OPTIMIZER
+from shardwise.measure.intervals import Intervals, difference, holds, intersection, total_s, union
+from shardwise.measure.phase_marks import BLOCK, FORWARD, OPTIMIZER, marked
 from shardwise.measure.rank_trace import read_rank_trace
 from shardwise.measure.step_split import StepSplit, compute_intervals, split_step
 from shardwise.measure.trace_collectives import CollectiveCall, collective_calls
@@ -139,16 +139,16 @@ def _components(
 ) -> tuple[tuple[TimeComponent, Seconds], ...]:
     """Computation belongs to the phase in which the host launched it; what no mark covers is backward."""
     works = [work for work in window.works if work.kind != "copy" and work.family != "communication"]
-    forward = _marked(trace, FORWARD)
+    forward = marked(trace, FORWARD)
     phases: dict[TimeComponent, Intervals] = {
         "forward": forward,
-        "recompute": difference(_marked(trace, BLOCK), forward),
-        "optimizer": _marked(trace, OPTIMIZER),
+        "recompute": difference(marked(trace, BLOCK), forward),
+        "optimizer": marked(trace, OPTIMIZER),
     }
     seconds: dict[TimeComponent, float] = dict.fromkeys(TIME_COMPONENTS, 0.0)
     left = _busy(works)
     for name, launched in phases.items():
-        busy = _busy([work for work in works if _holds(launched, _launch_s(work))])
+        busy = _busy([work for work in works if holds(launched, work.issued_s)])
         seconds[name] = total_s(intersection(left, busy))
         left = difference(left, busy)
     seconds["backward"] = total_s(left)
@@ -160,22 +160,8 @@ def _components(
     return tuple((name, seconds[name]) for name in TIME_COMPONENTS)
 
 
-def _marked(trace: RankTrace, name: str) -> Intervals:
-    return union((mark.start_s, mark.end_s) for mark in trace.marks if mark.name == name)
-
-
 def _busy(works: Iterable[Work]) -> Intervals:
     return union((work.start_s, work.end_s) for work in works)
-
-
-def _launch_s(work: Work) -> Seconds:
-    """When the host issued it; without a device, when it ran."""
-    return work.start_s if work.launch_s is None else work.launch_s
-
-
-def _holds(intervals: Intervals, moment_s: Seconds) -> bool:
-    index = int(intervals[:, 0].searchsorted(moment_s, side="right")) - 1
-    return index >= 0 and moment_s < float(intervals[index, 1])
 
 
 def _stage_waits_s(window: StepWindow) -> Seconds:

@@ -52,6 +52,11 @@ class Work:
         """From start to end."""
         return self.end_s - self.start_s
 
+    @property
+    def issued_s(self) -> Seconds:
+        """When the host issued it; without a device, when it ran."""
+        return self.start_s if self.launch_s is None else self.launch_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:

@@ -7,6 +7,7 @@ drawn are the first two, the middle one, the last two and the slowest.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from shardwise.plan import Plan
 from shardwise.predict.offload_time import OffloadTime
@@ -23,6 +24,7 @@ from shardwise.simulate.spans import Span
 from shardwise.step.inventory import Axis, Collective, OperationPhase
 from shardwise.units import Bytes, Seconds
 
+TimelineSource = Literal["simulated", "measured"]
 MOST_SPANS = 40_000
 """Of all ranks together. Beyond it only the first and the last micro-batch of a rank are drawn block by block."""
 INSIDE_S = 1e-6
@@ -80,7 +82,7 @@ class TimelineFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
-    """One predicted step."""
+    """One step, predicted unless its source says otherwise."""
 
     step_s: Seconds
     num_ranks: int
@@ -90,6 +92,7 @@ class StepTimeline:
     notes: tuple[str, ...]
     components: tuple[TimeEntry, ...] = ()
     """The parts of the slowest rank's step, as ``predict`` prints them."""
+    source: TimelineSource = "simulated"
 
     @property
     def num_spans(self) -> int:

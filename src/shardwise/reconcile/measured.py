@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from shardwise.errors import TraceError
+from shardwise.ledger import TIME_COMPONENTS, TimeComponent
 from shardwise.measure.trainer_logs import LoggedStep, TrainerLog, read_trainer_log
 from shardwise.plan import Plan
 from shardwise.units import Bytes, Seconds
@@ -14,6 +15,24 @@ from shardwise.units import Bytes, Seconds
 MEASUREMENT_FILE = "measurement.json"
 WARM_UP_STEPS = 3
 """The first steps compile, allocate and connect; medians leave them out when as many remain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredFamily:
+    """All collectives of one kind in a mean step of a mean rank."""
+
+    kind: str
+    num_calls: float
+    work_s: Seconds
+    exposed_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTimes:
+    """Where a profiled step went; profiling slows a step, so its parts sum to more than the median step."""
+
+    components_s: tuple[tuple[TimeComponent, Seconds], ...]
+    families: tuple[MeasuredFamily, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +48,8 @@ class MeasuredTotals:
     device_used_bytes: Bytes | None
     component_bytes: tuple[tuple[str, Bytes], ...] = ()
     """By the ledger's names, where the run says them."""
+    sampled: SampledTimes | None = None
+    """Of the steps that a profiler looked into; ``None`` without any."""
     notes: tuple[str, ...] = ()
 
 
@@ -112,6 +133,27 @@ def _of_measurement(file: Path) -> MeasuredTotals:
         peak_reserved_bytes=_whole(memory, "peak_reserved_bytes"),
         device_used_bytes=_whole(memory, "device_used_bytes"),
         component_bytes=tuple((name, round(value)) for name in components if (value := _number(components, name))),
+        sampled=_sampled(time),
+    )
+
+
+def _sampled(time: Mapping[str, object]) -> SampledTimes | None:
+    """What the measurement says of profiled steps."""
+    parts, families = _part(time, "components_s"), time.get("communication")
+    if not parts:
+        return None
+    return SampledTimes(
+        components_s=tuple((name, _number(parts, name) or 0.0) for name in TIME_COMPONENTS),
+        families=tuple(
+            MeasuredFamily(
+                kind=str(family.get("kind", "")),
+                num_calls=_number(family, "num_calls") or 0.0,
+                work_s=_number(family, "work_s") or 0.0,
+                exposed_s=_number(family, "exposed_s") or 0.0,
+            )
+            for family in (families if isinstance(families, list) else [])
+            if isinstance(family, dict)
+        ),
     )
 
 

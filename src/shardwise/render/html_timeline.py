@@ -18,6 +18,7 @@ from shardwise.render.timeline_lanes import (
     rank_title,
     span_colour,
     span_kinds,
+    timeline_end_s,
     timeline_lanes,
 )
 from shardwise.render.timeline_page import PAGE
@@ -65,7 +66,7 @@ def _data(timeline: StepTimeline) -> str:
     """The lanes as JSON that cannot end its script element."""
     names, colours, calls = _Table(), _Table(), _Table()
     lanes = list(_lanes(timeline, names, colours, calls))
-    end_s = max([timeline.step_s, *(span.end_s for rank in timeline.ranks for span in rank.spans)])
+    end_s = timeline_end_s(timeline)
     parts = [
         [entry.component.replace("_", " "), microseconds(entry.duration_s), PART_COLOURS[entry.component]]
         for entry in timeline.components

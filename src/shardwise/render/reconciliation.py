@@ -1,18 +1,25 @@
 """A reconciliation as text and as ``shardwise.reconciliation/1``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.reconcile.totals import ReconciledRow, Reconciliation
+from shardwise.reconcile.totals import Group, ReconciledRow, Reconciliation
 from shardwise.render.names import cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_validation import signed_percent
-from shardwise.units import format_gib, format_seconds
+from shardwise.units import format_gib, format_percent, format_seconds
 
 RECONCILIATION_SCHEMA = "shardwise.reconciliation/1"
+NOTHING = "-"
+GROUP_TITLES: dict[Group, str] = {
+    "total": "Predicted beside measured",
+    "memory": "Memory of the fullest rank, part by part",
+    "time": "A profiled step, part by part",
+    "communication": "Collectives of that step",
+}
 BAND_WORDS = {None: "-", True: "inside", False: "outside"}
 
 
@@ -29,25 +36,49 @@ def _parts(found: Reconciliation) -> Iterator[RenderableType]:
     header.add_row("measured by", f"{found.measured.trainer}, {found.measured.num_steps} steps")
     yield header
     yield Text()
-    table = plain_table(title="Predicted beside measured")
-    table.add_column("quantity")
-    for heading in ("predicted", "measured", "error", "band"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in found.rows:
-        table.add_row(
-            row.quantity,
-            _amount(row, row.predicted_amount),
-            _amount(row, row.measured_amount),
-            signed_percent(row.signed_error_fraction),
-            BAND_WORDS[row.is_in_band],
-        )
-    yield table
-    yield Text()
+    for group, title in GROUP_TITLES.items():
+        rows = found.group(group)
+        if rows:
+            yield _table(rows, title=title)
+            yield Text()
+    yield from _cause_lines(found)
     yield Text("Errors are predicted over measured minus one: negative is too little.")
     if found.step_time_ratio is not None:
         yield Text(f"This machine takes {found.step_time_ratio:.3f} times the predicted step.")
     for note in found.measured.notes:
         yield Text(f"warning: {note}", style="yellow")
+
+
+def _table(rows: Iterable[ReconciledRow], *, title: str) -> Table:
+    table = plain_table(title=title)
+    table.add_column("quantity")
+    for heading in ("predicted", "measured", "error", "band"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.quantity.replace("_", " "),
+            _amount(row, row.predicted_amount),
+            _amount(row, row.measured_amount),
+            signed_percent(row.signed_error_fraction) if row.measured_amount else NOTHING,
+            BAND_WORDS[row.is_in_band],
+        )
+    return table
+
+
+def _cause_lines(found: Reconciliation) -> Iterator[Text]:
+    """The few parts that explain most of what differs."""
+    if not found.causes:
+        return
+    yield Text("What explains most of the difference", style="bold")
+    for cause in found.causes:
+        row = cause.row
+        amount = _amount(row, abs(row.gap_amount))
+        way = "more" if row.gap_amount > 0 else "less"
+        share = format_percent(cause.share_fraction)
+        yield Text(
+            f"- {row.quantity.replace('_', ' ')}: {amount} {way} than predicted, {share} of what differs in {row.group}"
+        )
+    yield Text()
 
 
 def _amount(row: ReconciledRow, amount: float) -> str:
@@ -71,12 +102,22 @@ def reconciliation_object(found: Reconciliation) -> dict[str, object]:
                 "unit": row.unit,
                 "predicted": row.predicted_amount,
                 "measured": row.measured_amount,
-                "signed_error_fraction": row.signed_error_fraction,
+                "group": row.group,
+                "signed_error_fraction": row.signed_error_fraction if row.measured_amount else None,
                 "low": row.low_amount,
                 "high": row.high_amount,
                 "is_in_band": row.is_in_band,
             }
             for row in found.rows
+        ],
+        "causes": [
+            {
+                "quantity": cause.row.quantity,
+                "group": cause.row.group,
+                "gap": cause.row.gap_amount,
+                "share_fraction": cause.share_fraction,
+            }
+            for cause in found.causes
         ],
         "step_time_ratio": found.step_time_ratio,
         "warnings": list(found.measured.notes),

@@ -5,7 +5,7 @@ from math import floor, log10
 from xml.sax.saxutils import escape
 
 from shardwise.predict.timeline import StepTimeline
-from shardwise.render.timeline_lanes import Lane, rank_title, span_colour, span_kinds, timeline_lanes
+from shardwise.render.timeline_lanes import Lane, rank_title, span_colour, span_kinds, timeline_end_s, timeline_lanes
 from shardwise.simulate.spans import Span
 from shardwise.units import Seconds, format_seconds
 
@@ -23,9 +23,13 @@ NARROWEST_PIXELS = 0.4
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 
-def timeline_svg(timeline: StepTimeline, *, title: str) -> str:
-    """The picture as one SVG element, ready for a file or a page."""
-    end_s = max([timeline.step_s, *(span.end_s for rank in timeline.ranks for span in rank.spans)])
+def timeline_svg(timeline: StepTimeline, *, title: str, end_s: Seconds = 0.0) -> str:
+    """The picture as one SVG element, ready for a file or a page.
+
+    Args:
+        end_s: at least so much time fills the width, so that pictures can be compared.
+    """
+    end_s = max([end_s, timeline_end_s(timeline)])
     pixels_per_s = PLOT_WIDTH / end_s if end_s else 0.0
     rows: list[str] = []
     y, stage = TOP, None
@@ -33,14 +37,15 @@ def timeline_svg(timeline: StepTimeline, *, title: str) -> str:
         if lane.rank.stage != stage:
             stage = lane.rank.stage
             y += RANK_GAP
-            rows.append(f"<text x='0' y='{y - 6:.1f}' font-weight='bold'>{escape(rank_title(lane.rank))}</text>")
+            heading = escape(rank_title(lane.rank, source=timeline.source))
+            rows.append(f"<text x='0' y='{y - 6:.1f}' font-weight='bold'>{heading}</text>")
         rows += _lane(lane, y, pixels_per_s)
         y += LANE_HEIGHT
     bottom, legend_top = y, y + 18
     kinds = span_kinds(timeline)
     height = legend_top + LEGEND_ROW_HEIGHT * -(-len(kinds) // LEGEND_COLUMNS)
     width = LABEL_WIDTH + PLOT_WIDTH + 10
-    summary = f"{title}: simulated step of {format_seconds(timeline.step_s)}"
+    summary = f"{title}: {timeline.source} step of {format_seconds(timeline.step_s)}"
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' width='{width:.0f}' "
         f"role='img' aria-label='{_attribute(summary)}'>",

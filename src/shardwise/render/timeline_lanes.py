@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.ledger import TimeComponent
-from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank
+from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank, TimelineSource
 from shardwise.simulate.spans import Span, SpanCategory
-from shardwise.units import format_decimal_bytes
+from shardwise.units import Seconds, format_decimal_bytes
 
 STREAM_ORDER = (
     "compute",
@@ -75,6 +75,11 @@ def timeline_lanes(timeline: StepTimeline) -> tuple[Lane, ...]:
     return tuple(lanes)
 
 
+def timeline_end_s(timeline: StepTimeline) -> Seconds:
+    """When the last span of any drawn rank ends."""
+    return max([timeline.step_s, *(span.end_s for rank in timeline.ranks for span in rank.spans)])
+
+
 def _place(stream: str) -> tuple[int, str]:
     return (STREAM_ORDER.index(stream) if stream in STREAM_ORDER else len(STREAM_ORDER), stream)
 
@@ -109,6 +114,6 @@ def span_colour(category: SpanCategory) -> str:
     return SPAN_COLOURS.get(category, OTHER_COLOUR)
 
 
-def rank_title(rank: TimelineRank) -> str:
+def rank_title(rank: TimelineRank, *, source: TimelineSource = "simulated") -> str:
     """How a drawn rank is called."""
-    return f"stage {rank.stage}, rank {rank.rank} (simulated)"
+    return f"stage {rank.stage}, rank {rank.rank} ({source})"
