@@ -33,8 +33,7 @@ def plan_of(layout, *, engine="native", **recipe):
 PLANS = {
     "fsdp": plan_of(Layout(dp_shard=8), global_batch_size=16),
     "ddp": plan_of(Layout(dp_shard=8, zero_stage=0), global_batch_size=32),
-    "tensor parallel": plan_of(Layout(tp=8, sequence_parallel=True)),
-    "tensor parallel that overlaps": plan_of(Layout(tp=8, sequence_parallel=True), engine="megatron"),
+    "tensor parallel": plan_of(Layout(tp=8, sequence_parallel=True), engine="megatron"),
     "1f1b": plan_of(Layout(pp=4, dp_shard=2, zero_stage=1), engine="megatron", global_batch_size=32),
     "interleaved": plan_of(Layout(pp=4, vpp=2, schedule="interleaved"), engine="megatron", global_batch_size=8),
     "offload": plan_of(Layout(dp_shard=8), engine="deepspeed", global_batch_size=16, offload="optimizer"),
@@ -145,7 +144,7 @@ def test_profile_finds_what_predict_says(drawn):
     """Two roads: the parts of the slowest rank read back from the file, and the prediction's own.
 
     Computation is drawn as slow as communication beside it makes it, and the prediction counts that slowdown as exposed
-    communication; so the two together agree, and each alone where nothing runs beside computation.
+    communication; so the two together agree.
     """
     plan, timeline, _, path = drawn
     parts = {entry.component: entry.duration_s for entry in predict_time(plan)[0].components}
@@ -163,9 +162,6 @@ def test_profile_finds_what_predict_says(drawn):
     else:
         waits_s = found.exposed_communication_s + found.idle_s
         assert waits_s == pytest.approx(parts["exposed_communication"] + parts["pipeline_bubble"], rel=0.01)
-    if plan.layout.tp > 1 and plan.engine == "native":
-        assert found.compute_s == pytest.approx(computed_s, rel=1e-4)
-        assert found.exposed_communication_s == pytest.approx(parts["exposed_communication"], rel=1e-4)
 
 
 def test_profile_splits_every_rank_as_the_page_does(drawn):
