@@ -42,7 +42,8 @@ def main() -> int:
     accelerator = Accelerator(mixed_precision="bf16", fsdp_plugin=plugin)
     fields = dict(MODELS[arguments.model])
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    with accelerator.device:
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     model.config.use_cache = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     model, optimizer = accelerator.prepare(model, optimizer)

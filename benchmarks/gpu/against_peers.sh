@@ -10,7 +10,7 @@ export PYTORCH_ALLOC_CONF=expandable_segments:True TORCH_DISABLE_SHARE_RDZV_TCP_
 last=$(($(date +%s) + budget))
 launch() { # NAME SCRIPT ARGUMENTS...
   local left=$((last - $(date +%s))); ((left < 40)) && return 1
-  timeout -k 5 $((left < 150 ? left : 150)) python3 -m torch.distributed.run --standalone --nproc-per-node 4 "${@:2}" \
+  timeout -k 5 $((left < 150 ? left : 150)) python3 -m torch.distributed.run --standalone --nproc-per-node "${GPUS:-4}" "${@:2}" \
     >>"$OUTPUT/peers.log" 2>&1 || echo "$1 failed: $(grep -E 'Error|error' "$OUTPUT/peers.log" | tail -n 1 | cut -c1-200)"
 }
 # name model seq_len micro_batch_size recompute
@@ -26,9 +26,9 @@ while read -r name model seq batch recompute; do
   [ $# -gt 0 ] && [[ " $* " != *" $name "* ]] && continue
   launch "$name" train_runs.py --suite peers --only "$name" --out "$OUTPUT/ours.jsonl"
   launch "$name" titan_run.py --name "$name" --out "$OUTPUT/titan.jsonl" -- --model.flavor "ours_$model" \
-    --training.seq_len "$seq" --training.local_batch_size "$batch" --training.steps 14 --compile.enable \
+    --training.seq_len "$seq" --training.local_batch_size "$batch" --training.steps 14 --compile.enable --optimizer.lr 3e-4 \
     --activation_checkpoint.mode "$recompute" --activation_checkpoint.selective_ac_option op
-  [ -n "${ACCELERATE:-}" ] && launch "$name" accelerate_run.py --model "$model" --seq-len "$seq" --name "$name" \
+  [[ " ${ACCELERATE:-} " == *" $name "* ]] && launch "$name" accelerate_run.py --model "$model" --seq-len "$seq" --name "$name" \
     --micro-batch-size "$batch" --out "$OUTPUT/accelerate.jsonl" $([ "$recompute" = none ] || echo --recompute)
   python3 - "$OUTPUT" "$name" <<'PY'
 import json, sys

@@ -4,20 +4,29 @@
         --model.flavor ours_8b --training.seq_len 8192 ...
 
 Everything after ``--`` is torchtitan's own command line. Nothing of torchtitan is changed: sizes it has no flavour for
-are added to its table, and its trainer is only watched: a CUDA event after each step, the allocator's peaks at the end.
+are added to its table, its loader is put aside for the tokens that our runs train on, and its trainer is watched: a
+CUDA event after each step, the losses it logs, the allocator's peaks at the end.
 """
 
 import argparse
+import itertools
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
 
+from shardwise.train.data import DataRequest, SampleOrder, open_samples
+from shardwise.train.data.batches import Batch, GlobalBatches
+
 WARM_UP_STEPS = 4
+LOGGED_STEPS = 14
+"""torchtitan logs the first step and every so many; a log waits for the GPU."""
+VOCAB_SIZE = 128256
 
 
 def add_flavors() -> None:
@@ -82,6 +91,16 @@ def write_inputs(folder: Path) -> None:
             file.write(json.dumps({"text": "".join(map(chr, codes))}) + "\n")
 
 
+def our_batches(seq_len: int, micro_batch_size: int, num_steps: int) -> list[Batch]:
+    """What this data-parallel rank trains on when our runtime runs the same configuration."""
+    samples = open_samples(DataRequest(source="synthetic"), seq_len=seq_len, vocab_size=VOCAB_SIZE)
+    order = SampleOrder(num_samples=samples.num_samples, seed=0, is_shuffled=True)
+    source = GlobalBatches(
+        samples, order=order, dp_rank=dist.get_rank(), dp_size=dist.get_world_size(), micro_batch_size=micro_batch_size
+    )
+    return list(itertools.islice(source, num_steps))
+
+
 def main() -> int:
     """Train and write the line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -102,6 +121,16 @@ def main() -> int:
     class Watched(Trainer):
         """torchtitan's trainer with an event after each step."""
 
+        def batch_generator(self, data_iterable: object) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+            del data_iterable
+            training = self.job_config.training
+            batches = our_batches(training.seq_len, training.local_batch_size, training.steps)
+            for batch in batches:
+                self.ntokens_seen += batch.labels.numel()
+                self.metrics_processor.ntokens_since_last_log += batch.labels.numel()
+                self.metrics_processor.data_loading_times.append(0.0)
+                yield {"input": batch.inputs}, batch.labels
+
         def train_step(self, data_iterator: object) -> None:
             super().train_step(data_iterator)
             event = torch.cuda.Event(enable_timing=True)
@@ -121,18 +150,28 @@ def main() -> int:
             "--training.dataset_path",
             str(arguments.inputs / "data"),
             "--metrics.log_freq",
-            "1000",
+            str(LOGGED_STEPS),
             *words,
         ]
     )
     trainer = Watched(config)
-    trainer.events = []
+    trainer.events, losses, peaks = [], {}, [(0, 0)]
+    log = trainer.metrics_processor.log
+
+    def log_and_keep(step: int, loss: float, *values: float, **more: object) -> None:
+        # A log sets the allocator's peaks back, so they are read before.
+        peaks.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
+        losses[step] = float(loss)
+        log(step, loss, *values, **more)
+
+    trainer.metrics_processor.log = log_and_keep
     trainer.train()
     torch.cuda.synchronize()
     seconds = [a.elapsed_time(b) / 1000 for a, b in zip(trainer.events, trainer.events[1:], strict=False)]
     step_s = median(seconds[WARM_UP_STEPS - 1 :])
-    peaks = torch.tensor([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()], device="cuda")
-    dist.all_reduce(peaks, op=dist.ReduceOp.MAX)
+    peaks.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
+    worst = torch.tensor(peaks, device="cuda").amax(dim=0)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         training, world = config.training, dist.get_world_size()
         sequences = training.local_batch_size * trainer.parallel_dims.dp_replicate * trainer.parallel_dims.dp_shard
@@ -142,11 +181,12 @@ def main() -> int:
             "words": words,
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(),
+            "losses_by_step": losses,
             "step_s": step_s,
             "steps_s": seconds,
             "tokens_per_s_per_gpu": sequences * training.seq_len / step_s / world,
-            "peak_allocated_bytes": int(peaks[0]),
-            "peak_reserved_bytes": int(peaks[1]),
+            "peak_allocated_bytes": int(worst[0]),
+            "peak_reserved_bytes": int(worst[1]),
         }
         with arguments.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -22,15 +22,22 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from memory_trace import peak_composition
 from train_suites import SUITES, TINY, TrainRun
 
 from shardwise.launch.request import TrainRequest, make_job
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.rules import find_refusals
-from shardwise.train.job import DataSpec, Job
+from shardwise.train.gradients import StepSums
+from shardwise.train.job import DataSpec, Job, OptimizerSpec, WatchSpec
+from shardwise.train.loop import Trainer
 from shardwise.train.worker import run_job
 
+WARM_UP_STEPS = 200
+"""Of the learning rate, torchtitan's default: without one the loss of fresh weights jumps at the second step."""
+LOOKED_AT = (11, 13)
+"""Steps, counted from 0, that ``--look`` profiles and replays; the median leaves them out."""
 COLLECTIVE_TIMEOUT = timedelta(seconds=30)
 
 
@@ -58,6 +65,8 @@ def job_of(run: TrainRun, arguments: argparse.Namespace) -> tuple[Job, dict[str,
         device=arguments.device,
         tuning=run.tuning,
         data=documents() if run.masks_documents else DataSpec(source="synthetic"),
+        optimizer=OptimizerSpec(num_warmup_steps=WARM_UP_STEPS),
+        watch=WatchSpec(),
     )
     job = make_job(plan, request, prediction=prediction, run_folder=tempfile.mkdtemp(prefix="shardwise-run-"))
     said = {
@@ -100,6 +109,30 @@ def measure(job: Job, device: torch.device) -> Measured:
         peak_reserved_bytes=int(peaks[1]),
         wall_s=time.perf_counter() - started,
     )
+
+
+def look_into(name: str, folder: Path) -> None:
+    """From now on rank 0 profiles one step of every configuration and replays the allocations of the next."""
+    plain = Trainer.step
+
+    def step(trainer: Trainer) -> StepSums:
+        if dist.get_rank() or trainer.progress.step not in LOOKED_AT:
+            return plain(trainer)
+        if trainer.progress.step == LOOKED_AT[1]:
+            kept: list[StepSums] = []
+            said = peak_composition(lambda: kept.append(plain(trainer)), trainer.device)
+            (folder / f"{name}-peak.json").write_text(json.dumps(said), encoding="utf-8")
+            return kept[0]
+        torch.cuda.synchronize()
+        with torch.profiler.profile() as profiler:
+            sums = plain(trainer)
+            torch.cuda.synchronize()
+        table = profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=90)
+        (folder / f"{name}-kernels.txt").write_text(table, encoding="utf-8")
+        profiler.export_chrome_trace(str(folder / f"{name}-trace.json.gz"))
+        return sums
+
+    Trainer.step = step  # type: ignore[method-assign]
 
 
 def forget(device: torch.device) -> None:
@@ -163,6 +196,7 @@ def main() -> int:
     parser.add_argument("--gpu", default="h100-sxm")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--look", help="names whose steps are profiled; the last of a call, for it changes the others")
     parser.add_argument("--deadline", type=float, default=0.0, help="seconds since the epoch")
     arguments = parser.parse_args()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -182,6 +216,8 @@ def main() -> int:
         if late.item():
             break
         chosen = replace(run, model=TINY[run.model]) if arguments.tiny else run
+        if arguments.look and run.name in arguments.look.split(","):
+            look_into(run.name.replace(" ", "-"), arguments.out.parent)
         if not run_one(chosen, arguments, device):
             os._exit(17)
         forget(device)

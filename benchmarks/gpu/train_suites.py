@@ -1,6 +1,6 @@
 """The training configurations that are measured: models, layouts and recipes, by suite."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise.train.job import Tuning
@@ -161,6 +161,19 @@ PEERS = (
     _peer("1b", 4096, 8, "full"),
     _peer("3b", 4096, 4, "full"),
 )
+GATHERED = Tuning(is_vocabulary_spread=False, is_reduced_by_exchange=False, saves_elementwise=True)
+SPREAD = Tuning(is_reduced_by_exchange=False)
+VARIANTS = tuple(
+    replace(_peer(*case), name=f"{_peer(*case).name} {name}", tuning=tuning)
+    for case, names in (
+        (("3b", 4096, 2, "selective"), "gathered spread exchanged"),
+        (("1b", 4096, 2, "none"), "gathered spread exchanged"),
+        (("8b", 8192, 1, "full"), "spread exchanged"),
+    )
+    for name, tuning in (("gathered", GATHERED), ("spread", SPREAD), ("exchanged", Tuning()))
+    if name in names.split()
+)
+"""One choice of the runtime after the other, everything else equal."""
 COMPILED = {"compile": True, "recompute": "selective"}
 EAGER = {"recompute": "selective"}
 
@@ -248,4 +261,5 @@ SUITES: dict[str, tuple[TrainRun, ...]] = {
     "offload": OFFLOADS,
     "calibrated": CALIBRATED,
     "finetune": FINETUNE,
+    "variants": VARIANTS,
 }

@@ -15,9 +15,10 @@ from shardwise.train.job import Tuning
 from train.models import GLOBAL_BATCH_SIZE, LLAMA, MIXTRAL, make_job
 from train.world_member import count
 
-PLAIN = Tuning(is_last_unit_kept=False, is_embedding_kept=True)
+PLAIN = Tuning(is_last_unit_kept=False, is_embedding_kept=True, is_vocabulary_spread=False)
 """The inventory gathers every block again in backward and the embedding once; the runtime keeps the last block instead,
 which backward needs at once, and not the embedding, which it needs last."""
+GATHERED = Tuning(is_vocabulary_spread=False)
 SUMS_BYTES = 32
 """Loss, tokens, squared norm and stop requests travel over all ranks in one call of four fp64 sums; the inventory has
 one scalar per axis, named ``gradient norm``. Both are left out."""
@@ -89,7 +90,7 @@ ROUTING_BYTES = 32
 
 
 def test_the_last_block_is_kept_and_the_embedding_gathered_again(worlds):
-    kept = worlds[2].run(count, make_job(layout={"dp_shard": 2}, num_steps=2))[0]
+    kept = worlds[2].run(count, make_job(layout={"dp_shard": 2}, tuning=GATHERED, num_steps=2))[0]
     plain = worlds[2].run(count, make_job(layout={"dp_shard": 2}, tuning=PLAIN, num_steps=2))[0]
     block_bytes, table_bytes, num_microbatches = 147_968, 65_536, 4
     saved = counted(plain)["all_gather", 2] - counted(kept)["all_gather", 2]
@@ -108,3 +109,15 @@ def test_context_parallelism_keeps_what_it_gathered(worlds):
     keys_and_values = 2 * 32 * 4 * 8 * 4
     assert calls[Counted(kind="all_gather", group_size=2, num_bytes=keys_and_values)] == 32
     assert calls[Counted(kind="reduce_scatter", group_size=2, num_bytes=keys_and_values)] == 32
+
+
+def test_a_vocabulary_that_is_spread_moves_tokens_instead_of_matrices(worlds):
+    """Of 32 tokens and labels a rank (int64), and of their 64 channels in fp32, per micro-batch; no row of a matrix."""
+    calls = dict(worlds[2].run(count, make_job(layout={"dp_shard": 2}, num_steps=2))[0])
+    num_microbatches, ids_bytes, hidden_bytes = 4, 2 * 32 * 8, 2 * 32 * 64 * 4
+    assert calls[Counted(kind="all_gather", group_size=2, num_bytes=ids_bytes)] == 2 * num_microbatches
+    assert calls[Counted(kind="all_gather", group_size=2, num_bytes=hidden_bytes)] == 2 * num_microbatches
+    assert calls[Counted(kind="reduce_scatter", group_size=2, num_bytes=hidden_bytes)] == num_microbatches
+    assert calls[Counted(kind="all_to_all", group_size=2, num_bytes=hidden_bytes)] == num_microbatches
+    table_bytes = 256 * 64 * 4
+    assert not [call for call in calls if call.num_bytes == table_bytes]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardwise.train.job import Tuning
 from train.models import LLAMA, MIXTRAL, make_job
 from train.world_member import run
 
@@ -116,3 +117,12 @@ def test_mixed_precision_stays_near_fp32_whatever_the_layout(worlds, alone, prec
 def test_other_optimizers_lower_the_loss(worlds, optimizer):
     losses = worlds[2].run(run, make_job(layout={"dp_shard": 2}, optimizer=optimizer))[0].losses
     assert losses[-1] < losses[0]
+
+
+def test_gradients_that_travel_in_bf16_and_add_up_in_fp32_are_those_reduced_in_fp32(worlds):
+    """The same summands in another order, through ten steps in bf16."""
+    layout = {"dp_shard": 2}
+    reduced = worlds[2].run(run, make_job(layout=layout, precision="bf16-mixed"))
+    tuning = Tuning(is_reduced_by_exchange=True)
+    exchanged = worlds[2].run(run, make_job(layout=layout, precision="bf16-mixed", tuning=tuning))
+    assert_same(exchanged, reduced[0], relative=1e-5)

@@ -17,20 +17,25 @@ stage  whole parameters                           whole gradients
 Gradients are summed, never averaged: the loss is divided by the tokens of the global batch once, at the end.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
 from shardwise.train.decoder.experts import Experts
+from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
+from shardwise.train.spread_vocabulary import Spread, can_spread, spread_rows
 from shardwise.train.units import Unit
 
 COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
@@ -40,6 +45,8 @@ COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
     "fp16-mixed": torch.float16,
     "fp8-mixed": torch.bfloat16,
 }
+MAX_EXCHANGING_RANKS = 8
+"""Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
 REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -52,16 +59,75 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
     """Shard every unit and then the rest of the model; each unit is filled by the caller's iterator just before."""
     states = _states_mesh(mesh)
     options = {"mp_policy": _precision_policy(job), "offload_policy": _offload_policy(job, mesh)}
+    spread: set[nn.Parameter] = set()
+    has_own_matrices = isinstance(root, Decoder) and not root.config.tie_word_embeddings
+    is_spread = can_spread(job, has_own_matrices=has_own_matrices)
     for unit in units:
+        if is_spread and unit.is_vocabulary:
+            spread_rows(unit.module, mesh)
+            spread.update(unit.module.parameters())
+            continue
         reshards = _reshards(unit, job)
         for experts in _apart(unit.module, mesh):
             fully_shard(experts, mesh=_expert_mesh(mesh), reshard_after_forward=reshards, **options)
         fully_shard(unit.module, mesh=states, reshard_after_forward=reshards, **options)
-    fully_shard(root, mesh=states, reshard_after_forward=False, **options)
+    if is_spread and isinstance(root, Decoder):
+        dtype = COMPUTE_DTYPES[job.recipe.precision] or next(root.parameters()).dtype
+        # A group of its own: on that of the shards, tokens would queue behind the gradients of blocks.
+        ranks = torch.distributed.get_process_group_ranks(mesh.shards.get_group())
+        root.spread(Spread(group=torch.distributed.new_group(ranks), dtype=dtype))
+    fully_shard(root, mesh=states, reshard_after_forward=False, ignored_params=spread, **options)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+            if reduces_by_exchange(job):
+                module.set_custom_reduce_scatter(ExchangedReduction())
+
+
+def reduces_by_exchange(job: Job) -> bool:
+    """Whether gradients travel in bf16 and are added up in fp32: not where they add up over micro-batches first."""
+    layout, is_halved = job.layout, job.recipe.precision in ("bf16-mixed", "fp8-mixed")
+    sends_every_time = layout.zero_stage >= 2 and not layout.defer_grad_reduce
+    is_small = 1 < layout.state_shard_size <= MAX_EXCHANGING_RANKS
+    return (
+        job.tuning.is_reduced_by_exchange
+        and is_halved
+        and sends_every_time
+        and is_small
+        and not is_replicated(layout)
+        and (job.recipe.reduce_dtype or "fp32") == "fp32"
+    )
+
+
+class ExchangedReduction(ReduceScatter):
+    """FSDP2's reduce-scatter as an all-to-all of what backward made, and a sum in fp32 where it arrives.
+
+    Half the bytes of a reduction in fp32, and the same numbers: what is added up is what would have been cast first.
+    FSDP2 asks for the buffer it sends from and then for the one it receives into; the second is in fp32.
+    """
+
+    def __init__(self) -> None:
+        self._is_output_next = False
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Room for the gradients of all ranks, then for this rank's sums."""
+        is_output, self._is_output_next = self._is_output_next, not self._is_output_next
+        return torch.empty(*size, dtype=torch.float32 if is_output else dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Fill ``output_tensor`` with this rank's part of the sum of all ranks' ``input_tensor``."""
+        del op, async_op
+        arrived = torch.empty_like(input_tensor)
+        torch.distributed.all_to_all_single(arrived, input_tensor, group=group)
+        torch.sum(arrived.unflatten(0, (group.size(), -1)), dim=0, dtype=torch.float32, out=output_tensor)
 
 
 def set_prefetch(blocks: list[nn.Module], layout: Layout) -> None:
@@ -130,7 +196,8 @@ def _precision_policy(job: Job) -> MixedPrecisionPolicy:
     dtype = COMPUTE_DTYPES[job.recipe.precision]
     if dtype is None:
         return MixedPrecisionPolicy(cast_forward_inputs=False)
-    reduce_dtype = REDUCE_DTYPES[job.recipe.reduce_dtype or "fp32"]
+    # ``None`` leaves gradients as backward made them until the exchange has added them up.
+    reduce_dtype = None if reduces_by_exchange(job) else REDUCE_DTYPES[job.recipe.reduce_dtype or "fp32"]
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
 
 

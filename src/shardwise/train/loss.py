@@ -65,7 +65,7 @@ def summed_token_loss(
     chunks = settings.num_chunks or num_loss_chunks(
         num_tokens=hidden_TD.size(0), vocab_size=weight_VD.size(0), element_bytes=hidden_TD.element_size()
     )
-    piece = _compiled_piece if settings.is_compiled and group is None else _piece
+    piece = _compiled_piece if settings.is_compiled else _piece
     return _SummedTokenLoss.apply(hidden_TD, weight_VD, labels_T, Pieces(num_chunks=chunks, of=piece, group=group))
 
 
@@ -113,7 +113,49 @@ def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[T
     return shifted.clamp(0, rows - 1).unsqueeze(1), is_here.unsqueeze(1)
 
 
-_compiled_piece = torch.compile(_fused_piece, dynamic=False)
+def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """The same, compiled; over several ranks in two parts, before and after what they exchange."""
+    if group is None:
+        return _compiled_fused_piece(logits_TV, labels_T, None)
+    index_T1, is_here_T1 = _targets(labels_T, logits_TV.size(1), group)
+    index_T, is_here_T = index_T1.squeeze(1), is_here_T1.squeeze(1)
+    sums_3T = _over_ranks(_compiled_sums(logits_TV, index_T, is_here_T), group)
+    return _compiled_finish(logits_TV, sums_3T, torch.where(is_here_T, index_T, -1), labels_T != IGNORED_LABEL)
+
+
+def _over_ranks(own_3T: Tensor, group: ProcessGroup) -> Tensor:
+    """What :func:`_sums` says of one part, of the whole vocabulary."""
+    largest_T, sum_T, label_T = own_3T.unbind()
+    highest_T = all_reduced(largest_T, "max", group)
+    sum_T = all_reduced(sum_T * (largest_T - highest_T).exp(), "sum", group)
+    return torch.stack((highest_T, sum_T, all_reduced(label_T, "sum", group)))
+
+
+def _sums(logits_TV: Tensor, index_T: Tensor, is_here_T: Tensor) -> Tensor:
+    """Of every token over this rank's part of the vocabulary: largest logit, sum of exponentials, logit of the label.
+
+    The last is 0 where another rank holds the label.
+    """
+    largest_T1 = logits_TV.amax(dim=1, keepdim=True).float()
+    sum_T = (logits_TV.float() - largest_T1).exp().sum(dim=1)
+    label_T = logits_TV.gather(1, index_T.unsqueeze(1)).squeeze(1).float() * is_here_T
+    return torch.stack((largest_T1.squeeze(1), sum_T, label_T))
+
+
+def _finish(logits_TV: Tensor, sums_3T: Tensor, target_T: Tensor, is_labelled_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and gradient from the sums of all ranks; ``target_T`` is -1 where the label is not in this part."""
+    largest_T, sum_T, label_T = sums_3T.unbind()
+    loss = ((sum_T.log() + largest_T - label_T) * is_labelled_T).sum()
+    columns_V = torch.arange(logits_TV.size(1), device=logits_TV.device)
+    is_target_TV = columns_V.unsqueeze(0) == target_T.unsqueeze(1)
+    share_TV = (logits_TV.float() - largest_T.unsqueeze(1)).exp() / sum_T.unsqueeze(1)
+    gradient_TV = (share_TV - is_target_TV.float()) * is_labelled_T.unsqueeze(1)
+    return loss, gradient_TV.to(logits_TV.dtype)
+
+
+_compiled_fused_piece = torch.compile(_fused_piece, dynamic=False)
+_compiled_sums = torch.compile(_sums, dynamic=False)
+_compiled_finish = torch.compile(_finish, dynamic=False)
 
 
 class _SummedTokenLoss(torch.autograd.Function):

@@ -20,6 +20,8 @@ class Unit:
     is_block: bool
     is_last_block: bool = False
     is_embedding: bool = False
+    is_vocabulary: bool = False
+    """The token table or the head, a single matrix with a row for every token."""
 
 
 def units_of(model: Decoder | TransformersDecoder | ForeignModule) -> Iterator[Unit]:
@@ -32,7 +34,9 @@ def units_of(model: Decoder | TransformersDecoder | ForeignModule) -> Iterator[U
     body = model.model
     is_tied = model.config.tie_word_embeddings
     if body.embed_tokens is not None and not is_tied:
-        yield Unit(name="model.embed_tokens", module=body.embed_tokens, is_block=False, is_embedding=True)
+        yield Unit(
+            name="model.embed_tokens", module=body.embed_tokens, is_block=False, is_embedding=True, is_vocabulary=True
+        )
     last = len(body.layers) - 1
     for position, (index, block) in enumerate(body.layers.items()):
         yield Unit(
@@ -42,4 +46,4 @@ def units_of(model: Decoder | TransformersDecoder | ForeignModule) -> Iterator[U
             is_last_block=position == last and model.lm_head is not None,
         )
     if model.lm_head is not None and not is_tied:
-        yield Unit(name="lm_head", module=model.lm_head, is_block=False)
+        yield Unit(name="lm_head", module=model.lm_head, is_block=False, is_vocabulary=True)

@@ -33,15 +33,17 @@ if TYPE_CHECKING:
     from shardwise.train.tensorboard import Board
 
 MEASUREMENT_FILE = "measurement.json"
-HANG_RATIO = 1.5
-"""Of the time a collective may wait: after so long without a step something stands still that is no collective."""
+LATER_RATIO = 1.5
+"""Of the job's time-out, when the second of two watches comes. gloo says by itself which wait ran out, so the process
+group comes first on CPUs; NCCL's watchdog kills the process that waits, so on GPUs ours comes first and says why."""
 EXPORTED_DTYPES = {"fp32": "float32", "fp16-mixed": "float16"}
 
 
 def main(words: list[str]) -> int:
     """Train the job in the file that is named; a failure leaves its reason in the run folder and ends the process."""
     job = read_job(Path(words[0]))
-    limits = WatchLimits(hang_s=HANG_RATIO * job.timeout_s)
+    is_cuda = pick_device(job.device, local_rank=0).type == "cuda"
+    limits = WatchLimits(hang_s=job.timeout_s if is_cuda else LATER_RATIO * job.timeout_s)
     watch = RankWatch(job.folder, rank=int(os.environ.get("RANK", "0")), limits=limits)
     watch.start()
     try:
@@ -56,7 +58,7 @@ def _train_in_group(job: Job, watch: RankWatch) -> None:
     device = pick_device(job.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    timeout = timedelta(seconds=job.timeout_s)
+    timeout = timedelta(seconds=job.timeout_s * (LATER_RATIO if device.type == "cuda" else 1))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timeout)
     run_job(job, device=device, watch=watch)
     dist.destroy_process_group()

@@ -239,6 +239,29 @@ def test_a_signal_to_one_rank_stops_all_after_the_step_with_a_checkpoint(tmp_pat
     assert find_checkpoint(tmp_path).step > 0
 
 
+def _goes_on(rank, folder):
+    limits = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=2.0)
+    return watched(rank, folder, lambda rank, step: None, limits=limits)
+
+
+def test_a_rank_that_is_stopped_from_outside_is_named_and_ends_the_run(tmp_path):
+    processes = start_ranks(2, _goes_on, tmp_path)
+    deadline = time.monotonic() + 30
+    while len(list((tmp_path / "ranks").glob("rank-*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(processes[1].pid, signal.SIGSTOP)
+    for process in processes:
+        process.join(20)
+    assert [process.exitcode for process in processes] == [1, -signal.SIGKILL]
+    (failure,) = failures_of(tmp_path)
+    assert failure.kind == "hang"
+    assert f"rank 1 (process {processes[1].pid}) was stopped by a signal" in failure.message
+    error = diagnose(tmp_path)
+    assert error.code == "train-hang"
+    assert f"rank 1 (process {processes[1].pid} on {socket.gethostname()}) stood still" in error.message
+
+
 def _fine(rank, folder):
     return watched(rank, folder, lambda rank, step: None, num_steps=5)
 

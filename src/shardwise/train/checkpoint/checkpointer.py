@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
@@ -72,7 +72,7 @@ class DistributedCheckpointer:
         self._folder = CheckpointFolder(request.folder) if request.folder is not None else None
         self._pending: Future[None] | None = None
         self._last_step: int | None = None
-        self._stager: DefaultStager | None = None
+        self._stager: BlockingAsyncStager | DefaultStager | None = None
         self._publisher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shardwise-checkpoint")
 
     def load(self, states: Mapping[str, Stateful]) -> int:
@@ -176,7 +176,7 @@ class DistributedCheckpointer:
         writer = FileSystemWriter(path)
         if self._request.is_async and self._is_distributed:
             if self._stager is None:
-                self._stager = DefaultStager(_staging())
+                self._stager = _make_stager()
             response = async_save(values, storage_writer=writer, process_group=self._group, async_stager=self._stager)
             return response if isinstance(response, Future) else response.upload_completion
         done: Future[Any] = Future()
@@ -205,12 +205,18 @@ class DistributedCheckpointer:
             raise _write_failure(error, folder=self._request.folder) from error
 
 
-def _staging() -> StagingOptions:
-    """Copies from the GPU go through pinned memory that is kept for the next save."""
-    has_gpu = torch.cuda.is_available()
-    return StagingOptions(
-        use_pinned_memory=has_gpu, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=has_gpu
+def _make_stager() -> BlockingAsyncStager | DefaultStager:
+    """Copies states to host memory: from a GPU into pinned memory that is kept for the next save.
+
+    Not ``DefaultStager`` there: in torch 2.11 it forgets after its first save how to copy anything but tensors
+    (``KeyError: <class 'type'>``).
+    """
+    if torch.cuda.is_available():
+        return BlockingAsyncStager(cache_staged_state_dict=True)
+    options = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
     )
+    return DefaultStager(options)
 
 
 def _shortage(path: Path, values: dict[str, Any]) -> str:

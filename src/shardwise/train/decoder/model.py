@@ -14,8 +14,9 @@ from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.groups import ALONE, SEQUENCE_DIM, BlockGroups, local
 from shardwise.train.decoder.rotary import rotary_table
 from shardwise.train.document_mask import document_mask
-from shardwise.train.exchange import all_reduce_forward, reduce_scatter_dim
+from shardwise.train.exchange import all_reduce_forward, gathered, reduce_scatter_dim
 from shardwise.train.loss import LossSettings, summed_token_loss
+from shardwise.train.spread_vocabulary import Spread, share_of_sum, spread_lookup, tokens_of_all
 
 
 class Embedding(nn.Module):
@@ -25,10 +26,13 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
         self.groups = ALONE
+        self.spread: Spread | None = None
 
     def forward(self, ids_BS: Tensor) -> Tensor:
         """``(B, S)`` to ``(B, S, D)``; divided along the sequence under sequence parallelism."""
         table, group = local(self.weight), self.groups.tp
+        if self.spread is not None:
+            return spread_lookup(ids_BS, table, self.spread)
         if group is None:
             return F.embedding(ids_BS, table)
         rows = table.size(0)
@@ -48,13 +52,24 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
         self.groups = ALONE
         self.settings = LossSettings()
+        self.spread: Spread | None = None
 
     def forward(self, x_BSD: Tensor, labels_BS: Tensor) -> Tensor:
         """The summed loss of all tokens that have a label, in fp32."""
         hidden_TD = self.groups.enter(x_BSD).flatten(0, 1)
+        if self.spread is not None:
+            return self._spread_loss(hidden_TD, labels_BS.flatten(), self.spread)
         return summed_token_loss(
             hidden_TD, local(self.weight), labels_BS.flatten(), settings=self.settings, group=self.groups.tp
         )
+
+    def _spread_loss(self, hidden_TD: Tensor, labels_T: Tensor, spread: Spread) -> Tensor:
+        rows_VD = local(self.weight).to(spread.dtype)
+        labels = gathered(labels_T, spread.group)
+        loss = summed_token_loss(
+            tokens_of_all(hidden_TD, spread), rows_VD, labels, settings=self.settings, group=spread.group
+        )
+        return share_of_sum(loss, spread)
 
 
 class Body(nn.Module):
@@ -97,6 +112,12 @@ class Decoder(nn.Module):
                 module.join(groups)
             elif isinstance(module, Embedding | Head):
                 module.groups = groups
+
+    def spread(self, spread: Spread) -> None:
+        """Look tokens up, and multiply with the head, in rows that the ranks of a group divide."""
+        for module in self.modules():
+            if isinstance(module, Embedding | Head):
+                module.spread = spread
 
     def prepare_positions(self, positions: Tensor) -> None:
         """Make the rotary table of the positions this rank holds of every sequence."""

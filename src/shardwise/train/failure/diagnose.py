@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
+from shardwise.train.failure.flight_recorder import num_collectives
 from shardwise.train.failure.memory import memory_sentences
 from shardwise.train.failure.record import FailureKind, FailureRecord, RankRecord, failures_of, lost_ranks
 
@@ -113,7 +113,8 @@ def _exception(evidence: Evidence) -> ShardwiseError | None:
 
 
 def _died(evidence: Evidence) -> ShardwiseError | None:
-    if not evidence.lost:
+    # Ranks of this machine notice a death within seconds and stop; they wait in vain only for one that still exists.
+    if not evidence.lost or evidence.first("hang") is not None:
         return None
     record = evidence.lost[0]
     step = max((failure.step for failure in evidence.failures), default=0)
@@ -130,8 +131,11 @@ def _hang(evidence: Evidence) -> ShardwiseError | None:
     record = evidence.first("hang")
     if record is None:
         return None
-    late = _late_rank(evidence)
+    late = None if evidence.lost else _late_rank(evidence)
     who = f"rank {late.rank} did not come (it was {late.phase}); " if late is not None else ""
+    if evidence.lost:
+        silent = evidence.lost[0]
+        who = f"rank {silent.rank} (process {silent.pid} on {silent.host}) stood still and said nothing; "
     where = (late or record).stack_file or f"the logs in {evidence.folder}"
     recorder = f"; the last collectives are in {record.flight_recorder_file}" if record.flight_recorder_file else ""
     return TrainingError(
@@ -169,7 +173,7 @@ CAUSES: tuple[Callable[[Evidence], ShardwiseError | None], ...] = (
 
 def _late_rank(evidence: Evidence) -> FailureRecord | None:
     """The rank that had called the fewest collectives, by the flight recorders; by steps where there are none."""
-    counts = {record.rank: _num_collectives(record.flight_recorder_file) for record in evidence.failures}
+    counts = {record.rank: _recorded(record) for record in evidence.failures}
     known = {rank: count for rank, count in counts.items() if count is not None}
     if len(known) == len(evidence.failures) and len(set(known.values())) > 1:
         rank = min(known, key=lambda rank: (known[rank], rank))
@@ -179,11 +183,8 @@ def _late_rank(evidence: Evidence) -> FailureRecord | None:
     return min(late, key=lambda record: (record.step, record.rank)) if waiting is not None and late else None
 
 
-def _num_collectives(path: str) -> int | None:
-    if not path or not Path(path).is_file():
-        return None
-    recorded: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return max((int(entry["collective_seq_id"]) for entry in recorded["entries"]), default=0)
+def _recorded(record: FailureRecord) -> int | None:
+    return num_collectives(Path(record.flight_recorder_file)) if record.flight_recorder_file else None
 
 
 def _last_good(folder: Path) -> str:

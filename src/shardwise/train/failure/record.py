@@ -19,6 +19,7 @@ __all__ = [
     "clear_records",
     "failures_of",
     "is_alive",
+    "is_stopped",
     "lost_ranks",
     "ranks_of",
     "write_record",
@@ -113,12 +114,24 @@ def clear_records(folder: Path) -> None:
 def is_alive(pid: int) -> bool:
     """Whether a process of this machine runs; one that ended and was not collected does not."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        return _state(pid) != "Z"
     except FileNotFoundError:
         return not Path("/proc/self").exists() and _takes_signals(pid)
     except OSError:
         return True
-    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine was stopped by a signal or a debugger."""
+    try:
+        return _state(pid) in ("T", "t")
+    except OSError:
+        return False
+
+
+def _state(pid: int) -> str:
+    """The letter Linux gives a process."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
 def _takes_signals(pid: int) -> bool:

@@ -22,6 +22,7 @@ import torch
 
 from shardwise.errors import ShardwiseError
 from shardwise.train.failure.classify import classify
+from shardwise.train.failure.flight_recorder import waiting_collective
 from shardwise.train.failure.record import (
     FAILURES,
     FailureKind,
@@ -29,6 +30,7 @@ from shardwise.train.failure.record import (
     RankRecord,
     failures_of,
     is_alive,
+    is_stopped,
     ranks_of,
     write_record,
 )
@@ -143,6 +145,11 @@ class RankWatch:
             time.sleep(self._limits.peer_grace_s)
             os._exit(FAILED)
         is_stuck = kind in ("hang", "stopped")
+        recorder = self._dump_flight_recorder() if kind == "hang" else ""
+        waiting = waiting_collective(Path(recorder)) if recorder else ""
+        message = f"{message}, waiting in {waiting}" if waiting else message
+        stopped = self._stopped_peers() if kind == "hang" else []
+        message += "".join(f"; rank {peer.rank} (process {peer.pid}) was stopped by a signal" for peer in stopped)
         record = FailureRecord(
             rank=self._rank,
             kind=kind,
@@ -156,14 +163,22 @@ class RankWatch:
             exit_code=exit_code,
             memory_bytes=dict(self.measure_memory()) if kind == "out-of-memory" else {},
             stack_file=self._dump_stacks() if is_stuck else "",
-            flight_recorder_file=self._dump_flight_recorder() if kind == "hang" else "",
+            flight_recorder_file=recorder,
         )
         try:
             write_record(self._folder, record)
         except OSError as error:
             sys.stderr.write(f"rank {self._rank}: {message} (and the record could not be written: {error})\n")
         sys.stderr.flush()
+        for peer in stopped:
+            # It can hear no other signal, and torchrun would wait half a minute for it.
+            os.kill(peer.pid, signal.SIGKILL)
         os._exit(FAILED)
+
+    def _stopped_peers(self) -> list[RankRecord]:
+        """Ranks of this run that stand still on this machine because someone stopped their processes."""
+        peers = [record for record in ranks_of(self._folder) if record.attempt == self._record.attempt]
+        return [peer for peer in peers if peer.is_here and not peer.has_ended and is_stopped(peer.pid)]
 
     def _dump_stacks(self) -> str:
         path = self._folder / FAILURES / f"stacks-rank-{self._rank:04d}.txt"
@@ -180,6 +195,7 @@ class RankWatch:
         if not torch.distributed.is_initialized():
             return ""
         path = self._folder / FAILURES / f"flight-recorder-rank-{self._rank:04d}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         for kind in ("nccl", "fr"):
             dump_json = getattr(torch._C._distributed_c10d, f"_dump_{kind}_trace_json", None)
             dump_pickle = getattr(torch._C._distributed_c10d, f"_dump_{kind}_trace", None)
