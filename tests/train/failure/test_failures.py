@@ -240,7 +240,7 @@ def test_a_signal_to_one_rank_stops_all_after_the_step_with_a_checkpoint(tmp_pat
 
 
 def _goes_on(rank, folder):
-    limits = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=2.0)
+    limits = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=4.0)
     return watched(rank, folder, lambda rank, step: None, limits=limits)
 
 
