@@ -50,7 +50,7 @@ def _lesson_parts(lesson: Lesson, style: TextStyle) -> Iterator[RenderableType]:
     if lesson.claims:
         yield Text()
         yield Text("What is said, and what comes out", style="bold")
-        yield _claims_grid(lesson.claims)
+        yield _claims_grid(lesson.claims, found="measured" if lesson.is_measured else "computed")
     for note in lesson.notes:
         yield Text()
         yield Text(note)
@@ -92,11 +92,11 @@ def _checks_grid(checks: Sequence[Check]) -> Table:
     return grid
 
 
-def _claims_grid(claims: Sequence[Claim]) -> Table:
+def _claims_grid(claims: Sequence[Claim], *, found: str) -> Table:
     grid = Table.grid(padding=(0, 1))
     for claim in claims:
         said, computed = cell_text(claim.said, claim.unit), cell_text(claim.computed, claim.unit)
-        text = Text(f"{claim.says}: said {said}, computed {computed} ({claim.source})")
+        text = Text(f"{claim.says}: said {said}, {found} {computed} ({claim.source})")
         if claim.note:
             text.append(f"\n{claim.note}", style="italic")
         grid.add_row("", Text(claim.verdict, style=VERDICT_STYLES[claim.verdict]), text)

@@ -20,7 +20,8 @@ LIBRARY_WORKSPACE_BYTES = 64 * MIB
 
 def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
     """All transients that belong to the engine's way of sharding and communicating."""
-    yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
+    if context.plan.cluster.gpu.vendor != "host":  # processors multiply without them
+        yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
     if context.gathers_parameters and context.profile.sharding == "deepspeed":
         yield from zero_3_tensors(context)
     elif context.gathers_parameters:

@@ -159,6 +159,7 @@ def _memory(trainer: Trainer) -> dict[str, object]:
         "peak_reserved_bytes": reserved if is_cuda else None,
         "host_bytes": host,
         "components_bytes": dict(sample.components_bytes) if sample else counted,
+        "most_bytes": dict(sample.most_bytes) if sample else {},
         "phases_bytes": dict(sample.phases_bytes) if sample else {},
         "components_method": METHODS[trainer.device.type] if sample else STATES_METHOD,
     }
