@@ -21,7 +21,7 @@ def measurement(*, step_s=1.0, tokens=100.0, parts=None, peak=1000, activations=
             "peak_allocated_bytes": peak,
             "host_bytes": 0,
             "components_bytes": parts or {},
-            "most_bytes": {"activations": activations},
+            "most_bytes": {**(parts or {}), "activations": activations},
         },
         "time": {
             "step_s": step_s,
@@ -132,6 +132,12 @@ def test_a_run_without_memory_is_a_result():
 def test_processors_say_what_they_cannot_show():
     lesson = lab_lesson(find_lab("offload"), outcomes("offload", {"FSDP, small": measurement()}), HERE)
     assert any("Processors have no second memory" in note for note in lesson.notes)
+
+
+def test_unsteady_steps_are_said():
+    measured = {"full": {**measurement(), "steps": [{"step_s": step_s} for step_s in (9, 9, 9, 9, 1.0, 1.7, 1.2)]}}
+    lesson = lab_lesson(find_lab("checkpointing"), outcomes("checkpointing", measured), HERE)
+    assert any("full: the slowest step took 1.7 times the fastest" in note for note in lesson.notes)
 
 
 def test_crowded_cores_are_said():

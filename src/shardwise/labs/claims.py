@@ -8,11 +8,12 @@ from shardwise.labs.quantities import (
     ACTIVATIONS,
     EXPOSED,
     PEAK,
-    STATES_HELD,
+    STATES,
     STEP,
     TOKENS,
     measured_memory,
     measured_share,
+    number,
 )
 from shardwise.labs.trial import Outcome, Quantity, outcome_of
 from shardwise.simulate.lesson import Claim, Unit, Verdict
@@ -87,6 +88,15 @@ def compared(saying: Saying, measured: float | None) -> tuple[Claim, ...]:
     )
 
 
+def states_ratio(over: Outcome | None, under: Outcome | None) -> float | None:
+    """The most that parameters, gradients and optimizer states held at any moment, of two runs."""
+    amounts = [
+        sum(number(found.measurement, "memory", "most_bytes", name) or 0.0 for name in STATES) if found else 0.0
+        for found in (over, under)
+    ]
+    return amounts[0] / amounts[1] if all(amounts) else None
+
+
 def memory_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     """Stages of ZeRO divide by as much as the paper says; FSDP has room for a larger model."""
     return (*_division_claims(outcomes), *_room_claim(outcomes))
@@ -103,7 +113,7 @@ def _division_claims(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
             unit="ratio",
             note=limit,
         )
-        yield from compared(saying, ratio(STATES_HELD, ddp, outcome_of(outcomes, stage)))
+        yield from compared(saying, states_ratio(ddp, outcome_of(outcomes, stage)))
     if fsdp is not None:
         ranks = fsdp.plan.layout.dp_shard
         saying = Saying(
@@ -111,9 +121,9 @@ def _division_claims(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
             source=ZERO_PAPER,
             said=float(ranks),
             unit="ratio",
-            note="at the peak of each run: gradients that are not there at that moment are not counted",
+            note="the most of each at any moment: gradients of one unit are whole until they are scattered",
         )
-        yield from compared(saying, ratio(STATES_HELD, ddp, fsdp))
+        yield from compared(saying, states_ratio(ddp, fsdp))
 
 
 def _room_claim(outcomes: Sequence[Outcome]) -> Iterator[Claim]:

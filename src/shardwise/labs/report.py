@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.labs.quantities import family, predicted_family
+from shardwise.labs.quantities import family, number, part, predicted_family
 from shardwise.labs.settings import LabSetting
 from shardwise.labs.trial import Lab, Outcome, Quantity
 from shardwise.simulate.lesson import (
@@ -16,6 +16,9 @@ from shardwise.simulate.lesson import (
     Setting,
 )
 
+FIRST_STEADY = 4
+"""Steps to leave out: those that warm up, and the one that was looked into."""
+UNSTEADY_RATIO = 1.5
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv")
 
 
@@ -55,8 +58,8 @@ def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Sett
 def _table(lab: Lab, outcomes: Sequence[Outcome]) -> LessonTable:
     columns = [Column(name="run")]
     for quantity in lab.quantities:
-        columns += [Column(name=f"{quantity.name}, predicted", unit=quantity.unit)]
-        columns += [Column(name="measured", unit=quantity.unit)]
+        columns += [Column(name=f"{quantity.name}, predicted", unit=quantity.unit, is_narrow=True)]
+        columns += [Column(name="measured", unit=quantity.unit, is_narrow=True)]
     rows = tuple((found.trial.name, *_cells(lab.quantities, found)) for found in outcomes)
     meanings = "; ".join(
         f"{quantity.name}: {quantity.title[:1].lower()}{quantity.title[1:]}" for quantity in lab.quantities
@@ -74,12 +77,12 @@ def _families(outcomes: Sequence[Outcome]) -> LessonTable:
     columns = (
         Column(name="run"),
         Column(name="collective"),
-        Column(name="calls, predicted", unit="count"),
-        Column(name="measured", unit="count"),
-        Column(name="work, predicted", unit="s"),
-        Column(name="measured", unit="s"),
-        Column(name="exposed, predicted", unit="s"),
-        Column(name="measured", unit="s"),
+        Column(name="calls, predicted", unit="count", is_narrow=True),
+        Column(name="measured", unit="count", is_narrow=True),
+        Column(name="work, predicted", unit="s", is_narrow=True),
+        Column(name="measured", unit="s", is_narrow=True),
+        Column(name="exposed, predicted", unit="s", is_narrow=True),
+        Column(name="measured", unit="s", is_narrow=True),
     )
     rows = tuple(
         (
@@ -118,12 +121,25 @@ def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterat
             yield f"{found.trial.name}: {found.failure}"
     if not setting.is_on_gpu and lab.on_processors:
         yield lab.on_processors
+    unsteady = max(outcomes, key=_unsteady_ratio)
+    if _unsteady_ratio(unsteady) > UNSTEADY_RATIO:
+        yield (
+            f"{unsteady.trial.name}: the slowest step took {_unsteady_ratio(unsteady):.1f} times the fastest: "
+            "something else works on this machine, and the times say little. Memory does not suffer."
+        )
     crowded = sorted({found.plan.layout.world_size for found in outcomes if _is_crowded(found, setting)})
     if crowded:
         yield (
             f"{' and '.join(map(str, crowded))} processes share {setting.num_cores} cores; the prediction gives each "
             "process a core."
         )
+
+
+def _unsteady_ratio(outcome: Outcome) -> float:
+    """The slowest step behind the warm-up over the fastest."""
+    steps = part(outcome.measurement, "steps")
+    seconds = [number(step, "step_s") or 0.0 for step in steps[FIRST_STEADY:]] if isinstance(steps, list) else []
+    return max(seconds) / min(seconds) if seconds and min(seconds) > 0 else 1.0
 
 
 def _is_crowded(outcome: Outcome, setting: LabSetting) -> bool:

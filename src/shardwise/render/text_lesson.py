@@ -1,6 +1,7 @@
 """A lesson as text: its numbers as tables, what was claimed beside what was computed, pictures in characters."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -75,7 +76,9 @@ def table_parts(table: LessonTable) -> Iterator[RenderableType]:
     """A table with its note under it."""
     shown = plain_table(title=table.title)
     for index, column in enumerate(table.columns):
-        shown.add_column(column.name, justify="right" if is_number_column(table, index) else "left")
+        heading = column.name.replace(", ", ",\n") if column.is_narrow else column.name
+        justify: Literal["left", "right"] = "right" if is_number_column(table, index) else "left"
+        shown.add_column(heading, justify=justify, no_wrap=column.is_narrow)
     for cells in row_texts(table):
         shown.add_row(*cells)
     yield shown
