@@ -53,7 +53,7 @@ def test_a_lab_measures_every_run_beside_its_prediction(desk):
 
 def test_runs_that_labs_have_in_common_are_made_once(desk):
     folders = sorted((desk / "runs").iterdir())
-    assert len(folders) == 5
+    assert len(folders) == 6
     assert all((folder / "measurement.json").exists() for folder in folders)
 
 

@@ -83,7 +83,7 @@ CHECKPOINTING = Lab(
 )
 OFFLOAD = Lab(
     name="offload",
-    summary="parameters and optimizer states, or activations, in the host's memory: what it costs",
+    summary="optimizer states, parameters with them, or activations in the host's memory: what it costs",
     question="How much device memory does offloading to the host free, and how much slower is a step?",
     expect=(
         "With parameters on the host their gradients and optimizer states are there too, and the optimizer runs "
@@ -92,6 +92,7 @@ OFFLOAD = Lab(
     ),
     trials=lambda _count, _default: (
         FSDP,
+        Trial(name="optimizer offloaded", recipe={"offload": "optimizer"}),
         Trial(name="parameters offloaded", recipe={"offload": "parameters"}),
         Trial(name="activations offloaded", recipe={"activation_offload": True}),
     ),

@@ -190,7 +190,7 @@ def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     none = outcome_of(outcomes, "FSDP, small")
     return tuple(
         claim
-        for name in ("parameters offloaded", "activations offloaded")
+        for name in ("optimizer offloaded", "parameters offloaded", "activations offloaded")
         for claim in compared(
             Saying(says=f"With {name} a step is slower", source=COURSE, said=1.0, unit="ratio", rule="more than"),
             ratio(STEP, outcome_of(outcomes, name), none),

@@ -109,10 +109,11 @@ def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
     """What this rank's device keeps from step to step, by component; tensors whose purpose is known, counted."""
     parameters = held_parameters(list(trainer.built.decoders))
     trained = [entry.local for entry in trainer.trained]
+    stepped = [entry.stepped for entry in trainer.trained if entry.stepped is not entry.local]
     buckets = trained if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
     return {
         "parameters": _on_device(trainer, parameters),
-        "optimizer": _on_device(trainer, _moments(trainer)),
+        "optimizer": _on_device(trainer, [*_moments(trainer), *stepped]),
         "gradients": _on_device(trainer, buckets),
         "temporaries": _on_device(trainer, [part for root in trainer.built.decoders for part in root.buffers()]),
     }
