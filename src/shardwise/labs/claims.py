@@ -34,7 +34,7 @@ class Saying:
 
     says: str
     source: str
-    said: float
+    said_ratio: float
     unit: Unit
     rule: Literal["about", "at most", "more than"] = "about"
     note: str = ""
@@ -72,14 +72,14 @@ def compared(saying: Saying, measured: float | None) -> tuple[Claim, ...]:
     if measured is None:
         return ()
     if saying.rule == "more than":
-        verdict: Verdict = "right" if measured > saying.said else "wrong"
+        verdict: Verdict = "right" if measured > saying.said_ratio else "wrong"
     else:
-        verdict = (at_most if saying.rule == "at most" else near)(saying.said, measured)
+        verdict = (at_most if saying.rule == "at most" else near)(saying.said_ratio, measured)
     return (
         Claim(
             says=saying.says,
             source=saying.source,
-            said=saying.said,
+            said=saying.said_ratio,
             computed=measured,
             unit=saying.unit,
             verdict=verdict,
@@ -109,7 +109,7 @@ def _division_claims(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
         saying = Saying(
             says=f"{stage.partition(',')[0]} keeps about 1/{said:.0f} of DDP's states",
             source=ZERO_PAPER,
-            said=said,
+            said_ratio=said,
             unit="ratio",
             note=limit,
         )
@@ -119,7 +119,7 @@ def _division_claims(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
         saying = Saying(
             says=f"FSDP divides the states by the {ranks} ranks",
             source=ZERO_PAPER,
-            said=float(ranks),
+            said_ratio=float(ranks),
             unit="ratio",
             note="the most of each at any moment: gradients of one unit are whole until they are scattered",
         )
@@ -152,7 +152,7 @@ def throughput_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
             Saying(
                 says=f"Where it fits, DDP is faster than FSDP ({size} model)",
                 source=OVERVIEW,
-                said=1.0,
+                said_ratio=1.0,
                 unit="ratio",
                 rule="more than",
             ),
@@ -168,14 +168,14 @@ def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     time = Saying(
         says="Full checkpointing makes a step about 30% slower at most",
         source=f"{CHECKPOINT_PAPER}; {COURSE}",
-        said=0.3,
+        said_ratio=0.3,
         unit="fraction",
         rule="at most",
     )
     memory = Saying(
         says="Full checkpointing leaves about a third of the activations",
         source=COURSE,
-        said=3.0,
+        said_ratio=3.0,
         unit="ratio",
         note="what is left is one input a block and what one block, or the loss, needs at once: more blocks save more",
     )
@@ -192,7 +192,7 @@ def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         claim
         for name in ("optimizer offloaded", "parameters offloaded", "activations offloaded")
         for claim in compared(
-            Saying(says=f"With {name} a step is slower", source=COURSE, said=1.0, unit="ratio", rule="more than"),
+            Saying(says=f"With {name} a step is slower", source=COURSE, said_ratio=1.0, unit="ratio", rule="more than"),
             ratio(STEP, outcome_of(outcomes, name), none),
         )
     )
@@ -209,7 +209,7 @@ def scaling_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
             Saying(
                 says=f"Throughput grows linearly to {outcome.plan.layout.world_size} processes",
                 source=LESSON,
-                said=1.0,
+                said_ratio=1.0,
                 unit="fraction",
                 note="scaling efficiency: tokens/s of N over N times those of one",
             ),
@@ -224,7 +224,7 @@ def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     saying = Saying(
         says="Without prefetch large models lose 20 to 30% of their speed",
         source=COURSE,
-        said=0.25,
+        said_ratio=0.25,
         unit="fraction",
         note="as much as the gathers take of a step: less on fast links, on small models and with many tokens",
     )
@@ -240,7 +240,7 @@ def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     saying = Saying(
         says="At least half of FSDP's communication hides under computation (exposed share of it)",
         source=FSDP_PAPER,
-        said=0.5,
+        said_ratio=0.5,
         unit="fraction",
         rule="at most",
     )
