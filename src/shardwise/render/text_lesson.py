@@ -74,11 +74,12 @@ def _heading_parts(lesson: Lesson) -> Iterator[RenderableType]:
 
 def table_parts(table: LessonTable) -> Iterator[RenderableType]:
     """A table with its note under it."""
-    shown = plain_table(title=table.title)
+    is_narrow = any(column.is_narrow for column in table.columns)
+    shown = plain_table(title=table.title, padding=(0, 1, 0, 0) if is_narrow else (0, 2, 0, 0))
     for index, column in enumerate(table.columns):
         heading = column.name.replace(", ", ",\n") if column.is_narrow else column.name
         justify: Literal["left", "right"] = "right" if is_number_column(table, index) else "left"
-        shown.add_column(heading, justify=justify, no_wrap=column.is_narrow)
+        shown.add_column(heading, justify=justify, no_wrap=column.is_narrow, overflow="fold")
     for cells in row_texts(table):
         shown.add_row(*cells)
     yield shown

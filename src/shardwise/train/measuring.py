@@ -109,7 +109,7 @@ def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
     """What this rank's device keeps from step to step, by component; tensors whose purpose is known, counted."""
     parameters = held_parameters(list(trainer.built.decoders))
     trained = [entry.local for entry in trainer.trained]
-    stepped = [entry.stepped for entry in trainer.trained if entry.stepped is not entry.local]
+    stepped = _host_copies(trainer)
     buckets = trained if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
     return {
         "parameters": _on_device(trainer, parameters),
@@ -117,6 +117,11 @@ def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
         "gradients": _on_device(trainer, buckets),
         "temporaries": _on_device(trainer, [part for root in trainer.built.decoders for part in root.buffers()]),
     }
+
+
+def _host_copies(trainer: Trainer) -> list[Tensor]:
+    """Weights that the optimizer updates elsewhere than where they are computed with."""
+    return [entry.stepped for entry in trainer.trained if entry.stepped is not entry.local]
 
 
 def make_sampler(trainer: Trainer) -> Sampler:
@@ -139,7 +144,7 @@ def _memory(trainer: Trainer) -> dict[str, object]:
     """Bytes of the worst rank; components are those of the sampled step where there is one."""
     is_cuda = trainer.device.type == "cuda"
     states = states_held(trainer)
-    everything = nbytes([*held_parameters(list(trainer.built.decoders)), *_moments(trainer)])
+    everything = nbytes([*held_parameters(list(trainer.built.decoders)), *_moments(trainer), *_host_copies(trainer)])
     values = torch.tensor(
         [
             states["parameters"],
