@@ -19,6 +19,7 @@ demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two process
 	@$(BIN)/shardwise plan examples/tiny-llama/config.json examples/two-cores.toml --seq-len 256 --global-batch-size 8 \
 	  --precision fp32 --no-compile --top 3 --out runs/demo-plan.json --force
 	@$(BIN)/shardwise train runs/demo-plan.json --device cpu --steps 20
+	@echo; echo "Next: $(BIN)/shardwise lab lists seven questions that real runs on this machine answer."
 
 test:  ## the whole test suite
 	@scripts/venv.sh dev

@@ -33,7 +33,8 @@ class Layout:
     """After forward keep parameters divided over this many neighbouring ranks instead of all, so that backward gathers
     among those alone: torch's whole number for ``reshard_after_forward``, ZeRO++'s ``zero_hpz_partition_size``."""
     prefetch_units: int = 1
-    """FSDP2: gathers issued ahead of the unit that computes (``set_modules_to_forward_prefetch`` and to backward)."""
+    """FSDP2: gathers issued ahead of the unit that computes, 0 for none (``set_modules_to_forward_prefetch`` and to
+    backward)."""
     async_tensor_parallel: bool = False
     """Collectives of sequence parallelism run piece by piece under the products that need them (torch's
     ``_micro_pipeline_tp``, Megatron's ``--tp-comm-overlap``)."""

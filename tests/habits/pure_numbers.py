@@ -140,6 +140,7 @@ PURE_FIELDS = {
     "AttentionRate.backward_half",  # a sequence length
     "AttentionRate.forward_half",  # a sequence length
     "Bar.capacity_cell",  # a character cell
+    "Bar.amount",  # in the unit of its picture
     "BillComparison.high_amount",  # in the unit of its quantity
     "BillComparison.low_amount",
     "BillComparison.predicted_amount",

@@ -7,6 +7,7 @@ from habits.source_tree import SOURCE, parsed_files
 GEOMETRY = {
     "bars.py",
     "front_picture.py",
+    "svg_bars.py",
     "svg_canvas.py",
     "svg_curves.py",
     "svg_front.py",
@@ -18,6 +19,7 @@ GEOMETRY = {
     "svg_scatter.py",
     "svg_shares.py",
     "svg_timeline.py",
+    "text_bars.py",
     "text_front.py",
     "text_lesson_pictures.py",
 }

@@ -17,7 +17,7 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """The folder of a run in which step 2 was looked into for memory and step 5 for time."""
+    """The folder of a run in which step 3 was looked into for memory and step 5 for time."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     plan = {
@@ -68,7 +68,7 @@ def test_a_sampled_step_says_where_its_time_went(watched):
 
 def test_steps_that_were_looked_into_are_not_in_the_median(watched):
     lines = [json.loads(line) for line in (watched / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["step"] for line in lines if line["is_sampled"]] == [2, 5]
+    assert [line["step"] for line in lines if line["is_sampled"]] == [3, 5]
     assert [line["step"] for line in lines if line["sample"]] == [5]
     assert measurement(watched)["time"]["num_steps_measured"] == 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from measure.made_up_traces import AUTOGRAD, MAIN, mark
 from shardwise.measure.memory_events import memory_sample
-from shardwise.measure.phase_marks import FORWARD, LOSS, OPTIMIZER
+from shardwise.measure.phase_marks import BLOCK, FORWARD, LOSS, OPTIMIZER
 
 HELD = {"parameters": 1000, "optimizer": 2000}
 MARKS = [
@@ -30,9 +30,9 @@ class Allocations:
         self.events.append({"ph": "i", "name": "[memory]", "tid": thread, "ts": moment, "args": facts})
 
 
-def sample(tmp_path, allocations, *, device="cpu", held=HELD):
+def sample(tmp_path, allocations, *, device="cpu", held=HELD, marks=()):
     path = tmp_path / "memory.json"
-    path.write_text(json.dumps({"traceEvents": [*MARKS, *allocations.events]}), encoding="utf-8")
+    path.write_text(json.dumps({"traceEvents": [*MARKS, *marks, *allocations.events]}), encoding="utf-8")
     return memory_sample(path, device=device, held_bytes=held)
 
 
@@ -75,6 +75,22 @@ def test_the_peak_is_named_component_by_component(tmp_path, one_step):
 def test_every_phase_has_its_own_peak(tmp_path, one_step):
     phases = dict(sample(tmp_path, one_step).phases_bytes)
     assert phases == {"forward": 3370, "loss": 3420, "backward": 3880, "optimizer": 3050}
+
+
+def test_every_component_has_a_high_water_mark_of_its_own(tmp_path, one_step):
+    most = dict(sample(tmp_path, one_step).most_bytes)
+    assert (most["activations"], most["logits"], most["gradients"], most["temporaries"]) == (50, 70, 40, 500)
+    assert (most["parameters"], most["optimizer"]) == (1000, 2000)
+
+
+def test_what_a_block_computes_again_is_an_activation_until_backward_drops_it(tmp_path):
+    take = Allocations()
+    take(15, 1, 5)
+    take(45, 2, 60, thread=AUTOGRAD)
+    take(45.5, 3, 7, thread=AUTOGRAD)
+    take(46, 3, -7, thread=AUTOGRAD)
+    take(52, 2, -60, thread=AUTOGRAD)
+    assert dict(sample(tmp_path, take, marks=[mark(BLOCK, 44, 47, thread=AUTOGRAD)]).most_bytes)["activations"] == 65
 
 
 def test_what_outlives_backward_is_a_gradient(tmp_path):

@@ -50,7 +50,7 @@ INTERLEAVED = Layout(pp=4, vpp=2, schedule="interleaved")
 BROKEN: dict[str, tuple[Plan, str, str]] = {
     "layout-degree-range": (
         make_plan(num_gpus=1, layout=Layout(tp=0, zero_stage=5)),
-        "tp=0, zero_stage=5 is out of range: degrees start at 1 and zero_stage is 0, 1, 2 or 3",
+        "tp=0, zero_stage=5 is out of range: degrees start at 1, prefetch_units at 0, and zero_stage is 0, 1, 2 or 3",
         "set tp=1 and zero_stage=3",
     ),
     "recipe-range": (
@@ -144,7 +144,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     ),
     "engine-prefetch-units": (
         make_plan(engine="torchtitan", layout=Layout(dp_shard=8, prefetch_units=2)),
-        "prefetch_units=2 asks FSDP2 to gather further ahead, but torchtitan with zero_stage=3 does not",
+        "prefetch_units=2 asks FSDP2 to gather not one unit ahead, but torchtitan with zero_stage=3 does not",
         "set prefetch_units=1",
     ),
     "recipe-packing-with-eager-attention": (

@@ -53,6 +53,7 @@ COMMANDS = (
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
     CommandEntry(name="train", summary="the plan for real, on PyTorch: predicted beside measured"),
     CommandEntry(name="trace", summary="the step of a plan or a module without a GPU: exact memory, collectives, FLOP"),
+    CommandEntry(name="lab", summary="a question about distributed training answered by real runs on this machine"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
     CommandEntry(name="profile", summary="where a measured step went, from profiler traces, and what would help"),
     CommandEntry(name="calibrate", summary="this machine measured in a minute, for predictions that fit it"),

@@ -237,7 +237,7 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
         "--reshard-size", type=whole_number, metavar="N", help="ranks that hold the parameters between (default: all)"
     )
     layout.add_argument(
-        "--prefetch-units", type=whole_number, metavar="N", help="FSDP2 units gathered ahead (default: 1)"
+        "--prefetch-units", type=whole_number, metavar="N", help="FSDP2 units gathered ahead, 0 for none (default: 1)"
     )
     layout.add_argument(
         "--async-tensor-parallel",

@@ -39,7 +39,7 @@ def waiting(label: str) -> Iterator[None]:
 
 
 @contextmanager
-def step_bar(*, total: int) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def step_bar(*, total: int, label: str = "") -> Iterator[Callable[[Mapping[str, object]], None]]:
     """What to call with the record of each training step; on a terminal it moves a bar with loss and speed."""
     if not sys.stderr.isatty() or not takes_control_codes():
         yield lambda _record: None
@@ -48,14 +48,14 @@ def step_bar(*, total: int) -> Iterator[Callable[[Mapping[str, object]], None]]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
-        task = bar.add_task("starting", total=total)
+        task = bar.add_task(f"{label}starting", total=total)
 
         exposed = ""
 
         def show(record: Mapping[str, object]) -> None:
             nonlocal exposed
             exposed = _exposed_text(record) or exposed
-            bar.update(task, completed=float(str(record["step"])), description=_step_text(record) + exposed)
+            bar.update(task, completed=float(str(record["step"])), description=label + _step_text(record) + exposed)
 
         yield show
 

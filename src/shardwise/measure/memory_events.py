@@ -8,10 +8,11 @@ at it; what a block is follows from where in the step it was made and when it wa
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 from shardwise.ledger import MemoryComponent, Phase
-from shardwise.measure.phase_marks import FORWARD, LOSS, OPTIMIZER
+from shardwise.measure.phase_marks import BLOCK, FORWARD, LOSS, OPTIMIZER
 from shardwise.measure.trace_text import Event, ReadingNotes, trace_events
 from shardwise.units import Bytes
 
@@ -38,6 +39,8 @@ class MemorySample:
     peak_phase: Phase
     components_bytes: tuple[tuple[MemoryComponent, Bytes], ...]
     """At the peak; they sum to it."""
+    most_bytes: tuple[tuple[MemoryComponent, Bytes], ...]
+    """The most that each component held at any moment of the step, each at its own."""
     phases_bytes: tuple[tuple[Phase, Bytes], ...]
     """The peak inside every phase."""
 
@@ -135,8 +138,26 @@ def _sample(replay: _Replay, *, held_bytes: Mapping[MemoryComponent, Bytes], res
         peak_bytes=peak_bytes,
         peak_phase=peak_phase,
         components_bytes=tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes > 0),
+        most_bytes=tuple(_most(replay, held_bytes, first_update).items()),
         phases_bytes=tuple(phases.items()),
     )
+
+
+def _most(
+    replay: _Replay, held_bytes: Mapping[MemoryComponent, Bytes], first_update: int | None
+) -> dict[MemoryComponent, int]:
+    """The high-water mark of every component; what was held before stays."""
+    changes: dict[MemoryComponent, list[tuple[int, int]]] = defaultdict(list)
+    for block in replay.blocks:
+        component = _component(block, first_update)
+        changes[component].append((block.born, block.num_bytes))
+        if block.dies is not None:
+            changes[component].append((block.dies, -block.num_bytes))
+    most = {name: num_bytes for name, num_bytes in held_bytes.items() if num_bytes}
+    for name, found in changes.items():
+        levels = accumulate((change for _, change in sorted(found)), initial=held_bytes.get(name, 0))
+        most[name] = max(levels)
+    return most
 
 
 def _component(block: _Block, first_update: int | None) -> MemoryComponent:
@@ -158,6 +179,8 @@ def _component(block: _Block, first_update: int | None) -> MemoryComponent:
 
 def _made_for_gradients(block: _Block, *, outlives_backward: bool) -> MemoryComponent:
     """Of what backward and the loss make: gradients that stay, those on their way to other ranks, and the rest."""
+    if BLOCK in block.birth and BLOCK not in block.death:
+        return "activations"  # computed again, for as long as backward needs it
     if outlives_backward:
         return "gradients"
     names = [*block.birth[-1:], *block.death[-1:]]

@@ -143,7 +143,14 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(name="stage_layers", kind="counts", highest=65536, synonyms=("pipeline_layout", "layers_per_stage")),
     Field(name="reshard_after_forward", kind="flag", synonyms=("fsdp_reshard_after_forward",)),
     Field(name="reshard_size", kind="count", synonyms=("zero_hpz_partition_size",)),
-    Field(name="prefetch_units", kind="count", highest=64, example="2", synonyms=("forward_prefetch", "prefetch")),
+    Field(
+        name="prefetch_units",
+        kind="count",
+        lowest=0,
+        highest=64,
+        example="2",
+        synonyms=("forward_prefetch", "prefetch"),
+    ),
     Field(
         name="async_tensor_parallel",
         kind="flag",

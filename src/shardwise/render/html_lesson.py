@@ -95,7 +95,7 @@ def _lesson(lesson: Lesson) -> Iterator[str]:
         yield from map(_check, lesson.checks)
         yield "</ul>"
     if lesson.claims:
-        yield from _claims(lesson.claims)
+        yield from _claims(lesson.claims, found="measured" if lesson.is_measured else "computed")
     for note in lesson.notes:
         yield f"<p>{escape(note)}</p>"
     yield "</section>"
@@ -140,9 +140,9 @@ def _check(check: Check) -> str:
     return f"<li>{mark} {escape(check.what)}: {check.difference:.2g} (at most {check.limit:.2g})</li>"
 
 
-def _claims(claims: Sequence[Claim]) -> Iterator[str]:
+def _claims(claims: Sequence[Claim], *, found: str) -> Iterator[str]:
     yield "<h2>What is said, and what comes out</h2>"
-    yield '<div class="scroll"><table><thead><tr><th>claim</th><th>said</th><th>computed</th><th></th></tr></thead>'
+    yield f'<div class="scroll"><table><thead><tr><th>claim</th><th>said</th><th>{found}</th><th></th></tr></thead>'
     yield "<tbody>"
     for claim in claims:
         note = f'<br><span class="note">{escape(claim.note)}</span>' if claim.note else ""

@@ -6,7 +6,12 @@ from dataclasses import asdict
 from shardwise.simulate.lesson import Check, Lesson, LessonStep, LessonTable, Picture
 
 LESSONS_SCHEMA = "shardwise.lessons/1"
-PICTURE_KINDS = {"MessagePicture": "messages", "GanttPicture": "gantt", "CurvePicture": "curves"}
+PICTURE_KINDS = {
+    "MessagePicture": "messages",
+    "GanttPicture": "gantt",
+    "CurvePicture": "curves",
+    "BarPicture": "bars",
+}
 
 
 def lessons_object(lessons: Sequence[Lesson]) -> dict[str, object]:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from shardwise.errors import SimulationError
+from shardwise.render.svg_bars import bars_drawing
 from shardwise.render.svg_canvas import Drawing, framed
 from shardwise.render.svg_curves import curves_drawing
 from shardwise.render.svg_gantt import gantt_drawing
 from shardwise.render.svg_messages import messages_drawing
-from shardwise.simulate.lesson import GanttPicture, Lesson, MessagePicture, Picture
+from shardwise.simulate.lesson import BarPicture, GanttPicture, Lesson, MessagePicture, Picture
 
 
 def lessons_svg(lessons: Sequence[Lesson]) -> str:
@@ -23,12 +24,13 @@ def lessons_svg(lessons: Sequence[Lesson]) -> str:
             code="simulate-option",
             fix="leave out --svg; --html writes the tables",
         )
-    return framed([picture_drawing(picture) for picture in pictures], label=f"simulated: {lessons[0].title}")
+    how = "measured" if lessons[0].is_measured else "simulated"
+    return framed([picture_drawing(picture) for picture in pictures], label=f"{how}: {lessons[0].title}")
 
 
 def picture_svg(picture: Picture) -> str:
     """One picture as an SVG element of a page."""
-    return framed([picture_drawing(picture)], label=f"simulated: {picture.title}")
+    return framed([picture_drawing(picture)], label=picture.title)
 
 
 def picture_drawing(picture: Picture) -> Drawing:
@@ -37,4 +39,6 @@ def picture_drawing(picture: Picture) -> Drawing:
         return gantt_drawing(picture)
     if isinstance(picture, MessagePicture):
         return messages_drawing(picture)
+    if isinstance(picture, BarPicture):
+        return bars_drawing(picture)
     return curves_drawing(picture)

@@ -1,6 +1,7 @@
 """A lesson as text: its numbers as tables, what was claimed beside what was computed, pictures in characters."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -50,7 +51,7 @@ def _lesson_parts(lesson: Lesson, style: TextStyle) -> Iterator[RenderableType]:
     if lesson.claims:
         yield Text()
         yield Text("What is said, and what comes out", style="bold")
-        yield _claims_grid(lesson.claims)
+        yield _claims_grid(lesson.claims, found="measured" if lesson.is_measured else "computed")
     for note in lesson.notes:
         yield Text()
         yield Text(note)
@@ -73,9 +74,12 @@ def _heading_parts(lesson: Lesson) -> Iterator[RenderableType]:
 
 def table_parts(table: LessonTable) -> Iterator[RenderableType]:
     """A table with its note under it."""
-    shown = plain_table(title=table.title)
+    is_narrow = any(column.is_narrow for column in table.columns)
+    shown = plain_table(title=table.title, padding=(0, 1, 0, 0) if is_narrow else (0, 2, 0, 0))
     for index, column in enumerate(table.columns):
-        shown.add_column(column.name, justify="right" if is_number_column(table, index) else "left")
+        heading = column.name.replace(", ", ",\n") if column.is_narrow else column.name
+        justify: Literal["left", "right"] = "right" if is_number_column(table, index) else "left"
+        shown.add_column(heading, justify=justify, no_wrap=column.is_narrow, overflow="fold")
     for cells in row_texts(table):
         shown.add_row(*cells)
     yield shown
@@ -92,11 +96,11 @@ def _checks_grid(checks: Sequence[Check]) -> Table:
     return grid
 
 
-def _claims_grid(claims: Sequence[Claim]) -> Table:
+def _claims_grid(claims: Sequence[Claim], *, found: str) -> Table:
     grid = Table.grid(padding=(0, 1))
     for claim in claims:
         said, computed = cell_text(claim.said, claim.unit), cell_text(claim.computed, claim.unit)
-        text = Text(f"{claim.says}: said {said}, computed {computed} ({claim.source})")
+        text = Text(f"{claim.says}: said {said}, {found} {computed} ({claim.source})")
         if claim.note:
             text.append(f"\n{claim.note}", style="italic")
         grid.add_row("", Text(claim.verdict, style=VERDICT_STYLES[claim.verdict]), text)

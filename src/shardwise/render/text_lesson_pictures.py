@@ -7,7 +7,16 @@ from rich.text import Text
 
 from shardwise.render.lesson_cells import cell_text, short_what
 from shardwise.render.terminal import plain_table
-from shardwise.simulate.lesson import CurvePicture, GanttBar, GanttLane, GanttPicture, MessagePicture, Picture
+from shardwise.render.text_bars import bar_parts
+from shardwise.simulate.lesson import (
+    BarPicture,
+    CurvePicture,
+    GanttBar,
+    GanttLane,
+    GanttPicture,
+    MessagePicture,
+    Picture,
+)
 
 LETTERS = {
     "forward": "F",
@@ -44,6 +53,8 @@ def picture_parts(picture: Picture, *, width: int) -> Iterator[RenderableType]:
         yield from _gantt_parts(picture, width)
     elif isinstance(picture, MessagePicture):
         yield from _message_parts(picture)
+    elif isinstance(picture, BarPicture):
+        yield from bar_parts(picture, width=width)
     else:
         yield _curve_table(picture)
         if picture.note:

@@ -124,13 +124,13 @@ def _reshard_candidates(plan: Plan) -> Iterable[Changes]:
 
 def _breaks_prefetch(plan: Plan) -> bool:
     is_sharded = plan.layout.zero_stage == 3
-    return plan.layout.prefetch_units > 1 and not (is_sharded and plan.engine in PREFETCHING_ENGINES)
+    return plan.layout.prefetch_units != 1 and not (is_sharded and plan.engine in PREFETCHING_ENGINES)
 
 
 def _prefetch_message(plan: Plan) -> str:
     la = plan.layout
     return (
-        f"prefetch_units={la.prefetch_units} asks FSDP2 to gather further ahead, but {plan.engine} with "
+        f"prefetch_units={la.prefetch_units} asks FSDP2 to gather not one unit ahead, but {plan.engine} with "
         f"zero_stage={la.zero_stage} does not"
     )
 

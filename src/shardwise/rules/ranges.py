@@ -8,23 +8,25 @@ from shardwise.recipe import MAX_ROUTING_IMBALANCE_RATIO
 from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.rule import Rule
 
-DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "prefetch_units")
+DEGREES = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp")
 FALLBACK_SEQ_LEN = 4096
 
 
 def _degrees(plan: Plan) -> tuple[int, ...]:
     la = plan.layout
-    return (la.dp_replicate, la.dp_shard, la.tp, la.cp, la.pp, la.vpp, la.ep, la.expert_tp, la.prefetch_units)
+    return (la.dp_replicate, la.dp_shard, la.tp, la.cp, la.pp, la.vpp, la.ep, la.expert_tp)
 
 
 def _breaks_degrees(plan: Plan) -> bool:
-    return min(_degrees(plan)) < 1 or plan.layout.zero_stage not in (0, 1, 2, 3)
+    return min(_degrees(plan)) < 1 or plan.layout.prefetch_units < 0 or plan.layout.zero_stage not in (0, 1, 2, 3)
 
 
 def _bad_layout_fields(plan: Plan) -> Changes:
     bad: list[tuple[str, Value]] = [
         (name, degree) for name, degree in zip(DEGREES, _degrees(plan), strict=True) if degree < 1
     ]
+    if plan.layout.prefetch_units < 0:
+        bad.append(("prefetch_units", plan.layout.prefetch_units))
     if plan.layout.zero_stage not in (0, 1, 2, 3):
         bad.append(("zero_stage", plan.layout.zero_stage))
     return tuple(bad)
@@ -32,7 +34,7 @@ def _bad_layout_fields(plan: Plan) -> Changes:
 
 def _layout_message(plan: Plan) -> str:
     bad = ", ".join(f"{name}={value}" for name, value in _bad_layout_fields(plan))
-    return f"{bad} is out of range: degrees start at 1 and zero_stage is 0, 1, 2 or 3"
+    return f"{bad} is out of range: degrees start at 1, prefetch_units at 0, and zero_stage is 0, 1, 2 or 3"
 
 
 def _layout_candidates(plan: Plan) -> Iterable[Changes]:

@@ -1,4 +1,4 @@
-"""What every simulator fills in: tables, steps, checks, claims and pictures, all of them computed.
+"""What every simulator fills in, and every lab of real runs: tables, steps, checks, claims and pictures.
 
 A lesson is data. How it looks in a terminal, as JSON, on a page or in a picture is decided by ``render/``; a builder in
 ``lessons/`` only says what was simulated and what came out.
@@ -24,6 +24,8 @@ class Column:
 
     name: str
     unit: Unit = ""
+    is_narrow: bool = False
+    """Whether the heading breaks at its commas so that the numbers need not break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +181,39 @@ class CurvePicture:
     note: str = ""
 
 
-Picture = MessagePicture | GanttPicture | CurvePicture
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One amount."""
+
+    name: str
+    amount: float | None
+    """``None`` where there is none, which is said in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarGroup:
+    """Amounts that belong together."""
+
+    name: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarPicture:
+    """Amounts as bars of one scale, group under group."""
+
+    title: str
+    unit: Unit
+    groups: tuple[BarGroup, ...]
+    note: str = ""
+
+
+Picture = MessagePicture | GanttPicture | CurvePicture | BarPicture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """One simulation from its question to what it shows."""
+    """One simulation, or one lab of real runs, from its question to what it shows."""
 
     name: str
     """As ``shardwise simulate`` takes it."""
@@ -198,3 +227,5 @@ class Lesson:
     claims: tuple[Claim, ...] = ()
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
+    is_measured: bool = False
+    """Whether the numbers come from real runs."""

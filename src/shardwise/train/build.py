@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
-from shardwise.train.data_parallel import is_replicated, set_prefetch, shard_units
+from shardwise.train.data_parallel import gather_ahead_on_processors, is_replicated, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import Block
 from shardwise.train.decoder.config import is_supported, read_config
 from shardwise.train.decoder.experts import MoeFeedForward
@@ -166,6 +166,8 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) ->
         return _in_ddp(decoder, mesh)
     shard_units(_filled(decoder, job, device), decoder, job=job, mesh=mesh)
     set_prefetch(blocks, job.layout)
+    if device.type == "cpu":
+        gather_ahead_on_processors(blocks, job.layout)
     return decoder
 
 

@@ -17,7 +17,7 @@ stage  whole parameters                           whole gradients
 Gradients are summed, never averaged: the loss is divided by the tokens of the global batch once, at the end.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -133,13 +133,44 @@ class ExchangedReduction(ReduceScatter):
 def set_prefetch(blocks: list[nn.Module], layout: Layout) -> None:
     """Gather the parameters of the next blocks, forward and backward, while one block computes.
 
-    FSDP2 by itself gathers one unit ahead; more has to be said.
+    FSDP2 by itself gathers one unit ahead; more, or nothing, has to be said.
     """
     ahead = layout.prefetch_units
     sharded = [block for block in blocks if isinstance(block, FSDPModule)]
-    for index, block in enumerate(sharded if ahead > 1 else []):
+    for index, block in enumerate(sharded if ahead != 1 else []):
+        if ahead == 0:
+            block.register_forward_pre_hook(_wait_for_device, prepend=True)
+            block.set_modules_to_backward_prefetch([block])  # itself is there already: nothing is gathered ahead
+            continue
         block.set_modules_to_forward_prefetch(sharded[index + 1 : index + 1 + ahead])
         block.set_modules_to_backward_prefetch(sharded[max(0, index - ahead) : index][::-1])
+
+
+def _wait_for_device(block: nn.Module, inputs: object) -> None:
+    """Before FSDP2 gathers a block: otherwise the host runs ahead, and the gather lies under the block before."""
+    del block, inputs
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+
+
+def gather_ahead_on_processors(blocks: list[nn.Module], layout: Layout) -> None:
+    """Start the next block's gather before a block computes; on processors FSDP2's own prefetch waits for it at once.
+
+    Blocks that stay gathered are left alone by FSDP2.
+    """
+    sharded = [block for block in blocks if isinstance(block, FSDPModule)]
+    ahead = layout.prefetch_units if layout.zero_stage == 3 and not is_replicated(layout) and layout.pp == 1 else 0
+    for index, block in enumerate(sharded if ahead else []):
+        block.register_forward_pre_hook(_gathering(sharded[index + 1 : index + 1 + ahead]))
+        block.register_full_backward_pre_hook(_gathering(sharded[max(0, index - ahead) : index][::-1]))
+
+
+def _gathering(following: list[FSDPModule]) -> Callable[..., None]:
+    def gather(*_given: object) -> None:
+        for block in following:
+            block.unshard(async_op=True)
+
+    return gather
 
 
 def begin_micro_batch(root: nn.Module, layout: Layout, *, is_last: bool) -> None:

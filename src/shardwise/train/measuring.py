@@ -109,13 +109,19 @@ def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
     """What this rank's device keeps from step to step, by component; tensors whose purpose is known, counted."""
     parameters = held_parameters(list(trainer.built.decoders))
     trained = [entry.local for entry in trainer.trained]
+    stepped = _host_copies(trainer)
     buckets = trained if any(isinstance(chunk, DistributedDataParallel) for chunk in trainer.built.chunks) else []
     return {
         "parameters": _on_device(trainer, parameters),
-        "optimizer": _on_device(trainer, _moments(trainer)),
+        "optimizer": _on_device(trainer, [*_moments(trainer), *stepped]),
         "gradients": _on_device(trainer, buckets),
         "temporaries": _on_device(trainer, [part for root in trainer.built.decoders for part in root.buffers()]),
     }
+
+
+def _host_copies(trainer: Trainer) -> list[Tensor]:
+    """Weights that the optimizer updates elsewhere than where they are computed with."""
+    return [entry.stepped for entry in trainer.trained if entry.stepped is not entry.local]
 
 
 def make_sampler(trainer: Trainer) -> Sampler:
@@ -138,7 +144,7 @@ def _memory(trainer: Trainer) -> dict[str, object]:
     """Bytes of the worst rank; components are those of the sampled step where there is one."""
     is_cuda = trainer.device.type == "cuda"
     states = states_held(trainer)
-    everything = nbytes([*held_parameters(list(trainer.built.decoders)), *_moments(trainer)])
+    everything = nbytes([*held_parameters(list(trainer.built.decoders)), *_moments(trainer), *_host_copies(trainer)])
     values = torch.tensor(
         [
             states["parameters"],
@@ -159,6 +165,7 @@ def _memory(trainer: Trainer) -> dict[str, object]:
         "peak_reserved_bytes": reserved if is_cuda else None,
         "host_bytes": host,
         "components_bytes": dict(sample.components_bytes) if sample else counted,
+        "most_bytes": dict(sample.most_bytes) if sample else {},
         "phases_bytes": dict(sample.phases_bytes) if sample else {},
         "components_method": METHODS[trainer.device.type] if sample else STATES_METHOD,
     }

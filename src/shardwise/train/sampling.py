@@ -24,8 +24,9 @@ from shardwise.train.job import Job
 
 Result = TypeVar("Result")
 TRACE_FOLDER = "traces"
-MEMORY_STEP = 2
-"""The optimizer's states are there from the first step on; medians begin later."""
+MEMORY_STEP = 3
+"""The optimizer's states are there from the first step on, and DDP makes its buckets anew in the second; medians begin
+later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

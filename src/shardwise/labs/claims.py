@@ -1,0 +1,247 @@
+"""What courses and papers say about the labs' questions, beside what the runs measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.labs.quantities import (
+    ACTIVATIONS,
+    EXPOSED,
+    PEAK,
+    STATES,
+    STEP,
+    TOKENS,
+    measured_memory,
+    measured_share,
+    number,
+)
+from shardwise.labs.trial import Outcome, Quantity, outcome_of
+from shardwise.simulate.lesson import Claim, Unit, Verdict
+
+ZERO_PAPER = "Rajbhandari et al. 2020, arXiv:1910.02054, section 5"
+CHECKPOINT_PAPER = "Chen et al. 2016, arXiv:1604.06174, section 4"
+FSDP_PAPER = "Zhao et al. 2023, arXiv:2304.11277, section 3.3"
+COURSE = "a course on data parallelism, week 14"
+OVERVIEW = "an overview of distributed training"
+LESSON = "a lesson on distributed training"
+RIGHT_WITHIN, LOOSE_WITHIN = 0.1, 0.5
+"""Of what was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saying:
+    """One claim of a text, before it is compared."""
+
+    says: str
+    source: str
+    said_ratio: float
+    unit: Unit
+    rule: Literal["about", "at most", "more than"] = "about"
+    note: str = ""
+
+
+def near(said: float, measured: float) -> Verdict:
+    """How near a measured number comes to what was said of it.
+
+    >>> near(2.0, 1.9), near(2.0, 1.2), near(2.0, 0.5)
+    ('right', 'loose', 'wrong')
+    """
+    off = abs(measured - said) / abs(said)
+    return "right" if off <= RIGHT_WITHIN else "loose" if off <= LOOSE_WITHIN else "wrong"
+
+
+def at_most(said: float, measured: float) -> Verdict:
+    """For what was said to be an upper end.
+
+    >>> at_most(0.3, 0.31), at_most(0.3, 0.4), at_most(0.3, 0.6)
+    ('right', 'loose', 'wrong')
+    """
+    return "right" if measured <= said * (1 + RIGHT_WITHIN) else near(said, measured)
+
+
+def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> float | None:
+    """One measured amount over another; ``None`` when a run is missing."""
+    if over is None or under is None:
+        return None
+    upper, lower = quantity.measured(over), quantity.measured(under)
+    return upper / lower if upper is not None and lower else None
+
+
+def compared(saying: Saying, measured: float | None) -> tuple[Claim, ...]:
+    """The claim beside the measured number; nothing without one."""
+    if measured is None:
+        return ()
+    if saying.rule == "more than":
+        verdict: Verdict = "right" if measured > saying.said_ratio else "wrong"
+    else:
+        verdict = (at_most if saying.rule == "at most" else near)(saying.said_ratio, measured)
+    return (
+        Claim(
+            says=saying.says,
+            source=saying.source,
+            said=saying.said_ratio,
+            computed=measured,
+            unit=saying.unit,
+            verdict=verdict,
+            note=saying.note,
+        ),
+    )
+
+
+def states_ratio(over: Outcome | None, under: Outcome | None) -> float | None:
+    """The most that parameters, gradients and optimizer states held at any moment, of two runs."""
+    amounts = [
+        sum(number(found.measurement, "memory", "most_bytes", name) or 0.0 for name in STATES) if found else 0.0
+        for found in (over, under)
+    ]
+    return amounts[0] / amounts[1] if all(amounts) else None
+
+
+def memory_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """Stages of ZeRO divide by as much as the paper says; FSDP has room for a larger model."""
+    return (*_division_claims(outcomes), *_room_claim(outcomes))
+
+
+def _division_claims(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
+    ddp, fsdp = outcome_of(outcomes, "DDP, small"), outcome_of(outcomes, "FSDP, small")
+    limit = "that is the limit for many ranks and 16-bit parameters and gradients"
+    for stage, said in (("ZeRO-1, small", 4.0), ("ZeRO-2, small", 8.0)):
+        saying = Saying(
+            says=f"{stage.partition(',')[0]} keeps about 1/{said:.0f} of DDP's states",
+            source=ZERO_PAPER,
+            said_ratio=said,
+            unit="ratio",
+            note=limit,
+        )
+        yield from compared(saying, states_ratio(ddp, outcome_of(outcomes, stage)))
+    if fsdp is not None:
+        ranks = fsdp.plan.layout.dp_shard
+        saying = Saying(
+            says=f"FSDP divides the states by the {ranks} ranks",
+            source=ZERO_PAPER,
+            said_ratio=float(ranks),
+            unit="ratio",
+            note="the most of each at any moment: gradients of one unit are whole until they are scattered",
+        )
+        yield from compared(saying, states_ratio(ddp, fsdp))
+
+
+def _room_claim(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
+    ddp, larger = outcome_of(outcomes, "DDP, small"), outcome_of(outcomes, "FSDP, larger")
+    peaks = ratio(PEAK, larger, ddp)
+    small = measured_memory(ddp, ("parameters",)) if ddp else None
+    part = measured_memory(larger, ("parameters",)) if larger else None
+    if larger is None or peaks is None or not small or not part:
+        return
+    sizes = part * larger.plan.layout.dp_shard / small
+    yield Claim(
+        says="FSDP holds a larger model in the memory of DDP's small one",
+        source=COURSE,
+        said=f"{sizes:.1f}x the model",
+        computed=f"{peaks:.2f}x the peak",
+        verdict="right" if peaks <= 1 else "loose" if peaks < sizes else "wrong",
+    )
+
+
+def throughput_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """Whether the plain strategy is faster where it fits."""
+    return tuple(
+        claim
+        for size in ("small", "larger")
+        for claim in compared(
+            Saying(
+                says=f"Where it fits, DDP is faster than FSDP ({size} model)",
+                source=OVERVIEW,
+                said_ratio=1.0,
+                unit="ratio",
+                rule="more than",
+            ),
+            ratio(TOKENS, outcome_of(outcomes, f"DDP, {size}"), outcome_of(outcomes, f"FSDP, {size}")),
+        )
+    )
+
+
+def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """A third more computation for a fraction of the activations."""
+    none, full = outcome_of(outcomes, "FSDP, small"), outcome_of(outcomes, "full")
+    slower = ratio(STEP, full, none)
+    time = Saying(
+        says="Full checkpointing makes a step about 30% slower at most",
+        source=f"{CHECKPOINT_PAPER}; {COURSE}",
+        said_ratio=0.3,
+        unit="fraction",
+        rule="at most",
+    )
+    memory = Saying(
+        says="Full checkpointing leaves about a third of the activations",
+        source=COURSE,
+        said_ratio=3.0,
+        unit="ratio",
+        note="what is left is one input a block and what one block, or the loss, needs at once: more blocks save more",
+    )
+    return (
+        *compared(time, None if slower is None else slower - 1),
+        *compared(memory, ratio(ACTIVATIONS, none, full)),
+    )
+
+
+def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """Memory for speed."""
+    none = outcome_of(outcomes, "FSDP, small")
+    return tuple(
+        claim
+        for name in ("optimizer offloaded", "parameters offloaded", "activations offloaded")
+        for claim in compared(
+            Saying(says=f"With {name} a step is slower", source=COURSE, said_ratio=1.0, unit="ratio", rule="more than"),
+            ratio(STEP, outcome_of(outcomes, name), none),
+        )
+    )
+
+
+def scaling_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """Throughput of N over N times that of one."""
+    alone = outcome_of(outcomes, "1 process")
+    return tuple(
+        claim
+        for outcome in outcomes
+        if outcome.plan.layout.world_size > 1 and outcome.measurement is not None
+        for claim in compared(
+            Saying(
+                says=f"Throughput grows linearly to {outcome.plan.layout.world_size} processes",
+                source=LESSON,
+                said_ratio=1.0,
+                unit="fraction",
+                note="scaling efficiency: tokens/s of N over N times those of one",
+            ),
+            ratio(TOKENS, outcome, alone),
+        )
+    )
+
+
+def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """What a step loses without gathering ahead."""
+    slower = ratio(STEP, outcome_of(outcomes, "no prefetch"), outcome_of(outcomes, "one unit ahead"))
+    saying = Saying(
+        says="Without prefetch large models lose 20 to 30% of their speed",
+        source=COURSE,
+        said_ratio=0.25,
+        unit="fraction",
+        note="as much as the gathers take of a step: less on fast links, on small models and with many tokens",
+    )
+    return compared(saying, None if slower is None else 1 - 1 / slower)
+
+
+def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
+    """That most of what FSDP sends is hidden."""
+    fsdp = outcome_of(outcomes, "FSDP, small")
+    shares = [measured_share(fsdp, kind, "work_s") for kind in ("all_gather", "reduce_scatter")] if fsdp else []
+    whole = sum(share for share in shares if share is not None)
+    exposed = EXPOSED.measured(fsdp) if fsdp else None
+    saying = Saying(
+        says="At least half of FSDP's communication hides under computation (exposed share of it)",
+        source=FSDP_PAPER,
+        said_ratio=0.5,
+        unit="fraction",
+        rule="at most",
+    )
+    return compared(saying, min(1.0, exposed / whole) if exposed is not None and whole else None)

@@ -1,0 +1,162 @@
+"""What labs compare, on both sides: from the prediction, and from ``measurement.json``."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from shardwise.labs.trial import Outcome, Quantity
+from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
+
+STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+NOT_ALLOCATED: MemoryComponent = "framework"
+
+
+def part(record: Mapping[str, object] | None, *names: str) -> object:
+    """A value inside nested objects; ``None`` where a name is missing."""
+    found: object = record
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def number(record: Mapping[str, object] | None, *names: str) -> float | None:
+    """A number inside nested objects."""
+    found = part(record, *names)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def measured_memory(outcome: Outcome, components: Sequence[MemoryComponent]) -> float | None:
+    """Bytes of some components at the measured peak."""
+    found = part(outcome.measurement, "memory", "components_bytes")
+    if not isinstance(found, Mapping):
+        return None
+    return sum(number(found, name) or 0.0 for name in components)
+
+
+def predicted_memory(outcome: Outcome, components: Sequence[MemoryComponent]) -> float:
+    """Bytes of some components at the predicted peak."""
+    return float(sum(outcome.prediction.memory.worst.component_bytes(name) for name in components))
+
+
+def family(outcome: Outcome, kind: str, field: str) -> float | None:
+    """A number of one kind of collective in the sampled step; 0 when there was none of it."""
+    found = part(outcome.measurement, "time", "communication")
+    if not isinstance(found, list):
+        return None
+    return next((number(entry, field) for entry in found if part(entry, "kind") == kind), 0.0)
+
+
+def predicted_family(outcome: Outcome, kind: str, field: str) -> float:
+    """The same of the prediction: ``total_s``, ``exposed_s`` or ``count`` of all calls of a kind."""
+    calls = [entry for entry in outcome.prediction.time.communication if entry.kind == kind]
+    return float(sum(getattr(entry, field) for entry in calls))
+
+
+def sampled_step_s(outcome: Outcome) -> float | None:
+    """The step that the profiler looked into."""
+    parts = part(outcome.measurement, "time", "components_s")
+    if not isinstance(parts, Mapping):
+        return None
+    return sum(float(str(seconds)) for seconds in parts.values()) or None
+
+
+def measured_share(outcome: Outcome, kind: str, field: str) -> float | None:
+    """Of the sampled step."""
+    step_s, seconds = sampled_step_s(outcome), family(outcome, kind, field)
+    return seconds / step_s if step_s and seconds is not None else None
+
+
+def memory_quantity(name: str, title: str, components: Sequence[MemoryComponent]) -> Quantity:
+    """Some components at the peak."""
+    return Quantity(
+        name=name,
+        title=title,
+        unit="bytes",
+        predicted=lambda outcome: predicted_memory(outcome, components),
+        measured=lambda outcome: measured_memory(outcome, components),
+    )
+
+
+def share_quantity(name: str, kind: str) -> Quantity:
+    """One kind of collective as a share of the step, hidden or not."""
+    return Quantity(
+        name=name,
+        title=f"Share of the step in {kind.replace('_', '-')}, hidden or not",
+        unit="fraction",
+        predicted=lambda outcome: predicted_family(outcome, kind, "total_s") / outcome.prediction.time.step_s,
+        measured=lambda outcome: measured_share(outcome, kind, "work_s"),
+    )
+
+
+def component_s(name: str) -> tuple[Callable[[Outcome], float | None], Callable[[Outcome], float | None]]:
+    """Seconds of one component of time, predicted and sampled."""
+    return (
+        lambda outcome: next(
+            (entry.duration_s for entry in outcome.prediction.time.components if entry.component == name), None
+        ),
+        lambda outcome: number(outcome.measurement, "time", "components_s", name),
+    )
+
+
+def _whole(rate: float | None) -> float | None:
+    """Tables show no part of a token."""
+    return None if rate is None else float(round(rate))
+
+
+def _exposed_share(outcome: Outcome) -> float | None:
+    step_s, exposed = sampled_step_s(outcome), EXPOSED_S[1](outcome)
+    return exposed / step_s if step_s and exposed is not None else None
+
+
+def _predicted_exposed_share(outcome: Outcome) -> float | None:
+    exposed = EXPOSED_S[0](outcome)
+    return None if exposed is None else exposed / outcome.prediction.time.step_s
+
+
+EXPOSED_S = component_s("exposed_communication")
+PEAK = Quantity(
+    name="peak",
+    title="Memory that a rank has allocated at its peak",
+    unit="bytes",
+    predicted=lambda outcome: float(outcome.prediction.memory.worst.peak_allocated_bytes),
+    measured=lambda outcome: number(outcome.measurement, "memory", "peak_allocated_bytes"),
+)
+STATES_HELD = memory_quantity("states", "Parameters, gradients and optimizer states of a rank at its peak", STATES)
+WORKING = memory_quantity(
+    "rest",
+    "What a rank works with at its peak",
+    tuple(name for name in MEMORY_COMPONENTS if name not in (*STATES, NOT_ALLOCATED)),
+)
+ACTIVATIONS = Quantity(
+    name="saved",
+    title="Most activations that a rank keeps for backward",
+    unit="bytes",
+    predicted=lambda outcome: predicted_memory(outcome, ("activations",)),
+    measured=lambda outcome: number(outcome.measurement, "memory", "most_bytes", "activations"),
+)
+STEP = Quantity(
+    name="step",
+    title="Time of a step",
+    unit="s",
+    predicted=lambda outcome: outcome.prediction.time.step_s,
+    measured=lambda outcome: number(outcome.measurement, "time", "step_s"),
+)
+TOKENS = Quantity(
+    name="tokens/s",
+    title="Tokens per second of one rank",
+    unit="count",
+    predicted=lambda outcome: _whole(outcome.prediction.throughput.tokens_per_s_per_gpu),
+    measured=lambda outcome: _whole(number(outcome.measurement, "throughput", "tokens_per_s_per_gpu")),
+)
+EXPOSED = Quantity(
+    name="exposed",
+    title="Share of the step in communication that no computation covers",
+    unit="fraction",
+    predicted=_predicted_exposed_share,
+    measured=_exposed_share,
+)
+HOST = Quantity(
+    name="on host",
+    title="States that a rank keeps in the host's memory",
+    unit="bytes",
+    predicted=lambda outcome: float(outcome.prediction.memory.worst.host_bytes),
+    measured=lambda outcome: number(outcome.measurement, "memory", "host_bytes"),
+)

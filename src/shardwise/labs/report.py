@@ -1,0 +1,146 @@
+"""The answer of a lab: its runs side by side, predicted beside measured, the picture, and what texts say of it."""
+
+from collections.abc import Iterator, Sequence
+
+from shardwise.labs.quantities import family, number, part, predicted_family
+from shardwise.labs.settings import LabSetting
+from shardwise.labs.trial import Lab, Outcome, Quantity
+from shardwise.simulate.lesson import (
+    Bar,
+    BarGroup,
+    BarPicture,
+    Cell,
+    Column,
+    Lesson,
+    LessonTable,
+    Setting,
+)
+
+FIRST_STEADY = 4
+"""Steps to leave out: those that warm up, and the one that was looked into."""
+UNSTEADY_RATIO = 1.5
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv")
+
+
+def lab_lesson(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Lesson:
+    """Everything a lab shows; also of one that was interrupted, as far as it came."""
+    tables = [_table(lab, outcomes)]
+    if lab.has_families:
+        tables.append(_families(outcomes))
+    return Lesson(
+        name=lab.name,
+        title=lab.question,
+        what=lab.expect,
+        is_measured=True,
+        settings=tuple(_settings(outcomes, setting)),
+        tables=tuple(tables),
+        pictures=(_picture(lab.quantities[0], outcomes),),
+        claims=lab.claims(outcomes),
+        notes=tuple(_notes(lab, outcomes, setting)),
+    )
+
+
+def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Setting]:
+    environment = next((found.measurement["environment"] for found in outcomes if found.measurement), {})
+    device = environment.get("device") if isinstance(environment, dict) else None
+    yield Setting(name="machine", value=f"{setting.gpu} ({device or 'not measured'})")
+    yield Setting(name="processes", value=setting.num_processes, unit="count")
+    for size in dict.fromkeys(found.trial.size for found in outcomes):
+        model = next(found.plan.model for found in outcomes if found.trial.size == size)
+        yield Setting(name=f"{size} model", value=model.name)
+    recipe = outcomes[0].plan.recipe
+    yield Setting(
+        name="each rank", value=f"{recipe.micro_batch_size} x {recipe.seq_len} tokens a step, {recipe.precision}"
+    )
+    yield Setting(name="steps", value=setting.num_steps, unit="count", meaning="of every run; the median of the last")
+
+
+def _table(lab: Lab, outcomes: Sequence[Outcome]) -> LessonTable:
+    columns = [Column(name="run")]
+    for quantity in lab.quantities:
+        columns += [Column(name=f"{quantity.name}, predicted", unit=quantity.unit, is_narrow=True)]
+        columns += [Column(name="measured", unit=quantity.unit, is_narrow=True)]
+    rows = tuple((found.trial.name, *_cells(lab.quantities, found)) for found in outcomes)
+    meanings = "; ".join(
+        f"{quantity.name}: {quantity.title[:1].lower()}{quantity.title[1:]}" for quantity in lab.quantities
+    )
+    return LessonTable(title="Predicted beside measured", columns=tuple(columns), rows=rows, note=meanings)
+
+
+def _cells(quantities: Sequence[Quantity], outcome: Outcome) -> Iterator[Cell]:
+    for quantity in quantities:
+        yield quantity.predicted(outcome)
+        yield quantity.measured(outcome) if outcome.measurement is not None else None
+
+
+def _families(outcomes: Sequence[Outcome]) -> LessonTable:
+    columns = (
+        Column(name="run"),
+        Column(name="collective"),
+        Column(name="calls, predicted", unit="count", is_narrow=True),
+        Column(name="measured", unit="count", is_narrow=True),
+        Column(name="work, predicted", unit="s", is_narrow=True),
+        Column(name="measured", unit="s", is_narrow=True),
+        Column(name="exposed, predicted", unit="s", is_narrow=True),
+        Column(name="measured", unit="s", is_narrow=True),
+    )
+    rows = tuple(
+        (
+            found.trial.name,
+            kind.replace("_", "-"),
+            *(
+                value
+                for predicted, measured in (("count", "num_calls"), ("total_s", "work_s"), ("exposed_s", "exposed_s"))
+                for value in (predicted_family(found, kind, predicted), family(found, kind, measured))
+            ),
+        )
+        for found in outcomes
+        for kind in KINDS
+        if predicted_family(found, kind, "count") or family(found, kind, "num_calls")
+    )
+    return LessonTable(title="Collectives of one step of one rank", columns=columns, rows=rows)
+
+
+def _picture(quantity: Quantity, outcomes: Sequence[Outcome]) -> BarPicture:
+    groups = tuple(
+        BarGroup(
+            name=found.trial.name,
+            bars=(
+                Bar(name="predicted", amount=quantity.predicted(found)),
+                Bar(name="measured", amount=quantity.measured(found) if found.measurement is not None else None),
+            ),
+        )
+        for found in outcomes
+    )
+    return BarPicture(title=quantity.title, unit=quantity.unit, groups=groups)
+
+
+def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[str]:
+    for found in outcomes:
+        if found.failure:
+            yield f"{found.trial.name}: {found.failure}"
+    if not setting.is_on_gpu and lab.on_processors:
+        yield lab.on_processors
+    unsteady = max(outcomes, key=_unsteady_ratio)
+    if _unsteady_ratio(unsteady) > UNSTEADY_RATIO:
+        yield (
+            f"{unsteady.trial.name}: the slowest step took {_unsteady_ratio(unsteady):.1f} times the fastest: "
+            "something else works on this machine, and the times say little. Memory does not suffer."
+        )
+    crowded = sorted({found.plan.layout.world_size for found in outcomes if _is_crowded(found, setting)})
+    if crowded:
+        yield (
+            f"{' and '.join(map(str, crowded))} processes share {setting.num_cores} cores; the prediction gives each "
+            "process a core."
+        )
+
+
+def _unsteady_ratio(outcome: Outcome) -> float:
+    """The slowest step behind the warm-up over the fastest."""
+    steps = part(outcome.measurement, "steps")
+    seconds = [number(step, "step_s") or 0.0 for step in steps[FIRST_STEADY:]] if isinstance(steps, list) else []
+    return max(seconds) / min(seconds) if seconds and min(seconds) > 0 else 1.0
+
+
+def _is_crowded(outcome: Outcome, setting: LabSetting) -> bool:
+    return not setting.is_on_gpu and outcome.plan.layout.world_size > setting.num_cores

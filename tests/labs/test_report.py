@@ -1,0 +1,158 @@
+"""What a lab says of runs whose measurements are made up."""
+
+from pathlib import Path
+
+import pytest
+
+from labs.test_catalogue import FOUR_GPUS, HERE
+from shardwise.labs import Outcome, find_lab, lab_lesson
+from shardwise.labs.run import planned_trials
+from shardwise.render.html_lesson import lessons_html
+from shardwise.render.json_lab import lab_object
+from shardwise.render.svg_lesson import lessons_svg
+from shardwise.render.terminal import TextStyle
+from shardwise.render.text_lesson import lessons_text
+
+
+def measurement(*, step_s=1.0, tokens=100.0, parts=None, peak=1000, activations=0, families=(), exposed_s=0.0):
+    return {
+        "environment": {"device": "made up"},
+        "memory": {
+            "peak_allocated_bytes": peak,
+            "host_bytes": 0,
+            "components_bytes": parts or {},
+            "most_bytes": {**(parts or {}), "activations": activations},
+        },
+        "time": {
+            "step_s": step_s,
+            "components_s": {"forward": step_s - exposed_s, "exposed_communication": exposed_s},
+            "communication": list(families),
+        },
+        "throughput": {"tokens_per_s_per_gpu": tokens},
+    }
+
+
+def outcomes(name, measured, *, setting=HERE, failures=None):
+    """Outcomes of a lab's trials, by their names; those that are not named did not run."""
+    failed = failures or {}
+    return [
+        Outcome(
+            trial=found.trial,
+            plan=found.plan,
+            prediction=found.prediction,
+            measurement=measured.get(found.trial.name),
+            failure=failed.get(found.trial.name, ""),
+            folder=found.folder,
+        )
+        for found in planned_trials(find_lab(name), setting, folder=Path("out"))
+        if found.trial.name in measured or found.trial.name in failed
+    ]
+
+
+def claims(name, measured, **options):
+    lab = find_lab(name)
+    return {claim.says: claim for claim in lab.claims(outcomes(name, measured, **options))}
+
+
+def states(total):
+    return {"parameters": total // 4, "optimizer": total // 2, "gradients": total // 4, "activations": 7}
+
+
+def test_memory_compares_the_states_with_ddp():
+    found = claims(
+        "memory",
+        {
+            "DDP, small": measurement(parts=states(1600), peak=2000),
+            "ZeRO-1, small": measurement(parts=states(400)),
+            "FSDP, small": measurement(parts=states(800)),
+            "FSDP, larger": measurement(parts=states(2400), peak=3000),
+        },
+    )
+    assert found["ZeRO-1 keeps about 1/4 of DDP's states"].verdict == "right"
+    division = found["FSDP divides the states by the 2 ranks"]
+    assert (division.computed, division.verdict) == (2.0, "right")
+    room = found["FSDP holds a larger model in the memory of DDP's small one"]
+    assert (room.said, room.computed, room.verdict) == ("3.0x the model", "1.50x the peak", "loose")
+
+
+def test_checkpointing_says_what_a_step_loses_and_what_memory_wins():
+    found = claims(
+        "checkpointing",
+        {
+            "FSDP, small": measurement(step_s=1.0, activations=900),
+            "full": measurement(step_s=1.25, activations=300),
+        },
+    )
+    slower, less = found.values()
+    assert (slower.computed, slower.verdict) == (pytest.approx(0.25), "right")
+    assert (less.computed, less.verdict) == (3.0, "right")
+
+
+def test_scaling_is_throughput_over_that_of_one():
+    found = claims("scaling", {"1 process": measurement(tokens=100.0), "2 processes": measurement(tokens=70.0)})
+    (claim,) = found.values()
+    assert (claim.computed, claim.verdict) == (pytest.approx(0.7), "loose")
+
+
+def test_prefetch_says_what_is_lost_without_it():
+    found = claims("prefetch", {"no prefetch": measurement(step_s=1.25), "one unit ahead": measurement(step_s=1.0)})
+    (claim,) = found.values()
+    assert (claim.computed, claim.verdict) == (pytest.approx(0.2), "loose")
+
+
+FAMILIES = (
+    {"kind": "all_gather", "num_calls": 8, "work_s": 0.3, "exposed_s": 0.15},
+    {"kind": "reduce_scatter", "num_calls": 4, "work_s": 0.1, "exposed_s": 0.05},
+)
+
+
+def test_communication_lists_collectives_kind_by_kind():
+    measured = {"FSDP, small": measurement(families=FAMILIES, exposed_s=0.1)}
+    lesson = lab_lesson(find_lab("communication"), outcomes("communication", measured), HERE)
+    rows = {row[1]: row for row in lesson.tables[1].rows}
+    assert (rows["all-gather"][3], rows["all-gather"][5], rows["all-gather"][7]) == (8, 0.3, 0.15)
+    shares = dict(zip([column.name for column in lesson.tables[0].columns], lesson.tables[0].rows[0], strict=False))
+    assert shares["run"] == "FSDP, small"
+    assert lesson.tables[0].rows[0][2] == pytest.approx(0.1)
+    assert lesson.tables[0].rows[0][4] == pytest.approx(0.3)
+    assert lesson.claims[0].computed == pytest.approx(0.25)
+
+
+def test_a_run_without_memory_is_a_result():
+    measured = {"FSDP, larger": measurement(peak=50 * 2**30)}
+    failures = {"DDP, larger": "rank 0 ran out of memory"}
+    found = outcomes("memory", measured, setting=FOUR_GPUS, failures=failures)
+    lesson = lab_lesson(find_lab("memory"), found, FOUR_GPUS)
+    assert "DDP, larger: rank 0 ran out of memory" in lesson.notes
+    assert lesson.tables[0].rows[0][2] is None
+    bars = {group.name: group.bars for group in lesson.pictures[0].groups}
+    assert [bar.amount for bar in bars["DDP, larger"]][1] is None
+
+
+def test_processors_say_what_they_cannot_show():
+    lesson = lab_lesson(find_lab("offload"), outcomes("offload", {"FSDP, small": measurement()}), HERE)
+    assert any("Processors have no second memory" in note for note in lesson.notes)
+
+
+def test_unsteady_steps_are_said():
+    measured = {"full": {**measurement(), "steps": [{"step_s": step_s} for step_s in (9, 9, 9, 9, 1.0, 1.7, 1.2)]}}
+    lesson = lab_lesson(find_lab("checkpointing"), outcomes("checkpointing", measured), HERE)
+    assert any("full: the slowest step took 1.7 times the fastest" in note for note in lesson.notes)
+
+
+def test_crowded_cores_are_said():
+    lesson = lab_lesson(find_lab("scaling"), outcomes("scaling", {"4 processes": measurement()}), HERE)
+    assert any(note.startswith("4 processes share 2 cores") for note in lesson.notes)
+
+
+def test_text_page_picture_and_json_show_the_same_report():
+    measured = {"DDP, small": measurement(tokens=200.0), "FSDP, small": measurement(tokens=100.0)}
+    lesson = lab_lesson(find_lab("throughput"), outcomes("throughput", measured), HERE)
+    text = lessons_text([lesson], style=TextStyle(width=100))
+    assert "said 1x, measured 2x" in text
+    assert "█" in text
+    for page in (lessons_html([lesson]), lessons_svg([lesson])):
+        assert "Tokens per second of one rank" in page
+    said = lab_object(lesson, [], is_complete=False)
+    assert (said["schema"], said["is_simulated"], said["is_complete"]) == ("shardwise.lab/1", False, False)
+    assert said["pictures"][0]["kind"] == "bars"
