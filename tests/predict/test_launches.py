@@ -84,7 +84,7 @@ def test_launches_hide_what_blocks_wait_for():
     compute = PhaseTimes(forward_s=12.0, backward_s=12.0)
     runs = [piece(2.0, 3.0, count=4, wait_s=1.0)]
     found = launched(compute, runs, runs, copies=PhaseTimes(), num_microbatches=1, most_ahead_s=0.0)
-    assert (found.forward_share, found.backward_share) == (0.0, 0.0)
+    assert (found.forward_fraction, found.backward_fraction) == (0.0, 0.0)
     assert (found.compute.forward_s, found.compute.backward_s) == (12.0, 12.0)
 
 
@@ -106,4 +106,4 @@ def test_a_search_counts_the_whole_work_of_both_sides():
     )
     found = ahead_block(once, selective=DeviceAndHost(1.0, 4.0), exposed_s=1.0)
     assert (found.forward_s, found.backward_s) == (5.0, 3.0)
-    assert (found.selective_s, found.full_s, found.exposed_share) == (2.0, 3.0, 1.0)
+    assert (found.selective_s, found.full_s, found.exposed_fraction) == (2.0, 3.0, 1.0)

@@ -40,7 +40,7 @@ class AheadBlock:
     selective_s: Seconds
     """What recomputing selectively adds."""
     full_s: Seconds
-    exposed_share: float
+    exposed_fraction: float
     """Of what its collectives expose on the device, the part that its launches do not hide."""
 
 
@@ -59,7 +59,7 @@ def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, exposed_s: Second
         backward_s=whole_s - forward_s,
         selective_s=longest_s(selective) - whole_s,
         full_s=longest_s(once.forward_work) - whole_s,
-        exposed_share=(longest_s(waits_s=exposed_s) - whole_s) / exposed_s if exposed_s else 1.0,
+        exposed_fraction=(longest_s(waits_s=exposed_s) - whole_s) / exposed_s if exposed_s else 1.0,
     )
 
 
@@ -148,9 +148,9 @@ class Launched:
     """A stage's computation as fast as the host launches it."""
 
     compute: PhaseTimes
-    forward_share: float
+    forward_fraction: float
     """The part that is left of what forward passes wait for inside blocks, beside a host that is busy meanwhile."""
-    backward_share: float
+    backward_fraction: float
 
 
 def launched(
@@ -173,7 +173,7 @@ def launched(
         most_ahead_s: how far the host can run ahead.
     """
     if not is_launch_bound(forward) and not is_launch_bound(backward):
-        return Launched(compute=compute, forward_share=1.0, backward_share=1.0)
+        return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
 
     def lines(*, with_waits: bool) -> StepLines:
         return step_lines(
@@ -202,6 +202,6 @@ def launched(
             backward_s=backward_s,
             weight_backward_s=slower * compute.weight_backward_s,
         ),
-        forward_share=shares[0],
-        backward_share=shares[1],
+        forward_fraction=shares[0],
+        backward_fraction=shares[1],
     )

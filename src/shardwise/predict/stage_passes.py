@@ -87,6 +87,25 @@ class StageWork:
     embedding: TableWork = TableWork()
     head: TableWork = TableWork()
 
+    def faster(self, *, forward: float, backward: float) -> "StageWork":
+        """The same with computation at a ratio of its time, as launches that run ahead make it."""
+        if forward == backward == 1.0:
+            return self
+        blocks = (
+            replace(
+                block,
+                forward_s=forward * block.forward_s,
+                backward_s=backward * block.backward_s,
+                recompute_s=backward * block.recompute_s,
+            )
+            for block in self.blocks
+        )
+        embedding, head = (
+            replace(table, forward_s=forward * table.forward_s, backward_s=backward * table.backward_s)
+            for table in (self.embedding, self.head)
+        )
+        return replace(self, blocks=tuple(blocks), embedding=embedding, head=head)
+
     @property
     def num_blocks(self) -> int:
         """Of all runs."""

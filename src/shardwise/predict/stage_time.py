@@ -147,6 +147,12 @@ class StageClock:
         work = stage_work(context, book, calls)
         host = self._launched(context, book, calls)
         times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book))
+        work = work.faster(
+            forward=_ratio(host.compute.forward_s, book.total.forward_s),
+            backward=_ratio(
+                host.compute.backward_s + host.compute.recompute_s, book.total.backward_s + book.total.recompute_s
+            ),
+        )
         collectives = self._data_parallel(context, calls, work, tuple(_hidden_by_launches(times, host)))
         compute = host.compute
         return StageTime(
@@ -173,7 +179,7 @@ class StageClock:
         """What the launching host makes of the stage's computation and of what it waits for inside its blocks."""
         compute = book.total
         if not launches_ahead(self._plan):
-            return Launched(compute=compute, forward_share=1.0, backward_share=1.0)
+            return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
         work = stage_work(context, book, calls, is_ahead=True)
         forward, backward = (plain_runs(context, work, phase) for phase in PASS_PHASES)
         return launched(
@@ -231,6 +237,10 @@ class StageClock:
         if found is None:
             found = self._calls[key] = collective_time_s(call, placement=placement)
         return TimedCall(collective=call, call_s=found, slowdown_ratio=slowdown_ratio(placement))
+
+
+def _ratio(part: Seconds, whole: Seconds) -> float:
+    return part / whole if whole else 1.0
 
 
 def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:
@@ -291,7 +301,7 @@ def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iter
     """Collectives inside blocks less what of them the host's launches hide."""
     for time in times:
         call = time.collective
-        share = host.forward_share if call.phase == "forward" else host.backward_share
+        share = host.forward_fraction if call.phase == "forward" else host.backward_fraction
         yield replace(time, exposed_s=share * time.exposed_s) if share < 1.0 and is_in_block(call) else time
 
 

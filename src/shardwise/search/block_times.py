@@ -81,7 +81,7 @@ class BlockTimes:
                 ahead = ahead_block(once, selective=again.recompute_work, exposed_s=exchanges[0])
                 found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
                 found += [0.0, ahead.selective_s, ahead.full_s]
-                found += [ahead.exposed_share * seconds for seconds in exchanges]
+                found += [ahead.exposed_fraction * seconds for seconds in exchanges]
                 continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
             found += [0.0, again.recompute_s, once.forward_s, *exchanges]
