@@ -23,6 +23,21 @@ from shardwise.units import Seconds
 OPERATION_PHASES: tuple[OperationPhase, ...] = get_args(OperationPhase)
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceAndHost:
+    """The same kernels on the device, and issued by the host."""
+
+    device_s: Seconds = 0.0
+    host_s: Seconds = 0.0
+
+    def plus(self, other: "DeviceAndHost", *, times: float) -> "DeviceAndHost":
+        """Sum with another, taken ``times`` times."""
+        return DeviceAndHost(self.device_s + times * other.device_s, self.host_s + times * other.host_s)
+
+
+NO_WORK = DeviceAndHost()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseTimes:
     """Seconds of compute by phase."""
@@ -37,13 +52,17 @@ class PhaseTimes:
     attention_forward_s: Seconds = 0.0
     """The part of ``forward_s`` that ring attention hides its messages under."""
     attention_backward_s: Seconds = 0.0
+    forward_work: DeviceAndHost = NO_WORK
+    """Of one list of kernels: its forward without one side waiting for the other."""
+    backward_work: DeviceAndHost = NO_WORK
+    recompute_work: DeviceAndHost = NO_WORK
     host_gain_s: Seconds = 0.0
     """What all phases would take less on a host as fast as the fastest of those measured."""
     host_loss_s: Seconds = 0.0
     """What they would take longer on one as slow as the slowest."""
 
     def plus(self, other: "PhaseTimes", *, times: int) -> "PhaseTimes":
-        """Sum with another, taken ``times`` times."""
+        """Sum with another, taken ``times`` times; a sum has no work of its own."""
         return PhaseTimes(
             forward_s=self.forward_s + times * other.forward_s,
             backward_s=self.backward_s + times * other.backward_s,
@@ -186,6 +205,9 @@ def phase_times(
         optimizer_s=device["optimizer"],
         attention_forward_s=slower["forward"] * attention["forward"],
         attention_backward_s=slower["backward"] * attention["backward"] + slower["recompute"] * attention["recompute"],
+        forward_work=DeviceAndHost(device["forward"], host["forward"]),
+        backward_work=DeviceAndHost(device["backward"], host["backward"]),
+        recompute_work=DeviceAndHost(device["recompute"], host["recompute"]),
         host_gain_s=sum(gains),
         host_loss_s=sum(losses),
     )

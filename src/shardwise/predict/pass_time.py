@@ -12,7 +12,8 @@ added as shifts (eventual periodicity, as :mod:`shardwise.simulate.steady_state`
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardwise.predict.passes import COMPUTE, PassProgram, Piece, pass_program
+from shardwise.predict.launches import through
+from shardwise.predict.passes import COMPUTE, PassProgram, Piece, is_launch_bound, pass_program
 from shardwise.simulate.contention import run_contended
 from shardwise.simulate.engine import Run
 from shardwise.units import Seconds
@@ -38,7 +39,7 @@ class PassTime:
 
     duration_s: Seconds
     line_s: Seconds
-    """Computation and what waits in line with it."""
+    """Computation and what waits in line with it, as fast as it is launched."""
     exposed: tuple[ExposedCall, ...]
     """They sum to the difference."""
     num_simulated: int
@@ -78,6 +79,9 @@ def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Secon
         pairs = [*zip(later.tasks, earlier.tasks, strict=True), *zip(earlier.tasks, before.tasks, strict=True)]
         if any(abs(run.ends_s[one] - run.ends_s[other] - shift_s) > tolerance_s for one, other in pairs):
             return None
+        # A host that is still ahead and slower than the device would be caught up with by a later piece.
+        if is_launch_bound(runs) and piece.issue_s > shift_s + tolerance_s:
+            return None
         shifts.append(shift_s)
     return shifts
 
@@ -95,7 +99,7 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     num_listed = [sum(pieces.index == index for pieces in program.pieces) for index in range(len(runs))]
     left_out = [piece.count - listed for piece, listed in zip(runs, num_listed, strict=True)]
     shares = _Shares(run, (position for pieces in program.pieces for position in pieces.line))
-    line_s = end_s = 0.0
+    end_s = 0.0
     seen = [0] * len(runs)
     for pieces in program.pieces:
         seen[pieces.index] += 1
@@ -103,15 +107,21 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
         times = 1 + (left_out[pieces.index] if is_steady else 0)
         for position in pieces.line:
             shares.before(position, end_s, times=times)
-            line_s += times * run.tasks[position].duration_s
             end_s = run.ends_s[position]
     shares.tail(end_s)
     added_s = sum(shift * count for shift, count in zip(shifts, left_out, strict=True))
+    duration_s, line_s = run.makespan_s + added_s, through(runs).device_s
+    scale = 1.0
+    if is_launch_bound(runs):
+        # Computation that waits for its launch may lie where a collective runs, too.
+        total_s = sum(shares.found.values())
+        scale = max(0.0, duration_s - line_s) / total_s if total_s else 0.0
     return PassTime(
-        duration_s=run.makespan_s + added_s,
+        duration_s=duration_s,
         line_s=line_s,
         exposed=tuple(
-            ExposedCall(name=name, axis=axis, exposed_s=seconds) for (name, axis), seconds in shares.found.items()
+            ExposedCall(name=name, axis=axis, exposed_s=scale * seconds)
+            for (name, axis), seconds in shares.found.items()
         ),
         num_simulated=len(program.pieces),
     )

@@ -9,6 +9,8 @@ after it, which run on their axis' own stream:
   ``_fsdp_param_group.py``);
 - the gather ahead is issued before the reduction of the current piece, so that it hides under the next one;
 - FSDP2 frees a gradient only after its reduction, so computation runs at most one reduction ahead (``is_throttled``);
+- the host launches one piece after the other and never waits for the device: a piece starts once everything before it
+  is launched, and ends no earlier than its own last launch (listed only where some piece takes longer to launch);
 - gathers and reductions of one axis share its links and its communicator, hence one stream per axis.
 
 Equal pieces repeat: only the first few of a run are listed, see :mod:`shardwise.predict.pass_time`.
@@ -23,6 +25,8 @@ from shardwise.simulate.spans import SpanCategory
 from shardwise.units import Seconds
 
 COMPUTE = "compute"
+HOST = "host"
+"""The CPU that launches kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,13 @@ class Piece:
     reductions: tuple[PassCall, ...] = ()
     """Each after the one before it."""
     count: int = 1
+    issue_s: Seconds = 0.0
+    """Time the host takes to launch all of it."""
+
+    @property
+    def line_s(self) -> Seconds:
+        """Computation and what it waits for, when launches never matter."""
+        return sum(work.duration_s for work in self.works) + sum(call.duration_s for call in self.waits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,7 @@ def pass_program(
     runs: Sequence[Piece], *, is_throttled: bool, most_pieces: int | None = None, prefetch_units: int = 1
 ) -> PassProgram:
     """List the tasks of a pass; of a run no more than ``most_pieces`` pieces."""
-    writer = _PassWriter(is_throttled=is_throttled)
+    writer = _PassWriter(is_throttled=is_throttled, has_launches=is_launch_bound(runs))
     pieces = [
         (index, piece)
         for index, piece in enumerate(runs)
@@ -114,6 +125,11 @@ def _contentions(runs: Sequence[Piece]) -> tuple[Contention, ...]:
     return contentions_of(ratios)
 
 
+def is_launch_bound(runs: Sequence[Piece]) -> bool:
+    """Whether some piece takes longer to launch than to run; otherwise the host is always ahead."""
+    return any(piece.issue_s > sum(work.duration_s for work in piece.works) for piece in runs)
+
+
 def contentions_of(ratios: Mapping[str, float]) -> tuple[Contention, ...]:
     """Computation against streams, both ways, by how much each slows it."""
     found: list[Contention] = []
@@ -127,10 +143,11 @@ def contentions_of(ratios: Mapping[str, float]) -> tuple[Contention, ...]:
 class _PassWriter:
     """Lists the tasks of one piece after the other."""
 
-    def __init__(self, *, is_throttled: bool) -> None:
+    def __init__(self, *, is_throttled: bool, has_launches: bool) -> None:
         self.tasks: list[Task] = []
         self.pieces: list[PieceTasks] = []
         self._is_throttled = is_throttled
+        self._issued_by = HOST if has_launches else None
         self._gathered: list[list[int]] = []
         """Of every piece: the gathers it waits for."""
         self._reduced: list[int | None] = []
@@ -161,17 +178,33 @@ class _PassWriter:
                     duration_s=work.duration_s,
                     depends_on=tuple(needed),
                     category=work.category,
+                    issued_by=self._issued_by,
                 )
             )
             needed = []
         for call in piece.waits:
             self._add_call(call, (len(self.tasks) - 1,))
+        if self._issued_by is not None:
+            self._add_launch(piece)
         line = tuple(range(first, len(self.tasks)))
         self._reduced.append(len(self.tasks) if piece.reductions else None)
         for call in piece.reductions:
             self._add_call(call, (len(self.tasks) - 1,))
         tasks += range(first, len(self.tasks))
         self.pieces.append(PieceTasks(index=index, tasks=tuple(tasks), line=line))
+
+    def _add_launch(self, piece: Piece) -> None:
+        """The end of a piece: its last kernel is launched, and everything in line is done."""
+        self.tasks.append(
+            Task(
+                name=piece.works[0].name,
+                stream=COMPUTE,
+                duration_s=0.0,
+                depends_on=(len(self.tasks) - 1,),
+                issued_by=self._issued_by,
+                issue_s=piece.issue_s,
+            )
+        )
 
     def _add_call(self, call: PassCall, depends_on: tuple[int, ...]) -> int:
         self.tasks.append(

@@ -30,8 +30,13 @@ class BlockWork:
     name: str
     count: int
     forward_s: Seconds
+    """On the device, as all of these."""
     backward_s: Seconds
     recompute_s: Seconds
+    forward_issue_s: Seconds = 0.0
+    """To launch it."""
+    backward_issue_s: Seconds = 0.0
+    """With what is recomputed."""
     forward_waits: tuple[PassCall, ...] = ()
     """What of the collectives inside it nothing hides."""
     backward_waits: tuple[PassCall, ...] = ()
@@ -45,6 +50,10 @@ class BlockWork:
         """Of a pass."""
         return self.forward_waits if phase == "forward" else self.backward_waits
 
+    def issue_s(self, phase: OperationPhase) -> Seconds:
+        """Of a pass."""
+        return self.forward_issue_s if phase == "forward" else self.backward_issue_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
@@ -52,6 +61,8 @@ class TableWork:
 
     forward_s: Seconds = 0.0
     backward_s: Seconds = 0.0
+    forward_issue_s: Seconds = 0.0
+    backward_issue_s: Seconds = 0.0
     forward_waits: tuple[PassCall, ...] = ()
     backward_waits: tuple[PassCall, ...] = ()
 
@@ -63,6 +74,10 @@ class TableWork:
         """Of a pass."""
         return self.forward_waits if phase == "forward" else self.backward_waits
 
+    def issue_s(self, phase: OperationPhase) -> Seconds:
+        """Of a pass."""
+        return self.forward_issue_s if phase == "forward" else self.backward_issue_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork:
@@ -71,6 +86,25 @@ class StageWork:
     blocks: tuple[BlockWork, ...]
     embedding: TableWork = TableWork()
     head: TableWork = TableWork()
+
+    def faster(self, *, forward: float, backward: float) -> "StageWork":
+        """The same with computation at a ratio of its time, as launches that run ahead make it."""
+        if forward == backward == 1.0:
+            return self
+        blocks = (
+            replace(
+                block,
+                forward_s=forward * block.forward_s,
+                backward_s=backward * block.backward_s,
+                recompute_s=backward * block.recompute_s,
+            )
+            for block in self.blocks
+        )
+        embedding, head = (
+            replace(table, forward_s=forward * table.forward_s, backward_s=backward * table.backward_s)
+            for table in (self.embedding, self.head)
+        )
+        return replace(self, blocks=tuple(blocks), embedding=embedding, head=head)
 
     @property
     def num_blocks(self) -> int:
@@ -160,7 +194,7 @@ def _queued(regular: Piece, last: Piece) -> tuple[ExposedCall, ...]:
 
 
 def _line_s(piece: Piece) -> Seconds:
-    return sum(work.duration_s for work in piece.works) + sum(call.duration_s for call in piece.waits)
+    return max(piece.line_s, piece.issue_s)
 
 
 def _longest_stream_s(piece: Piece) -> Seconds:
@@ -189,7 +223,11 @@ def _units(
         if unit.is_block
     }
     blocks = [
-        _unit(_of_unit(calls, name_of_run[run]), _works(block, phase), block.waits(phase), count=block.count)
+        replace(
+            _unit(_of_unit(calls, name_of_run[run]), _works(block, phase), block.waits(phase)),
+            count=block.count,
+            issue_s=block.issue_s(phase),
+        )
         for run, block in enumerate(work.blocks)
     ]
     embedding = _table_unit(_of_unit(calls, TABLES), "embedding", phase, work.embedding)
@@ -200,7 +238,7 @@ def _units(
 def _table_unit(calls: Sequence[TimedCall], name: str, phase: OperationPhase, table: TableWork) -> Piece:
     category: TimeComponent = "forward" if phase == "forward" else "backward"
     work = PassWork(name=f"{phase} {name}", category=category, duration_s=table.duration_s(phase))
-    return _unit(calls, (work,), table.waits(phase))
+    return replace(_unit(calls, (work,), table.waits(phase)), issue_s=table.issue_s(phase))
 
 
 def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
@@ -213,14 +251,12 @@ def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
     return [timed for timed in calls if timed.collective.name in wanted]
 
 
-def _unit(
-    calls: Sequence[TimedCall], works: tuple[PassWork, ...], waits: tuple[PassCall, ...], *, count: int = 1
-) -> Piece:
+def _unit(calls: Sequence[TimedCall], works: tuple[PassWork, ...], waits: tuple[PassCall, ...]) -> Piece:
     found = {timed.collective.name: _pass_call(timed) for timed in calls}
     gathers = tuple(call for call in found.values() if call.kind == "all_gather")
     scatters = tuple(call for call in found.values() if call.kind == "reduce_scatter")
     others = tuple(call for call in found.values() if call.kind == "all_reduce")
-    return Piece(works=works, waits=waits, gathers=gathers, reductions=(*scatters, *others), count=count)
+    return Piece(works=works, waits=waits, gathers=gathers, reductions=(*scatters, *others))
 
 
 def _pass_call(timed: TimedCall, *, share: float = 1.0) -> PassCall:
@@ -283,8 +319,9 @@ def _buckets(calls: Sequence[TimedCall], work: StageWork, phase: OperationPhase)
     waits = _all_waits(work, phase)
     num_waiting = num_pieces - 1 if has_table else num_pieces
     regular = _bucket_piece(phase, between, (total_s - edge_s) / max(1, num_pieces - 1))
-    regular = replace(regular, waits=_shares(waits, num_waiting), count=num_pieces - 1)
-    edge_piece = _bucket_piece(phase, at_edge, edge_s)
+    issue_s = _issue_s(work, phase) / num_pieces
+    regular = replace(regular, waits=_shares(waits, num_waiting), count=num_pieces - 1, issue_s=issue_s)
+    edge_piece = replace(_bucket_piece(phase, at_edge, edge_s), issue_s=issue_s)
     edge_piece = edge_piece if has_table else replace(edge_piece, waits=_shares(waits, num_waiting))
     if num_pieces == 1:
         return (edge_piece,)
@@ -303,6 +340,12 @@ def _bucket_piece(phase: OperationPhase, calls: Sequence[PassCall], duration_s: 
         gathers=tuple(call for call in calls if call.kind == "all_gather"),
         reductions=tuple(sorted(reductions, key=lambda call: call.kind, reverse=True)),
     )
+
+
+def _issue_s(work: StageWork, phase: OperationPhase) -> Seconds:
+    """To launch the whole pass."""
+    blocks_s = sum(block.count * block.issue_s(phase) for block in work.blocks)
+    return blocks_s + work.embedding.issue_s(phase) + work.head.issue_s(phase)
 
 
 def _pass_s(work: StageWork, phase: OperationPhase) -> Seconds:

@@ -1,6 +1,6 @@
 """Compute and exposed communication of one pipeline stage in one step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
@@ -8,14 +8,15 @@ from shardwise.engine import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import timed_operations
-from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs, is_under_other_blocks
+from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs, is_in_block, is_under_other_blocks
 from shardwise.predict.block_time import BlockRun
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
 from shardwise.predict.compute import PhaseTimes
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
+from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
-from shardwise.predict.stage_passes import exposed_calls, stage_passes
+from shardwise.predict.stage_passes import StageWork, exposed_calls, plain_runs, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
@@ -27,6 +28,7 @@ from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop, Seconds
 
 DATA_AXES = ("dp_shard", "dp_replicate")
+PASS_PHASES: tuple[OperationPhase, OperationPhase] = ("forward", "backward")
 CallKey = tuple[str, str, OperationPhase]
 """Name, axis and phase of collectives."""
 
@@ -142,12 +144,21 @@ class StageClock:
     def _time(self, context: StageContext) -> StageTime:
         book = self.work_book(context)
         calls = self.timed_calls(context)
-        compute = book.total
-        collectives = self._collective_times(context, book, calls)
+        work = stage_work(context, book, calls)
+        host = self._launched(context, book, calls)
+        times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book))
+        work = work.faster(
+            forward=_ratio(host.compute.forward_s, book.total.forward_s),
+            backward=_ratio(
+                host.compute.backward_s + host.compute.recompute_s, book.total.backward_s + book.total.recompute_s
+            ),
+        )
+        collectives = self._data_parallel(context, calls, work, tuple(_hidden_by_launches(times, host)))
+        compute = host.compute
         return StageTime(
             stage=context.stage.index,
             compute=compute,
-            chunks=chunk_times(context, book, _waited_s(collectives)),
+            chunks=chunk_times(context, book, compute, _waited_s(collectives)),
             collectives=collectives,
             forward_flop=_flop(book.groups, "forward"),
             recompute_flop=_flop(book.groups, "recompute"),
@@ -164,15 +175,35 @@ class StageClock:
                 self._durations[id(group.operations)] = timed
         return found
 
-    def _collective_times(
-        self, context: StageContext, book: WorkBook, calls: Sequence[TimedCall]
+    def _launched(self, context: StageContext, book: WorkBook, calls: Sequence[TimedCall]) -> Launched:
+        """What the launching host makes of the stage's computation and of what it waits for inside its blocks."""
+        compute = book.total
+        if not launches_ahead(self._plan):
+            return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
+        work = stage_work(context, book, calls, is_ahead=True)
+        forward, backward = (plain_runs(context, work, phase) for phase in PASS_PHASES)
+        return launched(
+            compute,
+            forward,
+            backward,
+            copies=book.of_part("sharding copies"),
+            num_microbatches=self._plan.num_microbatches,
+            most_ahead_s=QUEUED_LAUNCHES * self._rates.kernels.host_forward_s,
+        )
+
+    def _data_parallel(
+        self,
+        context: StageContext,
+        calls: Sequence[TimedCall],
+        work: StageWork,
+        times: tuple[CollectiveTime, ...],
     ) -> tuple[CollectiveTime, ...]:
-        times = tuple(_with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book)))
+        """The times with what passes expose of data parallelism."""
         data = [timed for timed in calls if timed.collective.axis in DATA_AXES]
         if not data:
             return times
         exposed: dict[CallKey, Seconds] = {}
-        for one in stage_passes(context, data, stage_work(context, book, calls)):
+        for one in stage_passes(context, data, work):
             for call in exposed_calls(one):
                 key = (call.name, call.axis, one.phase)
                 exposed[key] = exposed.get(key, 0.0) + one.rounds * call.exposed_s
@@ -206,6 +237,10 @@ class StageClock:
         if found is None:
             found = self._calls[key] = collective_time_s(call, placement=placement)
         return TimedCall(collective=call, call_s=found, slowdown_ratio=slowdown_ratio(placement))
+
+
+def _ratio(part: Seconds, whole: Seconds) -> float:
+    return part / whole if whole else 1.0
 
 
 def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:
@@ -260,6 +295,14 @@ def _with_exposed(times: Iterable[CollectiveTime], exposed: dict[CallKey, Second
             yield time
         else:
             yield replace(time, exposed_s=found * time.total_s / totals[key])
+
+
+def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iterator[CollectiveTime]:
+    """Collectives inside blocks less what of them the host's launches hide."""
+    for time in times:
+        call = time.collective
+        share = host.forward_fraction if call.phase == "forward" else host.backward_fraction
+        yield replace(time, exposed_s=share * time.exposed_s) if share < 1.0 and is_in_block(call) else time
 
 
 def _under_other_blocks(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from shardwise.model import LayerSpec
 from shardwise.predict.block_runs import BlockRuns, TimedCall, is_in_block
 from shardwise.predict.block_time import BlockRun
-from shardwise.predict.compute import PhaseTimes
+from shardwise.predict.compute import NO_WORK, DeviceAndHost, PhaseTimes
+from shardwise.predict.launches import launched_work
 from shardwise.predict.passes import PassCall
 from shardwise.predict.stage_passes import BlockWork, StageWork, TableWork
 from shardwise.simulate.pipeline_times import ChunkTimes
@@ -50,11 +51,13 @@ class WorkBook:
         return times[id(once)], times.get(id(again), NO_TIME)
 
 
-def stage_work(context: StageContext, book: WorkBook, calls: Iterable[TimedCall]) -> StageWork:
+def stage_work(
+    context: StageContext, book: WorkBook, calls: Iterable[TimedCall], *, is_ahead: bool = False
+) -> StageWork:
     """One micro-batch of a stage for the event engine.
 
-    Copies around the blocks are divided evenly among all of them; where only some blocks are recomputed, every block
-    gets its share.
+    Copies around the blocks are divided evenly among all of them, or left out where the host launches ahead; where only
+    some blocks are recomputed, every block gets its share.
     """
     operation = operation_context(context)
     copies = book.of_part("sharding copies")
@@ -65,13 +68,23 @@ def stage_work(context: StageContext, book: WorkBook, calls: Iterable[TimedCall]
         once, again = book.of_layer(layer, operation)
         recomputed = context.recomputed_layers(count) / count
         runs = book.runs.get(id(layer))
+        forward, backward, again_work = (
+            launched_work(one, is_ahead=is_ahead)
+            for one in (once.forward_work, once.backward_work, again.recompute_work)
+        )
+        if not is_ahead:
+            forward = forward.plus(DeviceAndHost(copies.forward_s), times=1 / num_blocks)
+            backward = backward.plus(DeviceAndHost(copies.backward_s), times=1 / num_blocks)
+        again_work = NO_WORK.plus(again_work, times=recomputed)
         blocks.append(
             BlockWork(
                 name=f"blocks[{number}]",
                 count=count,
-                forward_s=once.forward_s + copies.forward_s / num_blocks,
-                backward_s=once.backward_s + copies.backward_s / num_blocks,
-                recompute_s=recomputed * again.recompute_s,
+                forward_s=forward.device_s,
+                backward_s=backward.device_s,
+                recompute_s=again_work.device_s,
+                forward_issue_s=forward.host_s,
+                backward_issue_s=backward.host_s + again_work.host_s,
                 forward_waits=tuple(_waits(((runs.forward, 1.0),), calls)) if runs else (),
                 backward_waits=tuple(_waits(((runs.recompute, recomputed), (runs.backward, 1.0)), calls))
                 if runs
@@ -82,8 +95,8 @@ def stage_work(context: StageContext, book: WorkBook, calls: Iterable[TimedCall]
         )
     return StageWork(
         blocks=tuple(blocks),
-        embedding=_table_work(book.of_part("embedding"), calls, ("embedding",)),
-        head=_table_work(book.of_part("head"), calls, ("head", "vocabulary-parallel")),
+        embedding=_table_work(book.of_part("embedding"), calls, ("embedding",), is_ahead=is_ahead),
+        head=_table_work(book.of_part("head"), calls, ("head", "vocabulary-parallel"), is_ahead=is_ahead),
     )
 
 
@@ -104,16 +117,19 @@ def _waits(runs: Iterable[tuple[BlockRun | None, float]], calls: Sequence[TimedC
             )
 
 
-def _table_work(times: PhaseTimes, calls: Sequence[TimedCall], names: tuple[str, ...]) -> TableWork:
+def _table_work(times: PhaseTimes, calls: Sequence[TimedCall], names: tuple[str, ...], *, is_ahead: bool) -> TableWork:
     """A table for one micro-batch, with the collectives around it."""
     own = [timed for timed in calls if is_in_block(timed.collective) and timed.collective.name.startswith(names)]
     waits: dict[OperationPhase, tuple[PassCall, ...]] = {
         phase: tuple(_table_call(timed) for timed in own if timed.collective.phase == phase)
         for phase in ("forward", "backward")
     }
+    forward, backward = (launched_work(work, is_ahead=is_ahead) for work in (times.forward_work, times.backward_work))
     return TableWork(
-        forward_s=times.forward_s,
-        backward_s=times.backward_s,
+        forward_s=forward.device_s,
+        backward_s=backward.device_s,
+        forward_issue_s=forward.host_s,
+        backward_issue_s=backward.host_s,
         forward_waits=waits["forward"],
         backward_waits=waits["backward"],
     )
@@ -131,14 +147,14 @@ def _table_call(timed: TimedCall) -> PassCall:
 
 
 def chunk_times(
-    context: StageContext, book: WorkBook, waited: Mapping[OperationPhase, Seconds]
+    context: StageContext, book: WorkBook, total: PhaseTimes, waited: Mapping[OperationPhase, Seconds]
 ) -> tuple[ChunkTimes, ...]:
     """One micro-batch in every chunk of a stage.
 
     The embedding and the head belong to their chunks; blocks, and what is done or waited for around them, are divided
     as the chunks' blocks compute. The sum over chunks is that of the stage.
     """
-    rounds, total = max(1, context.plan.num_microbatches), book.total
+    rounds = max(1, context.plan.num_microbatches)
     parts = {chunk.index: NO_TIME for chunk in context.stage.chunks}
     for chunk in context.stage.chunks:
         for part, is_there in (("embedding", chunk.has_embedding), ("head", chunk.has_head)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.predict.block_parts import TimedOperation, timed_operations
+from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
@@ -74,10 +75,16 @@ class BlockTimes:
             durations = self.machine.durations_s(operations)
             once = self.machine.phase_times(operations, durations=durations)
             attention_s = once.attention_forward_s + once.attention_backward_s
-            again = recomputed_operations(operations, recipe=selective, policy=policy)
+            again = self.machine.phase_times(recomputed_operations(operations, recipe=selective, policy=policy))
+            exchanges = self._exchanges(context, number, timed_operations(operations, durations))
+            if launches_ahead(context.plan):
+                ahead = ahead_block(once, selective=again.recompute_work, exposed_s=exchanges[0])
+                found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
+                found += [0.0, ahead.selective_s, ahead.full_s]
+                found += [ahead.exposed_fraction * seconds for seconds in exchanges]
+                continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
-            found += [0.0, self.machine.phase_times(again).recompute_s, once.forward_s]
-            found += self._exchanges(context, number, timed_operations(operations, durations))
+            found += [0.0, again.recompute_s, once.forward_s, *exchanges]
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
