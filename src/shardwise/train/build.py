@@ -16,9 +16,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from shardwise.step.own_runtime import uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
-from shardwise.train.data_parallel import is_replicated, set_prefetch, shard_units
+from shardwise.train.data_parallel import set_prefetch, shard_units
 from shardwise.train.decoder.blocks import Block
 from shardwise.train.decoder.config import is_supported, read_config
 from shardwise.train.decoder.experts import MoeFeedForward
@@ -178,9 +179,7 @@ def compile_blocks(blocks: list[nn.Module]) -> None:
 
 def needs_ddp(job: Job) -> bool:
     """torch's DDP where it can serve: whole states, nothing cast and no part of a matrix."""
-    layout = job.layout
-    is_plain = layout.tp == 1 and layout.ep == 1 and job.recipe.precision in ("fp32", "bf16")
-    return is_replicated(layout) and is_plain and job.recipe.offload == "none"
+    return uses_ddp(layout=job.layout, recipe=job.recipe)
 
 
 def _in_ddp(decoder: AnyDecoder, mesh: Mesh) -> nn.Module:
