@@ -51,7 +51,7 @@ def _blocks(context: StageContext) -> Iterator[Collective]:
         layers[id(layer)] = layer
     for key, layer in layers.items():
         calls = (*_tensor(layer, context), *_context(layer, context), *_experts(layer, context))
-        yield from _per_block(calls, counts[key], context)
+        yield from _per_block(calls, layer, counts[key], context)
 
 
 def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collective, ...]:
@@ -67,15 +67,38 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
     )
 
 
-def _per_block(calls: tuple[tuple[Call, int, bool], ...], blocks: int, context: StageContext) -> Iterator[Collective]:
+def _per_block(
+    calls: tuple[tuple[Call, int, bool], ...], layer: LayerSpec, blocks: int, context: StageContext
+) -> Iterator[Collective]:
     rounds = context.plan.num_microbatches
-    recomputed = context.recomputed_layers(blocks) if context.plan.recipe.recompute == "full" else 0
+    recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         issue = call.hidden if is_hidden else call.exposed
         yield from issue(units=times * blocks, rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
-            yield from (again.hidden if is_hidden else again.exposed)(units=times * recomputed, rounds=rounds)
+            units = _times_again(call, times, layer, context) * recomputed
+            yield from (again.hidden if is_hidden else again.exposed)(units=units, rounds=rounds)
+
+
+def repeats_calls(context: StageContext) -> bool:
+    """Whether recomputation communicates again: under our trainer the selective one, too, gathers again."""
+    recompute = context.plan.recipe.recompute
+    return recompute == "full" or (recompute == "selective" and is_own_runtime(context.plan))
+
+
+def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext) -> int:
+    """How often recomputing a block repeats a call of its forward.
+
+    torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; our selective
+    recomputation keeps what was scattered or exchanged (``train/recompute.py``).
+    """
+    if not is_own_runtime(context.plan):
+        return times
+    if context.plan.recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
+        return 0
+    is_sum = call.kind in ("reduce_scatter", "all_reduce")
+    return times - (is_sum and isinstance(layer.feed_forward, DenseSpec))
 
 
 def _hidden_bytes(context: StageContext) -> Bytes:

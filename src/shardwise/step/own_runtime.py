@@ -8,6 +8,10 @@ SUMS_BYTES = 32
 """Loss, tokens, squared gradient norm and requests to stop: four fp64 numbers in one sum over all ranks."""
 
 
+SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
+"""Schedules that run the backward pass for inputs and for weights apart."""
+
+
 def is_own_runtime(plan: Plan) -> bool:
     """Whether our trainer runs the plan; it trains no adapters, whose predictions are those of a plain FSDP2 loop."""
     return plan.engine == "native" and plan.recipe.adapter == "none"

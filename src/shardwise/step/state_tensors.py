@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.ledger import MemoryComponent
 from shardwise.step.inventory import Tensor
+from shardwise.step.own_buffers import accumulates_whole
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.states import UnitStates, frozen_bytes, unit_states
 from shardwise.units import Bytes
@@ -132,10 +133,16 @@ def _births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[
     low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit.
     """
     timeline = context.timeline
+    if context.gathers_parameters and context.is_own_runtime and accumulates_whole(context):
+        return ((num_bytes, timeline.optimizer),)
     if context.plan.num_microbatches > 1:
         return ((num_bytes, timeline.forward),)
     if not unit.is_block:
-        head = 0 if context.gathers_parameters else num_bytes * context.head_elements // max(1, unit.base.full)
+        head = (
+            0
+            if context.gathers_parameters and not context.is_own_runtime
+            else num_bytes * context.head_elements // max(1, unit.base.full)
+        )
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.backward_end))
     moments = timeline.runs[unit.run]

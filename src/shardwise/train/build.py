@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from shardwise.step.own_runtime import uses_ddp
+from shardwise.step.own_runtime import SPLIT_BACKWARD, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import set_prefetch, shard_units
@@ -36,7 +36,7 @@ from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import pack_matrices
 from shardwise.train.parameters import TABLE
 from shardwise.train.recompute import recompute_blocks
-from shardwise.train.stages import SPLIT_BACKWARD, Chunk, chunks_of_rank
+from shardwise.train.stages import Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
 from shardwise.train.units import Unit, units_of
 
