@@ -196,8 +196,7 @@ def _bucketed(call: Call, buckets: Buckets, *, bytes_per_element: float, plan: P
     rounds = 1 if defers_reductions(plan) or call.phase != "backward" else plan.num_microbatches
     regular = replace(call, num_bytes=ceil(bytes_per_element * buckets.elements))
     yield from (regular.hidden if hides else regular.exposed)(units=buckets.count, rounds=rounds)
-    whole = ceil(bytes_per_element * (buckets.count * buckets.elements + buckets.last_elements) - 1e-6)
-    last = replace(call, num_bytes=whole - buckets.count * regular.num_bytes)
+    last = replace(call, num_bytes=ceil(bytes_per_element * buckets.last_elements))
     yield from last.exposed(units=1, rounds=rounds)
 
 
