@@ -102,7 +102,6 @@ _OFFERS: dict[EngineName, EngineOffer] = {
         offloads=frozenset(("none", "optimizer", "parameters")),
         default_zero_stage=3,
         has_sequence_parallel=True,
-        compiles=True,
         source="torch 2.13 distributed/pipelining/schedules.py, distributed/fsdp/_fully_shard",
     ),
     "fsdp1": EngineOffer(
