@@ -68,7 +68,6 @@ PLANS: tuple[tuple[str, str, Parts, Parts], ...] = (
     ("mixtral-8x7b", "8xh100-sxm", {}, {"dp_shard": 8, "ep": 8}),
     ("mixtral-8x7b", "8xh100-sxm", {"recompute": "full"}, {"dp_shard": 8, "ep": 8}),
     ("qwen3-30b-a3b", "16xh100-sxm", {"recompute": "full"}, {"dp_shard": 16, "ep": 8}),
-    ("gemma-2b", "8xh100-sxm", {}, {"dp_shard": 8}),
 )
 """Model, cluster, recipe and layout."""
 
