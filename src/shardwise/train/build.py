@@ -96,7 +96,7 @@ def _loss_settings(job: Job) -> LossSettings:
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
     require_data_parallel(job.layout, model_type=str(job.model_config.get("model_type")))
-    decoder = TransformersDecoder(job.model_config).to(weights_dtype(job))
+    decoder = TransformersDecoder(job.model_config, dtype=weights_dtype(job))
     decoder.fill_buffers(device)
     decoder.settings = _loss_settings(job)
     return decoder
