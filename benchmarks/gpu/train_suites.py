@@ -141,6 +141,11 @@ SMOKE = (
 )
 
 
+GATHERED = Tuning(saves_elementwise=True)
+SPREAD = Tuning(is_vocabulary_spread=True)
+EXCHANGED = Tuning(is_vocabulary_spread=True, is_reduced_by_exchange=True)
+
+
 def _peer(model: str, seq_len: int, micro_batch_size: int, recompute: str) -> TrainRun:
     """As ``against_peers.sh`` names it."""
     return TrainRun(
@@ -148,6 +153,7 @@ def _peer(model: str, seq_len: int, micro_batch_size: int, recompute: str) -> Tr
         model=model,
         recipe={"seq_len": seq_len, "micro_batch_size": micro_batch_size, "recompute": recompute, "compile": True},
         num_steps=14,
+        tuning=EXCHANGED,
     )
 
 
@@ -161,8 +167,6 @@ PEERS = (
     _peer("1b", 4096, 8, "full"),
     _peer("3b", 4096, 4, "full"),
 )
-GATHERED = Tuning(is_vocabulary_spread=False, is_reduced_by_exchange=False, saves_elementwise=True)
-SPREAD = Tuning(is_reduced_by_exchange=False)
 VARIANTS = tuple(
     replace(_peer(*case), name=f"{_peer(*case).name} {name}", tuning=tuning)
     for case, names in (
@@ -170,7 +174,7 @@ VARIANTS = tuple(
         (("1b", 4096, 2, "none"), "gathered spread exchanged"),
         (("8b", 8192, 1, "full"), "spread exchanged"),
     )
-    for name, tuning in (("gathered", GATHERED), ("spread", SPREAD), ("exchanged", Tuning()))
+    for name, tuning in (("gathered", GATHERED), ("spread", SPREAD), ("exchanged", EXCHANGED))
     if name in names.split()
 )
 """One choice of the runtime after the other, everything else equal."""

@@ -160,7 +160,10 @@ _NATIVE = EngineProfile(
     ddp_copies_gradients=False,
     bucket_bytes=25 * MIB,
 )
-"""Our own runtime: transformers' blocks, FSDP2, fused AdamW, DDP with bucket views."""
+"""Our own trainer, whose units, loss and norms ``step/own_runtime.py`` and its neighbours know."""
+
+_FSDP2 = replace(_NATIVE, name="fsdp2")
+"""A loop of one's own around torch: transformers' blocks, FSDP2, fused AdamW, DDP with bucket views."""
 
 _TORCHTITAN = replace(_NATIVE, name="torchtitan", compiles_loss=False, has_foreach_optimizer=True)
 
@@ -204,7 +207,7 @@ _MEGATRON = EngineProfile(
     sends_tokens_once_per_host=True,
 )
 
-_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP1, _ACCELERATE)
+_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP2, _FSDP1, _ACCELERATE)
 _BY_NAME: dict[EngineName, EngineProfile] = {profile.name: profile for profile in _PROFILES}
 
 

@@ -14,7 +14,7 @@ from shardwise.recipe import Recipe
 from shardwise.step.placement import pipeline_stages
 
 
-def plan_of(layout, *, engine="native", network_ratio=1.0, **recipe):
+def plan_of(layout, *, engine="fsdp2", network_ratio=1.0, **recipe):
     cluster = read_cluster(f"{max(1, layout.world_size // 8)} x dgx-h100")
     network = cluster.node.network
     slower = replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * network_ratio)

@@ -272,5 +272,5 @@ def test_equal_calls_are_one_entry():
     names = [entry.name for entry in time.communication]
     assert names.count("all-gather blocks[0]") == 1
     blocks = next(entry for entry in time.communication if entry.name == "all-gather blocks[0]")
-    assert blocks.count == 64
+    assert blocks.count == 63  # the last of 32 blocks stays gathered for backward
     assert 0 < blocks.exposed_s < blocks.total_s

@@ -17,7 +17,7 @@ from shardwise.step.stage_context import StageContext
 N = 8_030_261_248
 
 
-def plan_of(layout, *, model=None, engine="native", **recipe):
+def plan_of(layout, *, model=None, engine="fsdp2", **recipe):
     settings = {"seq_len": 2048} | recipe
     return Plan(
         model=model or shapes.llama_3_8b(),
@@ -228,9 +228,9 @@ def test_megatron_gathers_once_more_for_the_weight_gradient():
             for call in calls_of(plan_of(layout, model=model, engine=engine))
             if call.kind == "all_gather" and call.phase == "backward" and call.name.startswith("sequence")
         )
-        for engine in ("native", "megatron")
+        for engine in ("fsdp2", "megatron")
     }
-    assert found == {"native": 8, "megatron": 16}
+    assert found == {"fsdp2": 8, "megatron": 16}
 
 
 def test_full_recompute_repeats_the_forwards_communication():

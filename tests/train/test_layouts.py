@@ -126,3 +126,8 @@ def test_gradients_that_travel_in_bf16_and_add_up_in_fp32_are_those_reduced_in_f
     tuning = Tuning(is_reduced_by_exchange=True)
     exchanged = worlds[2].run(run, make_job(layout=layout, precision="bf16-mixed", tuning=tuning))
     assert_same(exchanged, reduced[0], relative=1e-5)
+
+
+def test_a_vocabulary_that_is_spread_trains_the_curve_of_one_process(worlds, alone):
+    job = make_job(layout={"dp_shard": 2}, tuning=Tuning(is_vocabulary_spread=True))
+    assert_same(worlds[2].run(run, job), alone["llama"])

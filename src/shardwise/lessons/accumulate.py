@@ -66,13 +66,13 @@ def make_lesson(request: LessonRequest) -> Lesson:
 def _ways(num_ranks: int) -> tuple[Way, ...]:
     replicated, sharded = (Layout(dp_shard=num_ranks, zero_stage=0), Layout(dp_shard=num_ranks, zero_stage=3))
     return (
-        Way(name="DDP, reduced once", engine="native", layout=replicated),
-        Way(name="DDP, reduced every time", engine="native", layout=replace(replicated, defer_grad_reduce=False)),
+        Way(name="DDP, reduced once", engine="fsdp2", layout=replicated),
+        Way(name="DDP, reduced every time", engine="fsdp2", layout=replace(replicated, defer_grad_reduce=False)),
         Way(name="ZeRO-1 (Megatron)", engine="megatron", layout=replace(sharded, zero_stage=1)),
         Way(name="ZeRO-2 (DeepSpeed)", engine="deepspeed", layout=replace(sharded, zero_stage=2)),
-        Way(name="FSDP2", engine="native", layout=sharded),
-        Way(name="FSDP2, kept gathered", engine="native", layout=replace(sharded, reshard_after_forward=False)),
-        Way(name="FSDP2, reduced once", engine="native", layout=replace(sharded, defer_grad_reduce=True)),
+        Way(name="FSDP2", engine="fsdp2", layout=sharded),
+        Way(name="FSDP2, kept gathered", engine="fsdp2", layout=replace(sharded, reshard_after_forward=False)),
+        Way(name="FSDP2, reduced once", engine="fsdp2", layout=replace(sharded, defer_grad_reduce=True)),
     )
 
 

@@ -28,7 +28,7 @@ OPTIONS = ("num_ranks", "seq_len", "num_hidden_layers", "num_key_value_heads", "
 BALANCES: tuple[Balance, ...] = ("contiguous", "zigzag")
 WAYS: tuple[tuple[str, EngineName], ...] = (
     ("ring (Megatron)", "megatron"),
-    ("gather (torch)", "native"),
+    ("gather (torch)", "fsdp2"),
     ("exchange (DeepSpeed)", "deepspeed"),
 )
 

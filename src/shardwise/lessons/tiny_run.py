@@ -95,7 +95,7 @@ def tiny_plan(
     model: ModelSpec,
     layout: Layout,
     *,
-    engine: EngineName = "native",
+    engine: EngineName = "fsdp2",
     seq_len: int = 16,
     num_microbatches: int = 1,
     micro_batch_size: int = 1,

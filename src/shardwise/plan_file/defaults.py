@@ -15,7 +15,7 @@ REST = -1
 """``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
 SEQ_LEN_STEP = 64
 """RoBERTa's table has 514 rows for 512 tokens."""
-TORCH_ENGINES = ("native", "torchtitan")
+TORCH_ENGINES = ("native", "torchtitan", "fsdp2")
 
 
 def fill_recipe(

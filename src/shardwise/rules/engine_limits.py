@@ -227,7 +227,7 @@ RULES = (
     ),
     Rule(
         name="engine-torch-zero-bubble-compile",
-        engines=("native", "torchtitan"),
+        engines=("native", "torchtitan", "fsdp2"),
         why="torch's zero-bubble schedules compute input and weight gradients apart, which a compiled backward cannot "
         "do: torch refuses every stage that holds a module wrapped by torch.compile.",
         source="torch 2.13 distributed/pipelining/schedules.py (_check_torch_compile_compatibility)",

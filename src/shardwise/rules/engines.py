@@ -95,6 +95,15 @@ _OFFERS: dict[EngineName, EngineOffer] = {
         has_sequence_parallel=False,
         source="deepspeedai/DeepSpeed@edaa722 runtime/pipe/engine.py, runtime/zero/config.py",
     ),
+    "fsdp2": EngineOffer(
+        axes=frozenset(("tp", "cp", "pp", "ep")),
+        zero_stages=frozenset((0, 1, 2, 3)),
+        schedules=TORCH_SCHEDULES,
+        offloads=frozenset(("none", "optimizer", "parameters")),
+        default_zero_stage=3,
+        has_sequence_parallel=True,
+        source="torch 2.13 distributed/pipelining/schedules.py, distributed/fsdp/_fully_shard",
+    ),
     "fsdp1": EngineOffer(
         axes=frozenset(),
         zero_stages=frozenset((0, 2, 3)),

@@ -192,7 +192,7 @@ RULES = (
     ),
     Rule(
         name="engine-expert-tp",
-        engines=("native", "torchtitan", "deepspeed", "fsdp1", "accelerate"),
+        engines=("native", "torchtitan", "deepspeed", "fsdp1", "accelerate", "fsdp2"),
         why="Only Megatron has a tensor-parallel degree of its own inside experts.",
         source="torchtitan distributed/parallel_dims.py (sparse mesh is efsdp * ep)",
         breaks=_breaks_expert_tp,

@@ -145,7 +145,7 @@ RULES = (
     ),
     Rule(
         name="engine-torch-microbatches",
-        engines=("native", "torchtitan"),
+        engines=("native", "torchtitan", "fsdp2"),
         why="torch's 1F1B refuses fewer micro-batches than stages, and DualPipeV fewer than its two stages a rank.",
         source="torch 2.13 distributed/pipelining/schedules.py (Schedule1F1B, ScheduleDualPipeV), run",
         breaks=_breaks_torch_microbatches,
@@ -154,7 +154,7 @@ RULES = (
     ),
     Rule(
         name="layout-interleaving-multiple",
-        engines=("native", "torchtitan", "megatron"),
+        engines=("native", "torchtitan", "megatron", "fsdp2"),
         why="Interleaving runs micro-batches in rounds: Megatron in rounds of pp, torch in micro-batches // pp rounds "
         "of equal length.",
         source="Megatron-LM core/pipeline_parallel/schedules.py; torch 2.13 ScheduleInterleaved1F1B, run",

@@ -7,10 +7,10 @@ from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
-ASYNC_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "megatron")
-SMALL_SHARD_ENGINES: tuple[EngineName, ...] = ("native", "deepspeed")
-PREFETCHING_ENGINES: tuple[EngineName, ...] = ("native",)
-OVERLAPPING_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp1", "accelerate")
+ASYNC_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "megatron", "fsdp2")
+SMALL_SHARD_ENGINES: tuple[EngineName, ...] = ("native", "deepspeed", "fsdp2")
+PREFETCHING_ENGINES: tuple[EngineName, ...] = ("native", "fsdp2")
+OVERLAPPING_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp1", "accelerate", "fsdp2")
 """torch's DDP and FSDP."""
 
 
@@ -175,7 +175,7 @@ RULES = (
     ),
     Rule(
         name="engine-async-without-compile",
-        engines=("native", "torchtitan"),
+        engines=("native", "torchtitan", "fsdp2"),
         why="torch finds the products to fuse in the graph that torch.compile makes.",
         source="torch _inductor/config.py (_micro_pipeline_tp); torchtitan distributed/tensor_parallel.py",
         breaks=_breaks_async_eager,

@@ -81,7 +81,7 @@ def _breaks_vpp_schedule(plan: Plan) -> bool:
     if la.vpp == 1 or la.pp == 1 or la.schedule == "interleaved":
         return False
     if la.schedule == "zb-h1":
-        return plan.engine not in ("native", "torchtitan")
+        return plan.engine not in ("native", "torchtitan", "fsdp2")
     return not (la.schedule in ("zbv", "dualpipev") and la.vpp == 2)
 
 
@@ -326,7 +326,7 @@ RULES = (
     ),
     Rule(
         name="layout-tied-embeddings-over-pp",
-        engines=("native", "megatron", "deepspeed"),
+        engines=("native", "megatron", "deepspeed", "fsdp2"),
         severity="warning",
         why="A table that is also the head is held by the first and the last stage, and its two gradients are summed "
         "between them in every step.",

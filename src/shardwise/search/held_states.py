@@ -13,8 +13,9 @@ import numpy as np
 from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, Key, Mask, look_up
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, Key, Mask, look_up
 from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
+from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.placement import Chunk, Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import held_states
@@ -71,7 +72,8 @@ class HeldStates:
         blocks = look_up([*columns, rows.ep, rows.expert_tp], self._block_table)
         blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)
         tables = look_up([*columns, stage.has_embedding, stage.has_head], self._tables_table)
-        divided = rows.zero_stage[:, None] >= DIVIDED_FROM
+        divided_from = np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM
+        divided = rows.zero_stage[:, None] >= divided_from
         dense = np.where(divided, 1 / rows.state_shard_size[:, None], 1.0)
         routed = np.where(divided, 1 / rows.expert_state_shard_size[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
@@ -125,9 +127,28 @@ class HeldStates:
         """Rows whose gradients are buffers that live for the whole step."""
         profile = self.profile
         is_torch = profile.sharding in ("fsdp2", "fsdp1")
-        views = is_torch & (rows.zero_stage < 3) & (rows.data_parallel_size > 1) & (not profile.ddp_copies_gradients)
+        buckets = self.own_buckets(rows) if self.is_own_runtime else rows.zero_stage < 3
+        views = is_torch & buckets & (rows.data_parallel_size > 1) & (not profile.ddp_copies_gradients)
         persistent: Mask = views | profile.has_persistent_gradients
         return persistent
+
+    @cached_property
+    def is_own_runtime(self) -> bool:
+        """Whether our own trainer runs the question's plans: it divides all states in every stage above 0."""
+        return is_own_runtime(self.probes.question)
+
+    def own_buckets(self, rows: Candidates) -> Mask:
+        """Rows that our trainer hands to torch's DDP, as ``uses_ddp`` says."""
+        is_cast = self.probes.question.recipe.precision not in ("fp32", "bf16")
+        is_replicated = (rows.zero_stage == 0) | (rows.state_shard_size == 1)
+        buckets: Mask = is_replicated & (rows.tp == 1) & (rows.ep == 1) & (rows.offload == 0) & (not is_cast)
+        return buckets
+
+    def accumulates_whole(self, rows: Candidates, num_microbatches: IntColumn) -> Mask:
+        """Rows of our trainer whose whole gradients wait for the last micro-batch before they are reduced."""
+        keeps = (rows.zero_stage <= 1) | (rows.state_shard_size == 1) | (rows.pp > 1)
+        waits: Mask = keeps & (num_microbatches > 1) & ~self.own_buckets(rows) & self.is_own_runtime
+        return waits
 
     @cached_property
     def profile(self) -> EngineProfile:

@@ -45,12 +45,16 @@ from shardwise.step.activations import backward_temporaries
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.in_flight import in_flight_micro_batches
 from shardwise.step.inventory import Tensor
+from shardwise.step.own_runtime import SPLIT_BACKWARD
+from shardwise.step.placement import V_SHAPED_SCHEDULES
 from shardwise.step.stage_context import StageContext
 
 __all__ = ["MemoryEstimate"]
 
 ONE_TOKEN = ProbedBatch(seq_len=1)
 """For what does not depend on the batch."""
+SPLIT_SCHEDULES = tuple(SCHEDULES.index(name) for name in SPLIT_BACKWARD)
+V_SCHEDULES = tuple(SCHEDULES.index(name) for name in V_SHAPED_SCHEDULES)
 TAIL = 2
 """Moments after the last block's backward: its end, and the optimizer."""
 HEAD = 4
@@ -74,7 +78,7 @@ class Activations:
     working: FloatColumn
     """Gradients and exchanges inside a block's backward."""
     logits: FloatColumn
-    """``(rows, 3)``: loss, its backward and the head's, where a stage holds the head."""
+    """``(rows, 3)`` of the whole micro-batch: loss, its backward and the head's, where a stage holds the head."""
     boundary: FloatColumn
     """Messages of the pipeline."""
 
@@ -142,12 +146,15 @@ class MemoryEstimate:
         earlier = np.cumsum(own, axis=1) - own
         inside = size * (activations.live * (recomputed > 0) + activations.working)
         boundary = np.where(rows.pp > 1, rows.micro_batch_size * activations.boundary, 0.0)
+        boundary = boundary * self._message_buffers(rows, num_microbatches, stage)
+        waits = self.states.accumulates_whole(rows, num_microbatches)
+        reduced = np.where(waits, 0.0, states.gradients)
         during = others + boundary
         is_born_late = (num_microbatches == 1) & ~self.states.has_persistent_gradients(rows)
-        at_loss = (size * activations.logits * stage.has_head[:, None]).T
+        at_loss = (activations.logits * stage.has_head[:, None]).T
         forward = during + own.sum(axis=1)
         held = states.parameters + states.optimizer
-        born = np.where(is_born_late, 0.0, states.gradients)
+        born = np.where(is_born_late, 0.0, reduced)
         moments = [forward, *(forward + part for part in at_loss)]
         highest = held + born + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
         for shape in reversed(range(own.shape[1])):
@@ -165,7 +172,7 @@ class MemoryEstimate:
             )
             highest = np.maximum(highest, np.where(stage.blocks[:, shape] > 0, held + at.max(axis=0), 0.0))
             born = born + of_shape
-        end = held + states.gradients + buffers[-TAIL] + boundary
+        end = held + reduced + buffers[-TAIL] + boundary
         update = held + states.gradients + buffers[-1] + states.during_step
         peak: FloatColumn = np.maximum(highest, np.maximum(end, update))
         return peak
@@ -192,7 +199,9 @@ class MemoryEstimate:
         mode = rows.recompute[:, None, None]
         kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
         live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
-        ends = rows.lookup(("tp", "cp", "sequence_parallel"), self._end_table)
+        is_split = np.isin(rows.schedule, SPLIT_SCHEDULES) & (rows.pp > 1)
+        batch = [rows.micro_batch_size, is_split.astype(np.int64)]
+        ends = look_up([rows.tp, rows.cp, rows.sequence_parallel, *batch], self._end_table)
         return Activations(
             whole=table[:, :, 0],
             kept=kept,
@@ -236,15 +245,32 @@ class MemoryEstimate:
         return cache(self._end_bytes)
 
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
-        """Logits with the head's input at the loss and in both backwards, and the messages of a pipeline."""
-        tp, cp, sequence_parallel = key
-        layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel), zero_stage=0)
-        context = self.probes.context(layout)
+        """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages."""
+        tp, cp, sequence_parallel, micro_batch_size, is_split = key
+        layout = Layout(
+            tp=tp,
+            cp=cp,
+            sequence_parallel=bool(sequence_parallel),
+            zero_stage=0,
+            pp=1 + is_split,
+            schedule="zb-h1" if is_split else "1f1b",
+        )
+        context = self.probes.context(layout, batch=ProbedBatch(micro_batch_size=micro_batch_size))
         timeline = context.timeline
         at = (timeline.loss_forward, timeline.loss_backward, timeline.head_backward)
         block = context.block_context
         hidden = block.tokens * block.hidden_size * block.element_bytes
-        return (*_alive(tuple(logit_tensors(context)), at), 2 * hidden // block.sequence_shards)
+        message = hidden // block.sequence_shards // micro_batch_size
+        return (*_alive(tuple(logit_tensors(context)), at), 2 * message)
+
+    def _message_buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+        """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction."""
+        if not self.states.is_own_runtime:
+            return np.ones(len(rows))
+        chunks = np.where(np.isin(rows.schedule, V_SCHEDULES), 2, rows.vpp)
+        directions = 2 * chunks - stage.has_embedding - stage.has_head
+        pairs: FloatColumn = num_microbatches * directions / 2
+        return pairs
 
     def _in_flight(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         columns = [*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches, stage.stage]
@@ -253,14 +279,17 @@ class MemoryEstimate:
     def _buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
         profile = self.states.profile
-        is_gathered = rows.zero_stage == 3
+        is_own = self.states.is_own_runtime
+        is_gathered = ~self.states.own_buckets(rows) if is_own else rows.zero_stage == 3
         tells_stages = profile.ddp_copies_gradients or profile.sharding == "deepspeed"
         kind = np.where(is_gathered | tells_stages, rows.zero_stage, 0)
+        kind = np.where(is_own & (rows.state_shard_size == 1), 0, kind)
         is_torch = profile.sharding in ("fsdp2", "fsdp1")
+        is_parallel = (rows.data_parallel_size > 1) | (is_own & (rows.state_shard_size > 1))
         flags: list[Mask] = [
             rows.pp > 1,
-            (rows.data_parallel_size > 1) & is_torch,
-            (num_microbatches > 1) & ~is_gathered & (not profile.has_persistent_gradients),
+            is_parallel & is_torch,
+            (num_microbatches > 1) & (~is_gathered | is_own) & (not profile.has_persistent_gradients),
             (rows.recompute > 0) & ~is_gathered & is_torch,
         ]
         layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)

@@ -29,7 +29,7 @@ MAX_VPP = 12
 DOMINATED_SCHEDULES = ("gpipe",)
 """Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight."""
 MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
-FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan")
+FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp2")
 
 
 Options = Callable[[Key], Sequence[Key]]

@@ -1,10 +1,13 @@
 """Activations, logits and backward temporaries of a stage as tensors of the inventory."""
 
 from collections.abc import Iterator
+from math import ceil
 
+from shardwise.plan import Plan
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.inventory import Tensor
-from shardwise.step.loss import logits_bytes, loss_bytes, loss_kind
+from shardwise.step.loss import logits_bytes, loss_bytes, loss_kind, num_own_pieces, own_piece_bytes
+from shardwise.step.own_runtime import SPLIT_BACKWARD
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -84,10 +87,51 @@ def offloaded_activation_bytes(context: StageContext) -> Bytes:
     return total - resident(context, total)
 
 
+def has_plain_loss(plan: Plan) -> bool:
+    """Whether our trainer computes whole logits: schedules that split the backward pass, without divided vocabulary."""
+    layout = plan.layout
+    return layout.pp > 1 and layout.schedule in SPLIT_BACKWARD and layout.tp == 1
+
+
+def _own_loss(context: StageContext) -> Iterator[Tensor]:
+    """One piece of the logits; the gradients of the head and of its input are made with the loss and wait for backward.
+
+    Source: ``train/loss.py``.
+    """
+    plan, timeline, block = context.plan, context.timeline, context.block_context
+    size, tp = block.element_bytes, plan.layout.tp
+    rows = ceil(plan.model.vocab_size / tp)
+    asked = plan.recipe.loss_chunks
+    chunks = asked if asked > 1 else num_own_pieces(num_tokens=context.tokens, vocab_rows=rows, element_bytes=size)
+    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile and tp == 1)
+    loss = timeline.loss_forward
+    piece = logits_bytes(
+        tokens=context.tokens, vocab_size=plan.model.vocab_size, shards=tp, chunks=chunks, bytes_per_logit=per_logit
+    )
+    yield Tensor(name="logits and loss", component="logits", num_bytes=piece, born=loss, dies=loss)
+    hidden = context.tokens * block.hidden_size * size
+    weights = context.states.compute_bytes * rows * block.hidden_size
+    made = {"gradient of the head": weights, "gradient of the head's input": hidden}
+    for name, num_bytes in made.items():
+        yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
+    divided = hidden // block.sequence_shards
+    gathered = hidden if block.sequence_shards > 1 else 0
+    yield Tensor(
+        name="final norm and head input",
+        component="activations",
+        num_bytes=2 * divided + gathered,
+        born=loss,
+        dies=timeline.head_backward,
+    )
+
+
 def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     """Logits and cross-entropy of one micro-batch, and the head's input."""
     plan, timeline = context.plan, context.timeline
     if not (context.stage.has_head and plan.model.has_head):
+        return
+    if context.is_own_runtime and not has_plain_loss(plan):
+        yield from _own_loss(context)
         return
     size = context.block_context.element_bytes
     kind = loss_kind(profile=context.profile, recipe=plan.recipe, tp=plan.layout.tp)

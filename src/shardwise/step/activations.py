@@ -42,6 +42,11 @@ class BlockContext:
     casts_inputs_separately: bool
     """Eager autocast casts a norm's fp32 output once for every matrix that reads it."""
     has_fp8_matmul: bool = False
+    gathered_sequence_ratio: int = 1
+    """Keys and values kept of the whole sequence over those of this rank's tokens (our trainer's context parallelism),
+    whose two pieces of attention output are kept beside their sum."""
+    copies_exchanged_rows: bool = False
+    """Rows of experts are kept in the order they arrive in as well as in the order experts want."""
 
     @property
     def sequence_shards(self) -> int:
@@ -129,12 +134,13 @@ def _attention(prefix: str, spec: AttentionSpec, context: BlockContext) -> Itera
     yield SavedTensor(
         name=f"{prefix}.query", num_bytes=int(tokens * heads * spec.head_dim * size), kept_by_operation_policy=True
     )
-    yield SavedTensor(name=f"{prefix}.key", num_bytes=int(tokens * kv_heads * spec.head_dim * size))
-    yield SavedTensor(
-        name=f"{prefix}.value", num_bytes=int(tokens * kv_heads * spec.v_head_dim * size), kept_by_operation_policy=True
-    )
+    all_tokens = tokens * context.gathered_sequence_ratio
+    yield SavedTensor(name=f"{prefix}.key", num_bytes=int(all_tokens * kv_heads * spec.head_dim * size))
+    value = int(all_tokens * kv_heads * spec.v_head_dim * size)
+    yield SavedTensor(name=f"{prefix}.value", num_bytes=value, kept_by_operation_policy=True)
     output = int(tokens * heads * spec.v_head_dim * size)
-    yield SavedTensor(name=f"{prefix}.output", num_bytes=output, kept_by_operation_policy=True)
+    pieces = 1 + (context.gathered_sequence_ratio > 1)
+    yield SavedTensor(name=f"{prefix}.output", num_bytes=pieces * output, kept_by_operation_policy=True)
     if context.is_eager_attention:
         yield from _scores(prefix, heads, spec, context)
     else:
@@ -182,7 +188,8 @@ def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTen
     routed = context.tokens * spec.num_experts_per_tok // context.sequence_shards
     width = spec.moe_intermediate_size // context.expert_tp
     copies = 1 + spec.is_gated + (spec.is_gated and not context.has_fused_activation)
-    yield SavedTensor(name="experts.dispatched_input", num_bytes=routed * hidden * size, is_routed=True)
+    orders = 3 if context.copies_exchanged_rows else 1
+    yield SavedTensor(name="experts.dispatched_input", num_bytes=orders * routed * hidden * size, is_routed=True)
     yield SavedTensor(
         name="experts.pre_activation", num_bytes=routed * width * size, kept_by_operation_policy=True, is_routed=True
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.model import AttentionSpec, MoeSpec
 from shardwise.step.inventory import Tensor
+from shardwise.step.own_buffers import own_buffers
 from shardwise.step.sharded_buffers import (
     DEEPSPEED_BUCKET_ELEMENTS,
     fully_sharded_tensors,
@@ -22,7 +23,9 @@ def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
     """All transients that belong to the engine's way of sharding and communicating."""
     if not _runs_on_processors(context):  # which multiply without them
         yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
-    if context.gathers_parameters and context.profile.sharding == "deepspeed":
+    if context.gathers_parameters and context.is_own_runtime:
+        yield from own_buffers(context)
+    elif context.gathers_parameters and context.profile.sharding == "deepspeed":
         yield from zero_3_tensors(context)
     elif context.gathers_parameters:
         yield from fully_sharded_tensors(context)
@@ -105,7 +108,7 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
                 "weight gradient", "temporaries", compute * largest, moments.first_backward, moments.last_backward
             )
     is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
-    if is_torch and context.plan.layout.tp > 1:
+    if is_torch and context.plan.layout.tp > 1 and not context.is_own_runtime:
         # DTensor's row-wise embedding leaves the whole table's gradient on every rank until the optimizer (traced).
         others = (context.plan.layout.tp - 1) * context.embedding_elements * context.states.gradient_bytes
         yield tensor("whole embedding gradient", "gradients", others, timeline.backward_end, timeline.optimizer)
@@ -118,6 +121,18 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
         )
         end = timeline.backward_end
         yield tensor("embedding gradient", "temporaries", table * context.embedding_elements, end, end)
+
+
+def received_messages(context: StageContext) -> int:
+    """Messages of the pipeline with a buffer: two, or under torch's stages one for every micro-batch and direction.
+
+    Source: torch ``distributed/pipelining/stage.py`` (``_setup_forward_recv_info``).
+    """
+    if not context.is_own_runtime:
+        return 2
+    chunks = len(context.stage.chunks)
+    directions = 2 * chunks - context.stage.has_embedding - context.stage.has_head
+    return context.plan.num_microbatches * directions
 
 
 def _exchanges(context: StageContext) -> Iterator[Tensor]:
@@ -137,7 +152,7 @@ def _exchanges(context: StageContext) -> Iterator[Tensor]:
         for moment in moments.inside:
             yield tensor("exchange buffers", "communication_buffers", num_bytes, moment, moment)
     if layout.pp > 1:
-        boundary: Bytes = 2 * hidden // block.sequence_shards
+        boundary: Bytes = received_messages(context) * hidden // block.sequence_shards
         yield tensor(
             "pipeline send and receive", "communication_buffers", boundary, timeline.forward, timeline.backward_end
         )

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
+from shardwise.layout import Layout
+from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
-from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
+from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
+from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
 from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
@@ -18,6 +20,8 @@ LOSS_REDUCTIONS = 3
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
 SCALAR_BYTES = 4
+COUNT_BYTES = 8
+"""Our trainer tells every rank how many rows each of its experts gets, as an int64."""
 
 
 def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
@@ -47,7 +51,7 @@ def _blocks(context: StageContext) -> Iterator[Collective]:
         layers[id(layer)] = layer
     for key, layer in layers.items():
         calls = (*_tensor(layer, context), *_context(layer, context), *_experts(layer, context))
-        yield from _per_block(calls, counts[key], context)
+        yield from _per_block(calls, layer, counts[key], context)
 
 
 def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collective, ...]:
@@ -63,15 +67,38 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
     )
 
 
-def _per_block(calls: tuple[tuple[Call, int, bool], ...], blocks: int, context: StageContext) -> Iterator[Collective]:
+def _per_block(
+    calls: tuple[tuple[Call, int, bool], ...], layer: LayerSpec, blocks: int, context: StageContext
+) -> Iterator[Collective]:
     rounds = context.plan.num_microbatches
-    recomputed = context.recomputed_layers(blocks) if context.plan.recipe.recompute == "full" else 0
+    recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         issue = call.hidden if is_hidden else call.exposed
         yield from issue(units=times * blocks, rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
-            yield from (again.hidden if is_hidden else again.exposed)(units=times * recomputed, rounds=rounds)
+            units = _times_again(call, times, layer, context) * recomputed
+            yield from (again.hidden if is_hidden else again.exposed)(units=units, rounds=rounds)
+
+
+def repeats_calls(context: StageContext) -> bool:
+    """Whether recomputation communicates again: under our trainer the selective one, too, gathers again."""
+    recompute = context.plan.recipe.recompute
+    return recompute == "full" or (recompute == "selective" and is_own_runtime(context.plan))
+
+
+def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext) -> int:
+    """How often recomputing a block repeats a call of its forward.
+
+    torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; our selective
+    recomputation keeps what was scattered or exchanged (``train/recompute.py``).
+    """
+    if not is_own_runtime(context.plan):
+        return times
+    if context.plan.recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
+        return 0
+    is_sum = call.kind in ("reduce_scatter", "all_reduce")
+    return times - (is_sum and isinstance(layer.feed_forward, DenseSpec))
 
 
 def _hidden_bytes(context: StageContext) -> Bytes:
@@ -148,7 +175,8 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     else:
         whole = keys_and_values * layout.cp
         yield call("all_gather", whole, "forward"), 1, False
-        yield call("all_gather", whole, "backward"), 1, False
+        if not is_own_runtime(context.plan):  # our trainer keeps what it gathered
+            yield call("all_gather", whole, "backward"), 1, False
         yield call("reduce_scatter", whole, "backward"), 1, False
 
 
@@ -178,6 +206,10 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
                 copies_per_token=sent_copies,
             )
             yield call, 1, is_hidden
+    if is_own_runtime(context.plan):
+        num_bytes = layer.feed_forward.num_experts * COUNT_BYTES
+        counts = Call(name="expert counts", kind="all_to_all", group=group, num_bytes=num_bytes, phase="forward")
+        yield counts, 1, False
 
 
 def _expert_width(layer: LayerSpec, hidden_size: int) -> int:
@@ -243,7 +275,11 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
     """The gradient norm over every axis, norms' gradients under sequence parallelism, a tied table on two stages."""
     layout, model = context.plan.layout, context.plan.model
     groups = Groups(layout=layout)
-    for group in (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups)):
+    if is_own_runtime(context.plan):
+        yield from _sums_of_the_step(layout)
+    for group in (
+        () if is_own_runtime(context.plan) else (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
+    ):
         norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
         yield from norm.exposed(units=1, rounds=1)
     yield from _gradients_over_tensor_ranks(context)
@@ -256,6 +292,14 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
             phase="optimizer",
         )
         yield from table.exposed(units=1, rounds=1)
+
+
+def _sums_of_the_step(layout: Layout) -> Iterator[Collective]:
+    """Our trainer adds up loss, tokens and gradient norm over all ranks in one call."""
+    axis: Axis = "pp" if layout.pp > 1 else "dp_replicate" if layout.dp_replicate > 1 else "dp_shard"
+    everyone = Group(axis=axis, size=layout.world_size, stride=1)
+    sums = Call(name="gradient norm", kind="all_reduce", group=everyone, num_bytes=SUMS_BYTES, phase="optimizer")
+    yield from sums.exposed(units=1, rounds=1)
 
 
 def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
@@ -275,13 +319,14 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     final = [(weight, 1) for weight in context.plan.model.final_weights if context.stage.has_head]
     sums: dict[tuple[str, int], int] = {}
     for weight, count in blocks + final:
-        if weight.split == "replicated" and layout.sequence_parallel:
+        sees_part = layout.sequence_parallel or (is_own_runtime(context.plan) and _is_head_norm(weight))
+        if weight.split == "replicated" and sees_part:
             key = ("gradients of replicated weights", layout.tp)
         elif weight.split_limit and layout.tp > weight.split_limit:
             key = ("gradients of copied key-value heads", layout.tp // weight.split_limit)
         else:
             continue
-        sums[key] = sums.get(key, 0) + local_num_params(weight, layout) * count
+        sums[key] = sums.get(key, 0) + _held_gradient(weight, context) * count
     for (name, size), elements in sums.items():
         call = Call(
             name=name,
@@ -309,6 +354,20 @@ def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
         phase="optimizer",
     )
     yield from call.exposed(units=1, rounds=1)
+
+
+def _is_head_norm(weight: Weight) -> bool:
+    """A norm of query or key heads, of which every tensor-parallel rank has others."""
+    return weight.role == "norm" and weight.name.rpartition(".weight")[0].endswith(("q_norm", "k_norm"))
+
+
+def _held_gradient(weight: Weight, context: StageContext) -> int:
+    """Elements of a gradient when it is summed: our trainer does so after it was scattered."""
+    layout = context.plan.layout
+    whole = local_num_params(weight, layout)
+    if not is_own_runtime(context.plan) or is_replicated(layout):
+        return whole
+    return ceil(weight.shape[0] / layout.state_shard_size) * (whole // weight.shape[0])
 
 
 def _whole_pipeline(groups: Groups) -> Group:

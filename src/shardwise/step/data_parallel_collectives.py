@@ -12,6 +12,8 @@ from shardwise.plan import Plan
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
+from shardwise.step.own_collectives import own_collectives
+from shardwise.step.own_runtime import is_own_runtime, uses_ddp
 from shardwise.step.reduction_policy import defers_reductions, is_torch, overlaps_reductions, shards_unit_by_unit
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
@@ -45,8 +47,10 @@ class Gradients:
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
     """Everything data parallelism communicates in one step of a stage."""
-    layout = context.plan.layout
-    if shards_unit_by_unit(context.plan):
+    layout, recipe = context.plan.layout, context.plan.recipe
+    if is_own_runtime(context.plan) and not uses_ddp(layout=layout, recipe=recipe):
+        yield from own_collectives(context)
+    elif shards_unit_by_unit(context.plan) and not is_own_runtime(context.plan):
         yield from _fully_sharded(context)
     elif layout.zero_stage == 0 or layout.state_shard_size == 1:
         yield from _replicated(context)

@@ -5,7 +5,7 @@ from math import ceil
 
 from shardwise.engine import EngineProfile, LossKind
 from shardwise.recipe import Recipe
-from shardwise.units import Bytes
+from shardwise.units import MIB, Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,33 @@ FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12, head=4)
 def loss_bytes(*, kind: LossKind, element_bytes: int) -> LossBytes:
     """Bytes per logit of a loss implementation for activations of ``element_bytes``."""
     return LOSS_BYTES[kind] if element_bytes < 4 else FULL_PRECISION_LOSS_BYTES
+
+
+OWN_PIECE_BYTES = 8
+OWN_FUSED_PIECE_BYTES = 4
+"""Our trainer's loss per logit of one piece: logits 2, an fp32 copy 4 that becomes the gradient, and its 2-byte cast;
+compiled, logits and gradient. In fp32 the copy is the logits themselves."""
+OWN_FULL_PRECISION_PIECE_BYTES = 8
+
+
+def own_piece_bytes(*, element_bytes: int, is_compiled: bool) -> int:
+    """Bytes per logit of one piece of our trainer's loss."""
+    if element_bytes == 4:
+        return OWN_FULL_PRECISION_PIECE_BYTES
+    return OWN_FUSED_PIECE_BYTES if is_compiled else OWN_PIECE_BYTES
+
+
+def num_own_pieces(*, num_tokens: int, vocab_rows: int, element_bytes: int) -> int:
+    """Pieces of our trainer's loss: as few as keep the logits of one below ``OWN_LOGITS_BYTES``.
+
+    >>> num_own_pieces(num_tokens=8192, vocab_rows=128256, element_bytes=2)
+    2
+    """
+    return max(1, -(-num_tokens * vocab_rows * element_bytes // OWN_LOGITS_BYTES))
+
+
+OWN_LOGITS_BYTES = 1024 * MIB
+"""The largest piece of logits our trainer makes by itself: large enough that its products run at full speed."""
 
 
 def logits_bytes(*, tokens: int, vocab_size: int, shards: int, chunks: int, bytes_per_logit: int) -> Bytes:

@@ -28,7 +28,7 @@ SKEWED_ROUTING_RATIO = 1.09
 median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h100-products.csv``)."""
 
 
-TORCH_NORM_ENGINES: tuple[EngineName, ...] = ("native",)
+TORCH_NORM_ENGINES: tuple[EngineName, ...] = ("native", "fsdp2")
 """``nn.RMSNorm`` is one kernel in torch 2.11: 62 us forward and 157 us backward for 8,192 x 4,096 on H100
 (``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published eager runs predate it."""
 

@@ -11,6 +11,7 @@ from shardwise.recipe import ReduceDtype
 from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import in_flight_micro_batches
+from shardwise.step.own_runtime import is_own_runtime, is_replicated, uses_ddp
 from shardwise.step.placement import Stage
 from shardwise.step.states import QUANTISED_BYTES
 from shardwise.step.timeline import Timeline, stage_timeline
@@ -72,12 +73,21 @@ class StageContext:
 
     @cached_property
     def zero_stage(self) -> int:
-        """ZeRO stage in effect: nothing is divided by a group of one."""
+        """ZeRO stage of what is held from step to step; our own trainer divides all states in every stage above 0."""
+        if self.is_own_runtime:
+            return 0 if is_replicated(self.plan.layout) else 3
         return self.plan.layout.zero_stage
 
     @cached_property
+    def is_own_runtime(self) -> bool:
+        """Whether our own trainer runs the plan."""
+        return is_own_runtime(self.plan)
+
+    @cached_property
     def gathers_parameters(self) -> bool:
-        """Whether parameters are divided and gathered unit by unit (FSDP, ZeRO-3)."""
+        """Whether parameters are gathered unit by unit (FSDP, ZeRO-3; under our trainer also from one rank)."""
+        if self.is_own_runtime:
+            return not uses_ddp(layout=self.plan.layout, recipe=self.plan.recipe)
         return self.zero_stage == 3
 
     @cached_property
@@ -154,7 +164,7 @@ class StageContext:
             residual_bytes=4 if self.is_autocast else element,
             is_eager_attention=recipe.attention == "eager",
             has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
-            has_fused_norm=self.profile.has_fused_norm or recipe.compile,
+            has_fused_norm=self.profile.has_fused_norm or recipe.compile or self.is_own_runtime,
             has_fused_activation=self.profile.has_fused_activation or recipe.compile,
             saves_gathered_input=self.profile.saves_gathered_input and layout.sequence_parallel,
             expands_key_values=False,
@@ -162,6 +172,8 @@ class StageContext:
             hidden_dropout=model.hidden_dropout_fraction > 0,
             saves_attention_input=True,
             casts_inputs_separately=self.is_autocast and not recipe.compile,
+            gathered_sequence_ratio=layout.cp if self.is_own_runtime else 1,
+            copies_exchanged_rows=self.is_own_runtime and layout.ep > 1,
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
         )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.ledger import MemoryComponent
 from shardwise.step.inventory import Tensor
+from shardwise.step.own_buffers import accumulates_whole
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.states import UnitStates, frozen_bytes, unit_states
 from shardwise.units import Bytes
@@ -132,6 +133,8 @@ def _births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[
     low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit.
     """
     timeline = context.timeline
+    if context.gathers_parameters and context.is_own_runtime and accumulates_whole(context):
+        return ((num_bytes, timeline.optimizer),)
     if context.plan.num_microbatches > 1:
         return ((num_bytes, timeline.forward),)
     if not unit.is_block:

@@ -17,9 +17,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from shardwise.step.own_runtime import SPLIT_BACKWARD, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
-from shardwise.train.data_parallel import gather_ahead_on_processors, is_replicated, set_prefetch, shard_units
+from shardwise.train.data_parallel import gather_ahead_on_processors, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import Block
 from shardwise.train.decoder.config import is_supported, read_config
 from shardwise.train.decoder.experts import MoeFeedForward
@@ -36,7 +37,7 @@ from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import pack_matrices
 from shardwise.train.parameters import TABLE
 from shardwise.train.recompute import recompute_blocks
-from shardwise.train.stages import SPLIT_BACKWARD, Chunk, chunks_of_rank
+from shardwise.train.stages import Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
 from shardwise.train.units import Unit, units_of
 
@@ -96,7 +97,7 @@ def _loss_settings(job: Job) -> LossSettings:
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
     require_data_parallel(job.layout, model_type=str(job.model_config.get("model_type")))
-    decoder = TransformersDecoder(job.model_config).to(weights_dtype(job))
+    decoder = TransformersDecoder(job.model_config, dtype=weights_dtype(job))
     decoder.fill_buffers(device)
     decoder.settings = _loss_settings(job)
     return decoder
@@ -186,9 +187,7 @@ def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) 
 
 def needs_ddp(job: Job) -> bool:
     """torch's DDP where it can serve: whole states, nothing cast and no part of a matrix."""
-    layout = job.layout
-    is_plain = layout.tp == 1 and layout.ep == 1 and job.recipe.precision in ("fp32", "bf16")
-    return is_replicated(layout) and is_plain and job.recipe.offload == "none"
+    return uses_ddp(layout=job.layout, recipe=job.recipe)
 
 
 def _in_ddp(decoder: AnyDecoder, mesh: Mesh) -> nn.Module:

@@ -31,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
+from shardwise.step.own_runtime import frees_after_forward, is_replicated, reduces_every_micro_batch
 from shardwise.train.decoder.experts import Experts
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
@@ -48,11 +49,6 @@ COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
 MAX_EXCHANGING_RANKS = 8
 """Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
 REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def is_replicated(layout: Layout) -> bool:
-    """Whether every data-parallel rank keeps whole states."""
-    return layout.zero_stage == 0 or layout.state_shard_size == 1
 
 
 def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh) -> None:
@@ -179,7 +175,7 @@ def begin_micro_batch(root: nn.Module, layout: Layout, *, is_last: bool) -> None
         return
     root.set_is_last_backward(is_last)
     root.set_requires_all_reduce(is_last)
-    if is_replicated(layout) or layout.zero_stage == 1 or layout.defer_grad_reduce:
+    if not reduces_every_micro_batch(layout):
         root.set_requires_gradient_sync(is_last)
     if is_replicated(layout) or layout.zero_stage < 3:
         root.set_reshard_after_backward(is_last)
@@ -213,10 +209,7 @@ def _reshards(unit: Unit, job: Job) -> bool | int:
     """Whether a unit is freed after forward, or kept by a smaller group of ranks."""
     layout, tuning = job.layout, job.tuning
     keeps = (
-        is_replicated(layout)
-        or layout.zero_stage < 3
-        or layout.pp > 1
-        or not layout.reshard_after_forward
+        not frees_after_forward(layout)
         or (not unit.is_block and (tuning.is_embedding_kept or not unit.is_embedding))
         or (unit.is_last_block and tuning.is_last_unit_kept)
     )

@@ -39,14 +39,14 @@ def require_data_parallel(layout: Layout, *, model_type: str) -> None:
 class TransformersDecoder(nn.Module):
     """A causal language model of transformers that returns its summed loss."""
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, fields: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 - seconds of imports, not for ours
 
         options = dict(fields)
         config = AutoConfig.for_model(options.pop("model_type"), **options)
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+            whole = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
         for name, child in whole.named_children():
             self.add_module(name, child)
         self.whole = [whole]  # in a list, so that its parameters are registered once

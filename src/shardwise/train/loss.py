@@ -180,6 +180,7 @@ class _SummedTokenLoss(torch.autograd.Function):
             if weight_gradient is not None:
                 weight_gradient.addmm_(logits_gradient.t(), part_TD)
             start += part_TD.size(0)
+            del logits_gradient  # before the next piece is made
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.is_scaled = False
         return total

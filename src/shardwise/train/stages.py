@@ -29,8 +29,6 @@ MULTI: dict[str, type[PipelineScheduleMulti]] = {
     "dualpipev": ScheduleDualPipeV,
 }
 V_SHAPED = ("zbv", "dualpipev")
-SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
-"""Schedules that run the backward pass for inputs and for weights apart."""
 ACTIVATION_DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,

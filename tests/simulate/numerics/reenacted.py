@@ -45,7 +45,7 @@ class Both:
 def both(
     layout: Layout,
     *,
-    engine="native",
+    engine="fsdp2",
     model=None,
     seq_len=16,
     num_microbatches=1,

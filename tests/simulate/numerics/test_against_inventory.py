@@ -12,28 +12,28 @@ from shardwise.simulate.numerics.reenact import reenact
 from shardwise.simulate.numerics.tiny_model import initial_weights, tiny_model
 
 DENSE = [
-    ("native", {"zero_stage": 0, "dp_shard": 4}, 1),
-    ("native", {"zero_stage": 0, "dp_shard": 2, "dp_replicate": 2}, 2),
-    ("native", {"zero_stage": 1, "dp_shard": 2, "dp_replicate": 2}, 2),
+    ("fsdp2", {"zero_stage": 0, "dp_shard": 4}, 1),
+    ("fsdp2", {"zero_stage": 0, "dp_shard": 2, "dp_replicate": 2}, 2),
+    ("fsdp2", {"zero_stage": 1, "dp_shard": 2, "dp_replicate": 2}, 2),
     ("megatron", {"zero_stage": 1, "dp_shard": 2, "dp_replicate": 2}, 2),
     ("deepspeed", {"zero_stage": 1, "dp_shard": 4}, 2),
     ("megatron", {"zero_stage": 2, "dp_shard": 4}, 2),
     ("deepspeed", {"zero_stage": 2, "dp_shard": 2, "dp_replicate": 2}, 3),
-    ("native", {"zero_stage": 3, "dp_shard": 4}, 2),
-    ("native", {"zero_stage": 3, "dp_shard": 4, "reshard_after_forward": False}, 2),
-    ("native", {"zero_stage": 3, "dp_shard": 2, "dp_replicate": 2}, 2),
-    ("native", {"zero_stage": 3, "dp_shard": 4, "defer_grad_reduce": True}, 3),
-    ("native", {"zero_stage": 0, "dp_shard": 4, "defer_grad_reduce": False}, 3),
+    ("fsdp2", {"zero_stage": 3, "dp_shard": 4}, 2),
+    ("fsdp2", {"zero_stage": 3, "dp_shard": 4, "reshard_after_forward": False}, 2),
+    ("fsdp2", {"zero_stage": 3, "dp_shard": 2, "dp_replicate": 2}, 2),
+    ("fsdp2", {"zero_stage": 3, "dp_shard": 4, "defer_grad_reduce": True}, 3),
+    ("fsdp2", {"zero_stage": 0, "dp_shard": 4, "defer_grad_reduce": False}, 3),
     ("fsdp1", {"zero_stage": 3, "dp_shard": 4}, 2),
     ("deepspeed", {"zero_stage": 3, "dp_shard": 4}, 2),
-    ("native", {"zero_stage": 1, "tp": 2, "dp_shard": 2}, 2),
-    ("native", {"zero_stage": 1, "tp": 2, "dp_shard": 2, "sequence_parallel": True}, 2),
-    ("native", {"zero_stage": 3, "tp": 2, "dp_shard": 2, "sequence_parallel": True}, 1),
+    ("fsdp2", {"zero_stage": 1, "tp": 2, "dp_shard": 2}, 2),
+    ("fsdp2", {"zero_stage": 1, "tp": 2, "dp_shard": 2, "sequence_parallel": True}, 2),
+    ("fsdp2", {"zero_stage": 3, "tp": 2, "dp_shard": 2, "sequence_parallel": True}, 1),
     ("megatron", {"zero_stage": 1, "tp": 2, "dp_shard": 2, "sequence_parallel": True}, 2),
     ("megatron", {"zero_stage": 1, "tp": 4}, 1),
     ("megatron", {"zero_stage": 1, "tp": 4, "sequence_parallel": True}, 2),
-    ("native", {"zero_stage": 3, "cp": 2, "dp_shard": 2}, 1),
-    ("native", {"zero_stage": 3, "cp": 2, "tp": 2, "dp_shard": 2}, 1),
+    ("fsdp2", {"zero_stage": 3, "cp": 2, "dp_shard": 2}, 1),
+    ("fsdp2", {"zero_stage": 3, "cp": 2, "tp": 2, "dp_shard": 2}, 1),
     ("megatron", {"zero_stage": 1, "cp": 4}, 2),
     ("megatron", {"zero_stage": 1, "cp": 2, "tp": 2, "sequence_parallel": True}, 2),
     ("torchtitan", {"zero_stage": 3, "pp": 2, "schedule": "gpipe", "dp_shard": 2}, 4),
@@ -46,8 +46,8 @@ DENSE = [
     ("megatron", {"zero_stage": 1, "pp": 2, "schedule": "zbv"}, 4),
 ]
 EXPERTS = [
-    ("native", {"zero_stage": 0, "dp_shard": 4, "ep": 2}, 1),
-    ("native", {"zero_stage": 3, "dp_shard": 4, "ep": 2}, 2),
+    ("fsdp2", {"zero_stage": 0, "dp_shard": 4, "ep": 2}, 1),
+    ("fsdp2", {"zero_stage": 3, "dp_shard": 4, "ep": 2}, 2),
     ("megatron", {"zero_stage": 1, "dp_shard": 4, "ep": 4}, 2),
     ("megatron", {"zero_stage": 1, "dp_shard": 2, "tp": 2, "sequence_parallel": True, "ep": 4, "dp_replicate": 2}, 1),
 ]
@@ -100,7 +100,7 @@ def test_experts_send_and_hold_together_what_is_predicted(engine, layout, num_mi
 
 
 def test_experts_hold_activations_for_the_copies_they_receive():
-    run = enacted("native", Layout(zero_stage=0, dp_shard=4, ep=2), 1, tiny_model(num_experts=4, num_hidden_layers=1))
+    run = enacted("fsdp2", Layout(zero_stage=0, dp_shard=4, ep=2), 1, tiny_model(num_experts=4, num_hidden_layers=1))
     kept = [row for row in held_rows(run) if row.component == "activations"]
     assert sum(row.held_bytes for row in kept) == sum(row.predicted_bytes for row in kept)
     assert len({row.held_bytes for row in kept}) > 1
@@ -109,8 +109,8 @@ def test_experts_hold_activations_for_the_copies_they_receive():
 @pytest.mark.parametrize(
     ("engine", "layout"),
     [
-        ("native", {"zero_stage": 3, "dp_shard": 3}),
-        ("native", {"zero_stage": 3, "dp_shard": 5}),
+        ("fsdp2", {"zero_stage": 3, "dp_shard": 3}),
+        ("fsdp2", {"zero_stage": 3, "dp_shard": 5}),
         ("deepspeed", {"zero_stage": 3, "dp_shard": 3}),
     ],
 )
@@ -121,7 +121,7 @@ def test_where_ranks_cannot_divide_evenly_the_worst_is_predicted(engine, layout)
 
 
 def test_a_rank_that_sends_something_else_is_found():
-    run = enacted("native", Layout(zero_stage=3, dp_shard=4), 1, tiny_model())
+    run = enacted("fsdp2", Layout(zero_stage=3, dp_shard=4), 1, tiny_model())
     left_out = run.ranks[0].messages.pop()
     assert left_out.name == "gradient norm"
     (row,) = unequal(traffic_rows(run))

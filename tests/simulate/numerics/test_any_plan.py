@@ -11,7 +11,7 @@ from shardwise.simulate.numerics.reenact import Options
 from shardwise.simulate.numerics.tiny_model import tiny_model
 from simulate.numerics.reenacted import EXACT, ROUNDING, both
 
-ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1")
+ENGINES = ("fsdp2", "torchtitan", "megatron", "deepspeed", "fsdp1")
 
 
 @st.composite

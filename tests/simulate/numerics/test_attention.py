@@ -61,7 +61,7 @@ def test_zigzag_parts_are_a_partition_with_equal_work(cp):
 
 
 @pytest.mark.parametrize("balance", ["zigzag", "contiguous"])
-@pytest.mark.parametrize("engine", ["megatron", "native", "deepspeed"])
+@pytest.mark.parametrize("engine", ["megatron", "fsdp2", "deepspeed"])
 @pytest.mark.parametrize("cp", [2, 4])
 def test_divided_sequences_give_the_gradients_of_whole_ones(engine, balance, cp):
     model = tiny_model(num_attention_heads=8, num_key_value_heads=4, hidden_size=32)

@@ -50,7 +50,7 @@ def test_torchs_schedules_do_too(schedule, vpp):
 
 def test_uneven_stages_do_too():
     layout = Layout(pp=2, stage_layers=(1, 3), zero_stage=0)
-    result = both(layout, engine="native", model=tiny_model(num_hidden_layers=4), num_microbatches=3)
+    result = both(layout, engine="fsdp2", model=tiny_model(num_hidden_layers=4), num_microbatches=3)
     assert result.error < EXACT
 
 

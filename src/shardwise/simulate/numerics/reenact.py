@@ -112,7 +112,7 @@ def one_device(plan: Plan, weights: Weights, batches: Sequence[Batch], options: 
     cluster = replace(plan.cluster, num_nodes=1, node=replace(plan.cluster.node, gpus_per_node=1))
     alone = replace(
         plan,
-        engine="native",
+        engine="fsdp2",
         cluster=cluster,
         layout=Layout(zero_stage=0),
         recipe=replace(plan.recipe, micro_batch_size=1, global_batch_size=1),

@@ -122,12 +122,17 @@ class Recorder(TorchDispatchMode):
         if _has_values(name, tensors, keywords):
             with unset_fake_temporarily():
                 return func(*args, **keywords)
-        if self.answers_votes and name == "aten::_local_scalar_dense" and tensors[0].dtype == torch.int32:
+        if name == "aten::_local_scalar_dense" and self._is_answered(tensors[0]):
             return 1
         self._poll()
         result = func(*args, **keywords)
         self._account(name, args, keywords, result)
         return result
+
+    def _is_answered(self, asked: Tensor) -> bool:
+        """Values that only scale: what stages vote for when they start, and what an optimizer looks at."""
+        is_vote = self.answers_votes and asked.dtype == torch.int32
+        return is_vote or (self.whereabouts is not None and self.whereabouts.phase == "optimizer")
 
     def _account(self, name: str, args: Sequence[Any], keywords: dict[str, Any], result: Any) -> None:
         place = self.whereabouts.now() if self.whereabouts else LOADING

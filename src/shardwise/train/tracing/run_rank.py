@@ -1,6 +1,7 @@
 """One step of one rank, traced: the runtime's own trainer on fake tensors in a fake process group."""
 
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -54,11 +55,13 @@ class RankLog:
 @contextmanager
 def fake_world(*, rank: int, world_size: int) -> Iterator[None]:
     """A process group whose other ranks do not exist: collectives return at once and move nothing."""
+    hook = sys.excepthook
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     try:
         yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook  # torch puts the rank before every line of a traceback
 
 
 class FakeFeed:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
+from shardwise.step.own_runtime import uses_ddp
 from shardwise.train.build import uses_transformers
-from shardwise.train.data_parallel import is_replicated
 from shardwise.train.job import Job
 from shardwise.train.stages import chunk_indices
 from shardwise.train.tracing.recorder import Call
@@ -125,9 +125,9 @@ def _repeats(traced: int, whole: int) -> Callable[[Place, str], float]:
 
 def _has_equal_blocks(job: Job, num_blocks: int) -> bool:
     """Whether blocks are alike: not where some are recomputed, nor where DDP's buckets span blocks."""
-    recipe, layout = job.recipe, job.layout
+    recipe = job.recipe
     is_partly_recomputed = recipe.recompute != "none" and (recipe.recompute_layers or num_blocks) < num_blocks
-    has_buckets = is_replicated(layout) and recipe.precision in ("fp32", "bf16") and layout.data_parallel_size > 1
+    has_buckets = uses_ddp(layout=job.layout, recipe=recipe) and job.layout.data_parallel_size > 1
     return not (is_partly_recomputed or has_buckets or uses_transformers(job))
 
 

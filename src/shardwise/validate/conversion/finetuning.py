@@ -170,7 +170,7 @@ def _litgpt(row: MeasurementRow, run: _LitgptRun) -> Conversion:
             loss_chunks=-(-run.seq_len // 128),
         ),
         layout=Layout(zero_stage=0),
-        engine="native",
+        engine="fsdp2",
     )
     if row.text("outcome") == "OOM":
         return measured(row, plan, None, outcome="oom", assumptions=LITGPT_ASSUMPTIONS)
@@ -265,7 +265,7 @@ def _torchtune_plan(recipe: Recipe) -> Plan:
         cluster=cluster_for(gpu_label="A100-80GB", num_gpus=1),
         recipe=replace(recipe, global_batch_size=2),
         layout=Layout(zero_stage=0),
-        engine="native",
+        engine="fsdp2",
     )
 
 
