@@ -10,6 +10,7 @@ from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.predict import predict
 from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.predict.calibrated_kernels import calibrated_products, measured_rate
 from shardwise.predict.calibrated_parts import block_of
@@ -17,6 +18,7 @@ from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.product_rates import Product, product_rates
 from shardwise.recipe import Recipe
 from shardwise.step.inventory import Operation
+from shardwise.units import MIB
 
 CLUSTER = read_cluster("8xh100-sxm")
 SHAPE = {"m": 4096, "n": 6144, "k": 2048}
@@ -147,3 +149,13 @@ def test_blocks_between_two_timed_ones_lie_between_their_ratios():
     plain = times_of(rates_with(products=(timed_product(3e-4),)), *middle).forward_s
     found = times_of(timed, *middle).forward_s / plain
     assert ratios[0] < found < ratios[1]
+
+
+def test_processors_need_no_library_workspace_and_no_context():
+    machine = replace(H100, device_kind="cpu")
+    plan = block_of(BLOCK, CLUSTER).plan
+    on_gpu = predict(plan).memory.worst
+    here = calibrated_cluster(CLUSTER, calibration(machine=machine))
+    on_processors = predict(replace(plan, cluster=here)).memory.worst
+    assert on_gpu.peak_allocated_bytes - on_processors.peak_allocated_bytes == 64 * MIB
+    assert on_processors.device_used_bytes == on_processors.peak_reserved_bytes

@@ -20,7 +20,9 @@ LIBRARY_WORKSPACE_BYTES = 64 * MIB
 
 def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
     """All transients that belong to the engine's way of sharding and communicating."""
-    yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
+    calibration = context.plan.cluster.calibration
+    if calibration is None or not calibration.runs_on_processors:
+        yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
     if context.gathers_parameters and context.profile.sharding == "deepspeed":
         yield from zero_3_tensors(context)
     elif context.gathers_parameters:

@@ -75,7 +75,6 @@ def block_cases(desk: Desk) -> list[BlockCase]:
             (2560, 7680, 20, 128, (1, 6144), False),
             (5120, 15360, 40, 128, (1, 4096), False),
             (1536, 6144, 24, 64, (2, 4096), False),
-            (2560, 7680, 20, 128, (1, 6144), True),
         ]
     else:
         sizes = [
@@ -108,7 +107,7 @@ def block_row(case: BlockCase, desk: Desk, mesh: DeviceMesh) -> Row:
         fully_shard(decoder, mesh=mesh, mp_policy=policy)
     shape = (case.num_sequences, case.seq_len, case.hidden_size)
     x = torch.randn(shape, device=desk.device, dtype=desk.dtype, requires_grad=True)
-    forward_s, backward_s = _passes_s(decoder, x, desk, waits=case.is_sharded)
+    forward_s, backward_s = _passes_s(decoder, x, desk)
     return {
         "hidden_size": case.hidden_size,
         "intermediate_size": case.intermediate_size,
@@ -134,14 +133,14 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
     return decoder
 
 
-def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk, *, waits: bool) -> tuple[Seconds, Seconds]:
-    """Forward and backward of several; the first ones warm up."""
+def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
+    """Forward and backward of several; the first ones warm up. On processors, without waiting for other ranks."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
     for _ in range(2 + REPEATS):
         outs: list[Tensor] = []
-        forward_s = wall_s(lambda _, outs=outs: outs.append(decoder(x)), 1, desk, waits=waits)  # type: ignore[misc]
-        backward_s = wall_s(partial(_backward, outs[0], gradient), 1, desk, waits=waits)
+        forward_s = wall_s(lambda _, outs=outs: outs.append(decoder(x)), 1, desk)  # type: ignore[misc]
+        backward_s = wall_s(partial(_backward, outs[0], gradient), 1, desk)
         found.append((forward_s, backward_s))
         for parameter in decoder.parameters():
             parameter.grad = None
