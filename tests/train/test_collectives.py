@@ -10,6 +10,7 @@ from shardwise.plan import Plan
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
+from shardwise.train.counting import Counted
 from shardwise.train.job import Tuning
 from train.models import GLOBAL_BATCH_SIZE, LLAMA, MIXTRAL, make_job
 from train.world_member import count
