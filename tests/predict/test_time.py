@@ -124,7 +124,7 @@ def test_recomputation_costs_about_a_forward():
 def test_twice_the_micro_batches_take_twice_the_compute():
     one = parts(plan_of(Layout(dp_shard=8), global_batch_size=8))
     two = parts(plan_of(Layout(dp_shard=8), global_batch_size=16))
-    assert two["forward"] == pytest.approx(2 * one["forward"])
+    assert two["forward"] == pytest.approx(2 * one["forward"], rel=1e-4)  # the first launches of a step are waited for
     assert two["optimizer"] == one["optimizer"]
 
 

@@ -64,7 +64,8 @@ def test_slow_kernels_and_slow_tensor_parallelism_are_told_apart():
     found = learn(BLANK, runs)
     assert learned_ratio(found, "compute") == pytest.approx(1.2, abs=0.03)
     assert learned_ratio(found, "communication tp") == pytest.approx(1.5, abs=0.15)
-    assert max(abs(change.after_fraction) for change in found.changes) < 0.02
+    # Kernels and collectives run beside each other, so a factor moves the step by less than itself.
+    assert max(abs(change.after_fraction) for change in found.changes) < 0.05
     assert found.worse == ()
 
 

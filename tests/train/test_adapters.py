@@ -16,7 +16,7 @@ from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.job import CheckpointSpec, DataSpec
 from train.adapter_member import hold
 from train.models import GEMMA, LLAMA, MIXTRAL, make_job
-from train.test_collectives import PLAIN, counted, predicted
+from train.test_collectives import OTHERWISE, counted, predicted
 from train.world_member import count, run
 
 RELATIVE = 1e-5
@@ -131,7 +131,7 @@ COUNTED = {
 def test_frozen_weights_are_gathered_but_never_reduced(worlds, name):
     size, layout, num_microbatches = COUNTED[name]
     copies = layout.get("dp_shard", 1) * layout.get("dp_replicate", 1)
-    job = make_job(layout=layout, tuning=PLAIN, micro_batch_size=8 // copies // num_microbatches, **LORA)
+    job = make_job(layout=layout, tuning=OTHERWISE, micro_batch_size=8 // copies // num_microbatches, **LORA)
     expected = predicted(job, LLAMA)[0]
     if layout.get("tp"):
         # Nothing below the first block learns, so its input needs no gradient; the inventory has one for every block.
