@@ -62,10 +62,10 @@ def test_slow_kernels_and_slow_tensor_parallelism_are_told_apart():
     truth = factors(("compute", 1.2), ("communication tp", 1.5))
     runs = [run_of(plan_of(layout, seq_len), truth) for layout in LAYOUTS for seq_len in (4096, 8192)]
     found = learn(BLANK, runs)
-    assert learned_ratio(found, "compute") == pytest.approx(1.2, abs=0.03)
-    assert learned_ratio(found, "communication tp") == pytest.approx(1.5, abs=0.15)
-    # Kernels and collectives run beside each other, so a factor moves the step by less than itself.
-    assert max(abs(change.after_fraction) for change in found.changes) < 0.05
+    assert learned_ratio(found, "compute") == pytest.approx(1.2, abs=0.02)
+    assert learned_ratio(found, "communication tp") == pytest.approx(1.5, abs=0.05)
+    # Kernels and collectives run beside each other: shares taken once, at the factors before, leave 4 % here.
+    assert max(abs(change.after_fraction) for change in found.changes) < 0.01
     assert found.worse == ()
 
 

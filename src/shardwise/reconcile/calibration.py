@@ -2,6 +2,8 @@
 
 Times: the logarithm of measured over predicted step is laid to compute, host and communication by how much each of them
 moves that step, by least squares whose weights fall for runs that fit badly (Huber) and with a pull towards no change.
+What hides beside other work moves a step only once it no longer hides, so the shares are taken again at the factors found
+(Gauss and Newton).
 Memory: the median of the runs, pulled likewise. A run whose prediction the new factors make worse is named.
 """
 
@@ -20,6 +22,7 @@ from shardwise.reconcile.records import (
     TIME_FACTORS,
     RunRecord,
     RunTotals,
+    predicted_again,
     predicted_by,
     totals_of,
     with_factors,
@@ -31,6 +34,8 @@ tenth communication, half of what that would explain."""
 OUTLIER_LOG_RATIO = 0.05
 """Residuals beyond this weigh less, in proportion (Huber 1964); about what two steps of one run differ by."""
 ROUNDS = 20
+TURNS = 3
+"""How often the shares are taken again."""
 MOST_TIME_RATIO, MOST_MEMORY_RATIO = 2.0, 1.3
 """A factor beyond these says that something else was run; it is held there."""
 MEMORY_PULL_RUNS = 0.5
@@ -83,12 +88,23 @@ def _times(calibration: Calibration, runs: Sequence[RunRecord]) -> Iterator[Resi
     timed = [run for run in runs if run.measured.step_s and run.predicted.step_s]
     if not timed:
         return
-    errors = np.array([log((run.measured.step_s or 1.0) / (run.predicted.step_s or 1.0)) for run in timed])
-    shares = np.array([[dict(run.shares).get(name, 0.0) for name in TIME_FACTORS] for run in timed])
-    for name, change, column in zip(TIME_FACTORS, _robust_fit(shares, errors), shares.T, strict=True):
+    found: tuple[Residual, ...] = ()
+    for turn in range(TURNS):
+        here = with_factors(calibration, {residual.name: residual for residual in found})
+        seen = [predicted_again(run, here) for run in timed] if turn else timed
+        found = tuple(_turned(calibration, here, seen))
+    yield from found
+
+
+def _turned(base: Calibration, here: Calibration, runs: Sequence[RunRecord]) -> Iterator[Residual]:
+    """The factors that follow from predictions made with the factors ``here``; the pull is towards those of ``base``."""
+    errors = np.array([log((run.measured.step_s or 1.0) / (run.predicted.step_s or 1.0)) for run in runs])
+    shares = np.array([[dict(run.shares).get(name, 0.0) for name in TIME_FACTORS] for run in runs])
+    changed = np.array([log(here.ratio_of(name) / base.ratio_of(name)) for name in TIME_FACTORS])
+    for name, change, column in zip(TIME_FACTORS, _robust_fit(shares, errors + shares @ changed), shares.T, strict=True):
         num_runs = int(np.count_nonzero(column))
         if num_runs:
-            yield _residual(calibration, name, exp(float(change)), num_runs=num_runs, most_ratio=MOST_TIME_RATIO)
+            yield _residual(base, name, exp(float(change)), num_runs=num_runs, most_ratio=MOST_TIME_RATIO)
 
 
 def _robust_fit(shares: Column, errors: Column) -> Column:

@@ -45,19 +45,24 @@ class RunRecord:
 
 def run_record(name: str, plan: Plan, measured: MeasuredTotals, calibration: Calibration) -> RunRecord:
     """The record of a run, predicted by a calibration."""
-    base = predicted_by(plan, calibration)
-    shares = [(factor, _share(plan, calibration, factor, base.time.step_s)) for factor in TIME_FACTORS]
-    return RunRecord(
-        name=name,
-        plan=plan,
-        predicted=totals_of(base),
-        measured=RunTotals(
-            step_s=measured.step_s,
-            allocated_bytes=measured.peak_allocated_bytes,
-            reserved_bytes=measured.peak_reserved_bytes,
-            used_bytes=measured.device_used_bytes,
-        ),
-        shares=tuple((factor, share) for factor, share in shares if share > 0),
+    totals = RunTotals(
+        step_s=measured.step_s,
+        allocated_bytes=measured.peak_allocated_bytes,
+        reserved_bytes=measured.peak_reserved_bytes,
+        used_bytes=measured.device_used_bytes,
+    )
+    unpredicted = RunTotals(step_s=None, allocated_bytes=None, reserved_bytes=None, used_bytes=None)
+    return predicted_again(
+        RunRecord(name=name, plan=plan, predicted=unpredicted, measured=totals, shares=()), calibration
+    )
+
+
+def predicted_again(run: RunRecord, calibration: Calibration) -> RunRecord:
+    """The same run beside its prediction by another calibration."""
+    base = predicted_by(run.plan, calibration)
+    shares = [(factor, _share(run.plan, calibration, factor, base.time.step_s)) for factor in TIME_FACTORS]
+    return replace(
+        run, predicted=totals_of(base), shares=tuple((factor, share) for factor, share in shares if share > 0)
     )
 
 
