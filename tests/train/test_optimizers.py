@@ -30,7 +30,6 @@ def test_an_optimizer_learns_what_it_learns_in_one_process(worlds, optimizer, la
 def test_muon_gathers_matrices_that_two_axes_divide(worlds):
     layout = {"dp_shard": 2, "tp": 2, "sequence_parallel": True}
     alone = losses(worlds, 1, optimizer="muon")
-    worlds[4].stop()  # DTensor remembers ways through groups that an earlier job has left
     assert losses(worlds, 4, layout=layout, optimizer="muon") == pytest.approx(alone, rel=5e-5)
 
 

@@ -59,7 +59,7 @@ def serve(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
     os.environ.update(
         OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(size)
     )
-    from train.world_member import join_world, leave_groups
+    from train.world_member import GROUPS, join_world
 
     join_world(rank, size, rendezvous)
     while True:
@@ -69,6 +69,6 @@ def serve(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
             return
         try:
             pipe.send(("value", function(*arguments)))
-            leave_groups()
+            GROUPS.take_back()
         except Exception:  # noqa: BLE001 - the test that sent the job shall see it
             pipe.send(("error", traceback.format_exc()))

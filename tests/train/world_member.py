@@ -1,5 +1,6 @@
 """What a member of a test world runs; imported once by the forkserver, so that a member starts in milliseconds."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,13 +29,42 @@ def join_world(rank: int, size: int, rendezvous: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=GLOO_TIMEOUT
     )
+    GROUPS.install()
 
 
-def leave_groups() -> None:
-    """Drop the groups that a job made: gloo keeps threads for every one of them, thousands in a session."""
-    for group in list(dist.distributed_c10d._world.pg_map):
-        if group is not dist.group.WORLD:
-            dist.destroy_process_group(group)
+class Groups:
+    """Makes each process group once and lends it to job after job.
+
+    Gloo keeps three threads for every group, and its poll wakes a hundred times a second: the groups of a few hundred
+    jobs would take half the machine, and leaving them does not end them while DTensor remembers ways through them.
+    Calls of one job never share a group.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple, list[dist.ProcessGroup]] = {}
+        self._lent: Counter = Counter()
+        self._new_group = dist.new_group
+
+    def install(self) -> None:
+        """Stand in for ``torch.distributed.new_group`` in this process."""
+        for module in (dist, dist.distributed_c10d, dist.device_mesh):
+            module.new_group = self.lend
+
+    def lend(self, ranks=None, *, backend=None, group_desc=None, **settings):
+        """The group of these ranks that this job has not been given yet."""
+        key = (None if ranks is None else tuple(ranks), backend, group_desc)
+        groups = self._made.setdefault(key, [])
+        if self._lent[key] == len(groups):
+            groups.append(self._new_group(ranks, backend=backend, group_desc=group_desc, **settings))
+        self._lent[key] += 1
+        return groups[self._lent[key] - 1]
+
+    def take_back(self) -> None:
+        """A job has ended."""
+        self._lent.clear()
+
+
+GROUPS = Groups()
 
 
 def run(job: Job) -> Result:

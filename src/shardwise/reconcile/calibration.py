@@ -2,8 +2,8 @@
 
 Times: the logarithm of measured over predicted step is laid to compute, host and communication by how much each of them
 moves that step, by least squares whose weights fall for runs that fit badly (Huber) and with a pull towards no change.
-What hides beside other work moves a step only once it no longer hides, so the shares are taken again at the factors found
-(Gauss and Newton).
+What hides beside other work moves a step only once it no longer hides, so the shares are taken again at the factors
+found (Gauss and Newton).
 Memory: the median of the runs, pulled likewise. A run whose prediction the new factors make worse is named.
 """
 
@@ -97,11 +97,12 @@ def _times(calibration: Calibration, runs: Sequence[RunRecord]) -> Iterator[Resi
 
 
 def _turned(base: Calibration, here: Calibration, runs: Sequence[RunRecord]) -> Iterator[Residual]:
-    """The factors that follow from predictions made with the factors ``here``; the pull is towards those of ``base``."""
+    """The factors that follow from predictions made with those of ``here``; the pull is towards those of ``base``."""
     errors = np.array([log((run.measured.step_s or 1.0) / (run.predicted.step_s or 1.0)) for run in runs])
     shares = np.array([[dict(run.shares).get(name, 0.0) for name in TIME_FACTORS] for run in runs])
     changed = np.array([log(here.ratio_of(name) / base.ratio_of(name)) for name in TIME_FACTORS])
-    for name, change, column in zip(TIME_FACTORS, _robust_fit(shares, errors + shares @ changed), shares.T, strict=True):
+    fit = _robust_fit(shares, errors + shares @ changed)
+    for name, change, column in zip(TIME_FACTORS, fit, shares.T, strict=True):
         num_runs = int(np.count_nonzero(column))
         if num_runs:
             yield _residual(base, name, exp(float(change)), num_runs=num_runs, most_ratio=MOST_TIME_RATIO)
