@@ -176,6 +176,15 @@ class Cluster:
         return self.node.gpu
 
     @property
+    def runs_on_processors(self) -> bool:
+        """Whether the host's own processors compute: no context, no workspaces, no cached blocks beside the tensors.
+
+        A cluster file says so by ``vendor = "host"``, a calibration by what it timed.
+        """
+        calibrated = self.calibration is not None and self.calibration.runs_on_processors
+        return self.gpu.vendor == "host" or calibrated
+
+    @property
     def num_gpus(self) -> int:
         """World size."""
         return self.num_nodes * self.node.gpus_per_node

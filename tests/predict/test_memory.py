@@ -175,3 +175,12 @@ def test_offloading_the_optimizer_moves_its_bytes_to_the_host():
     assert host.worst.component_bytes("optimizer") == 0
     assert host.host_bytes_per_node >= 8 * 8_030_261_248
     assert host.worst.peak_allocated_bytes < device.worst.peak_allocated_bytes
+
+
+def test_processors_have_no_context_and_no_library_workspaces():
+    chosen = plan(llama_3_8b(num_layers=2), layout=Layout(dp_shard=2), precision="fp32")
+    node = chosen.cluster.node
+    host = replace(chosen, cluster=replace(chosen.cluster, node=replace(node, gpu=replace(node.gpu, vendor="host"))))
+    on_gpu, on_host = predict_memory(chosen).worst, predict_memory(host).worst
+    assert on_gpu.peak_allocated_bytes - on_host.peak_allocated_bytes == 64 * 2**20
+    assert on_host.device_used_bytes == on_host.peak_reserved_bytes

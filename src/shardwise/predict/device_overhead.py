@@ -26,12 +26,12 @@ ROUNDING_FRACTION = 0.03
 def fixed_bytes(plan: Plan) -> Bytes:
     """Device memory outside the framework's allocator: CUDA context and NCCL communicators.
 
-    Nothing where a calibration says that processors compute.
+    Nothing where processors compute.
 
     Source: measured with NCCL 2.28 on one host of H100s (``benchmarks/results``), NVLS off.
     """
     calibration = plan.cluster.calibration
-    if calibration is not None and calibration.runs_on_processors:
+    if plan.cluster.runs_on_processors:
         return 0
     learned_ratio = 1.0 if calibration is None else calibration.ratio_of("memory outside")
     return round(learned_ratio * _catalogued_fixed_bytes(plan))

@@ -21,7 +21,7 @@ LIBRARY_WORKSPACE_BYTES = 64 * MIB
 
 def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
     """All transients that belong to the engine's way of sharding and communicating."""
-    if not _runs_on_processors(context):  # which multiply without them
+    if not context.plan.cluster.runs_on_processors:  # which multiply without them
         yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
     if context.gathers_parameters and context.is_own_runtime:
         yield from own_buffers(context)
@@ -33,11 +33,6 @@ def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
         yield from _replicated(context)
     yield from _weight_gradients(context)
     yield from _exchanges(context)
-
-
-def _runs_on_processors(context: StageContext) -> bool:
-    cluster = context.plan.cluster
-    return cluster.gpu.vendor == "host" or (cluster.calibration is not None and cluster.calibration.runs_on_processors)
 
 
 def _replicated(context: StageContext) -> Iterator[Tensor]:
