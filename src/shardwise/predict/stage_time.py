@@ -16,7 +16,8 @@ from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
-from shardwise.predict.stage_passes import StageWork, exposed_calls, plain_runs, stage_passes
+from shardwise.predict.stage_computation import StageWork
+from shardwise.predict.stage_passes import exposed_calls, plain_runs, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives

@@ -133,7 +133,8 @@ def _end_times_after_gathers_s(
     waits = dict(zip(graph.first_forwards, first_passes, strict=True))
     ends = [0.0]
     for node, (first, second, work) in enumerate(zip(graph.first, graph.second, graph.work, strict=True), start=1):
-        start = max(ends[first], ends[second])
+        stream_free, input_there = ends[first], ends[second]
+        start = stream_free if stream_free > input_there else input_there
         if node in waits:
             start = max(start, waits[node].not_before_s) + waits[node].longer_s
         ends.append(start + durations_s[work])
