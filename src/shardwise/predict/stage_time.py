@@ -1,6 +1,6 @@
 """Compute and exposed communication of one pipeline stage in one step."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
@@ -126,8 +126,9 @@ def _is_per_micro_batch(collective: Collective) -> bool:
 class StageClock:
     """Times the stages of one plan; equal blocks, calls and groups are timed once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_free: Callable[[Collective], bool] | None = None) -> None:
         self._plan = plan
+        self._is_free = is_free
         self._cluster: Cluster = plan.cluster
         self._profile = engine_profile(plan.engine)
         self._book = BlockBook(plan)
@@ -280,6 +281,8 @@ class StageClock:
         return placement
 
     def _timed(self, call: Collective) -> TimedCall:
+        if self._is_free is not None and self._is_free(call):
+            return TimedCall(collective=call, call_s=0.0, slowdown_ratio=1.0)
         placement = self._placement(call)
         key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
         found = self._calls.get(key)

@@ -15,6 +15,7 @@ from shardwise.predict.pipeline_time import (
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime, is_data_parallel
 from shardwise.predict.stage_work import stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
+from shardwise.step.inventory import Collective
 from shardwise.step.placement import Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
@@ -91,10 +92,15 @@ class StepParts:
         return message_s(self.times)
 
 
-def step_parts(plan: Plan) -> StepParts:
-    """Time every stage of a plan and the waiting between them."""
+def step_parts(plan: Plan, *, is_free: Callable[[Collective], bool] | None = None) -> StepParts:
+    """Time every stage of a plan and the waiting between them.
+
+    Args:
+        plan: what is timed.
+        is_free: collectives that take no time, for the question what they add.
+    """
     stages = pipeline_stages(model=plan.model, layout=plan.layout)
-    clock = StageClock(plan)
+    clock = StageClock(plan, is_free=is_free)
     times = tuple(clock.stage_time(stage) for stage in stages)
     offloads = _offloads(plan, stages, clock)
     critical = max(range(len(stages)), key=lambda index: own_s(times[index], offloads[index]))

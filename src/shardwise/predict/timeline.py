@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.plan import Plan
+from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.offload_time import OffloadTime
 from shardwise.predict.passes import COMPUTE
 from shardwise.predict.pipeline_time import gathers_at_step_begin, pipeline_times, schedule_shape
@@ -17,7 +18,7 @@ from shardwise.predict.stage_time import CollectiveTime, is_before_update, is_da
 from shardwise.predict.step_parts import StepParts, step_parts
 from shardwise.predict.time import time_components
 from shardwise.predict.timeline_passes import StagePasses
-from shardwise.prediction import TimeEntry
+from shardwise.prediction import ExposedCommunication, TimeEntry
 from shardwise.simulate.pipeline import pipeline_spans
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import Axis, Collective, OperationPhase
@@ -91,6 +92,8 @@ class StepTimeline:
     notes: tuple[str, ...]
     components: tuple[TimeEntry, ...] = ()
     """The parts of the slowest rank's step, as ``predict`` prints them."""
+    exposed: ExposedCommunication | None = None
+    """What communication adds to the step."""
     source: TimelineSource = "simulated"
 
     @property
@@ -131,6 +134,7 @@ def predict_timeline(plan: Plan) -> StepTimeline:
         flows=tuple(_flows(passes, stages)) if plan.layout.pp > 1 else (),
         notes=(NOTE, *painter.notes, *(() if any(passes) else (NO_ORDER_NOTE,))),
         components=time_components(parts),
+        exposed=exposed_communication(plan),
     )
 
 
