@@ -8,6 +8,8 @@ from shardwise.units import Bytes, Dollars, Flop, FlopPerSecond, Seconds
 __all__ = [
     "CommunicationEntry",
     "CostPrediction",
+    "ExposedCommunication",
+    "ExposedShare",
     "MemoryEntry",
     "MemoryPrediction",
     "PhaseMemory",
@@ -151,6 +153,33 @@ class CommunicationEntry:
     """What limits one call: latency, the scale-up link, PCIe or the network."""
     basis: str = ""
     """measured on such a group, scaled from other groups on the same links, or modelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedShare:
+    """What the step would lose if one axis or one unit communicated in no time and all others as they do."""
+
+    name: str
+    exposed_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedCommunication:
+    """The makespan minus the makespan with free communication; the shares need not sum to it."""
+
+    total_s: Seconds
+    axes: tuple[ExposedShare, ...]
+    units: tuple[ExposedShare, ...]
+
+    @property
+    def shared_by_axes_s(self) -> Seconds:
+        """What goes only when several axes are free; below zero where they expose the same wait."""
+        return self.total_s - sum(share.exposed_s for share in self.axes)
+
+    @property
+    def shared_by_units_s(self) -> Seconds:
+        """The same of units."""
+        return self.total_s - sum(share.exposed_s for share in self.units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def test_nothing_of_a_block_is_lost_or_counted_twice(model, layout, engine):
     for layer, _ in context.layer_runs:
         runs = book.runs[id(layer)]
         calls = block_collectives(layer, context)
-        for phase, run in (("forward", runs.forward), ("backward", runs.backward), ("forward", runs.recompute)):
+        for phase, run in (("forward", runs.forward), ("backward", runs.backward), ("recompute", runs.recompute)):
             communicated_s = sum(step.duration_s for step in run.steps if step.stream != "compute")
             expected_s = sum(call.count * clock.call(call).duration_s for call in calls if call.phase == phase)
             assert communicated_s == pytest.approx(expected_s)

@@ -10,6 +10,7 @@ from shardwise.errors import SimulationError
 from shardwise.formulas import pipeline_bubbles as closed
 from shardwise.simulate.engine import run_program
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, pipeline_spans, pipeline_tasks, run_pipeline
+from shardwise.simulate.pipeline_graph import FirstPass
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks, time_pipeline
 from shardwise.simulate.schedules.make import settled
 from simulate.pipelines import cases, chunk, even_run, shape
@@ -242,3 +243,27 @@ def test_a_slower_chunk_never_makes_a_step_faster(case, data):
     )
     later = PipelineTimes(chunks=tuple(slower), sends_s=times.sends_s, is_send_blocking=times.is_send_blocking)
     assert run_pipeline(asked, later).makespan_s >= run_pipeline(asked, times).makespan_s - 1e-9
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(
+    ("first_pass", "expected"),
+    [
+        (FirstPass(), 57.0),
+        (FirstPass(not_before_s=1.0), 58.0),  # the first stage waits; the second has its input no earlier anyway
+        (FirstPass(not_before_s=9.0), 66.0),
+        (FirstPass(longer_s=2.0), 65.0),  # the first micro-batch meets it on four stages
+    ],
+)
+def test_first_forwards_wait_for_what_is_gathered(name, first_pass, expected):
+    """Four stages, 16 micro-batches, F = B = W = 1: 57 without gathers."""
+    times = PipelineTimes(chunks=(chunk(),) * 4, first_passes=(first_pass,) * 4)
+    assert run_pipeline(shape(name, 4, 16), times).makespan_s == expected
+
+
+def test_gathers_that_end_when_the_input_arrives_cost_nothing():
+    """Stage s has s seconds until its first input."""
+    first_passes = tuple(FirstPass(not_before_s=float(stage)) for stage in range(4))
+    run = run_pipeline(shape("1f1b", 4, 64), PipelineTimes(chunks=(chunk(),) * 4, first_passes=first_passes))
+    assert run.makespan_s == 201.0
+    assert run.is_extrapolated

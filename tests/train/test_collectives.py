@@ -8,6 +8,8 @@ from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.step.collectives import stage_collectives
+from shardwise.step.gradient_buckets import bucketed_gradients
+from shardwise.step.own_runtime import SUMS_BYTES
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.counting import Counted
@@ -67,6 +69,22 @@ def test_counted_collectives_are_the_inventorys(worlds, name):
     per_stage = size // job.layout.pp
     for stage, expected in enumerate(predicted(job, LLAMA)):
         assert counted(answers[stage * per_stage]) == expected
+
+
+WIDE = {**LLAMA, "hidden_size": 512, "intermediate_size": 2048}
+
+
+def test_ddp_reduces_in_the_buckets_that_the_inventory_says(worlds):
+    """Four blocks of 15 MiB: the first bucket ends with the first MiB, the others with the 25th, call by call."""
+    job = make_job(layout={"dp_replicate": 2, "zero_stage": 0}, model=WIDE, micro_batch_size=4)
+    calls = [(call, times) for call, times in worlds[2].run(count, job)[0] if call.num_bytes > SUMS_BYTES]
+    spec = read_model({**WIDE, "hidden_act": "silu", "max_position_embeddings": 64, "tie_word_embeddings": False})
+    plan = Plan(model=spec, cluster=read_cluster("2xh100-sxm"), recipe=job.recipe, layout=job.layout)
+    (stage,) = pipeline_stages(model=spec, layout=job.layout)
+    (gradients,) = bucketed_gradients(StageContext(plan=plan, stage=stage))
+    expected = Counter(4 * bucket.elements for bucket in gradients.buckets)
+    assert len(gradients.buckets) == 4
+    assert Counter({call.num_bytes: times for call, times in calls}) == expected
 
 
 def test_experts_exchange_what_the_inventory_says_on_average(worlds):

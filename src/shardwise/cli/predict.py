@@ -124,10 +124,12 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
         page = prediction_html(plan=plan, prediction=prediction)
         write_file(arguments.html, page, is_forced=arguments.is_forced)
     if arguments.is_json:
+        from shardwise.predict import exposed_communication
         from shardwise.render.json_prediction import prediction_object
         from shardwise.render.json_text import json_text
 
-        write_line(json_text(prediction_object(plan=plan, prediction=prediction)))
+        exposed = exposed_communication(plan)
+        write_line(json_text(prediction_object(plan=plan, prediction=prediction, exposed=exposed)))
     else:
         from shardwise.render.text_prediction import prediction_text
 

@@ -3,6 +3,7 @@
 from shardwise.explain.records import Finding, Quantity
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
+from shardwise.predict import exposed_communication
 from shardwise.prediction import CommunicationEntry, Prediction
 from shardwise.units import format_gb, format_percent, format_seconds
 
@@ -85,11 +86,19 @@ def _exposed(plan: Plan, prediction: Prediction) -> Finding | None:
     if not exposed:
         return None
     top = exposed[0]
+    free = exposed_communication(plan)
+    alone = ", ".join(f"{share.name} {format_seconds(share.exposed_s)}" for share in free.axes)
+    by_axis = f", if one axis alone were: {alone}" if len(free.axes) > 1 else ""
     return Finding(
         topic="communication",
         claim=f"Most exposed: {_entry_text(top)}, {format_seconds(top.exposed_s)} of its "
-        f"{format_seconds(top.total_s)} are not hidden.",
-        numbers=tuple(Quantity(name=f"{entry.name} exposed", value=entry.exposed_s, unit="s") for entry in exposed[:6]),
+        f"{format_seconds(top.total_s)} are not hidden. The step would lose {format_seconds(free.total_s)} if "
+        f"communication were free{by_axis}.",
+        numbers=(
+            *(Quantity(name=f"{entry.name} exposed", value=entry.exposed_s, unit="s") for entry in exposed[:6]),
+            *(Quantity(name=f"if {share.name} were free", value=share.exposed_s, unit="s") for share in free.axes),
+            Quantity(name="shared by axes", value=free.shared_by_axes_s, unit="s"),
+        ),
         because=_call_text(top),
         suggestion=_communication_remedy(top, plan),
     )

@@ -3,11 +3,12 @@
 from shardwise.plan import Plan
 from shardwise.predict.assumptions import plan_assumptions
 from shardwise.predict.cost import predict_cost
+from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.memory import predict_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
 
-__all__ = ["predict"]
+__all__ = ["exposed_communication", "predict"]
 
 
 def predict(plan: Plan, *, memory: MemoryPrediction | None = None) -> Prediction:

@@ -74,13 +74,13 @@ def block_runs(
     cut = (lambda product: _pieces_s(product, ranks, time_of)) if habits.tensor.is_async else None
     branches = block_branches(layer, timed, pieces_s=cut)
     own: dict[OperationPhase, tuple[BlockCall, ...]] = {
-        phase: tuple(_block_calls(calls, phase)) for phase in ("forward", "backward")
+        phase: tuple(_block_calls(calls, phase)) for phase in ("forward", "backward", "recompute")
     }
     forward_s = sum(one.duration_s for one in timed if one.operation.phase == "forward")
     backward_s = sum(one.duration_s for one in timed if one.operation.phase == "backward")
     again = None
     if plan.recipe.recompute == "full":
-        steps = forward_steps(branches, own["forward"], habits, phase="recompute")
+        steps = forward_steps(branches, own["recompute"], habits, phase="recompute")
         again = block_run(steps, compute_s=forward_s)
     return BlockRuns(
         forward=block_run(forward_steps(branches, own["forward"], habits), compute_s=forward_s),

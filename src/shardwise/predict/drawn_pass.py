@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.predict.block_time import BlockRun, run_block_steps
 from shardwise.predict.passes import COMPUTE, PassProgram, Piece, PieceTasks, pass_program
-from shardwise.predict.stage_passes import BlockWork, StageWork
+from shardwise.predict.stage_computation import BlockWork, StageWork
 from shardwise.simulate.contention import run_contended
 from shardwise.simulate.engine import Run
 from shardwise.simulate.spans import Span

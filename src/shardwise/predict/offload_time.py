@@ -7,7 +7,8 @@ from shardwise.cluster import Cluster
 from shardwise.formulas.offload_time import cpu_adam_s, host_transfer_s, nvme_step_s
 from shardwise.predict.pass_time import pass_time
 from shardwise.predict.passes import PassCall, Piece
-from shardwise.predict.stage_passes import StageWork, plain_runs
+from shardwise.predict.stage_computation import StageWork
+from shardwise.predict.stage_passes import plain_runs
 from shardwise.step.activation_tensors import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements

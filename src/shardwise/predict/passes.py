@@ -17,7 +17,7 @@ Equal pieces repeat: only the first few of a run are listed, see :mod:`shardwise
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.simulate.contention import Contention
 from shardwise.simulate.engine import Task
@@ -40,6 +40,10 @@ class PassCall:
     duration_s: Seconds
     slowdown_ratio: float
     """While it and computation run together."""
+
+    def of_share(self, share: float) -> "PassCall":
+        """A part of it."""
+        return replace(self, duration_s=share * self.duration_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

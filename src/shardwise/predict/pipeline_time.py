@@ -1,23 +1,24 @@
 """Waiting time that a pipeline schedule adds to its stages, uneven ones included.
 
-GPipe has a closed form that equals its simulation. Every other schedule is simulated pass by pass, and has a closed
-form for micro-batches that its order cannot be written for.
+Schedules are simulated pass by pass, with what first forwards wait for; closed forms stand in for micro-batches that an
+order cannot be written for. GPipe's equals its simulation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from shardwise.engine import engine_profile
 from shardwise.errors import LayoutError
 from shardwise.formulas.pipeline_bubbles import uneven_pipeline_s
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.simulate.pipeline import run_pipeline
+from shardwise.simulate.pipeline_graph import FirstPass
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
 from shardwise.simulate.schedules.actions import ScheduleShape
 from shardwise.simulate.schedules.make import settled
 from shardwise.units import Seconds
 
-CLOSED_SCHEDULES = ("gpipe",)
 NO_SEND_S = 1e-12
 """A send that takes no time, in the same graph as one that does."""
 
@@ -40,11 +41,27 @@ class MicroBatchTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDuration:
-    """From the first forward to the last backward of a step."""
+    """From the beginning of a step to its last backward."""
 
     total_s: Seconds
     sends_s: Seconds
     """The part of it that would go if sends took no time, where a schedule runs them beside computation."""
+    gathers_s: Seconds
+    """The part that would go if parameters were there when the step begins."""
+    ends_s: tuple[Seconds, ...]
+    """Of every stage: when its last backward is done."""
+
+
+def gathers_at_step_begin(plan: Plan) -> bool:
+    """Whether every stage gathers its parameters when the step begins, and not when its first input arrives.
+
+    Megatron-LM starts the gather of updated weights when it clears gradients (``core/optimizer/distrib_optimizer.py``
+    ``step_with_ready_grads`` and ``zero_grad``, with ``--overlap-param-gather``). torch's schedules of several chunks
+    a rank list ``UNSHARD`` of all units of a chunk ahead of its first forward (2.13, ``distributed/pipelining/
+    schedules.py`` ``_add_unshard_reshard``). Its schedules of one chunk leave gathers to FSDP, which issues them behind
+    the stream that waits for the input (``_fsdp_state.py`` ``_root_pre_forward``).
+    """
+    return engine_profile(plan.engine).sharding == "megatron" or plan.layout.schedule not in ("gpipe", "1f1b")
 
 
 def schedule_shape(plan: Plan) -> ScheduleShape | None:
@@ -66,18 +83,51 @@ def schedule_shape(plan: Plan) -> ScheduleShape | None:
         return None
 
 
-def pipeline_duration(plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds) -> PipelineDuration | None:
-    """Simulate a schedule that is not in closed form; ``None`` where its order cannot be written."""
+def pipeline_duration(
+    plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds, gathers_s: Sequence[Seconds] = ()
+) -> PipelineDuration | None:
+    """Simulate a schedule; ``None`` where its order cannot be written.
+
+    Args:
+        plan: with its schedule.
+        chunks: of all stages in model order.
+        send_s: one message between neighbours, beside computation.
+        gathers_s: of every stage, by how much gathers that begin with its first pass prolong it.
+    """
     shape = schedule_shape(plan)
     if shape is None:
         return None
-    num_sends = len(chunks) - 1
-    times = PipelineTimes(chunks=tuple(chunks), sends_s=(send_s,) * num_sends)
-    total_s = run_pipeline(shape, times).makespan_s
-    if not send_s:
-        return PipelineDuration(total_s=total_s, sends_s=0.0)
-    free = PipelineTimes(chunks=tuple(chunks), sends_s=(NO_SEND_S,) * num_sends)
-    return PipelineDuration(total_s=total_s, sends_s=max(0.0, total_s - run_pipeline(shape, free).makespan_s))
+    times = pipeline_times(plan, chunks=chunks, send_s=send_s, gathers_s=gathers_s)
+    run = run_pipeline(shape, times)
+    total_s = run.makespan_s
+    without_gathers_s = without_sends_s = total_s
+    if times.first_passes:
+        without_gathers_s = run_pipeline(shape, replace(times, first_passes=())).makespan_s
+    if send_s:
+        without_sends_s = run_pipeline(shape, replace(times, sends_s=(NO_SEND_S,) * len(times.sends_s))).makespan_s
+    return PipelineDuration(
+        total_s=total_s,
+        sends_s=max(0.0, total_s - without_sends_s),
+        gathers_s=max(0.0, total_s - without_gathers_s),
+        ends_s=tuple(rank.last_end_s for rank in run.ranks),
+    )
+
+
+def pipeline_times(
+    plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds, gathers_s: Sequence[Seconds]
+) -> PipelineTimes:
+    """What a schedule needs to be timed; a stage's gathers delay the first of its chunks."""
+    first_passes: list[FirstPass] = []
+    if any(gathers_s):
+        first_passes = [FirstPass()] * len(chunks)
+        for stage, seconds in enumerate(gathers_s):
+            at_begin = gathers_at_step_begin(plan)
+            first_passes[stage] = FirstPass(not_before_s=seconds) if at_begin else FirstPass(longer_s=seconds)
+    return PipelineTimes(
+        chunks=tuple(chunks),
+        sends_s=(send_s,) * (len(chunks) - 1) if send_s else (),
+        first_passes=tuple(first_passes),
+    )
 
 
 def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_microbatches: int) -> Seconds:

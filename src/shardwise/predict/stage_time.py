@@ -1,6 +1,6 @@
 """Compute and exposed communication of one pipeline stage in one step."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
@@ -16,18 +16,22 @@ from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
-from shardwise.predict.stage_passes import StageWork, exposed_calls, plain_runs, stage_passes
+from shardwise.predict.stage_computation import StageWork
+from shardwise.predict.stage_passes import exposed_calls, plain_runs, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
-from shardwise.step.inventory import Collective, OperationPhase
+from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
 from shardwise.step.operation_context import operation_context
 from shardwise.step.operations import BlockBook, OperationGroup, operation_groups
 from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
+from shardwise.step.step_operations import BEFORE_NORM
 from shardwise.units import Flop, Seconds
 
 DATA_AXES = ("dp_shard", "dp_replicate")
+UPDATED_KINDS: tuple[CollectiveKind, ...] = ("all_gather", "broadcast")
+"""How updated weights travel to the other ranks."""
 PASS_PHASES: tuple[OperationPhase, OperationPhase] = ("forward", "backward")
 CallKey = tuple[str, str, OperationPhase]
 """Name, axis and phase of collectives."""
@@ -54,6 +58,34 @@ class StageTime:
     forward_flop: Flop
     """Of matrix products and attention on one rank."""
     recompute_flop: Flop
+    norm_s: Seconds
+    """The part of the optimizer's computation that the norm of all gradients needs."""
+
+    @property
+    def gathers_s(self) -> Seconds:
+        """What data parallelism adds to the forwards of a step."""
+        return sum(time.exposed_s for time in self.collectives if is_data_parallel(time.collective, "forward"))
+
+    @property
+    def reductions_s(self) -> Seconds:
+        """What data parallelism adds to the backwards of a step."""
+        return sum(time.exposed_s for time in self.collectives if is_data_parallel(time.collective, "backward"))
+
+    @property
+    def before_norm_s(self) -> Seconds:
+        """From its last reduction until a rank knows the norm of all gradients, if it waits for no other rank."""
+        sums_s = sum(time.exposed_s for time in self.collectives if is_before_update(time.collective))
+        return self.norm_s + sums_s
+
+    @property
+    def update_s(self) -> Seconds:
+        """From there to the end of its step: clipping, the update, and gathers of what was updated."""
+        others_s = sum(
+            time.exposed_s
+            for time in self.collectives
+            if time.collective.phase == "optimizer" and not is_before_update(time.collective)
+        )
+        return self.compute.optimizer_s - self.norm_s + others_s
 
     @property
     def per_micro_batch(self) -> tuple[CollectiveTime, ...]:
@@ -77,6 +109,16 @@ class StageTime:
         return compute + self.model_parallel_exposed_s
 
 
+def is_data_parallel(call: Collective, phase: OperationPhase) -> bool:
+    """Whether a collective gathers parameters or reduces gradients in a phase."""
+    return call.axis in DATA_AXES and call.phase == phase
+
+
+def is_before_update(call: Collective) -> bool:
+    """Whether a collective after the last backward changes gradients or their norm, which every update waits for."""
+    return call.phase == "optimizer" and call.kind not in UPDATED_KINDS
+
+
 def _is_per_micro_batch(collective: Collective) -> bool:
     return collective.axis not in DATA_AXES and collective.phase != "optimizer"
 
@@ -84,8 +126,9 @@ def _is_per_micro_batch(collective: Collective) -> bool:
 class StageClock:
     """Times the stages of one plan; equal blocks, calls and groups are timed once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_free: Callable[[Collective], bool] | None = None) -> None:
         self._plan = plan
+        self._is_free = is_free
         self._cluster: Cluster = plan.cluster
         self._profile = engine_profile(plan.engine)
         self._book = BlockBook(plan)
@@ -162,7 +205,14 @@ class StageClock:
             collectives=collectives,
             forward_flop=_flop(book.groups, "forward"),
             recompute_flop=_flop(book.groups, "recompute"),
+            norm_s=self._norm_s(book),
         )
+
+    def _norm_s(self, book: WorkBook) -> Seconds:
+        """Kernels between the last reduction and the norm of all gradients."""
+        operations = next((group.operations for group in book.groups if group.part == "optimizer"), ())
+        before = tuple(operation for operation in operations if operation.name in BEFORE_NORM)
+        return sum(self._rates.durations_s(before, part="optimizer"))
 
     def _group_times(self, group: OperationGroup) -> PhaseTimes:
         """Blocks are shared by stages and remembered; tables and the optimizer are timed where they are."""
@@ -231,6 +281,8 @@ class StageClock:
         return placement
 
     def _timed(self, call: Collective) -> TimedCall:
+        if self._is_free is not None and self._is_free(call):
+            return TimedCall(collective=call, call_s=0.0, slowdown_ratio=1.0)
         placement = self._placement(call)
         key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
         found = self._calls.get(key)

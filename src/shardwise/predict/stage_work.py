@@ -9,7 +9,7 @@ from shardwise.predict.block_time import BlockRun
 from shardwise.predict.compute import NO_WORK, DeviceAndHost, PhaseTimes
 from shardwise.predict.launches import launched_work
 from shardwise.predict.passes import PassCall
-from shardwise.predict.stage_passes import BlockWork, StageWork, TableWork
+from shardwise.predict.stage_computation import BlockWork, StageWork, TableWork
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.inventory import OperationPhase
 from shardwise.step.operation_context import OperationContext, operation_context

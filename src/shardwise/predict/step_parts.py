@@ -1,22 +1,45 @@
 """Everything a step prediction consists of, before it is summed up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from shardwise.plan import Plan
 from shardwise.predict.offload_time import OffloadTime, offload_time
 from shardwise.predict.pipeline_time import (
-    CLOSED_SCHEDULES,
     MicroBatchTimes,
+    PipelineDuration,
     pipeline_duration,
     pipeline_time_s,
 )
-from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
+from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime, is_data_parallel
 from shardwise.predict.stage_work import stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
+from shardwise.step.inventory import Collective
 from shardwise.step.placement import Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWaits:
+    """When the stages of a step reach what they wait for each other at."""
+
+    ends_s: tuple[Seconds, ...]
+    """Of every stage: when its last backward is done, without its reductions."""
+    sends_s: Seconds
+    """Of the critical stage's own messages beside computation."""
+    gathers_s: Seconds
+    """What the last backward of all stages would come earlier if parameters were there at the beginning."""
+    reductions_s: Seconds
+    """What the norm would come earlier if gradients were reduced when backward ends."""
+    norm_known_s: Seconds
+    """The barrier of the step: every stage has reduced its gradients and knows the norm of all of them.
+
+    Only then does any rank clip and update, whatever it did before.
+    """
+    step_s: Seconds
+    """When the last stage has updated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,29 +52,34 @@ class StepParts:
     offloads: tuple[OffloadTime, ...]
     critical: int
     """The stage with the most work of its own."""
-    bubble_s: Seconds
-    sends_s: Seconds
-    """Of its own sends beside computation; what it waits for those of others is part of the bubble."""
+    waits: StepWaits
 
-    @property
+    @cached_property
     def slowest(self) -> StageTime:
-        """The critical stage, with what the pipeline found exposed of its messages."""
-        return _with_sends(self.times[self.critical], self.sends_s)
+        """The critical stage, with what the pipeline found exposed of its messages, gathers and reductions."""
+        time = self.times[self.critical]
+        if len(self.times) == 1:
+            return time
+        shares = (
+            (_is_send, self.waits.sends_s),
+            (_is_gather, self.waits.gathers_s),
+            (_is_reduction, self.waits.reductions_s),
+        )
+        for is_meant, exposed_s in shares:
+            time = _with_exposed(time, is_meant, exposed_s)
+        return time
 
     @property
-    def passes_s(self) -> Seconds:
-        """From the first forward to the last backward, without data parallelism when there is a pipeline."""
-        if len(self.times) > 1:
-            return self.times[self.critical].busy_s + self.bubble_s + self.sends_s
-        (time,) = self.times
-        own = (call for call in time.collectives if call.collective.phase != "optimizer")
-        exposed_s = sum(call.exposed_s for call in own)
-        return time.compute.forward_s + time.compute.backward_s + time.compute.recompute_s + exposed_s
+    def bubble_s(self) -> Seconds:
+        """What the critical stage waits for others: in the pipeline, for their gradients, for their updates."""
+        if len(self.times) == 1:
+            return 0.0
+        return max(0.0, self.waits.step_s - own_s(self.slowest, self.offloads[self.critical]))
 
     @property
     def step_s(self) -> Seconds:
-        """Of the critical stage."""
-        return own_s(self.times[self.critical], self.offloads[self.critical]) + self.bubble_s + self.sends_s
+        """From the first forward to the last update."""
+        return self.waits.step_s
 
     @property
     def chunks(self) -> tuple[ChunkTimes, ...]:
@@ -64,22 +92,25 @@ class StepParts:
         return message_s(self.times)
 
 
-def step_parts(plan: Plan) -> StepParts:
-    """Time every stage of a plan and the waiting between them."""
+def step_parts(plan: Plan, *, is_free: Callable[[Collective], bool] | None = None) -> StepParts:
+    """Time every stage of a plan and the waiting between them.
+
+    Args:
+        plan: what is timed.
+        is_free: collectives that take no time, for the question what they add.
+    """
     stages = pipeline_stages(model=plan.model, layout=plan.layout)
-    clock = StageClock(plan)
+    clock = StageClock(plan, is_free=is_free)
     times = tuple(clock.stage_time(stage) for stage in stages)
     offloads = _offloads(plan, stages, clock)
     critical = max(range(len(stages)), key=lambda index: own_s(times[index], offloads[index]))
-    bubble_s, sends_s = _waiting_s(plan, stages, times, critical)
     return StepParts(
         clock=clock,
         stages=stages,
         times=times,
         offloads=offloads,
         critical=critical,
-        bubble_s=bubble_s,
-        sends_s=sends_s,
+        waits=_waits(plan, stages, times, offloads, critical),
     )
 
 
@@ -113,22 +144,74 @@ def chunks_in_order(stages: Sequence[Stage], times: Sequence[StageTime]) -> tupl
     return tuple(chunks[index] for index in range(len(chunks)))
 
 
-def _waiting_s(
-    plan: Plan, stages: Sequence[Stage], times: Sequence[StageTime], critical: int
-) -> tuple[Seconds, Seconds]:
-    """Time the critical stage waits for other stages, and for its own sends."""
+def _waits(
+    plan: Plan,
+    stages: Sequence[Stage],
+    times: Sequence[StageTime],
+    offloads: Sequence[OffloadTime],
+    critical: int,
+) -> StepWaits:
+    """The barriers of a step.
+
+    A stage reduces its last gradients as soon as its own backward ends, beside what the stages before it still compute.
+    """
     if len(times) == 1:
-        return 0.0, 0.0
-    busy_s = times[critical].busy_s
-    if plan.layout.schedule not in CLOSED_SCHEDULES:
-        found = pipeline_duration(plan, chunks=chunks_in_order(stages, times), send_s=message_s(times))
-        if found is not None:
-            own_sends_s = sum(call.total_s for call in times[critical].collectives if _is_send(call))
-            sends_s = min(found.sends_s, own_sends_s, max(0.0, found.total_s - busy_s))
-            return max(0.0, found.total_s - sends_s - busy_s), sends_s
+        return _alone(times[0], offloads[0])
+    gathers_s = [time.gathers_s for time in times]
+    found = pipeline_duration(
+        plan, chunks=chunks_in_order(stages, times), send_s=message_s(times), gathers_s=gathers_s
+    ) or _closed_duration(plan, times, gathers_s)
+    reduced_s = [end_s + time.reductions_s for end_s, time in zip(found.ends_s, times, strict=True)]
+    norm_known_s = max(end_s + time.before_norm_s for end_s, time in zip(reduced_s, times, strict=True))
+    without_s = max(end_s + time.before_norm_s for end_s, time in zip(found.ends_s, times, strict=True))
+    updates_s = max(time.update_s + offload.total_s for time, offload in zip(times, offloads, strict=True))
+    step_s = norm_known_s + updates_s
+    critical_time = times[critical]
+    own_sends_s = sum(call.total_s for call in critical_time.collectives if _is_send(call))
+    # What waits of the three kinds is never more than the critical stage waits at all.
+    at_once_s = own_s(critical_time, offloads[critical]) - critical_time.gathers_s - critical_time.reductions_s
+    sends_s, exposed_gathers_s, reductions_s = _within(
+        step_s - at_once_s, (min(found.sends_s, own_sends_s), found.gathers_s, norm_known_s - without_s)
+    )
+    return StepWaits(
+        ends_s=found.ends_s,
+        sends_s=sends_s,
+        gathers_s=exposed_gathers_s,
+        reductions_s=reductions_s,
+        norm_known_s=norm_known_s,
+        step_s=step_s,
+    )
+
+
+def _within(slack_s: Seconds, waits_s: Sequence[Seconds]) -> Iterator[Seconds]:
+    """The waits in turn, as far as the slack reaches."""
+    for wait_s in waits_s:
+        taken_s = min(wait_s, max(0.0, slack_s))
+        slack_s -= taken_s
+        yield taken_s
+
+
+def _alone(time: StageTime, offload: OffloadTime) -> StepWaits:
+    """One stage: everything in turn."""
+    end_s = time.busy_s + time.gathers_s
+    norm_known_s = end_s + time.reductions_s + time.before_norm_s
+    return StepWaits(
+        ends_s=(end_s,),
+        sends_s=0.0,
+        gathers_s=time.gathers_s,
+        reductions_s=time.reductions_s,
+        norm_known_s=norm_known_s,
+        step_s=norm_known_s + time.update_s + offload.total_s,
+    )
+
+
+def _closed_duration(plan: Plan, times: Sequence[StageTime], gathers_s: Sequence[Seconds]) -> PipelineDuration:
+    """Without an order of passes: nothing hides while the pipeline fills and drains."""
     per_micro_batch = [_micro_batch(time, plan.num_microbatches) for time in times]
     whole_s = pipeline_time_s(stages=per_micro_batch, layout=plan.layout, num_microbatches=plan.num_microbatches)
-    return max(0.0, whole_s - busy_s), 0.0
+    longest_s = max(gathers_s)
+    total_s = max(whole_s, *(time.busy_s for time in times)) + longest_s
+    return PipelineDuration(total_s=total_s, sends_s=0.0, gathers_s=longest_s, ends_s=(total_s,) * len(times))
 
 
 def message_s(times: Iterable[StageTime]) -> Seconds:
@@ -142,17 +225,28 @@ def _is_send(time: CollectiveTime) -> bool:
     return time.collective.kind == "send_recv" and time.collective.axis == "pp" and time.collective.is_overlappable
 
 
-def _with_sends(time: StageTime, sends_s: Seconds) -> StageTime:
-    total_s = sum(call.total_s for call in time.collectives if _is_send(call))
-    if not sends_s or not total_s:
+def _is_gather(time: CollectiveTime) -> bool:
+    return is_data_parallel(time.collective, "forward")
+
+
+def _is_reduction(time: CollectiveTime) -> bool:
+    return is_data_parallel(time.collective, "backward")
+
+
+def _with_exposed(time: StageTime, is_meant: Callable[[CollectiveTime], bool], exposed_s: Seconds) -> StageTime:
+    """Exposed seconds laid to some collectives, by what each exposes alone or by its time; none more than its time."""
+    meant = [call for call in time.collectives if is_meant(call)]
+    alone_s = sum(call.exposed_s for call in meant)
+    total_s = sum(call.total_s for call in meant)
+    if not total_s:
         return time
-    share = sends_s / total_s
-    return replace(
-        time,
-        collectives=tuple(
-            replace(call, exposed_s=share * call.total_s) if _is_send(call) else call for call in time.collectives
-        ),
-    )
+
+    def share(call: CollectiveTime) -> Seconds:
+        part = call.exposed_s / alone_s if alone_s else call.total_s / total_s
+        return min(call.total_s, part * exposed_s)
+
+    collectives = tuple(replace(call, exposed_s=share(call)) if is_meant(call) else call for call in time.collectives)
+    return replace(time, collectives=collectives)
 
 
 def _micro_batch(time: StageTime, num_microbatches: int) -> MicroBatchTimes:

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.plan import Plan
+from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.offload_time import OffloadTime
 from shardwise.predict.passes import COMPUTE
-from shardwise.predict.pipeline_time import schedule_shape
-from shardwise.predict.stage_time import DATA_AXES, CollectiveTime, StageTime
+from shardwise.predict.pipeline_time import gathers_at_step_begin, pipeline_times, schedule_shape
+from shardwise.predict.stage_time import CollectiveTime, is_before_update, is_data_parallel
 from shardwise.predict.step_parts import StepParts, step_parts
 from shardwise.predict.time import time_components
 from shardwise.predict.timeline_passes import StagePasses
-from shardwise.prediction import TimeEntry
+from shardwise.prediction import ExposedCommunication, TimeEntry
 from shardwise.simulate.pipeline import pipeline_spans
-from shardwise.simulate.pipeline_times import PipelineTimes
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import Axis, Collective, OperationPhase
 from shardwise.units import Bytes, Seconds
@@ -92,6 +92,8 @@ class StepTimeline:
     notes: tuple[str, ...]
     components: tuple[TimeEntry, ...] = ()
     """The parts of the slowest rank's step, as ``predict`` prints them."""
+    exposed: ExposedCommunication | None = None
+    """What communication adds to the step."""
     source: TimelineSource = "simulated"
 
     @property
@@ -105,8 +107,6 @@ def predict_timeline(plan: Plan) -> StepTimeline:
     parts = step_parts(plan)
     passes = _passes(plan, parts)
     stages = _drawn_stages(plan, parts)
-    lead_s = _exposed_s(parts.slowest, "forward") if plan.layout.pp > 1 else 0.0
-    passes_end_s = lead_s + parts.passes_s
     painter = _Painter(plan, parts, num_stages=len(stages))
     ranks = tuple(
         TimelineRank(
@@ -115,9 +115,9 @@ def predict_timeline(plan: Plan) -> StepTimeline:
             spans=tuple(
                 sorted(
                     (
-                        *painter.passes(stage, [_moved(span, lead_s) for span in passes[stage]]),
-                        *painter.data_parallelism(stage, passes_end_s, lead_s),
-                        *painter.end_of_step(stage, passes_end_s),
+                        *painter.passes(stage, passes[stage]),
+                        *painter.data_parallelism(stage, _start_s(passes[stage])),
+                        *painter.end_of_step(stage),
                     ),
                     key=lambda span: (span.stream, span.start_s),
                 )
@@ -131,9 +131,10 @@ def predict_timeline(plan: Plan) -> StepTimeline:
         num_ranks=plan.layout.world_size,
         num_stages=plan.layout.pp,
         ranks=ranks,
-        flows=tuple(_flows(passes, stages, lead_s)) if plan.layout.pp > 1 else (),
+        flows=tuple(_flows(passes, stages)) if plan.layout.pp > 1 else (),
         notes=(NOTE, *painter.notes, *(() if any(passes) else (NO_ORDER_NOTE,))),
         components=time_components(parts),
+        exposed=exposed_communication(plan),
     )
 
 
@@ -166,15 +167,9 @@ def _drawn_stages(plan: Plan, parts: StepParts) -> list[int]:
     return sorted(stage for stage in wanted if 0 <= stage <= last)
 
 
-def _exposed_s(time: StageTime, phase: OperationPhase) -> Seconds:
-    """What data parallelism exposes in a phase."""
-    return sum(
-        call.exposed_s for call in time.collectives if _is_data(call.collective) and call.collective.phase == phase
-    )
-
-
-def _is_data(call: Collective) -> bool:
-    return call.axis in DATA_AXES and call.phase != "optimizer"
+def _start_s(spans: Sequence[Span]) -> Seconds:
+    """Of the first pass."""
+    return min((span.start_s for span in spans), default=0.0)
 
 
 def _passes(plan: Plan, parts: StepParts) -> list[list[Span]]:
@@ -186,9 +181,8 @@ def _passes(plan: Plan, parts: StepParts) -> list[list[Span]]:
     shape = schedule_shape(plan)
     if shape is None:
         return spans
-    chunks = parts.chunks
-    num_sends = len(chunks) - 1
-    times = PipelineTimes(chunks=chunks, sends_s=(parts.send_s,) * num_sends if parts.send_s else ())
+    gathers_s = [time.gathers_s for time in parts.times]
+    times = pipeline_times(plan, chunks=parts.chunks, send_s=parts.send_s, gathers_s=gathers_s)
     for span in pipeline_spans(shape, times):
         spans[int(span.stream.partition("/")[0].removeprefix("stage "))].append(span)
     return spans
@@ -206,8 +200,7 @@ def _one_stage_passes(plan: Plan, parts: StepParts) -> Iterator[Span]:
             duration_s = own_s + sum(
                 call.exposed_s / call.collective.rounds
                 for call in time.collectives
-                if _is_data(call.collective)
-                and call.collective.phase == phase
+                if is_data_parallel(call.collective, phase)
                 and (call.collective.rounds > 1 or number == (0 if phase == "forward" else last))
             )
             yield Span(
@@ -222,11 +215,7 @@ def _one_stage_passes(plan: Plan, parts: StepParts) -> Iterator[Span]:
             now += duration_s
 
 
-def _moved(span: Span, by_s: Seconds) -> Span:
-    return replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) if by_s else span
-
-
-def _flows(passes: Sequence[Sequence[Span]], stages: Sequence[int], lead_s: Seconds) -> Iterator[TimelineFlow]:
+def _flows(passes: Sequence[Sequence[Span]], stages: Sequence[int]) -> Iterator[TimelineFlow]:
     """Activations and gradients between drawn stages."""
     taken: dict[tuple[bool, int | None, int | None], tuple[int, Span]] = {}
     drawn = [(stage, span) for stage in stages for span in passes[stage] if span.stream.endswith("/compute")]
@@ -244,8 +233,8 @@ def _flows(passes: Sequence[Sequence[Span]], stages: Sequence[int], lead_s: Seco
             from_stage=stage,
             to_stage=found[0],
             stream="compute",
-            start_s=lead_s + span.end_s - min(INSIDE_S, span.duration_s / 2),
-            end_s=lead_s + max(span.end_s, found[1].start_s),
+            start_s=span.end_s - min(INSIDE_S, span.duration_s / 2),
+            end_s=max(span.end_s, found[1].start_s),
         )
 
 
@@ -276,46 +265,54 @@ class _Painter:
             else:
                 yield span
 
-    def data_parallelism(self, stage: int, passes_s: Seconds, lead_s: Seconds) -> Iterator[Span]:
+    def data_parallelism(self, stage: int, first_s: Seconds) -> Iterator[Span]:
         """Data parallelism beside a pipeline, one span per collective: its hidden part beside the passes."""
         if self._plan.layout.pp == 1:
             return
         self.notes += (PIPELINE_NOTE,) if PIPELINE_NOTE not in self.notes else ()
-        data = [call for call in self._parts.times[stage].collectives if _is_data(call.collective)]
-        gathers = [call for call in data if call.collective.phase == "forward"]
-        reductions = [call for call in data if call.collective.phase == "backward"]
-        now = max(0.0, lead_s - sum(call.exposed_s for call in gathers))
+        time = self._parts.times[stage]
+        gathers = [call for call in time.collectives if is_data_parallel(call.collective, "forward")]
+        reductions = [call for call in time.collectives if is_data_parallel(call.collective, "backward")]
+        now = 0.0 if gathers_at_step_begin(self._plan) else max(0.0, first_s - time.gathers_s)
         for call in gathers:
             yield _call_span(stage, call, now, call.total_s)
             now += call.total_s
-        now = passes_s - sum(max(0.0, call.total_s - call.exposed_s) for call in reductions)
+        end_s = self._parts.waits.ends_s[stage]
+        now = end_s - sum(max(0.0, call.total_s - call.exposed_s) for call in reductions)
         for call in reductions:
             yield _call_span(stage, call, max(0.0, now), max(call.total_s, call.exposed_s))
             now += max(call.total_s, call.exposed_s)
 
-    def end_of_step(self, stage: int, start_s: Seconds) -> Iterator[Span]:
-        """What follows the last backward: the optimizer, its collectives and the host."""
-        time, offload = self._parts.times[stage], self._parts.offloads[stage]
-        now = start_s
-        if self._plan.layout.pp > 1:
-            now += _exposed_s(time, "backward")
+    def end_of_step(self, stage: int) -> Iterator[Span]:
+        """What follows the last backward: the norm that all ranks wait for, then clipping, the update and the host."""
+        time, offload, waits = self._parts.times[stage], self._parts.offloads[stage], self._parts.waits
         after = [call for call in time.collectives if call.collective.phase == "optimizer"]
-        gathers = [call for call in after if call.collective.kind in ("all_gather", "broadcast")]
-        for call in after:
-            if call not in gathers:
-                yield _call_span(stage, call, now, call.exposed_s)
-                now += call.exposed_s
-        optimizer_s = time.compute.optimizer_s
-        if optimizer_s:
-            stream = f"stage {stage}/{COMPUTE}"
-            yield Span(stream=stream, name="optimizer", category="optimizer", start_s=now, end_s=now + optimizer_s)
-            now += optimizer_s
+        sums = [call for call in after if is_before_update(call.collective)]
+        stream = f"stage {stage}/{COMPUTE}"
+        if time.norm_s:
+            reduced_s = waits.ends_s[stage] + time.reductions_s
+            yield Span(
+                stream=stream,
+                name="gradient norm",
+                category="optimizer",
+                start_s=reduced_s,
+                end_s=reduced_s + time.norm_s,
+            )
+        now = waits.norm_known_s - sum(call.exposed_s for call in sums)
+        for call in sums:
+            yield _call_span(stage, call, now, call.exposed_s)
+            now += call.exposed_s
+        update_s = time.compute.optimizer_s - time.norm_s
+        if update_s:
+            yield Span(stream=stream, name="optimizer", category="optimizer", start_s=now, end_s=now + update_s)
+            now += update_s
         for span in _host_spans(stage, offload, now):
             yield span
             now = span.end_s
-        for call in gathers:
-            yield _call_span(stage, call, now, call.exposed_s)
-            now += call.exposed_s
+        for call in after:
+            if not is_before_update(call.collective):
+                yield _call_span(stage, call, now, call.exposed_s)
+                now += call.exposed_s
 
 
 def _call_span(stage: int, call: CollectiveTime, start_s: Seconds, duration_s: Seconds) -> Span:

@@ -7,7 +7,8 @@ from shardwise.plan import Plan
 from shardwise.predict.block_runs import is_under_other_blocks
 from shardwise.predict.drawn_pass import block_insides, drawn_buckets, drawn_pass
 from shardwise.predict.offload_time import TO_DEVICE, TO_HOST, copy_s, host_copies
-from shardwise.predict.stage_passes import StagePass, StageWork, TableWork, plain_runs, stage_passes
+from shardwise.predict.stage_computation import StageWork, TableWork
+from shardwise.predict.stage_passes import StagePass, plain_runs, stage_passes
 from shardwise.predict.stage_time import DATA_AXES
 from shardwise.predict.stage_work import stage_work
 from shardwise.predict.step_parts import StepParts

@@ -9,6 +9,7 @@ from shardwise.prediction import (
     CommunicationEntry,
     CostPrediction,
     CostSensitivity,
+    ExposedCommunication,
     MemoryEntry,
     MemoryPrediction,
     Prediction,
@@ -21,8 +22,10 @@ from shardwise.render.names import plan_warnings, stated_assumptions
 PREDICTION_SCHEMA = "shardwise.prediction/1"
 
 
-def prediction_object(*, plan: Plan, prediction: Prediction) -> dict[str, object]:
-    """The whole prediction; ``cost`` is there only when the recipe names its tokens."""
+def prediction_object(
+    *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
+) -> dict[str, object]:
+    """The whole prediction; ``cost`` is there only when the recipe names its tokens, ``exposed`` when it was asked."""
     model = plan.model
     written: dict[str, object] = {
         "schema": PREDICTION_SCHEMA,
@@ -36,6 +39,8 @@ def prediction_object(*, plan: Plan, prediction: Prediction) -> dict[str, object
         "time": time_object(prediction.time),
         "throughput": throughput_object(prediction.throughput),
     }
+    if exposed is not None:
+        written["exposed"] = exposed_object(exposed)
     if prediction.cost is not None:
         written["cost"] = cost_object(prediction.cost)
     if plan.cluster.calibration is not None:
@@ -130,6 +135,17 @@ def time_object(time: TimePrediction) -> dict[str, object]:
         "step_high_s": time.step_high_s,
         "components_s": {name: known.get(name, 0.0) for name in TIME_COMPONENTS},
         "communication": [communication_object(entry) for entry in time.communication],
+    }
+
+
+def exposed_object(exposed: ExposedCommunication) -> dict[str, object]:
+    """What the step would lose with free communication, and with only one axis or unit of it free."""
+    return {
+        "total_s": exposed.total_s,
+        "axes_s": {share.name: share.exposed_s for share in exposed.axes},
+        "shared_by_axes_s": exposed.shared_by_axes_s,
+        "units_s": {share.name: share.exposed_s for share in exposed.units},
+        "shared_by_units_s": exposed.shared_by_units_s,
     }
 
 

@@ -1,10 +1,16 @@
 """A predicted step as a few lines: what is drawn, and how busy each stream of the drawn ranks is."""
 
+from collections.abc import Iterator
+
 from shardwise.plan import Plan
 from shardwise.predict.timeline import StepTimeline
+from shardwise.prediction import ExposedCommunication
 from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
 from shardwise.render.timeline_lanes import rank_title, timeline_lanes
 from shardwise.units import format_seconds
+
+MOST_SHARES = 5
+"""Axes or units in a line; JSON has them all."""
 
 
 def timeline_text(*, plan: Plan, timeline: StepTimeline) -> str:
@@ -17,6 +23,8 @@ def timeline_text(*, plan: Plan, timeline: StepTimeline) -> str:
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
         f"drawn with {timeline.num_spans:,} spans",
     ]
+    if timeline.exposed is not None:
+        lines += exposed_lines(timeline.exposed)
     title = ""
     for lane in timeline_lanes(timeline):
         if rank_title(lane.rank) != title:
@@ -26,3 +34,18 @@ def timeline_text(*, plan: Plan, timeline: StepTimeline) -> str:
         lines.append(f"  {lane.stream:<13} {busy:>10} busy in {len(lane.spans):,} spans")
     lines += ["", *(f"note: {note}" for note in timeline.notes)]
     return "\n".join(lines)
+
+
+def exposed_lines(exposed: ExposedCommunication) -> Iterator[str]:
+    """What the step takes longer than with free communication, by axis and by unit."""
+    if not exposed.axes:
+        return
+    yield f"{format_seconds(exposed.total_s)} of it would go if communication were free"
+    for what, shares, shared_s in (
+        ("by axis", exposed.axes, exposed.shared_by_axes_s),
+        ("by unit", exposed.units, exposed.shared_by_units_s),
+    ):
+        largest = sorted(shares, key=lambda share: -share.exposed_s)[:MOST_SHARES]
+        parts = [f"{share.name} {format_seconds(share.exposed_s)}" for share in largest]
+        rest = f", shared {format_seconds(shared_s)}" if len(shares) > 1 else ""
+        yield f"  {what}, if it alone were free: {', '.join(parts)}{rest}"

@@ -167,7 +167,10 @@ def _span(stream: str, kind: NodeKind, chunk: int, number: int, from_to_s: tuple
 
 
 def pipeline_tasks(asked: ScheduleShape, times: PipelineTimes) -> tuple[Task, ...]:
-    """The same step as a program for the event engine, to be run with other streams or under contention."""
+    """The same step as a program for the event engine, to be run with other streams or under contention.
+
+    Gathers before first forwards are left out: such a program has streams of its own for them.
+    """
     shape = settled(asked)
     graph = pipeline_graph(shape, times.style)
     durations_s = node_durations_s(times, graph.schedule)

@@ -60,6 +60,8 @@ class PipelineGraph:
     """Of each joined node: the chunk and the micro-batch of its backward."""
     compute_counts: tuple[WorkCounts, ...]
     """Per rank: how often it does each kind of computation."""
+    first_forwards: tuple[int, ...]
+    """Per chunk: the node of its first forward."""
 
     @property
     def num_nodes(self) -> int:
@@ -95,17 +97,47 @@ def count_work(works: Sequence[int], end: int) -> WorkCounts:
     return tuple((work, count) for work, count in sorted(Counter(works).items()) if work < end)
 
 
-def end_times_s(graph: PipelineGraph, durations_s: Sequence[Seconds]) -> list[Seconds]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPass:
+    """What the first forward of a chunk waits for beside its input: parameters that are gathered for the step."""
+
+    not_before_s: Seconds = 0.0
+    """When gathers issued at the beginning of the step are far enough for it."""
+    longer_s: Seconds = 0.0
+    """What gathers add that are issued when its input is there."""
+
+
+def end_times_s(
+    graph: PipelineGraph, durations_s: Sequence[Seconds], first_passes: Sequence[FirstPass] = ()
+) -> list[Seconds]:
     """When each node ends; the entry at 0 is the beginning of the step.
 
-    A node starts when its stream is free and its input is there. ``durations_s`` is indexed by ``graph.work``.
+    A node starts when its stream is free and its input is there. ``durations_s`` is indexed by ``graph.work``,
+    ``first_passes`` by chunk.
     """
+    if first_passes:
+        return _end_times_after_gathers_s(graph, durations_s, first_passes)
     ends = [0.0]
     append = ends.append
     duration_of = durations_s.__getitem__
     for first, second, duration in zip(graph.first, graph.second, map(duration_of, graph.work), strict=True):
         stream_free, input_there = ends[first], ends[second]
         append((stream_free if stream_free > input_there else input_there) + duration)
+    return ends
+
+
+def _end_times_after_gathers_s(
+    graph: PipelineGraph, durations_s: Sequence[Seconds], first_passes: Sequence[FirstPass]
+) -> list[Seconds]:
+    """The same where first forwards wait for gathers."""
+    waits = dict(zip(graph.first_forwards, first_passes, strict=True))
+    ends = [0.0]
+    for node, (first, second, work) in enumerate(zip(graph.first, graph.second, graph.work, strict=True), start=1):
+        stream_free, input_there = ends[first], ends[second]
+        start = stream_free if stream_free > input_there else input_there
+        if node in waits:
+            start = max(start, waits[node].not_before_s) + waits[node].longer_s
+        ends.append(start + durations_s[work])
     return ends
 
 
@@ -262,4 +294,14 @@ class _GraphWriter:
                 count_work([self._work[node - 1] for node in nodes], self._code_of["gate"])
                 for nodes in self._streams[: self._schedule.shape.pp]
             ),
+            first_forwards=self._first_forwards(),
         )
+
+    def _first_forwards(self) -> tuple[int, ...]:
+        """By chunk, the first node that runs it forward; a work of forwards has its chunk's number."""
+        num_chunks, joined = self._schedule.num_chunks, self._code_of["joined"]
+        found: dict[int, int] = {}
+        for node, work in enumerate(self._work, start=1):
+            if work < num_chunks or joined <= work < joined + num_chunks:
+                found.setdefault(work % num_chunks, node)
+        return tuple(found[chunk] for chunk in range(num_chunks))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shardwise.errors import SimulationError
 from shardwise.simulate.pipeline_graph import (
     NODE_KINDS,
+    FirstPass,
     GraphStyle,
     NodeKind,
     PipelineGraph,
@@ -51,6 +52,8 @@ class PipelineTimes:
     """Across each boundary between two chunks, one direction; empty when sends take no time."""
     is_send_blocking: bool = False
     """Whether a rank computes nothing while it sends, as without overlapped point-to-point communication."""
+    first_passes: tuple[FirstPass, ...] = ()
+    """By chunk, what its first forward waits for; empty when it waits for nothing but its input."""
     joined_ratio: float | None = None
     """Time of a pair of DualPipe, run as one block, over the sum of its forward and its backward; below 1 when they
     hide each other's communication. ``None`` when nothing is overlapped and the two run in turn, as in torch."""
@@ -141,4 +144,4 @@ def time_pipeline(shape: ScheduleShape, times: PipelineTimes) -> TimedGraph:
     """The graph of a shape with these times."""
     graph = pipeline_graph(shape, times.style)
     durations = node_durations_s(times, graph.schedule)
-    return TimedGraph(graph, durations, end_times_s(graph, durations))
+    return TimedGraph(graph, durations, end_times_s(graph, durations, times.first_passes))

@@ -55,11 +55,17 @@ def _blocks(context: StageContext) -> Iterator[Collective]:
 
 
 def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collective, ...]:
-    """What one block communicates for one micro-batch, without what recomputation repeats."""
+    """What one block communicates for one micro-batch, with what full recomputation of it repeats."""
     layout = context.plan.layout
     if layout.tp == layout.cp == layout.ep == 1:
         return ()
-    calls = (*_tensor(layer, context), *_context(layer, context), *_experts(layer, context))
+    calls = [*_tensor(layer, context), *_context(layer, context), *_experts(layer, context)]
+    if context.plan.recipe.recompute == "full":
+        calls += [
+            (replace(call, phase="recompute"), _times_again(call, times, layer, context), is_hidden)
+            for call, times, is_hidden in calls
+            if call.phase == "forward"
+        ]
     return tuple(
         record
         for call, times, is_hidden in calls

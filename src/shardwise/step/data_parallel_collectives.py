@@ -4,12 +4,14 @@ What cannot be hidden is a record of its own with ``is_overlappable=False``: the
 reduction of a step have no computation beside them.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
 from shardwise.plan import Plan
 from shardwise.step.collective_calls import Call, Group, Groups
+from shardwise.step.gradient_buckets import BucketedGradients, bucketed_gradients
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
 from shardwise.step.own_collectives import own_collectives
@@ -18,10 +20,6 @@ from shardwise.step.reduction_policy import defers_reductions, is_torch, overlap
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
 from shardwise.units import Bytes
-
-MEGATRON_BUCKET_PARAMS = 40_000_000
-MEGATRON_BUCKET_PARAMS_PER_RANK = 1_000_000
-"""Megatron-LM ``core/distributed/distributed_data_parallel.py``: bucket size max(40M, 1M times the group)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +31,6 @@ class Part:
     """Base and adapter as they are gathered."""
     trained: int
     """Elements whose gradients are reduced."""
-    shards: Group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gradients:
-    """All gradients of a stage that are divided over one group."""
-
-    name: str
-    elements: int
     shards: Group
 
 
@@ -146,58 +135,31 @@ def _reductions(part: Part, context: StageContext) -> Iterator[Call]:
     )
 
 
-def _all_gradients(context: StageContext) -> tuple[Gradients, ...]:
-    """Gradients of the stage, dense and routed apart when their groups differ."""
-    totals: dict[Group, int] = {}
-    for unit in context.units:
-        for part in _parts(unit, context):
-            totals[part.shards] = totals.get(part.shards, 0) + part.trained * unit.count
-    dense = Groups(layout=context.plan.layout).shards
-    return tuple(
-        Gradients(name="gradients" if shards == dense else "expert gradients", elements=elements, shards=shards)
-        for shards, elements in totals.items()
-        if elements
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
-    """How the gradients of one group are cut: equal buckets, then one that is complete when backward ends.
-
-    A parameter larger than a bucket has one of its own, and the embedding's gradient comes last: under DDP
-    (``reducer.cpp`` ``compute_bucket_assignment_by_size``) and Megatron (``param_and_grad_buffer.py``) alike. Megatron
-    makes one bucket of everything when nothing is overlapped.
-    """
-
-    count: int
-    """Without the last."""
-    elements: float
-    """Of one of them."""
-    last_elements: float
-
-
 def _replicated(context: StageContext) -> Iterator[Collective]:
     """DDP: bucketed all-reduces, all but the last hidden under the last backward."""
     layout = context.plan.layout
-    for gradients in _all_gradients(context):
+    for gradients in bucketed_gradients(context):
         group = Group(
             axis="dp_replicate" if layout.dp_replicate > 1 else "dp_shard",
             size=gradients.shards.size * layout.dp_replicate,
             stride=gradients.shards.stride,
         )
-        buckets = _buckets(context, gradients, group)
         call = Call(name=f"all-reduce {gradients.name}", kind="all_reduce", group=group, num_bytes=0, phase="backward")
-        yield from _bucketed(call, buckets, bytes_per_element=context.states.reduce_bytes, plan=context.plan)
+        yield from _bucketed(call, gradients, bytes_per_element=context.states.reduce_bytes, plan=context.plan)
 
 
-def _bucketed(call: Call, buckets: Buckets, *, bytes_per_element: float, plan: Plan) -> Iterator[Collective]:
+def _bucketed(
+    call: Call, gradients: BucketedGradients, *, bytes_per_element: float, plan: Plan
+) -> Iterator[Collective]:
     """The call of every bucket; the last one, or the first gather of a step, has no computation beside it."""
     hides = overlaps_reductions(plan)
     rounds = 1 if defers_reductions(plan) or call.phase != "backward" else plan.num_microbatches
-    regular = replace(call, num_bytes=ceil(bytes_per_element * buckets.elements))
-    yield from (regular.hidden if hides else regular.exposed)(units=buckets.count, rounds=rounds)
-    last = replace(call, num_bytes=ceil(bytes_per_element * buckets.last_elements))
-    yield from last.exposed(units=1, rounds=rounds)
+    *others, last = gradients.buckets
+    for elements, count in Counter(bucket.elements for bucket in others).items():
+        regular = replace(call, num_bytes=ceil(bytes_per_element * elements))
+        yield from (regular.hidden if hides else regular.exposed)(units=count, rounds=rounds)
+    edge = replace(call, num_bytes=ceil(bytes_per_element * last.elements))
+    yield from edge.exposed(units=1, rounds=rounds)
 
 
 def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
@@ -207,9 +169,8 @@ def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
     """
     plan, states = context.plan, context.states
     gathers_in_forward = context.profile.sharding == "megatron" and overlaps_reductions(plan)
-    for gradients in _all_gradients(context):
+    for gradients in bucketed_gradients(context):
         shards, replicas = gradients.shards, Groups(layout=plan.layout).replicas
-        buckets = _buckets(context, gradients, shards)
         scatter = Call(
             name=f"reduce-scatter {gradients.name}", kind="reduce_scatter", group=shards, num_bytes=0, phase="backward"
         )
@@ -227,19 +188,20 @@ def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
             num_bytes=0,
             phase="forward" if gathers_in_forward else "optimizer",
         )
-        yield from _bucketed(scatter, buckets, bytes_per_element=states.reduce_bytes, plan=plan)
-        yield from _bucketed(reduce, buckets, bytes_per_element=states.reduce_bytes / shards.size, plan=plan)
+        yield from _bucketed(scatter, gradients, bytes_per_element=states.reduce_bytes, plan=plan)
+        yield from _bucketed(reduce, gradients, bytes_per_element=states.reduce_bytes / shards.size, plan=plan)
         if gathers_in_forward:
-            yield from _bucketed(gather, buckets, bytes_per_element=states.compute_bytes, plan=plan)
+            yield from _bucketed(gather, gradients, bytes_per_element=states.compute_bytes, plan=plan)
         else:
-            num_bytes = ceil(states.compute_bytes * gradients.elements / (buckets.count + 1))
-            yield from replace(gather, num_bytes=num_bytes).exposed(units=buckets.count + 1, rounds=1)
+            num_buckets = len(gradients.buckets)
+            num_bytes = ceil(states.compute_bytes * gradients.elements / num_buckets)
+            yield from replace(gather, num_bytes=num_bytes).exposed(units=num_buckets, rounds=1)
 
 
 def _torch_zero1(context: StageContext) -> Iterator[Collective]:
     """torch's ZeroRedundancyOptimizer: DDP's all-reduces, then every rank broadcasts the weights it updated."""
     yield from _replicated(context)
-    for gradients in _all_gradients(context):
+    for gradients in bucketed_gradients(context):
         ranks = gradients.shards.size
         call = Call(
             name=f"broadcast weights after {gradients.name}",
@@ -249,19 +211,3 @@ def _torch_zero1(context: StageContext) -> Iterator[Collective]:
             phase="optimizer",
         )
         yield from call.exposed(units=ranks, rounds=1)
-
-
-def _buckets(context: StageContext, gradients: Gradients, group: Group) -> Buckets:
-    bucket_bytes, element_bytes = context.profile.bucket_bytes, context.states.reduce_bytes
-    if context.profile.sharding == "megatron":
-        params = max(MEGATRON_BUCKET_PARAMS, MEGATRON_BUCKET_PARAMS_PER_RANK * group.size)
-        bucket_bytes = params * element_bytes
-    total = gradients.elements
-    if context.profile.sharding == "megatron" and not overlaps_reductions(context.plan):
-        return Buckets(count=0, elements=0.0, last_elements=float(total))
-    num_buckets = max(1, ceil(total * element_bytes / bucket_bytes))
-    is_dense = gradients.shards == Groups(layout=context.plan.layout).shards
-    table = context.embedding_elements if is_dense and not context.has_adapter else 0
-    last = min(float(total), max(total / num_buckets, table))
-    count = ceil((total - last) * element_bytes / bucket_bytes - 1e-9)
-    return Buckets(count=count, elements=(total - last) / max(1, count), last_elements=last)

@@ -9,12 +9,22 @@ from shardwise.step.operation_context import OperationContext
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
-GRADIENT_NORM_BYTES = 12
-"""fp32 gradients read for the norm, then read and written by the scaling that always runs (torch ``clip_grad``)."""
+GRADIENT_NORM_BYTES = 4
+"""fp32 gradients read for the norm."""
+CLIPPING_BYTES = 8
+"""The same read and written by the scaling, which always runs (torch ``clip_grads_with_norm_``, our trainer;
+Megatron-LM ``core/optimizer/clip_grads.py`` where the factor stays on the device, otherwise below 1 only)."""
+BEFORE_NORM = ("gradient buffer", "gradient norm")
+"""What a rank does before it knows the norm of all gradients; everything else of the optimizer phase waits for that."""
 
-BUFFER_PASSES = 3
-"""Megatron scales the whole gradient buffer before it is reduced, read and written, and clears it for the next step
-(Megatron-LM ``core/distributed/param_and_grad_buffer.py``, ``start_grad_sync`` and ``reset``)."""
+SCALING_PASSES = 2
+"""Megatron-LM divides each bucket of gradients by the data-parallel ranks before it is reduced, read and written,
+unless there is one (``core/distributed/param_and_grad_buffer.py`` ``start_grad_sync``: ``grad_data *=
+gradient_scaling_factor``, which ``distributed_data_parallel.py`` sets to 1 over the ranks of dp and cp;
+``--ddp-average-in-collective`` and a loss per token leave it out, both off by default)."""
+CLEARING_PASSES = 1
+"""It clears the whole buffer before every step (``zero_grad_buffer``, which ``training/training.py`` ``train_step``
+calls, and ``reset`` beside the former)."""
 
 STATE_TRAFFIC: dict[OptimizerName, int] = {
     "adamw": 16,
@@ -84,10 +94,13 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
     elements = trained_elements(context)
     shard = elements.shard
     gradient = max(states.gradient_bytes, states.step_gradient_bytes)
-    if context.profile.sharding == "megatron" and context.plan.layout.data_parallel_size > 1:
-        buffer = BUFFER_PASSES * states.gradient_bytes * elements.whole
+    if context.profile.sharding == "megatron":
+        ranks = context.plan.layout.data_parallel_size * context.plan.layout.cp
+        passes = CLEARING_PASSES + (SCALING_PASSES if ranks > 1 else 0)
+        buffer = passes * states.gradient_bytes * elements.whole
         yield operation.memory_operation("gradient buffer", "optimizer", buffer)
     yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
+    yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
     if recipe.offload != "none":
         return
     weights = 2 * (states.master_bytes or states.weight_bytes)

@@ -1,0 +1,162 @@
+"""Passes whose gradients are reduced, or whose weights are gathered, bucket by bucket: DDP, ZeRO-1 and 2, Megatron.
+
+A pass is cut where a bucket is complete: its reduction starts when its last gradient is there, while backward goes on.
+In forward the same buckets are gathered the other way round. Inside a unit gradients come as its elements are worked
+through.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from shardwise.ledger import TimeComponent
+from shardwise.predict.block_runs import TimedCall
+from shardwise.predict.pass_time import ExposedCall
+from shardwise.predict.passes import PassCall, PassWork, Piece
+from shardwise.predict.stage_computation import StageWork
+from shardwise.step.gradient_buckets import BucketedGradients, Moment, bucketed_gradients
+from shardwise.step.inventory import OperationPhase
+from shardwise.step.stage_context import StageContext
+from shardwise.units import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """The head, a block or the embedding in a pass."""
+
+    before_s: Seconds
+    """Recomputation, which makes no gradients."""
+    duration_s: Seconds
+
+    @property
+    def whole_s(self) -> Seconds:
+        """Both."""
+        return self.before_s + self.duration_s
+
+
+def pass_call(timed: TimedCall) -> PassCall:
+    """One call of a collective beside a pass."""
+    call = timed.collective
+    return PassCall(
+        name=call.name,
+        kind=call.kind,
+        axis=call.axis,
+        duration_s=timed.call_s,
+        slowdown_ratio=timed.slowdown_ratio,
+    )
+
+
+def bucket_pieces(
+    context: StageContext, calls: Sequence[TimedCall], work: StageWork, phase: OperationPhase
+) -> tuple[Piece, ...]:
+    """A pass cut between its buckets, computation and waits in proportion to its parts.
+
+    Gathers, and reductions over two groups, are cut at the ends of blocks, so that equal blocks are run once.
+    """
+    units = tuple(_units(work, phase))
+    whole_s = sum(unit.whole_s for unit in units)
+    is_whole_blocks = phase == "forward" or len({timed.collective.axis for timed in calls}) > 1
+    cuts: dict[Moment, list[PassCall]] = {}
+    for gradients in bucketed_gradients(context):
+        for moment, call in _calls_of(calls, gradients):
+            cuts.setdefault(Moment(moment.unit, 1.0) if is_whole_blocks else moment, []).append(call)
+    end = Moment(len(units) - 1, 1.0)
+    pieces: list[Piece] = []
+    before = Moment(-1, 1.0)
+    for moment in sorted({*cuts, end}):
+        duration_s = _between_s(units, before, moment)
+        if moment in cuts or duration_s:
+            pieces.append(_piece(cuts.get(moment, []), duration_s, whole_s, work, phase))
+        before = moment
+    return tuple(_counted(pieces if phase == "backward" else reversed(pieces)))
+
+
+def _between_s(units: Sequence[_Unit], start: Moment, end: Moment) -> Seconds:
+    """Computation from one moment to another."""
+    if start.unit == end.unit:
+        return (end.fraction - start.fraction) * units[end.unit].duration_s
+    rest_s = (1 - start.fraction) * units[start.unit].duration_s if start.unit >= 0 else 0.0
+    between_s = sum(unit.whole_s for unit in units[start.unit + 1 : end.unit])
+    last = units[end.unit]
+    return rest_s + between_s + last.before_s + end.fraction * last.duration_s
+
+
+def _counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Equal neighbours as one piece."""
+    for piece, equal in groupby(pieces):
+        yield replace(piece, count=sum(1 for _ in equal))
+
+
+def _units(work: StageWork, phase: OperationPhase) -> Iterator[_Unit]:
+    """Head, blocks and embedding in the order of backward."""
+    yield _Unit(before_s=0.0, duration_s=work.head.duration_s(phase))
+    for block in reversed(work.blocks):
+        before_s, duration_s = (0.0, block.forward_s) if phase == "forward" else (block.recompute_s, block.backward_s)
+        yield from [_Unit(before_s=before_s, duration_s=duration_s)] * block.count
+    yield _Unit(before_s=0.0, duration_s=work.embedding.duration_s(phase))
+
+
+def _calls_of(calls: Sequence[TimedCall], gradients: BucketedGradients) -> Iterator[tuple[Moment, PassCall]]:
+    """Every call of every bucket, each bucket's scatter before its sum over replicas, and when the bucket is complete.
+
+    Records of one name are those of the distinct sizes in order, then that of the last bucket.
+    """
+    *others, last = gradients.buckets
+    sizes = tuple(dict.fromkeys(bucket.elements for bucket in others))
+    names = (
+        f"reduce-scatter {gradients.name}",
+        f"all-reduce {gradients.name}",
+        f"all-reduce {gradients.name} over replicas",
+        f"all-gather weights after {gradients.name}",
+    )
+    for name in names:
+        own = [pass_call(timed) for timed in calls if timed.collective.name == name]
+        if not own:
+            continue
+        of_size = dict(zip(sizes, own[:-1], strict=True))
+        for bucket in others:
+            yield bucket.complete, of_size[bucket.elements]
+        yield last.complete, own[-1]
+
+
+def _piece(
+    calls: Sequence[PassCall], duration_s: Seconds, whole_s: Seconds, work: StageWork, phase: OperationPhase
+) -> Piece:
+    category: TimeComponent = "forward" if phase == "forward" else "backward"
+    share = duration_s / whole_s if whole_s else 1.0
+    return Piece(
+        works=(PassWork(name=f"{phase} of one bucket", category=category, duration_s=duration_s),),
+        waits=tuple(call.of_share(share) for call in work.all_waits(phase)),
+        gathers=tuple(call for call in calls if call.kind == "all_gather"),
+        reductions=tuple(call for call in calls if call.kind != "all_gather"),
+        issue_s=share * work.issue_s(phase),
+    )
+
+
+def queued_reductions(pieces: Sequence[Piece]) -> tuple[ExposedCall, ...] | None:
+    """What reductions of one group add to a pass that never waits for them, in one sweep; ``None`` for several groups.
+
+    Reductions queue behind the piece that completes them. While both run, both are slowed.
+    """
+    pieces = [piece for run in pieces for piece in [run] * run.count]
+    calls = [call for piece in pieces for call in piece.reductions]
+    if len({call.axis for call in calls}) != 1:
+        return None
+    ratio = max(call.slowdown_ratio for call in calls)
+    now_s = queued_s = line_s = 0.0
+    for piece in pieces:
+        left_s = max(piece.line_s, piece.issue_s)
+        line_s += left_s
+        common_s = min(left_s, queued_s)
+        computing = sum(work.duration_s for work in piece.works) / left_s if left_s else 0.0
+        now_s += left_s + (ratio - 1) * computing * common_s
+        queued_s += sum(call.duration_s for call in piece.reductions) - common_s
+    exposed_s = now_s + queued_s - line_s
+    total_s = sum(call.duration_s for call in calls)
+    by_name: dict[str, Seconds] = {}
+    for call in calls:
+        by_name[call.name] = by_name.get(call.name, 0.0) + call.duration_s
+    return tuple(
+        ExposedCall(name=name, axis=calls[0].axis, exposed_s=exposed_s * seconds / total_s if total_s else 0.0)
+        for name, seconds in by_name.items()
+    )
