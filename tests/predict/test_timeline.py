@@ -1,5 +1,7 @@
 """The step of representative ranks: it lasts as long as predicted, and a stream does one thing at a time."""
 
+from itertools import pairwise
+
 import pytest
 
 import shapes
@@ -9,6 +11,7 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.time import predict_time
 from shardwise.predict.timeline import MOST_SPANS, predict_timeline
+from shardwise.predict.timeline_split import split_rank
 from shardwise.recipe import Recipe
 
 
@@ -115,3 +118,49 @@ def test_sixteen_thousand_gpus_are_drawn_by_representative_ranks():
 def test_a_pipeline_whose_order_cannot_be_written_says_so():
     timeline = predict_timeline(plan_of(Layout(pp=4, schedule="dualpipev"), global_batch_size=4))
     assert any("no order" in note for note in timeline.notes)
+
+
+def launches_of(plan):
+    (rank,) = predict_timeline(plan).ranks
+    return rank, [span for span in rank.spans if span.stream == "stage 0/launches"]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_launching_cpu_has_a_row_where_it_is_waited_for(compiled):
+    """Blocks of 256 tokens run faster than they are launched: every block of both passes is a span of the CPU."""
+    rank, spans = launches_of(plan_of(Layout(tp=8, zero_stage=0), seq_len=256, compile=compiled))
+    assert len([span for span in spans if "blocks" in span.name]) == 2 * 32
+    assert {span.category for span in spans} == {"other"}
+    busy_s = sum(span.duration_s for span in spans)
+    computed_s = sum(span.duration_s for span in rank.spans if span.category in ("forward", "backward"))
+    assert busy_s > 0.5 * computed_s
+    for earlier, later in pairwise(spans):
+        assert later.start_s >= earlier.end_s - 1e-12
+
+
+def test_a_cpu_that_nobody_waits_for_has_no_row():
+    _, spans = launches_of(plan_of(Layout(dp_shard=8)))
+    assert spans == []
+
+
+def test_launches_are_no_communication():
+    plan = plan_of(Layout(zero_stage=0), seq_len=256, compile=False)
+    timeline = predict_timeline(plan)
+    (rank,) = timeline.ranks
+    split = split_rank(rank.spans, step_s=timeline.step_s)
+    assert any(span.stream.endswith("/launches") for span in rank.spans)
+    assert split.exposed_communication_s == 0.0
+
+
+@pytest.mark.parametrize(("offload", "streams"), [("optimizer", {"host"}), ("nvme", {"host", "drives"})])
+def test_drives_have_a_row_beside_the_host(offload, streams):
+    """Drives turn the states over while the host's processors update, and take longer."""
+    timeline = predict_timeline(plan_of(Layout(dp_shard=8), engine="deepspeed", offload=offload))
+    (rank,) = timeline.ranks
+    updates = [span for span in rank.spans if span.name.startswith(("update on", "optimizer states"))]
+    assert {span.stream.partition("/")[2] for span in updates} == streams
+    assert len({span.start_s for span in updates}) == 1
+    assert max(span.end_s for span in updates) == pytest.approx(timeline.step_s)
+    if offload == "nvme":
+        drives_s, host_s = (span.duration_s for span in sorted(updates, key=lambda span: span.stream))
+        assert drives_s > 3 * host_s

@@ -267,3 +267,40 @@ def test_gathers_that_end_when_the_input_arrives_cost_nothing():
     run = run_pipeline(shape("1f1b", 4, 64), PipelineTimes(chunks=(chunk(),) * 4, first_passes=first_passes))
     assert run.makespan_s == 201.0
     assert run.is_extrapolated
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8, 16])
+@pytest.mark.parametrize("ratio", [1.0, None])
+def test_dualpipe_idles_as_deepseeks_table_says(pp, ratio):
+    """(P/2 - 1)(F&B + B - 3W) on P ranks of two chunks, at F = B = W of 0.5 s each and F&B = F + B."""
+    times = PipelineTimes(chunks=(chunk(0.5, 0.5, 0.5),) * (2 * pp), joined_ratio=ratio)
+    run = run_pipeline(shape("dualpipe", pp, 4 * pp), times)
+    expected_s = closed.dualpipe_idle_s(pp=pp, forward_backward_s=1.5, backward_s=1.0, weight_backward_s=0.5)
+    assert [run.idle_s(rank) for rank in range(pp)] == pytest.approx([expected_s] * pp, abs=1e-9)
+
+
+@given(pp=st.sampled_from([2, 4, 6]), rounds=st.integers(1, 3), data=st.data())
+def test_dualpipe_is_dualpipev_on_half_the_ranks_with_half_the_micro_batches(pp, rounds, data):
+    """Sends are free, and both copies of the model take the same time: each half of the ranks is a V of its own."""
+    model = [chunk(*(data.draw(POSITIVE) for _ in range(3))) for _ in range(pp)]
+    m = 2 * rounds * pp
+    dual = run_pipeline(shape("dualpipe", pp, m), PipelineTimes(chunks=(*model, *model)))
+    v = run_pipeline(shape("dualpipev", pp // 2, m // 2, 2), PipelineTimes(chunks=tuple(model)))
+    assert dual.makespan_s == pytest.approx(v.makespan_s, rel=1e-9)
+    halves = [rank.busy_s for rank in dual.ranks]
+    assert halves == pytest.approx([*(rank.busy_s for rank in v.ranks), *(rank.busy_s for rank in reversed(v.ranks))])
+
+
+def test_every_micro_batch_of_dualpipe_runs_through_one_copy_of_the_model():
+    spans = pipeline_spans(shape("dualpipe", 4, 8), PipelineTimes(chunks=(chunk(),) * 8))
+    forwards = {(span.micro_batch, span.chunk) for span in spans if span.name == "forward"}
+    expected = {(number, place) for number in range(4) for place in range(4)}
+    assert forwards == expected | {(number + 4, place + 4) for number, place in expected}
+
+
+def test_middle_ranks_of_dualpipe_send_each_other_what_the_v_keeps():
+    """The V hands over at its turn without a message; with slow messages both copies of DualPipe are later."""
+    chunks = (chunk(),) * 4
+    dual = run_pipeline(shape("dualpipe", 4, 16), PipelineTimes(chunks=chunks * 2, sends_s=(0.25,) * 7))
+    v = run_pipeline(shape("dualpipev", 2, 8, 2), PipelineTimes(chunks=chunks, sends_s=(0.25,) * 3))
+    assert dual.makespan_s > v.makespan_s

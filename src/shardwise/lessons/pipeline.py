@@ -23,7 +23,7 @@ from shardwise.simulate.pipeline_lanes import RankLane, pipeline_lanes
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks
 from shardwise.simulate.schedules.actions import ScheduleName, ScheduleShape
 from shardwise.simulate.schedules.in_flight import peak_in_flight
-from shardwise.simulate.schedules.make import ORDER_OF, settled
+from shardwise.simulate.schedules.make import ORDER_OF, make_schedule, settled
 
 OPTIONS = ("pp", "vpp", "num_microbatches", "schedule")
 MOST_STAGES = 64
@@ -71,14 +71,15 @@ def make_lesson(request: LessonRequest) -> Lesson:
 
 
 def stage_times(shape: ScheduleShape) -> PipelineTimes:
-    """Equal chunks that add up to a stage of 2 + 2 + 2 units."""
-    taken = settled(shape)
+    """Equal chunks that add up to a stage of 2 + 2 + 2 units for every micro-batch."""
+    schedule = make_schedule(shape)
+    share = 1 / schedule.chunks_per_rank
     chunk = ChunkTimes(
-        forward_s=STAGE.forward_s / taken.vpp,
-        input_backward_s=STAGE.input_backward_s / taken.vpp,
-        weight_backward_s=STAGE.weight_backward_s / taken.vpp,
+        forward_s=share * STAGE.forward_s,
+        input_backward_s=share * STAGE.input_backward_s,
+        weight_backward_s=share * STAGE.weight_backward_s,
     )
-    return PipelineTimes(chunks=even_chunks(num_chunks=taken.pp * taken.vpp, chunk=chunk))
+    return PipelineTimes(chunks=even_chunks(num_chunks=schedule.num_chunks, chunk=chunk))
 
 
 def _shapes(*, pp: int, vpp: int, num_microbatches: int) -> tuple[tuple[ScheduleShape, ...], tuple[str, ...]]:
@@ -214,6 +215,13 @@ def closed_form_idle_s(shape: ScheduleShape) -> float | None:
             pp=shape.pp,
             forward_s=STAGE.forward_s,
             input_backward_s=STAGE.input_backward_s,
+            weight_backward_s=STAGE.weight_backward_s,
+        )
+    if shape.name == "dualpipe":
+        return pipeline_bubbles.dualpipe_idle_s(
+            pp=shape.pp,
+            forward_backward_s=STAGE.total_s,
+            backward_s=STAGE.backward_s,
             weight_backward_s=STAGE.weight_backward_s,
         )
     return None

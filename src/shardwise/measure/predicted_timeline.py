@@ -21,6 +21,8 @@ COLLECTIVE_KINDS: Mapping[str, CollectiveKind] = {
     "broadcast": "broadcast",
 }
 """Categories of spans that are communication."""
+LAUNCHES = "launches"
+"""The stream of the launching CPU, as ``predict/timeline_passes.py`` names it."""
 WARNING = "a step that shardwise timeline simulated; nothing of it was measured"
 
 
@@ -68,7 +70,11 @@ def _rank_traces(path: Path, events: Iterable[Event], notes: ReadingNotes) -> It
     facts = stated if isinstance(stated, dict) else {}
     step_s = facts.get("step_s")
     for rank, own in sorted(spans.items()):
-        works = (_work(event, thread, streams.get(thread, "")) for thread, event in own)
+        works = (
+            _work(event, thread, streams.get(thread, ""))
+            for thread, event in own
+            if streams.get(thread) != LAUNCHES  # the CPU's own work
+        )
         yield RankTrace(
             path=path,
             rank=rank,

@@ -40,13 +40,23 @@ class OffloadTime:
 
     copies_s: Seconds
     """Exposed copies of parameters, gradients and activations."""
-    update_s: Seconds
-    """The optimizer on the host's processors, and its drives."""
+    processors_s: Seconds
+    """The optimizer on the host's processors."""
+    drives_s: Seconds
+    """Its states read from drives and written back, beside the processors."""
+
+    @property
+    def update_s(self) -> Seconds:
+        """The optimizer, by the slower of the two."""
+        return max(self.processors_s, self.drives_s)
 
     @property
     def total_s(self) -> Seconds:
         """Everything."""
         return self.copies_s + self.update_s
+
+
+NO_OFFLOAD = OffloadTime(copies_s=0.0, processors_s=0.0, drives_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +106,11 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     backward = plain_runs(context, work, "backward")
     last_s = _exposed_s(backward, work, returning_s, copy_s(context, copies.gradient_bytes))
     others_s = _exposed_s(backward, work, returning_s, 0.0) if rounds > 1 else 0.0
+    shard = trained_elements(context).shard if plan.recipe.offload != "none" else 0
     return OffloadTime(
         copies_s=rounds * forward_s + (rounds - 1) * others_s + last_s + copy_s(context, copies.weight_bytes),
-        update_s=host_update_s(trained_elements(context).shard, plan.cluster, on_drives=plan.recipe.offload == "nvme")
-        if plan.recipe.offload != "none"
-        else 0.0,
+        processors_s=_processors_s(shard, plan.cluster),
+        drives_s=_drives_s(shard, plan.cluster) if plan.recipe.offload == "nvme" else 0.0,
     )
 
 
@@ -139,16 +149,20 @@ def _copy(direction: str, duration_s: Seconds) -> PassCall:
 
 
 def host_update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:
-    """The optimizer's step over a rank's shard on the host, in proportion to it.
+    """The optimizer's step over a rank's shard on the host, in proportion to it."""
+    host_s = _processors_s(shard, cluster)
+    return max(host_s, _drives_s(shard, cluster)) if on_drives else host_s
 
-    All ranks of a node share its memory bandwidth and its drives."""
-    on_node = shard * cluster.node.gpus_per_node
-    host_s = cpu_adam_s(num_params=on_node, host_bandwidth_bytes_per_s=HOST_ADAM_BYTES_PER_S)
-    if not on_drives:
-        return host_s
-    drives_s = nvme_step_s(
-        num_params=on_node,
+
+def _processors_s(shard: int, cluster: Cluster) -> Seconds:
+    """All ranks of a node share its memory bandwidth."""
+    return cpu_adam_s(num_params=shard * cluster.node.gpus_per_node, host_bandwidth_bytes_per_s=HOST_ADAM_BYTES_PER_S)
+
+
+def _drives_s(shard: int, cluster: Cluster) -> Seconds:
+    """All ranks of a node share its drives."""
+    return nvme_step_s(
+        num_params=shard * cluster.node.gpus_per_node,
         read_bytes_per_s=NVME_READ_BYTES_PER_S * ASSUMED_DRIVES_PER_NODE,
         write_bytes_per_s=NVME_WRITE_BYTES_PER_S * ASSUMED_DRIVES_PER_NODE,
     )
-    return max(host_s, drives_s)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwise.plan import Plan
-from shardwise.predict.offload_time import OffloadTime, offload_time
+from shardwise.predict.offload_time import NO_OFFLOAD, OffloadTime, offload_time
 from shardwise.predict.pipeline_time import (
     MicroBatchTimes,
     PipelineDuration,
@@ -116,7 +116,7 @@ def step_parts(plan: Plan, *, is_free: Callable[[Collective], bool] | None = Non
 
 def _offloads(plan: Plan, stages: Sequence[Stage], clock: StageClock) -> tuple[OffloadTime, ...]:
     if plan.recipe.offload == "none" and not plan.recipe.activation_offload:
-        return (OffloadTime(copies_s=0.0, update_s=0.0),) * len(stages)
+        return (NO_OFFLOAD,) * len(stages)
     found: dict[tuple[object, ...], OffloadTime] = {}
     times = []
     for stage in stages:

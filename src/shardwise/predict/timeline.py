@@ -306,9 +306,8 @@ class _Painter:
         if update_s:
             yield Span(stream=stream, name="optimizer", category="optimizer", start_s=now, end_s=now + update_s)
             now += update_s
-        for span in _host_spans(stage, offload, now):
-            yield span
-            now = span.end_s
+        yield from _host_spans(stage, offload, now)
+        now += offload.total_s
         for call in after:
             if not is_before_update(call.collective):
                 yield _call_span(stage, call, now, call.exposed_s)
@@ -326,16 +325,18 @@ def _call_span(stage: int, call: CollectiveTime, start_s: Seconds, duration_s: S
 
 
 def _host_spans(stage: int, offload: OffloadTime, start_s: Seconds) -> Iterator[Span]:
-    for name, duration_s in (
-        ("copies that nothing hides", offload.copies_s),
-        ("update on the host", offload.update_s),
+    """Copies that nothing hides, then the update; the drives turn states over while the processors update."""
+    updating_s = start_s + offload.copies_s
+    for stream, name, from_s, duration_s in (
+        ("host", "copies that nothing hides", start_s, offload.copies_s),
+        ("drives", "optimizer states from and to the drives", updating_s, offload.drives_s),
+        ("host", "update on the host", updating_s, offload.processors_s),
     ):
         if duration_s:
             yield Span(
-                stream=f"stage {stage}/host",
+                stream=f"stage {stage}/{stream}",
                 name=name,
                 category="offload",
-                start_s=start_s,
-                end_s=start_s + duration_s,
+                start_s=from_s,
+                end_s=from_s + duration_s,
             )
-            start_s += duration_s

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from shardwise.plan import Plan
 from shardwise.predict.block_runs import is_under_other_blocks
 from shardwise.predict.drawn_pass import block_insides, drawn_buckets, drawn_pass
+from shardwise.predict.launches import launches_ahead
 from shardwise.predict.offload_time import TO_DEVICE, TO_HOST, copy_s, host_copies
+from shardwise.predict.passes import Piece, is_launch_bound
 from shardwise.predict.stage_computation import StageWork, TableWork
 from shardwise.predict.stage_passes import StagePass, plain_runs, stage_passes
 from shardwise.predict.stage_time import DATA_AXES
@@ -17,6 +19,9 @@ from shardwise.step.inventory import OperationPhase
 from shardwise.step.placement import Chunk
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
+
+LAUNCHES = "launches"
+"""The stream of the CPU that launches kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class StagePasses:
         self._plan = plan
         self._parts = parts
         self._found: dict[_Key, _Inside] = {}
+        self._issued: dict[_Key, tuple[Piece, ...]] = {}
         self._data: dict[int, tuple[StagePass, ...]] = {}
         self._works: dict[int, tuple[StageContext, StageWork]] = {}
 
@@ -77,8 +83,50 @@ class StagePasses:
                 micro_batch=span.micro_batch,
                 chunk=span.chunk,
             )
+        yield from self._launched(stage, span, key)
         yield from self._hidden(stage, span, key.phase)
         yield from self._copies(stage, span, key.phase)
+
+    def _launched(self, stage: int, span: Span, key: _Key) -> Iterator[Span]:
+        """What the CPU launches in a pass, where that takes longer than to run it for some block.
+
+        A CPU that is ahead launches one piece after the other; one that is not starts a piece with the device.
+        """
+        pieces = self._launches(key)
+        line_s = sum(piece.line_s for piece in pieces)
+        ratio = span.duration_s / line_s if line_s else 0.0
+        is_ahead = launches_ahead(self._plan)
+        free_s, turn_s = span.start_s, span.start_s
+        for piece in pieces:
+            start_s = free_s if is_ahead else max(free_s, turn_s)
+            free_s = min(start_s + piece.issue_s, span.end_s)
+            turn_s += ratio * piece.line_s
+            if free_s > start_s:
+                yield Span(
+                    stream=f"stage {stage}/{LAUNCHES}",
+                    name=f"launch {piece.works[-1].name}",
+                    category="other",
+                    start_s=start_s,
+                    end_s=free_s,
+                    micro_batch=span.micro_batch,
+                    chunk=span.chunk,
+                )
+
+    def _launches(self, key: _Key) -> tuple[Piece, ...]:
+        """The pieces of a pass with the time to launch each; none where the CPU is never what is waited for."""
+        plain = replace(key, data_pass=None)
+        found = self._issued.get(plain)
+        if found is None:
+            context, _ = self._work(key.stage)
+            clock = self._parts.clock
+            work = stage_work(context, clock.work_book(context), clock.timed_calls(context), is_ahead=True)
+            if len(context.stage.chunks) > 1:
+                work = _of_chunk(context, work, _chunk(context, key.chunk))
+            runs = plain_runs(context, work, key.phase)
+            is_waited_for = is_launch_bound(runs[1:-1])  # tables alone are no reason for a row
+            pieces = [piece for run in runs for piece in [run] * run.count] if is_waited_for else []
+            found = self._issued[plain] = tuple(pieces)
+        return found
 
     def _copies(self, stage: int, span: Span, phase: OperationPhase) -> Iterator[Span]:
         """Copies to and from the host, as far as they run beside the pass."""
@@ -148,8 +196,7 @@ class StagePasses:
     def _simulated(self, key: _Key) -> _Inside:
         context, work = self._work(key.stage)
         if len(context.stage.chunks) > 1:
-            chunk = next(chunk for chunk in context.stage.chunks if chunk.index == key.chunk)
-            work = _of_chunk(context, work, chunk)
+            work = _of_chunk(context, work, _chunk(context, key.chunk))
         insides = block_insides(work, key.phase)
         plain = plain_runs(context, work, key.phase)
         if key.data_pass is None:
@@ -178,6 +225,10 @@ class StagePasses:
             work = stage_work(context, clock.work_book(context), clock.timed_calls(context))
             found = self._works[stage] = (context, work)
         return found
+
+
+def _chunk(context: StageContext, index: int) -> Chunk:
+    return next(chunk for chunk in context.stage.chunks if chunk.index == index)
 
 
 def _of_chunk(context: StageContext, work: StageWork, chunk: Chunk) -> StageWork:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from shardwise.predict.passes import COMPUTE
 from shardwise.simulate.spans import Span
+from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Seconds
 
 Interval = tuple[Seconds, Seconds]
+COMMUNICATION = get_args(CollectiveKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ def split_rank(spans: Sequence[Span], *, step_s: Seconds) -> RankSplit:
     """
     computing = [span for span in spans if span.stream.endswith(f"/{COMPUTE}")]
     copying = [span for span in spans if span.category == "offload"]
-    others = [span for span in spans if not span.stream.endswith(f"/{COMPUTE}") and span.category != "offload"]
+    others = [span for span in spans if not span.stream.endswith(f"/{COMPUTE}") and span.category in COMMUNICATION]
     compute = _joined(computing, step_s)
     exposed = tuple(_outside(_joined(others, step_s), compute))
     alone = _outside(_joined(copying, step_s), _merged([*compute, *exposed]))

@@ -21,6 +21,8 @@ STREAM_ORDER = (
     "to the device",
     "to the host",
     "host",
+    "drives",
+    "launches",
 )
 SPAN_COLOURS: dict[SpanCategory, str] = {
     "forward": "#0072b2",

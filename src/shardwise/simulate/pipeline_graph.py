@@ -196,18 +196,22 @@ class _GraphWriter:
         pp, m, num_chunks = schedule.shape.pp, schedule.shape.num_microbatches, schedule.num_chunks
         self._streams: list[list[int]] = [[] for _ in range(3 * pp)]
         self._last = [0] * (3 * pp)
-        self._forward_inputs = [[0 if chunk == 0 else -1] * m for chunk in range(num_chunks)]
+        length = schedule.chunks_per_model
+        self._forward_inputs = [[-1 if chunk % length else 0] * m for chunk in range(num_chunks)]
         """Node that makes the input of a chunk's forward; 0 when there is none, -1 while nobody has made it."""
         self._backward_inputs = [[-1] * m for _ in range(num_chunks)]
         self._code_of = {kind: code * num_chunks for code, kind in enumerate(NODE_KINDS)}
         """Number of a kind's work for chunk 0."""
-        last = num_chunks - 1
-        self._forward_routes = [self._route(chunk, chunk + 1, self._forward_inputs[chunk + 1]) for chunk in range(last)]
-        self._forward_routes.append((self._backward_inputs[last], 0, 0))
         nowhere = [0] * m
-        self._backward_routes: list[_Route] = [(nowhere, 0, 0)]
-        self._backward_routes += [
-            self._route(chunk, chunk - 1, self._backward_inputs[chunk - 1]) for chunk in range(1, num_chunks)
+        self._forward_routes: list[_Route] = [
+            self._route(chunk, chunk + 1, self._forward_inputs[chunk + 1])
+            if (chunk + 1) % length
+            else (self._backward_inputs[chunk], 0, 0)
+            for chunk in range(num_chunks)
+        ]
+        self._backward_routes: list[_Route] = [
+            self._route(chunk, chunk - 1, self._backward_inputs[chunk - 1]) if chunk % length else (nowhere, 0, 0)
+            for chunk in range(num_chunks)
         ]
 
     def advance(self, rank: int, order: Sequence[Action], position: int) -> int:

@@ -64,7 +64,7 @@ def _lane(rank: int, spans: list[Span], schedule: PipelineSchedule, end_s: Secon
         before_s = span.end_s
     if end_s - before_s > ROUNDING_S:
         gaps.append((before_s, end_s))
-    return RankLane(rank=rank, spans=ordered, gaps=tuple(gaps), held=_held(ordered, vpp=schedule.shape.vpp))
+    return RankLane(rank=rank, spans=ordered, gaps=tuple(gaps), held=_held(ordered, vpp=schedule.chunks_per_rank))
 
 
 def _held(spans: tuple[Span, ...], *, vpp: int) -> tuple[tuple[Seconds, float], ...]:

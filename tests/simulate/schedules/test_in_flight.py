@@ -90,3 +90,9 @@ def test_the_memory_inventory_counts_the_same_where_ranks_divide_the_micro_batch
         for stage in range(pp)
     )
     assert kept_micro_batches(shape(name, pp, rounds * pp, vpp)) == expected
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_dualpipe_keeps_one_set_more_than_it_has_ranks(pp):
+    """DeepSeek's table: PP + 1 activations a device, each of one chunk."""
+    assert [peak.num_kept for peak in peak_in_flight(shape("dualpipe", pp, 4 * pp))] == [pp + 1] * pp

@@ -120,3 +120,28 @@ def test_what_no_order_can_be_written_for_is_refused(wanted, code):
     with pytest.raises(LayoutError) as caught:
         make_schedule(ScheduleShape(**wanted))
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [
+        (0, "0F0 0F1 0F2 7F4 7I4 7W4 7F5 (0F3;7B5) (7F6;0B0) 7B6 (7F7;0B1) 7B7 0I2 0W2 0I3 0W3"),
+        (1, "1F0 6F4 1F1 6F5 1F2 6B4 (6F6;1B0) (1F3;6B5) (6F7;1B1) 6B6 1B2 6I7 1I3 6W7 1W3"),
+        (2, "5F4 2F0 5F5 2F1 5F6 2B0 (2F2;5B4) (5F7;2B1) (2F3;5B5) 2B2 5B6 2I3 5I7 2W3 5W7"),
+        (3, "4F4 4F5 4F6 3F0 3I0 3W0 3F1 (4F7;3B1) (3F2;4B4) 3B2 (3F3;4B5) 3B3 4I6 4W6 4I7 4W7"),
+    ],
+)
+def test_dualpipe_runs_deepseeks_eight_steps(rank, expected):
+    """Four ranks, eight micro-batches, by hand from the steps of ``dualpipe.py``: nF0, nF0F1, nB1W1F1, nF0B1F1B0, ...
+
+    Chunks 0 to 3 are the model on ranks 0 to 3 for micro-batches 0 to 3, chunks 4 to 7 the model on ranks 3 to 0 for
+    micro-batches 4 to 7.
+    """
+    assert lines_of("dualpipe", 4, 2, 8)[rank] == expected
+
+
+@pytest.mark.parametrize(("pp", "m"), [(3, 12), (4, 9), (4, 6)])
+def test_dualpipe_needs_an_even_number_of_ranks_and_enough_pairs(pp, m):
+    with pytest.raises(LayoutError) as caught:
+        make_schedule(ScheduleShape(name="dualpipe", pp=pp, num_microbatches=m))
+    assert caught.value.code == "schedule-microbatches"

@@ -9,7 +9,7 @@ from shardwise.layout import Schedule
 Pass = Literal["forward", "backward", "input_backward", "weight_backward"]
 """``backward`` is the whole backward pass; the other two are its halves, for schedules that move them apart."""
 Placement = Literal["loop", "v"]
-ScheduleName = Schedule | Literal["looped-bfs"]
+ScheduleName = Schedule | Literal["looped-bfs", "dualpipe"]
 
 LETTERS: tuple[tuple[Pass, str], ...] = (
     ("forward", "F"),
@@ -27,7 +27,8 @@ class Action:
 
     kind: Pass
     chunk: int
-    """Position in the model: 0 holds the embedding, the last one the head. torch calls it the stage index."""
+    """Position in the model: 0 holds the embedding, the last one the head. torch calls it the stage index. Under
+    DualPipe chunks from p on are the model once more, for micro-batches that run the other way."""
     micro_batch: int
     joins_next: bool = False
     """Whether it runs as one block with the next action: DualPipe's overlapped forward and backward."""
@@ -72,6 +73,16 @@ class PipelineSchedule:
     def num_chunks(self) -> int:
         """Chunks of the whole model."""
         return self.shape.pp * self.shape.vpp
+
+    @property
+    def chunks_per_model(self) -> int:
+        """Chunks that a micro-batch runs through: all of them, but under DualPipe those of its direction."""
+        return self.shape.pp if self.shape.name == "dualpipe" else self.num_chunks
+
+    @property
+    def chunks_per_rank(self) -> int:
+        """Chunks that a micro-batch runs through on one rank."""
+        return self.chunks_per_model // self.shape.pp
 
     @property
     def num_actions(self) -> int:

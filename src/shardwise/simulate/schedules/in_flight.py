@@ -24,6 +24,7 @@ class InFlight:
     """From the end of the input gradient to the end of the weight gradient: inputs and output gradients of the matrix
     products."""
     vpp: int
+    """Chunks that one micro-batch runs through on the rank."""
 
     @property
     def kept_micro_batches_ratio(self) -> float:
@@ -38,7 +39,7 @@ def peak_in_flight(shape: ScheduleShape) -> tuple[InFlight, ...]:
     [4, 3, 2, 1]
     """
     schedule = make_schedule(shape)
-    vpp = schedule.shape.vpp
+    vpp = schedule.chunks_per_rank
     return tuple(
         InFlight(
             rank=rank,
@@ -60,7 +61,7 @@ def kept_micro_batches(shape: ScheduleShape, /, *, waiting_fraction: float = 1.0
         waiting_fraction: share of a set that is still kept between input gradient and weight gradient.
     """
     schedule = make_schedule(shape)
-    vpp = schedule.shape.vpp
+    vpp = schedule.chunks_per_rank
     return tuple(peak_sets(order, waiting_fraction=waiting_fraction) / vpp for order in schedule.orders)
 
 

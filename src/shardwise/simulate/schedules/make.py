@@ -14,12 +14,13 @@ from shardwise.simulate.schedules.one_forward_one_backward import (
     interleaved_order,
     one_f_one_b_order,
 )
-from shardwise.simulate.schedules.v_shaped import dualpipev_order, zbv_order
+from shardwise.simulate.schedules.v_shaped import dualpipe_order, dualpipev_order, zbv_order
 from shardwise.simulate.schedules.zero_bubble import zb_h1_order, zb_h2_order
 
-V_SHAPED: tuple[ScheduleName, ...] = ("zbv", "dualpipev")
+V_SHAPED: tuple[ScheduleName, ...] = ("zbv", "dualpipev", "dualpipe")
 ONE_CHUNK: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "zb-h2")
-NEVER_REPEATS: tuple[ScheduleName, ...] = ("gpipe", "looped-bfs")
+NEVER_REPEATS: tuple[ScheduleName, ...] = ("gpipe", "looped-bfs", "dualpipe")
+"""DualPipe's orders do, but in both directions at once, which nobody looks for."""
 IN_ROUNDS: tuple[ScheduleName, ...] = ("interleaved", "zb-h1")
 ORDER_OF: Mapping[ScheduleName, Callable[[int, ScheduleShape], Order]] = {
     "gpipe": gpipe_order,
@@ -30,6 +31,7 @@ ORDER_OF: Mapping[ScheduleName, Callable[[int, ScheduleShape], Order]] = {
     "zb-h2": zb_h2_order,
     "zbv": zbv_order,
     "dualpipev": dualpipev_order,
+    "dualpipe": dualpipe_order,
 }
 
 
@@ -108,6 +110,13 @@ def _check_microbatches(shape: ScheduleShape) -> None:
             f"dualpipev needs 2 pp = {2 * pp} micro-batches, but there are {m}",
             code="schedule-microbatches",
             fix=f"use {2 * pp} micro-batches or more",
+        )
+    if name == "dualpipe" and (pp % 2 or m % 2 or m < 2 * pp):
+        raise LayoutError(
+            f"dualpipe runs micro-batches from both ends: it needs an even pp and an even number of at least 2 pp of "
+            f"them, but pp={pp} and there are {m}",
+            code="schedule-microbatches",
+            fix=f"use {2 * pp if m < 2 * pp else m + m % 2} micro-batches on {pp + pp % 2} ranks",
         )
     per_round = shape.num_microbatches_per_round or m
     rest = m % per_round

@@ -1,4 +1,7 @@
-"""Schedules whose ranks run one chunk on the way down the model and one on the way up: ZBV and DualPipeV."""
+"""Schedules whose ranks run two chunks that lie opposite each other: ZBV and DualPipeV on the way down the model and up
+again, DualPipe for micro-batches from both ends."""
+
+from dataclasses import replace
 
 from shardwise.simulate.schedules.actions import Order, ScheduleShape
 from shardwise.simulate.schedules.order_writer import OrderWriter
@@ -60,8 +63,34 @@ def dualpipev_order(rank: int, shape: ScheduleShape) -> Order:
 
     Source: deepseek-ai/DualPipe, ``dualpipev.py``; torch 2.13 ``ScheduleDualPipeV``, whose order this is.
     """
+    return _dualpipe_writer(rank, shape, down=rank, up=2 * shape.pp - 1 - rank).order()
+
+
+def dualpipe_order(rank: int, shape: ScheduleShape) -> Order:
+    """DualPipe: every rank holds one chunk of each of two copies of the model, whose micro-batches start at both ends.
+
+    A V cut in half and laid over itself: a rank does what the rank of DualPipeV does that is as far from its end, with
+    the chunk of the near end in place of the one on the way down. Where DualPipeV's last rank hands on to itself, the
+    two middle ranks hand on to each other. The second half of the micro-batches runs the other way.
+
+    Needs an even number of ranks and of micro-batches, at least two for every rank.
+
+    Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1; deepseek-ai/DualPipe, ``dualpipe.py``, whose eight steps
+        these are.
+    """
+    pp, per_direction = shape.pp, shape.num_microbatches // 2
+    near, far = (rank, 2 * pp - 1 - rank) if rank < pp // 2 else (2 * pp - 1 - rank, rank)
+    half = replace(shape, pp=pp // 2, num_microbatches=per_direction)
+    writer = _dualpipe_writer(min(rank, pp - 1 - rank), half, down=near, up=far)
+    return tuple(
+        replace(action, micro_batch=action.micro_batch + per_direction) if action.chunk >= pp else action
+        for action in writer.order()
+    )
+
+
+def _dualpipe_writer(rank: int, shape: ScheduleShape, *, down: int, up: int) -> OrderWriter:
+    """The steps both have in common, by the distance of a rank from its end."""
     pp = shape.pp
-    down, up = rank, 2 * pp - 1 - rank
     others = pp - 1 - rank
     writer = OrderWriter()
     for _ in range(2 * others):
@@ -86,7 +115,7 @@ def dualpipev_order(rank: int, shape: ScheduleShape) -> Order:
         writer.backward(up)
         writer.forward_and_backward(forward=up, backward=down)
     _drain_with_weights(writer, rank=rank, down=down, up=up, others=others)
-    return writer.order()
+    return writer
 
 
 def _drain_with_weights(writer: OrderWriter, *, rank: int, down: int, up: int, others: int) -> None:
