@@ -13,10 +13,9 @@ from shardwise.step.inventory import Axis, Collective, CollectiveKind, Operation
 from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
 from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
 from shardwise.step.stage_context import StageContext
+from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
 from shardwise.units import Bytes
 
-LOSS_REDUCTIONS = 3
-"""Vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit (Megatron-LM ``cross_entropy.py``)."""
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
 SCALAR_BYTES = 4
@@ -35,8 +34,8 @@ def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
 
 
 def model_parallel_collectives(context: StageContext) -> tuple[Collective, ...]:
-    """The part that tensor, context and expert parallelism make every micro-batch wait for."""
-    return (*_blocks(context), *_tables(context))
+    """The part that divided matrices, sequences and experts, or a spread vocabulary, make micro-batches wait for."""
+    return (*_blocks(context), *_tables(context), *token_collectives(context))
 
 
 def _blocks(context: StageContext) -> Iterator[Collective]:
@@ -80,11 +79,20 @@ def _per_block(
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         issue = call.hidden if is_hidden else call.exposed
-        yield from issue(units=times * blocks, rounds=rounds)
+        yield from issue(units=times * blocks - _not_asked_for(call, layer, context), rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
             units = _times_again(call, times, layer, context) * recomputed
             yield from (again.hidden if is_hidden else again.exposed)(units=units, rounds=rounds)
+
+
+def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
+    """Where only adapters learn, nothing below the first block does: its input has no gradient to sum."""
+    is_first = context.stage.has_embedding and layer is context.layer_runs[0][0]
+    is_sum = call.group.axis == "tp" and call.kind in ("all_reduce", "reduce_scatter")
+    return int(
+        is_own_runtime(context.plan) and context.has_adapter and is_first and is_sum and call.phase == "backward"
+    )
 
 
 def repeats_calls(context: StageContext) -> bool:
@@ -236,7 +244,7 @@ def _tables(context: StageContext) -> Iterator[Collective]:
     if stage.has_embedding:
         kind: CollectiveKind = "reduce_scatter" if is_divided else "all_reduce"
         yield from _call("embedding", kind, group, context, "forward").exposed(units=1, rounds=rounds)
-        if is_divided:
+        if is_divided and not (context.has_adapter and is_own_runtime(context.plan)):
             yield from _call("embedding", "all_gather", group, context, "backward").exposed(units=1, rounds=rounds)
     if stage.has_head and context.plan.model.has_head:
         kind = "reduce_scatter" if is_divided else "all_reduce"
@@ -347,7 +355,7 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
 def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     layout, recipe = context.plan.layout, context.plan.recipe
     elements = sum(
-        local_num_params(weight, layout) * count
+        _held_gradient(weight, context) * count
         for layer, count in context.layer_runs
         for weight in adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
         if weight.split == "replicated"
