@@ -329,7 +329,10 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
 
 
 def _with_exposed(times: Iterable[CollectiveTime], exposed: dict[CallKey, Seconds]) -> Iterable[CollectiveTime]:
-    """The times with what passes found exposed, divided among the records of one name by their time."""
+    """The times with what passes found exposed, divided among the records of one name by their time.
+
+    Passes run every block alike; a first block that needs no sum, as below adapters, exposes one call less than that.
+    """
     times = tuple(times)
     totals: dict[CallKey, Seconds] = {}
     for time in times:
@@ -341,7 +344,7 @@ def _with_exposed(times: Iterable[CollectiveTime], exposed: dict[CallKey, Second
         if found is None or not totals[key]:
             yield time
         else:
-            yield replace(time, exposed_s=found * time.total_s / totals[key])
+            yield replace(time, exposed_s=time.total_s * min(1.0, found / totals[key]))
 
 
 def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iterator[CollectiveTime]:
