@@ -55,6 +55,7 @@ COUNTS = {
     "ranks",
     "reshard_size",
     "elements",
+    "first_elements",
     "last_elements",
     "failures_per_node_day",
     "gpus_per_node",
@@ -135,6 +136,8 @@ PURE_FIELDS = {
     "Message.sender",
     "PieceMessage.receiver",
     "PieceMessage.sender",
+    "Moment.unit",  # an index
+    "OwnUnit.trained",  # elements
     "RoundState.round_index",
     "Setting.value",
     "AttentionRate.backward_half",  # a sequence length

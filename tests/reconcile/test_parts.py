@@ -14,6 +14,7 @@ from shardwise.predict import predict
 from shardwise.reconcile.measured import measured_totals
 from shardwise.reconcile.measured_timeline import measured_timeline
 from shardwise.reconcile.totals import reconcile
+from shardwise.reconcile.traced import traced_components
 
 PLAN = read_plan(TITAN_PLAN)
 US = 1e-6
@@ -21,7 +22,7 @@ US = 1e-6
 
 def profiled_measurement(prediction, **more_s):
     """A measurement that agrees with a prediction in every part but those that are named."""
-    parts = {entry.component: entry.duration_s for entry in prediction.time.components}
+    parts = dict(traced_components(PLAN, prediction))
     parts |= {name: parts.get(name, 0.0) + added_s for name, added_s in more_s.items()}
     gathers = [{"kind": "all_gather", "num_calls": 64, "work_s": 0.2, "exposed_s": 0.05}]
     return {
