@@ -115,30 +115,25 @@ def end_times_s(
     A node starts when its stream is free and its input is there. ``durations_s`` is indexed by ``graph.work``,
     ``first_passes`` by chunk.
     """
-    if first_passes:
-        return _end_times_after_gathers_s(graph, durations_s, first_passes)
     ends = [0.0]
+    waits = dict(zip(graph.first_forwards, first_passes, strict=True)) if first_passes else {}
+    for node in sorted(waits):
+        _extend(ends, graph, durations_s, until=node - 1)
+        position = node - 1
+        start_s = max(ends[graph.first[position]], ends[graph.second[position]], waits[node].not_before_s)
+        ends.append(start_s + waits[node].longer_s + durations_s[graph.work[position]])
+    _extend(ends, graph, durations_s, until=graph.num_nodes)
+    return ends
+
+
+def _extend(ends: list[Seconds], graph: PipelineGraph, durations_s: Sequence[Seconds], *, until: int) -> None:
+    """The ends of the next nodes, up to one."""
+    part = slice(len(ends) - 1, until)
     append = ends.append
-    duration_of = durations_s.__getitem__
-    for first, second, duration in zip(graph.first, graph.second, map(duration_of, graph.work), strict=True):
+    durations = map(durations_s.__getitem__, graph.work[part])
+    for first, second, duration in zip(graph.first[part], graph.second[part], durations, strict=True):
         stream_free, input_there = ends[first], ends[second]
         append((stream_free if stream_free > input_there else input_there) + duration)
-    return ends
-
-
-def _end_times_after_gathers_s(
-    graph: PipelineGraph, durations_s: Sequence[Seconds], first_passes: Sequence[FirstPass]
-) -> list[Seconds]:
-    """The same where first forwards wait for gathers."""
-    waits = dict(zip(graph.first_forwards, first_passes, strict=True))
-    ends = [0.0]
-    for node, (first, second, work) in enumerate(zip(graph.first, graph.second, graph.work, strict=True), start=1):
-        stream_free, input_there = ends[first], ends[second]
-        start = stream_free if stream_free > input_there else input_there
-        if node in waits:
-            start = max(start, waits[node].not_before_s) + waits[node].longer_s
-        ends.append(start + durations_s[work])
-    return ends
 
 
 @lru_cache(maxsize=64)
