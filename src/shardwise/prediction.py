@@ -21,6 +21,10 @@ __all__ = [
 ]
 
 
+ROUNDING = 1e-9
+"""Smaller shares of a sum are what adding up leaves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEntry:
     """One component's bytes at the moment they are reported for."""
@@ -174,12 +178,17 @@ class ExposedCommunication:
     @property
     def shared_by_axes_s(self) -> Seconds:
         """What goes only when several axes are free; below zero where they expose the same wait."""
-        return self.total_s - sum(share.exposed_s for share in self.axes)
+        return _rest_s(self.total_s, self.axes)
 
     @property
     def shared_by_units_s(self) -> Seconds:
         """The same of units."""
-        return self.total_s - sum(share.exposed_s for share in self.units)
+        return _rest_s(self.total_s, self.units)
+
+
+def _rest_s(total_s: Seconds, shares: tuple[ExposedShare, ...]) -> Seconds:
+    rest_s = total_s - sum(share.exposed_s for share in shares)
+    return rest_s if abs(rest_s) > ROUNDING * total_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

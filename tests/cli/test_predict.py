@@ -162,6 +162,20 @@ def test_a_line_equals_the_answer_for_the_plan_alone(tmp_path, plan_file, capsys
     assert json.loads(capsys.readouterr().out) == answer(["predict", str(plan_file), "--json"], capsys)
 
 
+def test_what_communication_adds_is_said_when_asked(plan_file, tmp_path, capsys):
+    words = ["predict", str(plan_file), "--exposed"]
+    assert main(words) == 0
+    assert "of the step would go if communication were free" in capsys.readouterr().out
+    exposed = answer([*words, "--json"], capsys)["exposed"]
+    assert exposed["total_s"] > 0
+    assert exposed["axes_s"] == {"dp_shard": exposed["total_s"]}
+    assert "blocks[0]" in exposed["units_s"]
+    path = tmp_path / "plans.jsonl"
+    path.write_text(json.dumps(PLAN) + "\n", encoding="utf-8")
+    assert main(["predict", str(path), "--exposed"]) == 0
+    assert json.loads(capsys.readouterr().out)["exposed"] == exposed
+
+
 def test_options_do_not_go_with_many_plans(tmp_path, capsys):
     path = tmp_path / "plans.jsonl"
     path.write_text(json.dumps(PLAN) + "\n", encoding="utf-8")

@@ -44,7 +44,7 @@ def test_buckets_are_those_that_torch_assigns(sizes, first, limit):
     """Tensors of one byte an element, so that limits are elements."""
     tensors = [torch.empty(size, dtype=torch.uint8, device="meta") for size in sizes]
     indices, _ = dist._compute_bucket_assignment_by_size(tensors, [first, limit])
-    ours = list(BucketRule(first_elements=first, elements=limit, may_exceed=True).sizes(sizes))
+    ours = list(BucketRule(num_first_elements=first, elements=limit, may_exceed=True).sizes(sizes))
     assert [(len(one), sum(sizes[index] for index in one)) for one in sorted(indices)] == ours
 
 
@@ -85,7 +85,7 @@ def test_buckets_are_complete_in_the_order_of_backward():
     (gradients,) = buckets_of(Layout(dp_shard=8, zero_stage=0))
     moments = [bucket.complete for bucket in gradients.buckets]
     assert moments == sorted(moments)
-    assert (moments[0].unit, moments[-1].unit) == (0, 5)
+    assert (moments[0].index, moments[-1].index) == (0, 5)
 
 
 def test_routed_gradients_have_buckets_of_their_own_where_their_groups_differ():

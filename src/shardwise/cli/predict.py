@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jsonl", action="store_true", dest="is_jsonl", help="one plan and one JSON answer a line, even for one line"
     )
+    parser.add_argument(
+        "--exposed",
+        action="store_true",
+        dest="has_exposed",
+        help="say what the step would lose with free communication, by axis and by unit",
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the memory picture")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the picture that works offline")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
@@ -113,7 +119,10 @@ def _is_object(line: bytes) -> bool:
 
 def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     """One prediction; exit code 3 when the plan does not fit."""
+    from shardwise.predict import exposed_communication
+
     prediction = _predict(plan)
+    exposed = exposed_communication(plan) if arguments.has_exposed else None
     if arguments.svg is not None:
         from shardwise.render.svg_memory import memory_svg
 
@@ -124,16 +133,14 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
         page = prediction_html(plan=plan, prediction=prediction)
         write_file(arguments.html, page, is_forced=arguments.is_forced)
     if arguments.is_json:
-        from shardwise.predict import exposed_communication
         from shardwise.render.json_prediction import prediction_object
         from shardwise.render.json_text import json_text
 
-        exposed = exposed_communication(plan)
         write_line(json_text(prediction_object(plan=plan, prediction=prediction, exposed=exposed)))
     else:
         from shardwise.render.text_prediction import prediction_text
 
-        write_line(prediction_text(plan=plan, prediction=prediction, style=stdout_style()))
+        write_line(prediction_text(plan=plan, prediction=prediction, exposed=exposed, style=stdout_style()))
     return EXIT_OK if prediction.fits else EXIT_DOES_NOT_FIT
 
 
@@ -157,18 +164,21 @@ def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", argument
 
     for number, read in with_progress(plans, label="predicting"):
         plan = read if isinstance(read, ShardwiseError) else calibrated(read, arguments.calibration)
-        sys.stdout.write(json_line(line_object(plan, line_number=number)) + "\n")
+        sys.stdout.write(json_line(line_object(plan, line_number=number, has_exposed=arguments.has_exposed)) + "\n")
     return EXIT_OK
 
 
-def line_object(plan: "Plan | ShardwiseError", *, line_number: int) -> dict[str, object]:
+def line_object(plan: "Plan | ShardwiseError", *, line_number: int, has_exposed: bool = False) -> dict[str, object]:
     """The answer to one line of a JSONL file; an error says which line it is about."""
+    from shardwise.predict import exposed_communication
     from shardwise.render.errors import error_object
     from shardwise.render.json_prediction import prediction_object
 
     try:
         if isinstance(plan, ShardwiseError):
             raise plan
-        return prediction_object(plan=plan, prediction=_predict(plan))
+        prediction = _predict(plan)
+        exposed = exposed_communication(plan) if has_exposed else None
+        return prediction_object(plan=plan, prediction=prediction, exposed=exposed)
     except ShardwiseError as error:
         return {**error_object(message=error.message, code=error.code, fix=error.fix), "line": line_number}

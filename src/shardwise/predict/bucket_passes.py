@@ -59,7 +59,7 @@ def bucket_pieces(
     cuts: dict[Moment, list[PassCall]] = {}
     for gradients in bucketed_gradients(context):
         for moment, call in _calls_of(calls, gradients):
-            cuts.setdefault(Moment(moment.unit, 1.0) if is_whole_blocks else moment, []).append(call)
+            cuts.setdefault(Moment(moment.index, 1.0) if is_whole_blocks else moment, []).append(call)
     end = Moment(len(units) - 1, 1.0)
     pieces: list[Piece] = []
     before = Moment(-1, 1.0)
@@ -73,11 +73,11 @@ def bucket_pieces(
 
 def _between_s(units: Sequence[_Unit], start: Moment, end: Moment) -> Seconds:
     """Computation from one moment to another."""
-    if start.unit == end.unit:
-        return (end.fraction - start.fraction) * units[end.unit].duration_s
-    rest_s = (1 - start.fraction) * units[start.unit].duration_s if start.unit >= 0 else 0.0
-    between_s = sum(unit.whole_s for unit in units[start.unit + 1 : end.unit])
-    last = units[end.unit]
+    if start.index == end.index:
+        return (end.fraction - start.fraction) * units[end.index].duration_s
+    rest_s = (1 - start.fraction) * units[start.index].duration_s if start.index >= 0 else 0.0
+    between_s = sum(unit.whole_s for unit in units[start.index + 1 : end.index])
+    last = units[end.index]
     return rest_s + between_s + last.before_s + end.fraction * last.duration_s
 
 

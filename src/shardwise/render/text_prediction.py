@@ -7,7 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.plan import Plan
-from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
+from shardwise.prediction import (
+    CostPrediction,
+    ExposedCommunication,
+    MemoryPrediction,
+    Prediction,
+    Throughput,
+    TimePrediction,
+)
 from shardwise.render.names import (
     batch_text,
     cluster_text,
@@ -19,18 +26,27 @@ from shardwise.render.names import (
 )
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
+from shardwise.render.text_timeline import exposed_lines
 from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds, format_usd
 
 MAX_COLLECTIVES = 8
 """Lines of the table of collectives; JSON has them all."""
 
 
-def prediction_text(*, plan: Plan, prediction: Prediction, style: TextStyle = PLAIN) -> str:
+def prediction_text(
+    *,
+    plan: Plan,
+    prediction: Prediction,
+    exposed: ExposedCommunication | None = None,
+    style: TextStyle = PLAIN,
+) -> str:
     """Everything ``shardwise predict`` prints about one plan."""
-    return page_text(prediction_parts(plan=plan, prediction=prediction), style=style)
+    return page_text(prediction_parts(plan=plan, prediction=prediction, exposed=exposed), style=style)
 
 
-def prediction_parts(*, plan: Plan, prediction: Prediction) -> Iterator[RenderableType]:
+def prediction_parts(
+    *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
+) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
     yield plan_header(plan)
     yield Text()
@@ -39,6 +55,8 @@ def prediction_parts(*, plan: Plan, prediction: Prediction) -> Iterator[Renderab
     yield from memory_parts(prediction.memory)
     yield Text()
     yield from time_parts(prediction.time)
+    if exposed is not None:
+        yield from map(Text, exposed_lines(exposed))
     yield Text()
     yield throughput_text(prediction.throughput)
     if prediction.cost is not None:

@@ -40,7 +40,7 @@ def exposed_lines(exposed: ExposedCommunication) -> Iterator[str]:
     """What the step takes longer than with free communication, by axis and by unit."""
     if not exposed.axes:
         return
-    yield f"{format_seconds(exposed.total_s)} of it would go if communication were free"
+    yield f"{format_seconds(exposed.total_s)} of the step would go if communication were free"
     for what, shares, shared_s in (
         ("by axis", exposed.axes, exposed.shared_by_axes_s),
         ("by unit", exposed.units, exposed.shared_by_units_s),

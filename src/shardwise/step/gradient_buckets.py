@@ -31,8 +31,8 @@ MEGATRON_FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj"
 class Moment:
     """A point of a stage's backward pass."""
 
-    unit: int
-    """0 is the head, then come the blocks as backward runs them, then the embedding."""
+    index: int
+    """Of the unit: 0 is the head, then come the blocks as backward runs them, then the embedding."""
     fraction: float
     """Of the unit's gradients that are there, by their elements."""
 
@@ -64,7 +64,7 @@ class BucketedGradients:
 class BucketRule:
     """When a bucket is full, in elements."""
 
-    first_elements: float
+    num_first_elements: float
     elements: float
     may_exceed: bool
     """Whether the gradient that fills a bucket is its last, and not the first of the next one."""
@@ -76,12 +76,12 @@ class BucketRule:
             ``_compute_default_per_buffer_param_layout``; DeepSpeed ``runtime/zero/stage_1_and_2.py``
             ``reduce_independent_p_g_buckets_and_remove_grads``.
 
-        >>> list(BucketRule(first_elements=2, elements=5, may_exceed=True).sizes([1, 2, 4, 4, 9, 1]))
+        >>> list(BucketRule(num_first_elements=2, elements=5, may_exceed=True).sizes([1, 2, 4, 4, 9, 1]))
         [(2, 3), (2, 8), (1, 9), (1, 1)]
-        >>> list(BucketRule(first_elements=5, elements=5, may_exceed=False).sizes([1, 2, 4, 4, 9, 1]))
+        >>> list(BucketRule(num_first_elements=5, elements=5, may_exceed=False).sizes([1, 2, 4, 4, 9, 1]))
         [(2, 3), (1, 4), (1, 4), (1, 9), (1, 1)]
         """
-        limit, count, total = self.first_elements, 0, 0
+        limit, count, total = self.num_first_elements, 0, 0
         for elements in gradients:
             if not self.may_exceed and count and total + elements > limit:
                 yield count, total
@@ -136,15 +136,15 @@ def _rule(context: StageContext, *, is_first: bool) -> BucketRule:
         ranks = context.plan.layout.data_parallel_size
         params = max(MEGATRON_BUCKET_PARAMS, MEGATRON_BUCKET_PARAMS_PER_RANK * ranks)
         limit = params if is_cut else inf
-        return BucketRule(first_elements=limit, elements=limit, may_exceed=True)
+        return BucketRule(num_first_elements=limit, elements=limit, may_exceed=True)
     if is_torch(context.plan):
         return BucketRule(
-            first_elements=FIRST_BUCKET_BYTES / states.gradient_bytes,
+            num_first_elements=FIRST_BUCKET_BYTES / states.gradient_bytes,
             elements=profile.bucket_bytes / states.gradient_bytes,
             may_exceed=True,
         )
     limit = profile.bucket_bytes / states.reduce_bytes
-    return BucketRule(first_elements=limit, elements=limit, may_exceed=False)
+    return BucketRule(num_first_elements=limit, elements=limit, may_exceed=False)
 
 
 def _chunks(context: StageContext) -> Iterator[tuple[int, list[_Gradient]]]:
