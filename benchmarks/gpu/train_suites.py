@@ -141,9 +141,10 @@ SMOKE = (
 )
 
 
-GATHERED = Tuning(saves_elementwise=True)
-SPREAD = Tuning(is_vocabulary_spread=True)
-EXCHANGED = Tuning(is_vocabulary_spread=True, is_reduced_by_exchange=True)
+GATHERED = {"spread_vocabulary": False, "exchange_gradients": False}
+SPREAD = {"exchange_gradients": False}
+EXCHANGED: dict[str, Any] = {}
+"""What the plan does by itself."""
 
 
 def _peer(model: str, seq_len: int, micro_batch_size: int, recompute: str) -> TrainRun:
@@ -153,7 +154,6 @@ def _peer(model: str, seq_len: int, micro_batch_size: int, recompute: str) -> Tr
         model=model,
         recipe={"seq_len": seq_len, "micro_batch_size": micro_batch_size, "recompute": recompute, "compile": True},
         num_steps=14,
-        tuning=EXCHANGED,
     )
 
 
@@ -168,13 +168,18 @@ PEERS = (
     _peer("3b", 4096, 4, "full"),
 )
 VARIANTS = tuple(
-    replace(_peer(*case), name=f"{_peer(*case).name} {name}", tuning=tuning)
+    replace(
+        _peer(*case),
+        name=f"{_peer(*case).name} {name}",
+        layout=layout,
+        tuning=Tuning(saves_elementwise=name == "gathered"),
+    )
     for case, names in (
         (("3b", 4096, 2, "selective"), "gathered spread exchanged"),
         (("1b", 4096, 2, "none"), "gathered spread exchanged"),
         (("8b", 8192, 1, "full"), "spread exchanged"),
     )
-    for name, tuning in (("gathered", GATHERED), ("spread", SPREAD), ("exchanged", EXCHANGED))
+    for name, layout in (("gathered", GATHERED), ("spread", SPREAD), ("exchanged", EXCHANGED))
     if name in names.split()
 )
 """One choice of the runtime after the other, everything else equal."""

@@ -40,6 +40,12 @@ class Layout:
     ``_micro_pipeline_tp``, Megatron's ``--tp-comm-overlap``)."""
     defer_grad_reduce: bool | None = None
     """Gradient accumulation reduces in the last micro-batch only (``no_sync``); ``None`` is what the engine does."""
+    spread_vocabulary: bool | None = None
+    """Data-parallel ranks divide token table and head by row and never gather them: tokens travel instead. ``None`` is
+    what the engine does: our own trainer, where a micro-batch of all ranks has no more tokens than the vocabulary."""
+    exchange_gradients: bool | None = None
+    """Gradients travel to the rank that keeps them in the dtype they were made in and are added up there in fp32.
+    ``None`` is what the engine does: our own trainer, within one domain of fast links."""
 
     @property
     def world_size(self) -> int:

@@ -38,6 +38,11 @@ def mixtral():
     return named(sample_model(layer, num_layers=32, hidden_size=4096, vocab_size=32000), "mixtral-8x7b", "mixtral")
 
 
+def narrow(width: int) -> object:
+    layer = dense_layer(hidden_size=4096, intermediate_size=width, heads=32, kv_heads=8)
+    return named(sample_model(layer, num_layers=32, hidden_size=4096, vocab_size=32000), "narrow")
+
+
 def with_peaks(machine, *peaks):
     """The cluster with other matrix peaks, given as ``(dtype, tflop_per_s)``."""
     gpu = replace(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from habits.source_tree import ROOT
-from rules.samples import llama_8b, llama_30b, make_plan, mixtral, named, refusal, with_peaks
+from rules.samples import llama_8b, llama_30b, make_plan, mixtral, named, narrow, refusal, with_peaks
 from shapes import cluster, dense_layer
 from shapes import model as sample_model
 from shardwise.families import read_model
@@ -26,11 +26,6 @@ def encoder_decoder() -> object:
     spec = llama_8b()
     layer = replace(spec.layers[0], cross_attention=spec.layers[0].mixer)
     return replace(spec, layers=(layer,) * 32, name="t5-like")
-
-
-def narrow(width: int) -> object:
-    layer = dense_layer(hidden_size=4096, intermediate_size=width, heads=32, kv_heads=8)
-    return named(sample_model(layer, num_layers=32, hidden_size=4096, vocab_size=32000), "narrow")
 
 
 def pcie_only(num_gpus: int) -> object:
@@ -146,6 +141,16 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         make_plan(engine="torchtitan", layout=Layout(dp_shard=8, prefetch_units=2)),
         "prefetch_units=2 asks FSDP2 to gather not one unit ahead, but torchtitan with zero_stage=3 does not",
         "set prefetch_units=1",
+    ),
+    "engine-spread-vocabulary": (
+        make_plan(layout=Layout(dp_shard=5, spread_vocabulary=True)),
+        "spread_vocabulary: dp_shard=5 does not divide 128256 rows evenly",
+        "set spread_vocabulary=null",
+    ),
+    "engine-exchange-gradients": (
+        make_plan(engine="torchtitan", layout=Layout(dp_shard=2, exchange_gradients=True)),
+        "exchange_gradients: only the native engine does so, and without adapters, not torchtitan",
+        "set exchange_gradients=null",
     ),
     "recipe-packing-with-eager-attention": (
         make_plan(mean_document_len=512, attention="eager", layout=Layout(dp_shard=8)),

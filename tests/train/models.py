@@ -21,10 +21,12 @@ LLAMA = {
 }
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
 GLOBAL_BATCH_SIZE = 8
+PLAIN = {"spread_vocabulary": False, "exchange_gradients": False}
+"""Units gathered and reduced by FSDP2 alone, unless a test asks for our own ways."""
 
 
 def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, **recipe) -> Job:
-    layout = Layout(**(layout or {}))
+    layout = Layout(**{**PLAIN, **(layout or {})})
     choices = {"seq_len": 32, "micro_batch_size": 1, "precision": "fp32", "compile": False, **recipe}
     chosen = Recipe(global_batch_size=GLOBAL_BATCH_SIZE, **choices)
     return Job(

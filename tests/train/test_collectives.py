@@ -17,12 +17,15 @@ from shardwise.train.job import Tuning
 from train.models import GLOBAL_BATCH_SIZE, LLAMA, MIXTRAL, make_job
 from train.world_member import count
 
-SPREAD = Tuning(is_vocabulary_spread=True)
+SPREAD = {"spread_vocabulary": True}
+EXCHANGED = {"exchange_gradients": True}
 LAYOUTS = {
     "ddp": (2, {"dp_replicate": 2, "zero_stage": 0}, (), 4),
     "zero 1": (2, {"dp_shard": 2, "zero_stage": 1}, (), 4),
     "zero 2": (2, {"dp_shard": 2, "zero_stage": 2}, (), 4),
     "fsdp": (2, {"dp_shard": 2}, (), 4),
+    "fsdp, spread vocabulary": (2, {"dp_shard": 2, **SPREAD}, (), 4),
+    "fsdp of four, spread vocabulary": (4, {"dp_shard": 4, **SPREAD}, (), 2),
     "fsdp without resharding": (2, {"dp_shard": 2, "reshard_after_forward": False}, (), 4),
     "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}, (), 2),
     "cp": (2, {"cp": 2}, (), 8),
@@ -87,6 +90,21 @@ def test_ddp_reduces_in_the_buckets_that_the_inventory_says(worlds):
     assert Counter({call.num_bytes: times for call, times in calls}) == expected
 
 
+EXCHANGING = {
+    "both ways": (2, {"dp_shard": 2, **SPREAD, **EXCHANGED}),
+    "zero 2": (2, {"dp_shard": 2, "zero_stage": 2, **EXCHANGED}),
+    "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2, **EXCHANGED}),
+    "tp": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True, **EXCHANGED}),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGING)
+def test_gradients_that_are_exchanged_travel_in_the_inventorys_bytes(worlds, name):
+    size, layout = EXCHANGING[name]
+    job = make_job(layout=layout, precision="bf16-mixed", num_steps=3)
+    assert counted(worlds[size].run(count, job)[0]) == predicted(job, LLAMA)[0]
+
+
 def test_experts_exchange_what_the_inventory_says_on_average(worlds):
     """How many rows go where depends on the tokens; over all ranks every copy of every token travels as said."""
     job = make_job(layout={"dp_shard": 2, "ep": 2}, model=MIXTRAL, num_steps=2)
@@ -109,7 +127,7 @@ def test_the_last_block_is_kept_and_the_embedding_gathered_again(worlds):
 
 def test_a_vocabulary_that_is_spread_moves_tokens_instead_of_matrices(worlds):
     """Of 32 tokens and labels a rank (int64), and of their 64 channels in fp32, per micro-batch; no row of a matrix."""
-    calls = dict(worlds[2].run(count, make_job(layout={"dp_shard": 2}, tuning=SPREAD, num_steps=2))[0])
+    calls = dict(worlds[2].run(count, make_job(layout={"dp_shard": 2, **SPREAD}, num_steps=2))[0])
     num_microbatches, ids_bytes, hidden_bytes = 4, 2 * 32 * 8, 2 * 32 * 64 * 4
     assert calls[Counted(kind="all_gather", group_size=2, num_bytes=ids_bytes)] == 2 * num_microbatches
     assert calls[Counted(kind="all_gather", group_size=2, num_bytes=hidden_bytes)] == 2 * num_microbatches

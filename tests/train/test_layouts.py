@@ -2,7 +2,6 @@
 
 import pytest
 
-from shardwise.train.job import Tuning
 from train.models import LLAMA, MIXTRAL, make_job
 from train.world_member import run
 
@@ -123,11 +122,11 @@ def test_gradients_that_travel_in_bf16_and_add_up_in_fp32_are_those_reduced_in_f
     """The same summands in another order, through ten steps in bf16."""
     layout = {"dp_shard": 2}
     reduced = worlds[2].run(run, make_job(layout=layout, precision="bf16-mixed"))
-    tuning = Tuning(is_reduced_by_exchange=True)
-    exchanged = worlds[2].run(run, make_job(layout=layout, precision="bf16-mixed", tuning=tuning))
+    exchanging = {**layout, "exchange_gradients": True}
+    exchanged = worlds[2].run(run, make_job(layout=exchanging, precision="bf16-mixed"))
     assert_same(exchanged, reduced[0], relative=1e-5)
 
 
 def test_a_vocabulary_that_is_spread_trains_the_curve_of_one_process(worlds, alone):
-    job = make_job(layout={"dp_shard": 2}, tuning=Tuning(is_vocabulary_spread=True))
+    job = make_job(layout={"dp_shard": 2, "spread_vocabulary": True})
     assert_same(worlds[2].run(run, job), alone["llama"])

@@ -60,18 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--timeout", type=amount, default=600.0, metavar="SECONDS", help=_TIMEOUT_HELP)
     run.add_argument("--profile-every", type=positive_number, metavar="N", help=_PROFILE_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
-    run.add_argument(
-        "--spread-vocabulary",
-        action="store_true",
-        dest="is_vocabulary_spread",
-        help="data-parallel ranks divide token table and head; tokens travel (FSDP; not in the prediction)",
-    )
-    run.add_argument(
-        "--exchange-gradients",
-        action="store_true",
-        dest="is_reduced_by_exchange",
-        help="gradients travel in bf16 and add up in fp32 (FSDP; not in the prediction)",
-    )
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help="write job and command, start nothing")
     run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
     _add_data_options(parser.add_argument_group("data"))
@@ -186,7 +174,7 @@ def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ..
 
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
-    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, Tuning, WatchSpec
+    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
     states = arguments.checkpoints or folder / "checkpoints"
@@ -197,10 +185,6 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         device=arguments.device,
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
-        tuning=Tuning(
-            is_vocabulary_spread=arguments.is_vocabulary_spread,
-            is_reduced_by_exchange=arguments.is_reduced_by_exchange,
-        ),
         data=DataSpec(
             source="synthetic" if arguments.data == "synthetic" else str(Path(arguments.data).resolve()),
             tokenizer=_absolute(arguments.tokenizer),

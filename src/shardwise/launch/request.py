@@ -1,12 +1,14 @@
 """The job that a plan and what was asked on the command line amount to."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from shardwise.errors import PlanError
 from shardwise.launch.model_config import model_config
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, open_samples
 from shardwise.train.job import (
@@ -55,7 +57,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
     """The job of a plan; names and catalogues are resolved here, so that workers need neither."""
     throughput = prediction.throughput if prediction else None
     return Job(
-        layout=plan.layout,
+        layout=_resolved(plan),
         recipe=plan.recipe,
         num_microbatches=plan.num_microbatches,
         model_config_json=json.dumps(dict(model_config(plan.model)), sort_keys=True),
@@ -75,6 +77,12 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         peak_flop_per_s=throughput.peak_flop_per_s if throughput else None,
         mfu_convention=throughput.mfu_convention if throughput else "",
     )
+
+
+def _resolved(plan: Plan) -> Layout:
+    """The layout with what the engine does by itself written out: workers know neither model nor cluster."""
+    spreads, exchanges = spreads_vocabulary(plan), exchanges_gradients(plan)
+    return replace(plan.layout, spread_vocabulary=spreads, exchange_gradients=exchanges)
 
 
 def prepare_data(job: Job) -> None:

@@ -157,6 +157,8 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
         synonyms=("async_tp", "enable_async_tensor_parallel", "tp_comm_overlap"),
     ),
     Field(name="defer_grad_reduce", kind="flag", synonyms=("no_sync",)),
+    Field(name="spread_vocabulary", kind="flag", synonyms=("vocab_parallel", "vocabulary_parallel")),
+    Field(name="exchange_gradients", kind="flag", synonyms=("all_to_all_reduce",)),
 )
 
 _ERRORS: Mapping[str, type[ShardwiseError]] = {"recipe": RecipeError, "layout": LayoutError}

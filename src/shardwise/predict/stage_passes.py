@@ -121,7 +121,12 @@ def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
     wanted = {
         name
         for part in (unit, f"{unit} experts")
-        for name in (f"all-gather {part}", f"reduce-scatter {part}", f"all-reduce {part} over replicas")
+        for name in (
+            f"all-gather {part}",
+            f"reduce-scatter {part}",
+            f"exchange {part}",
+            f"all-reduce {part} over replicas",
+        )
     }
     return [timed for timed in calls if timed.collective.name in wanted]
 
@@ -129,7 +134,7 @@ def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
 def _unit(calls: Sequence[TimedCall], works: tuple[PassWork, ...], waits: tuple[PassCall, ...]) -> Piece:
     found = {timed.collective.name: pass_call(timed) for timed in calls}
     gathers = tuple(call for call in found.values() if call.kind == "all_gather")
-    scatters = tuple(call for call in found.values() if call.kind == "reduce_scatter")
+    scatters = tuple(call for call in found.values() if call.kind in ("reduce_scatter", "all_to_all"))
     others = tuple(call for call in found.values() if call.kind == "all_reduce")
     return Piece(works=works, waits=waits, gathers=gathers, reductions=(*scatters, *others))
 

@@ -27,6 +27,7 @@ from shardwise.step.operations import BlockBook, OperationGroup, operation_group
 from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import BEFORE_NORM
+from shardwise.step.token_collectives import is_for_tokens
 from shardwise.units import Flop, Seconds
 
 DATA_AXES = ("dp_shard", "dp_replicate")
@@ -249,7 +250,7 @@ class StageClock:
         times: tuple[CollectiveTime, ...],
     ) -> tuple[CollectiveTime, ...]:
         """The times with what passes expose of data parallelism."""
-        data = [timed for timed in calls if timed.collective.axis in DATA_AXES]
+        data = [t for t in calls if t.collective.axis in DATA_AXES and not is_for_tokens(t.collective)]
         if not data:
             return times
         exposed: dict[CallKey, Seconds] = {}

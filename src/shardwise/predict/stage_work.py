@@ -15,6 +15,7 @@ from shardwise.step.inventory import OperationPhase
 from shardwise.step.operation_context import OperationContext, operation_context
 from shardwise.step.operations import BlockBook, GroupPart, OperationGroup
 from shardwise.step.stage_context import StageContext
+from shardwise.step.token_collectives import is_for_tokens
 from shardwise.units import Seconds
 
 NO_TIME = PhaseTimes()
@@ -119,7 +120,8 @@ def _waits(runs: Iterable[tuple[BlockRun | None, float]], calls: Sequence[TimedC
 
 def _table_work(times: PhaseTimes, calls: Sequence[TimedCall], names: tuple[str, ...], *, is_ahead: bool) -> TableWork:
     """A table for one micro-batch, with the collectives around it."""
-    own = [timed for timed in calls if is_in_block(timed.collective) and timed.collective.name.startswith(names)]
+    waited = [timed for timed in calls if is_in_block(timed.collective) or is_for_tokens(timed.collective)]
+    own = [timed for timed in waited if timed.collective.name.startswith(names)]
     waits: dict[OperationPhase, tuple[PassCall, ...]] = {
         phase: tuple(_table_call(timed) for timed in own if timed.collective.phase == phase)
         for phase in ("forward", "backward")

@@ -88,9 +88,14 @@ class BlockTimes:
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
-        """``TABLE_FIELDS`` of the embedding, then of the head, by tp, cp, sequence parallelism and micro-batch size."""
-        tp, cp, sequence_parallel, micro_batch_size = key
+        """``TABLE_FIELDS`` of the embedding, then of the head.
+
+        The key holds tp, cp, sequence parallelism, the micro-batch size, and ranks that a vocabulary is spread over.
+        """
+        tp, cp, sequence_parallel, micro_batch_size, ranks = key
         layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel), zero_stage=0)
+        if ranks > 1:
+            layout = Layout(dp_shard=ranks, spread_vocabulary=True)
         found: list[float] = []
         for tables in ((1, 0), (0, 1)):
             context = self.probes.context(
@@ -130,9 +135,10 @@ class BlockTimes:
         """``SHARDING_FIELDS`` of a stage with one block of each shape, then with one more of each in turn.
 
         The key holds tp, ep, expert_tp, replicas, ranks that divide states, ZeRO stage, whether there is a pipeline,
-        and whether blocks are gathered again. Context parallelism divides states exactly as data parallelism does.
+        whether blocks are gathered again, and whether our trainer spreads the vocabulary and exchanges gradients.
+        Context parallelism divides states exactly as data parallelism does.
         """
-        tp, ep, expert_tp, dp_replicate, shards, zero_stage, is_piped, reshards = key
+        tp, ep, expert_tp, dp_replicate, shards, zero_stage, is_piped, reshards, spreads, exchanges = key
         layout = Layout(
             tp=tp,
             ep=ep,
@@ -142,6 +148,8 @@ class BlockTimes:
             zero_stage=ZERO_STAGES[zero_stage],
             pp=1 + is_piped,
             reshard_after_forward=bool(reshards),
+            spread_vocabulary=bool(spreads),
+            exchange_gradients=bool(exchanges),
         )
         return tuple(value for blocks in self.probes.one_more_of_each for value in self._sharding(layout, blocks))
 

@@ -29,6 +29,7 @@ from shardwise.search.candidates import (
     look_up,
 )
 from shardwise.search.held_states import HeldStates
+from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import (
     FIRST,
     FULLEST,
@@ -40,7 +41,7 @@ from shardwise.search.probes import (
     WatchedStage,
     recomputed_blocks,
 )
-from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors
+from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.in_flight import in_flight_micro_batches
@@ -201,7 +202,8 @@ class MemoryEstimate:
         live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
         is_split = np.isin(rows.schedule, SPLIT_SCHEDULES) & (rows.pp > 1)
         batch = [rows.micro_batch_size, is_split.astype(np.int64)]
-        ends = look_up([rows.tp, rows.cp, rows.sequence_parallel, *batch], self._end_table)
+        ranks = vocabulary_ranks(rows, self.probes.question)
+        ends = look_up([rows.tp, rows.cp, rows.sequence_parallel, *batch, ranks], self._end_table)
         return Activations(
             whole=table[:, :, 0],
             kept=kept,
@@ -246,12 +248,14 @@ class MemoryEstimate:
 
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
         """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages."""
-        tp, cp, sequence_parallel, micro_batch_size, is_split = key
+        tp, cp, sequence_parallel, micro_batch_size, is_split, ranks = key
         layout = Layout(
+            dp_shard=ranks,
+            spread_vocabulary=ranks > 1,
             tp=tp,
             cp=cp,
             sequence_parallel=bool(sequence_parallel),
-            zero_stage=0,
+            zero_stage=3 if ranks > 1 else 0,
             pp=1 + is_split,
             schedule="zb-h1" if is_split else "1f1b",
         )
@@ -261,7 +265,7 @@ class MemoryEstimate:
         block = context.block_context
         hidden = block.tokens * block.hidden_size * block.element_bytes
         message = hidden // block.sequence_shards // micro_batch_size
-        return (*_alive(tuple(logit_tensors(context)), at), 2 * message)
+        return (*_alive((*logit_tensors(context), *spread_tensors(context)), at), 2 * message)
 
     def _message_buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction."""
@@ -295,7 +299,10 @@ class MemoryEstimate:
         layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)
         reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
         counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
-        columns = [rows.tp, rows.ep, rows.expert_tp, kind, reshards, *(flag.astype(np.int64) for flag in flags), layers]
+        question = self.probes.question
+        own = [vocabulary_ranks(rows, question), exchanges_gradients(rows, question).astype(np.int64)]
+        degrees = [rows.tp, rows.ep, rows.expert_tp, kind, reshards]
+        columns = [*degrees, *(flag.astype(np.int64) for flag in flags), layers, *own]
         keys, inverse = distinct_keys([*columns, stage.has_embedding, stage.has_head, *counts])
         table = np.asarray([self._transient_table(key) for key in keys], dtype=np.float64)
         found: FloatColumn = np.take(np.ascontiguousarray(table.T), inverse, axis=1)
@@ -307,15 +314,17 @@ class MemoryEstimate:
 
     def _transients(self, key: Key) -> tuple[float, ...]:
         tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, layers, *rest = key
-        has_embedding, has_head, *blocks = rest
+        ranks, exchanges, has_embedding, has_head, *blocks = rest
         layout = Layout(
             tp=tp,
             ep=ep,
             expert_tp=expert_tp,
             pp=1 + is_piped,
-            dp_shard=1 + is_parallel,
+            dp_shard=max(ranks, 1 + is_parallel),
             zero_stage=ZERO_STAGES[kind],
             reshard_after_forward=bool(reshards),
+            spread_vocabulary=ranks > 1,
+            exchange_gradients=bool(exchanges),
         )
         context = self.probes.context(
             layout,

@@ -35,6 +35,7 @@ from shardwise.search.candidates import (
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import FIRST, FULLEST, LAST, Probes, WatchedStage, recomputed_blocks
 
 __all__ = ["TimeEstimate"]
@@ -239,7 +240,8 @@ class TimeEstimate:
     def _ends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2, TABLE_FIELDS)``: the embedding and the head of one micro-batch."""
         asked = self._asked(rows)
-        columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size]
+        ranks = vocabulary_ranks(rows, self.probes.question)
+        columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size, ranks]
         scale = rows.micro_batch_size / asked.micro_batch_size
         return look_up(columns, self._ends_table).reshape(len(rows), 2, -1) * scale[:, None, None]
 
@@ -266,7 +268,10 @@ class TimeEstimate:
         """The columns that data parallelism depends on, apart from the batch and the blocks."""
         reshards = np.where(rows.zero_stage == 3, rows.reshard_after_forward, 1)
         group = [rows.dp_replicate, rows.state_shard_size, rows.zero_stage]
-        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards]
+        question = self.probes.question
+        spreads = (vocabulary_ranks(rows, question) > 1).astype(np.int64)
+        own = [spreads, exchanges_gradients(rows, question).astype(np.int64)]
+        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own]
 
     @cached_property
     def sharding_table(self) -> Callable[[Key], tuple[float, ...]]:

@@ -89,6 +89,8 @@ TRUE_BY_CONSTRUCTION = (
     "engine-defer-grad-reduce",
     "layout-reshard-size",
     "engine-prefetch-units",
+    "engine-spread-vocabulary",
+    "engine-exchange-gradients",
 )
 """Held by every row of a space whose question is in range, which a search checks first: what runs beside computation is
 the engine's default in all of them."""

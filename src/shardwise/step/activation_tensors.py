@@ -99,19 +99,23 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
     Source: ``train/loss.py``.
     """
     plan, timeline, block = context.plan, context.timeline, context.block_context
-    size, tp = block.element_bytes, plan.layout.tp
-    rows = ceil(plan.model.vocab_size / tp)
+    size, shards, ranks = block.element_bytes, plan.layout.tp * context.vocabulary_ranks, context.vocabulary_ranks
+    rows, tokens = ceil(plan.model.vocab_size / shards), ranks * context.tokens
     asked = plan.recipe.loss_chunks
-    chunks = asked if asked > 1 else num_own_pieces(num_tokens=context.tokens, vocab_rows=rows, element_bytes=size)
-    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile and tp == 1)
+    chunks = asked if asked > 1 else num_own_pieces(num_tokens=tokens, vocab_rows=rows, element_bytes=size)
+    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile and plan.layout.tp == 1)
     loss = timeline.loss_forward
     piece = logits_bytes(
-        tokens=context.tokens, vocab_size=plan.model.vocab_size, shards=tp, chunks=chunks, bytes_per_logit=per_logit
+        tokens=tokens, vocab_size=plan.model.vocab_size, shards=shards, chunks=chunks, bytes_per_logit=per_logit
     )
     yield Tensor(name="logits and loss", component="logits", num_bytes=piece, born=loss, dies=loss)
     hidden = context.tokens * block.hidden_size * size
     weights = context.states.compute_bytes * rows * block.hidden_size
-    made = {"gradient of the head": weights, "gradient of the head's input": hidden}
+    if ranks > 1:
+        # The rows in the dtype of the product, and the tokens of all ranks.
+        spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
+        yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
+    made = {"gradient of the head": weights, "gradient of the head's input": ranks * hidden}
     for name, num_bytes in made.items():
         yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
     divided = hidden // block.sequence_shards
@@ -123,6 +127,21 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         born=loss,
         dies=timeline.head_backward,
     )
+
+
+def spread_tensors(context: StageContext) -> Iterator[Tensor]:
+    """What the backward of a spread vocabulary holds: tokens of all ranks, and gradients before their cast to fp32."""
+    ranks, block, timeline = context.vocabulary_ranks, context.block_context, context.timeline
+    if ranks == 1:
+        return
+    tokens = ranks * context.tokens * block.hidden_size * block.element_bytes
+    for held, at in (
+        (context.stage.has_head, timeline.head_backward),
+        (context.stage.has_embedding, timeline.backward_end),
+    ):
+        rows = context.states.compute_bytes * context.embedding_elements // ranks if at == timeline.backward_end else 0
+        num_bytes = (tokens + rows) * held
+        yield Tensor(name="tokens of all ranks", component="temporaries", num_bytes=num_bytes, born=at, dies=at)
 
 
 def logit_tensors(context: StageContext) -> Iterator[Tensor]:

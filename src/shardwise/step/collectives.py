@@ -13,10 +13,9 @@ from shardwise.step.inventory import Axis, Collective, CollectiveKind, Operation
 from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
 from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
 from shardwise.step.stage_context import StageContext
+from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
 from shardwise.units import Bytes
 
-LOSS_REDUCTIONS = 3
-"""Vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit (Megatron-LM ``cross_entropy.py``)."""
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
 SCALAR_BYTES = 4
@@ -35,8 +34,8 @@ def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
 
 
 def model_parallel_collectives(context: StageContext) -> tuple[Collective, ...]:
-    """The part that tensor, context and expert parallelism make every micro-batch wait for."""
-    return (*_blocks(context), *_tables(context))
+    """The part that divided matrices, sequences and experts, or a spread vocabulary, make micro-batches wait for."""
+    return (*_blocks(context), *_tables(context), *token_collectives(context))
 
 
 def _blocks(context: StageContext) -> Iterator[Collective]:

@@ -19,6 +19,7 @@ from shardwise.step.own_runtime import (
     reduces_every_micro_batch,
 )
 from shardwise.step.stage_context import StageContext, Unit
+from shardwise.units import Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +33,15 @@ class Tables:
 
 
 def own_tables(context: StageContext) -> Tables:
-    """The tables of a stage; a tied one belongs to the rest of the model."""
+    """The tables of a stage; a tied one belongs to the rest of the model, and one that ranks divide to nothing."""
     whole = sum(unit.base.full for unit in context.units if not unit.is_block)
     is_tied = context.plan.model.tie_word_embeddings and context.stage.has_embedding
     head = 0 if is_tied else context.head_elements
     embedding = 0 if is_tied else context.embedding_elements
-    return Tables(embedding=embedding, head=head, rest=whole - head - embedding)
+    rest = whole - head - embedding
+    if context.vocabulary_ranks > 1:
+        return Tables(embedding=0, head=0, rest=rest)
+    return Tables(embedding=embedding, head=head, rest=rest)
 
 
 def own_buffers(context: StageContext) -> Iterator[Tensor]:
@@ -107,7 +111,8 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
         head = compute * tables.head
         yield _tensor("gathered last block", component, last, timeline.loss_forward, timeline.head_backward)
         yield _tensor("gathered head", component, head, timeline.loss_forward, timeline.head_backward)
-        yield _tensor("flat gather", component, head or last, timeline.loss_forward, timeline.loss_forward)
+        flat = 0 if context.vocabulary_ranks > 1 else head or last
+        yield _tensor("flat gather", component, flat, timeline.loss_forward, timeline.loss_forward)
     if layout.reshard_size:
         total = compute * (sum(unit.base.full * unit.count for unit in blocks) - largest + tables.embedding)
         kept = f"units divided over {layout.reshard_size}"
@@ -125,7 +130,22 @@ def _in_backward(context: StageContext, unit: Unit, tables: Tables) -> Iterator[
         copies = 1 + min(ahead, unit.count - 1)
         yield _tensor(name, "gathered_parameters", copies * gathered, moments.first_backward, moments.after_first)
     table = context.states.compute_bytes * tables.embedding if unit.run == 0 else ahead * gathered
+    if unit.run == 0 and unit.count > 1:
+        table = max(table, _second(context, unit))
     yield _tensor(name, "gathered_parameters", gathered + table, moments.last_backward, moments.last_backward)
+
+
+def _second(context: StageContext, unit: Unit) -> Bytes:
+    """What the second block holds more than the first in its backward, apart from the table: it still gathers ahead.
+
+    Its own inputs are there, and the gradients of one block less; where that is more, it is counted with the first.
+    """
+    ahead = min(context.plan.layout.prefetch_units, unit.count - 1) * context.states.compute_bytes * unit.base.full
+    is_born_late = context.plan.num_microbatches == 1
+    made = context.states.gradient_bytes * unit.base.shard if is_born_late else 0
+    is_recomputed = context.recomputed_layers(unit.count) == unit.count
+    kept = context.kept_bytes(unit.run) if is_recomputed else 0
+    return ahead - made + kept
 
 
 def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
@@ -137,14 +157,19 @@ def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
 
 
 def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
-    """The input of the unit before inside each unit's backward, and both with the unit's own gradients after it."""
-    timeline, compute, reduce = context.timeline, context.states.compute_bytes, context.states.reduce_bytes
+    """The input of the unit before inside each unit's backward, and both with the unit's own gradients after it.
+
+    What is exchanged is sent as it was made; what arrives stands beside it in place of the unit's gradients.
+    """
+    timeline, compute = context.timeline, context.states.compute_bytes
+    reduce = compute if context.exchanges_gradients else context.states.reduce_bytes
     name = "gradients being reduced"
     component: MemoryComponent = "communication_buffers"
     waits = _waits(context)
     blocks = _blocks(context)
     if tables.head and not waits:
-        yield _tensor(name, component, reduce * tables.head, timeline.head_backward, timeline.head_backward)
+        at_once = 2 * compute if context.exchanges_gradients else reduce
+        yield _tensor(name, component, at_once * tables.head, timeline.head_backward, timeline.head_backward)
     before = tables.head
     for unit in reversed(blocks):
         moments = timeline.runs[unit.run]
@@ -164,5 +189,7 @@ def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     if context.plan.num_microbatches > 1 and not waits:
         # The input of a micro-batch's last reduction goes when the next one's first is made.
         yield _tensor(name, component, reduce * last, timeline.forward, timeline.loss_backward)
+    if context.exchanges_gradients:
+        before = max(before, last)
     reduced = compute * last if waits else (compute + reduce) * last + reduce * before
     yield _tensor(name, component, reduced, end, end)

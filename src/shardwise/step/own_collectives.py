@@ -64,6 +64,9 @@ def _reductions(unit: OwnUnit, context: StageContext, *, is_last: bool, rounds: 
         num_bytes=num_bytes,
         phase="backward",
     )
+    if context.exchanges_gradients:
+        made = unit.elements * context.states.compute_bytes
+        scatter = replace(scatter, name=f"exchange {unit.name}", kind="all_to_all", num_bytes=made)
     yield from (scatter.hidden_but_one if is_last else scatter.hidden)(units=unit.count, rounds=rounds)
     total = Call(
         name=f"all-reduce {unit.name} over replicas",
@@ -93,10 +96,11 @@ def _units(context: StageContext) -> Iterator[OwnUnit]:
     if is_whole:
         rest += model.embedding_weights
     yield OwnUnit(name=TABLES, elements=_padded(rest, context), shards=dense, count=1)
-    if stage.has_embedding and not is_whole:
+    is_gathered = context.vocabulary_ranks == 1
+    if stage.has_embedding and not is_whole and is_gathered:
         elements = _padded(model.embedding_weights, context)
         yield OwnUnit(name=TABLES, elements=elements, shards=dense, count=1, num_gathered_again=int(frees))
-    if stage.has_head and model.head_weights:
+    if stage.has_head and model.head_weights and is_gathered:
         yield OwnUnit(name=TABLES, elements=_padded(model.head_weights, context), shards=dense, count=1)
     blocks = [unit for unit in context.units if unit.is_block]
     kept = {chunk_end.run for chunk_end in blocks[-1:]}

@@ -1,6 +1,7 @@
 """What our own trainer does with states and units: facts of ``shardwise/train``, which reads some of them from here."""
 
 from shardwise.layout import Layout
+from shardwise.model import AttentionSpec, ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 
@@ -45,3 +46,79 @@ def reduces_every_micro_batch(layout: Layout) -> bool:
     """Whether gradients are reduced and scattered in every micro-batch, not once a step."""
     keeps_whole = is_replicated(layout) or layout.zero_stage == 1 or layout.pp > 1
     return not keeps_whole and not layout.defer_grad_reduce
+
+
+OWN_DECODER_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+"""Models that our own decoder computes; transformers builds the others (``train/decoder/config.py``)."""
+MAX_EXCHANGING_RANKS = 8
+"""Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
+
+
+def spreads_vocabulary(plan: Plan) -> bool:
+    """Whether data-parallel ranks divide token table and head by row, and tokens travel instead of matrices.
+
+    By itself our trainer does so where the tokens of all ranks are no more than the rows of the matrix that is not
+    gathered, so that what travels, and what a rank holds of it, is never larger.
+    """
+    layout, model = plan.layout, plan.model
+    asked = layout.spread_vocabulary
+    if asked is False or not is_own_runtime(plan) or not has_own_vocabulary(model):
+        return False
+    if not can_spread_vocabulary(layout=layout, recipe=plan.recipe, vocab_size=model.vocab_size):
+        return False
+    is_small = layout.dp_shard * plan.recipe.tokens_per_micro_batch <= model.vocab_size
+    return bool(asked) or (is_small and is_in_one_domain(plan))
+
+
+def exchanges_gradients(plan: Plan) -> bool:
+    """Whether gradients travel in the dtype they were made in and are added up in fp32 where they arrive."""
+    asked = plan.layout.exchange_gradients
+    if asked is False or not is_own_runtime(plan) or not can_exchange_gradients(plan.layout, plan.recipe):
+        return False
+    return bool(asked) or is_in_one_domain(plan)
+
+
+def has_own_vocabulary(model: ModelSpec) -> bool:
+    """Whether token table and head are two matrices of our own decoder."""
+    windows = (layer.mixer.sliding_window for layer in model.layers if isinstance(layer.mixer, AttentionSpec))
+    is_own = model.model_type in OWN_DECODER_TYPES and not any(windows)
+    return is_own and model.has_head and not model.tie_word_embeddings
+
+
+def can_spread_vocabulary(*, layout: Layout, recipe: Recipe, vocab_size: int) -> bool:
+    """Whether a vocabulary may be divided so: by data-parallel ranks alone, each with tokens of its own.
+
+    Other axes already divide the vocabulary (tp) or the model (pp), or need a second reduction (dp_replicate).
+    """
+    others = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp_replicate)
+    return (
+        layout.zero_stage == 3
+        and layout.dp_shard > 1
+        and all(degree == 1 for degree in others)
+        and vocab_size % layout.dp_shard == 0
+        and recipe.offload == "none"
+        and recipe.adapter == "none"
+    )
+
+
+def can_exchange_gradients(layout: Layout, recipe: Recipe) -> bool:
+    """Whether gradients are in 16 bits when they are reduced, and by all ranks that divide them at once.
+
+    Not where they add up over micro-batches first, in fp32, nor where experts are divided over other groups.
+    """
+    return (
+        recipe.precision in ("bf16-mixed", "fp8-mixed")
+        and (recipe.reduce_dtype or "fp32") == "fp32"
+        and recipe.adapter == "none"
+        and layout.zero_stage >= 2
+        and layout.ep == 1
+        and 1 < layout.state_shard_size <= MAX_EXCHANGING_RANKS
+        and reduces_every_micro_batch(layout)
+    )
+
+
+def is_in_one_domain(plan: Plan) -> bool:
+    """Whether the ranks that divide states are few and joined by fast links."""
+    layout, node = plan.layout, plan.cluster.node
+    within = layout.tp * layout.state_shard_size
+    return layout.state_shard_size <= MAX_EXCHANGING_RANKS and within <= node.scale_up_domain_gpus

@@ -11,7 +11,13 @@ from shardwise.recipe import ReduceDtype
 from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import in_flight_micro_batches
-from shardwise.step.own_runtime import is_own_runtime, is_replicated, uses_ddp
+from shardwise.step.own_runtime import (
+    exchanges_gradients,
+    is_own_runtime,
+    is_replicated,
+    spreads_vocabulary,
+    uses_ddp,
+)
 from shardwise.step.placement import Stage
 from shardwise.step.states import QUANTISED_BYTES
 from shardwise.step.timeline import Timeline, stage_timeline
@@ -89,6 +95,16 @@ class StageContext:
         if self.is_own_runtime:
             return not uses_ddp(layout=self.plan.layout, recipe=self.plan.recipe)
         return self.zero_stage == 3
+
+    @cached_property
+    def vocabulary_ranks(self) -> int:
+        """Data-parallel ranks that divide token table and head by row, whose tokens travel; 1 when each gathers."""
+        return self.plan.layout.dp_shard if spreads_vocabulary(self.plan) else 1
+
+    @cached_property
+    def exchanges_gradients(self) -> bool:
+        """Whether gradients travel as they were made, to be added up in fp32 where they arrive."""
+        return exchanges_gradients(self.plan)
 
     @cached_property
     def has_adapter(self) -> bool:

@@ -1,7 +1,12 @@
 """The inventory of one pipeline stage: everything its worst rank holds, from when to when."""
 
 from shardwise.plan import Plan
-from shardwise.step.activation_tensors import activation_tensors, logit_tensors, offloaded_activation_bytes
+from shardwise.step.activation_tensors import (
+    activation_tensors,
+    logit_tensors,
+    offloaded_activation_bytes,
+    spread_tensors,
+)
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.inventory import StageInventory
 from shardwise.step.placement import Stage
@@ -13,7 +18,13 @@ def stage_inventory(plan: Plan, stage: Stage) -> StageInventory:
     """The tensors the worst rank of a stage holds, with the moments between which they are alive."""
     context = StageContext(plan=plan, stage=stage)
     states = held_states(context)
-    tensors = [*states.tensors, *activation_tensors(context), *logit_tensors(context), *buffer_tensors(context)]
+    tensors = [
+        *states.tensors,
+        *activation_tensors(context),
+        *logit_tensors(context),
+        *spread_tensors(context),
+        *buffer_tensors(context),
+    ]
     return StageInventory(
         stage=stage.index,
         moments=context.timeline.moments,

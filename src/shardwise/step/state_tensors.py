@@ -138,7 +138,8 @@ def _births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[
     if context.plan.num_microbatches > 1:
         return ((num_bytes, timeline.forward),)
     if not unit.is_block:
-        head = 0 if context.gathers_parameters else num_bytes * context.head_elements // max(1, unit.base.full)
+        waits = context.gathers_parameters and context.vocabulary_ranks == 1
+        head = 0 if waits else num_bytes * context.head_elements // max(1, unit.base.full)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.backward_end))
     moments = timeline.runs[unit.run]

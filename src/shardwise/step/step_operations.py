@@ -68,13 +68,18 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
     gradients are accumulated.
     """
     states = context.states
-    whole = trained_elements(context).whole
-    held = sum(unit.base.full * unit.count for unit in context.units)
+    spread = context.embedding_elements + context.head_elements if context.vocabulary_ranks > 1 else 0
+    whole = trained_elements(context).whole - spread
+    held = sum(unit.base.full * unit.count for unit in context.units) - spread
     if context.gathers_parameters and context.plan.layout.state_shard_size > 1:
         copied = 2 * states.compute_bytes * held
         yield operation.memory_operation("gather copies", "forward", copied)
         again = 0 if keeps_gathered(context) else copied
         reduced = (states.compute_bytes + states.reduce_bytes) * whole
+        if context.exchanges_gradients:
+            # Copied as they are; what arrives is read, and its sum written in fp32.
+            sums = whole // context.plan.layout.state_shard_size
+            reduced = 3 * states.compute_bytes * whole + states.reduce_bytes * sums
         yield operation.memory_operation("reduce copies", "backward", again + reduced)
     elif context.is_autocast or (context.gathers_parameters and states.compute_bytes < states.weight_bytes):
         casts = (states.weight_bytes + states.compute_bytes) * held

@@ -10,6 +10,7 @@ from shardwise.step.loss import loss_kind
 from shardwise.step.matmul_operations import LocalMatrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.stage_context import StageContext
+from shardwise.units import Bytes
 
 LOSS_BYTES: dict[LossKind, tuple[int, int]] = {
     "torch": (21, 22),
@@ -42,11 +43,28 @@ def embedding_operations(context: StageContext, operation: OperationContext) -> 
     """
     if not context.stage.has_embedding:
         return
-    rows = operation.tokens * operation.hidden_size * operation.residual_bytes
+    ranks = context.vocabulary_ranks
+    rows = ranks * operation.tokens * operation.hidden_size * operation.residual_bytes
+    if ranks > 1:
+        yield from _spread_embedding(context, operation, rows)
+        return
     yield operation.memory_operation("embedding", "forward", 2 * rows)
     if not operation.is_base_frozen:
         table = context.embedding_elements * operation.element_bytes
         yield operation.memory_operation("embedding.backward", "backward", 2 * rows + table)
+
+
+def _spread_embedding(context: StageContext, operation: OperationContext, rows: Bytes) -> Iterator[Operation]:
+    """Own rows for the tokens of all ranks: looked up in fp32, cast and masked; the gradient of the rows is cast back.
+
+    Source: ``train/spread_vocabulary.py``, kernel by kernel.
+    """
+    ratio = context.states.weight_bytes // operation.residual_bytes
+    yield operation.memory_operation("embedding", "forward", (3 * ratio + 3) * rows)
+    table = context.embedding_elements // context.vocabulary_ranks
+    cast = operation.element_bytes + context.states.gradient_bytes
+    backward = 2 * rows + (operation.element_bytes + cast) * table
+    yield operation.memory_operation("embedding.backward", "backward", backward)
 
 
 def head_operations(context: StageContext, operation: OperationContext) -> Iterator[Operation]:
@@ -61,10 +79,22 @@ def head_operations(context: StageContext, operation: OperationContext) -> Itera
         return
     matrix = _head_matrix(context, operation)
     yield from matrix_operations(matrix, operation, is_trained=not operation.is_base_frozen)
+    yield from _spread_head(context, operation, matrix)
     forward, backward = _loss_bytes(context)
-    logits = operation.tokens * matrix.out_features
+    logits = matrix.rows * matrix.out_features
     yield operation.memory_operation("loss", "forward", logits * forward * scale)
     yield operation.memory_operation("loss.backward", "backward", logits * backward * scale)
+
+
+def _spread_head(context: StageContext, operation: OperationContext, matrix: LocalMatrix) -> Iterator[Operation]:
+    """Casts of the rows and of their gradient, and the sum of what all ranks say of this rank's tokens."""
+    if context.vocabulary_ranks == 1:
+        return
+    weights, states = matrix.out_features * matrix.in_features, context.states
+    tokens = matrix.rows * matrix.in_features * operation.element_bytes
+    yield operation.memory_operation("head.rows", "forward", (states.weight_bytes + states.compute_bytes) * weights)
+    cast = (states.compute_bytes + states.gradient_bytes) * weights
+    yield operation.memory_operation("head.sums", "backward", cast + tokens + 5 * tokens / context.vocabulary_ranks)
 
 
 def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMatrix:
@@ -82,8 +112,8 @@ def _head_matrix(context: StageContext, operation: OperationContext) -> LocalMat
         name="head",
         kind="matmul",
         dtype=operation.core_dtype,
-        rows=operation.tokens,
-        out_features=ceil(vocab_size / tp),
+        rows=context.vocabulary_ranks * operation.tokens,
+        out_features=ceil(vocab_size / (tp * context.vocabulary_ranks)),
         in_features=hidden_size,
     )
 

@@ -31,7 +31,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
-from shardwise.step.own_runtime import frees_after_forward, is_replicated, reduces_every_micro_batch
+from shardwise.step.own_runtime import (
+    can_exchange_gradients,
+    frees_after_forward,
+    is_replicated,
+    reduces_every_micro_batch,
+)
 from shardwise.train.decoder.experts import Experts
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
@@ -46,8 +51,6 @@ COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
     "fp16-mixed": torch.float16,
     "fp8-mixed": torch.bfloat16,
 }
-MAX_EXCHANGING_RANKS = 8
-"""Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
 REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -83,17 +86,7 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
 
 def reduces_by_exchange(job: Job) -> bool:
     """Whether gradients travel in bf16 and are added up in fp32: not where they add up over micro-batches first."""
-    layout, is_halved = job.layout, job.recipe.precision in ("bf16-mixed", "fp8-mixed")
-    sends_every_time = layout.zero_stage >= 2 and not layout.defer_grad_reduce
-    is_small = 1 < layout.state_shard_size <= MAX_EXCHANGING_RANKS
-    return (
-        job.tuning.is_reduced_by_exchange
-        and is_halved
-        and sends_every_time
-        and is_small
-        and not is_replicated(layout)
-        and (job.recipe.reduce_dtype or "fp32") == "fp32"
-    )
+    return bool(job.layout.exchange_gradients) and can_exchange_gradients(job.layout, job.recipe)
 
 
 class ExchangedReduction(ReduceScatter):

@@ -77,11 +77,6 @@ class Tuning:
     """The last block is not freed after forward: backward would gather it again at once."""
     is_embedding_kept: bool = False
     """The gathered token table stays from forward to backward instead of being gathered again at the very end."""
-    is_vocabulary_spread: bool = False
-    """Where data-parallel ranks alone divide the model, they also divide the vocabulary: tokens travel, not the token
-    table and the head (``spread_vocabulary.py``)."""
-    is_reduced_by_exchange: bool = False
-    """Gradients travel in the dtype they were computed in and are added up in fp32 where they arrive."""
     saves_elementwise: bool = False
     """Compiled blocks keep what elementwise kernels make (activations, norms) instead of making it again in
     backward."""
@@ -104,6 +99,7 @@ class Job:
     """One training run as its workers see it."""
 
     layout: Layout
+    """Resolved: ``spread_vocabulary`` and ``exchange_gradients`` say what is done, not what is asked for."""
     recipe: Recipe
     num_microbatches: int
     """Micro-batches per data-parallel rank and step."""

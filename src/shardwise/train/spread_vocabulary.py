@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from shardwise.step.own_runtime import can_spread_vocabulary
 from shardwise.train.exchange import exchanged_sum, gathered, scattered_rows
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
@@ -37,23 +38,10 @@ class Spread:
 
 
 def can_spread(job: Job, *, has_own_matrices: bool) -> bool:
-    """Whether the matrices of this job's vocabulary may be divided so.
-
-    Only data-parallel ranks, each with tokens of its own, divide them: other axes already divide the vocabulary
-    (tp), the model (pp), or need a second reduction (dp_replicate).
-    """
-    layout, vocab_size = job.layout, int(str(job.model_config["vocab_size"]))
-    others = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp_replicate)
-    return (
-        job.tuning.is_vocabulary_spread
-        and has_own_matrices
-        and layout.zero_stage == 3
-        and layout.dp_shard > 1
-        and all(degree == 1 for degree in others)
-        and vocab_size % layout.dp_shard == 0
-        and job.recipe.offload == "none"
-        and job.recipe.adapter == "none"
-    )
+    """Whether the plan divides the matrices of this job's vocabulary so, and the model has them."""
+    vocab_size = int(str(job.model_config["vocab_size"]))
+    can = can_spread_vocabulary(layout=job.layout, recipe=job.recipe, vocab_size=vocab_size)
+    return bool(job.layout.spread_vocabulary) and has_own_matrices and can
 
 
 def spread_rows(owner: nn.Module, mesh: Mesh) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DENSE_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+from shardwise.step.own_runtime import OWN_DECODER_TYPES
+
 MOE_TYPES = ("mixtral", "qwen3_moe")
 QK_NORM_TYPES = ("qwen3", "qwen3_moe")
 ROPE_TYPES = ("default", "llama3", "linear")
@@ -55,7 +56,7 @@ def is_supported(fields: Mapping[str, object]) -> bool:
     """Whether our decoder computes exactly what this config says; otherwise transformers builds the model."""
     rope = _rope_fields(fields)
     return (
-        fields.get("model_type") in (*DENSE_TYPES, *MOE_TYPES)
+        fields.get("model_type") in OWN_DECODER_TYPES
         and fields.get("hidden_act", "silu") == "silu"
         and not _uses_sliding_window(fields)
         and rope.get("rope_type", rope.get("type", "default")) in ROPE_TYPES

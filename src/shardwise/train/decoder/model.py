@@ -119,6 +119,12 @@ class Decoder(nn.Module):
             if isinstance(module, Embedding | Head):
                 module.spread = spread
 
+    @property
+    def vocabulary_ranks(self) -> int:
+        """Data-parallel ranks that divide the head by row; 1 when each has the whole."""
+        spread = self.lm_head.spread if self.lm_head is not None else None
+        return spread.num_ranks if spread is not None else 1
+
     def prepare_positions(self, positions: Tensor) -> None:
         """Make the rotary table of the positions this rank holds of every sequence."""
         table = rotary_table(self.config.rope, head_dim=self.config.head_dim, positions=positions)

@@ -24,6 +24,7 @@ import shardwise
 from shardwise.errors import ShardwiseError
 from shardwise.train.build import made_as, weights_dtype
 from shardwise.train.data.batches import Batch
+from shardwise.train.decoder.model import Decoder
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.job import Job
@@ -139,7 +140,10 @@ def _steps(trainer: Trainer, recorder: Recorder, modes: Sequence[TorchFunctionMo
     recorder.begin()
     trainer.step()
     whereabouts.close()
-    rows = int(str(job.model_config["vocab_size"])) // job.layout.tp if has_head else 0
+    parts = job.layout.tp * max(
+        (decoder.vocabulary_ranks for decoder in decoders if isinstance(decoder, Decoder)), default=1
+    )
+    rows = int(str(job.model_config["vocab_size"])) // parts if has_head else 0
     return RankLog(log=recorder.log, num_blocks=len(blocks), num_vocab_rows=rows)
 
 

@@ -1,0 +1,80 @@
+"""Rules about what our own trainer does to token tables and gradients when it is asked to."""
+
+from collections.abc import Iterable, Iterator
+
+from shardwise.plan import Plan
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+from shardwise.step.own_runtime import (
+    MAX_EXCHANGING_RANKS,
+    exchanges_gradients,
+    has_own_vocabulary,
+    is_own_runtime,
+    spreads_vocabulary,
+)
+
+
+def _breaks_spread(plan: Plan) -> bool:
+    return plan.layout.spread_vocabulary is True and not spreads_vocabulary(plan)
+
+
+def _spread_message(plan: Plan) -> str:
+    return f"spread_vocabulary: {next(_against_spreading(plan))}"
+
+
+def _against_spreading(plan: Plan) -> Iterator[str]:
+    layout, model = plan.layout, plan.model
+    if not is_own_runtime(plan):
+        yield f"only the native engine divides token tables so, and without adapters, not {plan.engine}"
+    if not has_own_vocabulary(model):
+        yield f"{model.name} has no token table and head of our own decoder that are two matrices"
+    if layout.zero_stage == 3 and model.vocab_size % layout.dp_shard:
+        yield f"dp_shard={layout.dp_shard} does not divide {model.vocab_size} rows evenly"
+    yield (
+        f"data-parallel ranks alone divide the rows (zero_stage 3, dp_shard above 1, nothing on the host), and the "
+        f"layout has zero_stage={layout.zero_stage} dp_shard={layout.dp_shard} dp_replicate={layout.dp_replicate} "
+        f"tp={layout.tp} cp={layout.cp} pp={layout.pp} ep={layout.ep}, offload={plan.recipe.offload}"
+    )
+
+
+def _spread_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("spread_vocabulary", None),)
+
+
+def _breaks_exchange(plan: Plan) -> bool:
+    return plan.layout.exchange_gradients is True and not exchanges_gradients(plan)
+
+
+def _exchange_message(plan: Plan) -> str:
+    layout = plan.layout
+    if not is_own_runtime(plan):
+        return f"exchange_gradients: only the native engine does so, and without adapters, not {plan.engine}"
+    return (
+        f"exchange_gradients needs gradients in 16 bits that 2 to {MAX_EXCHANGING_RANKS} ranks divide in every "
+        f"micro-batch and add up in fp32, and there is precision={plan.recipe.precision} "
+        f"zero_stage={layout.zero_stage} dp_shard={layout.dp_shard} cp={layout.cp} pp={layout.pp} ep={layout.ep}"
+    )
+
+
+def _exchange_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("exchange_gradients", None),)
+
+
+RULES = (
+    Rule(
+        name="engine-spread-vocabulary",
+        why="Rows that data-parallel ranks divide stay where they are: no other axis may divide table or model.",
+        source="shardwise train/spread_vocabulary.py",
+        breaks=_breaks_spread,
+        message=_spread_message,
+        candidates=_spread_candidates,
+    ),
+    Rule(
+        name="engine-exchange-gradients",
+        why="Gradients that travel as they were made save bytes only in 16 bits, and only where they are scattered.",
+        source="shardwise train/data_parallel.py",
+        breaks=_breaks_exchange,
+        message=_exchange_message,
+        candidates=_exchange_candidates,
+    ),
+)

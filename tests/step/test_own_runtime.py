@@ -1,0 +1,81 @@
+"""When our trainer spreads the vocabulary and exchanges gradients by itself, and what that makes of the inventory."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.plan import Plan
+from shardwise.plan_file import read_plan
+from shardwise.predict import predict
+from shardwise.step.collectives import stage_collectives
+from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+from shardwise.step.token_collectives import is_for_tokens
+
+
+def planned(*, model="llama-3.1-8b", cluster="8xh100-sxm", engine="native", layout=None, **recipe) -> Plan:
+    return read_plan(
+        {
+            "model": model,
+            "cluster": cluster,
+            "recipe": {"seq_len": 4096, **recipe},
+            "layout": layout or {"dp_shard": 8},
+            "engine": engine,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "spreads", "exchanges"),
+    [
+        (planned(), True, True),
+        (planned(micro_batch_size=4), False, True),  # 131,072 tokens and 128,256 rows
+        (planned(precision="fp32"), True, False),
+        (planned(adapter="lora"), False, False),
+        (planned(model="llama-3.2-1b"), False, True),  # tied
+        (planned(engine="torchtitan"), False, False),
+        (planned(cluster="16xh100-sxm", layout={"dp_shard": 16}), False, False),
+        (planned(layout={"dp_shard": 4, "tp": 2}), False, True),
+        (planned(layout={"dp_shard": 8, "zero_stage": 1}), False, False),
+        (planned(layout={"dp_shard": 8, "defer_grad_reduce": True}), True, False),
+        (planned(layout={"dp_shard": 8, "spread_vocabulary": False, "exchange_gradients": False}), False, False),
+        (planned(micro_batch_size=4, layout={"dp_shard": 8, "spread_vocabulary": True}), True, True),
+    ],
+)
+def test_it_does_so_where_it_is_no_slower_or_where_it_is_asked_to(plan, spreads, exchanges):
+    assert spreads_vocabulary(plan) is spreads
+    assert exchanges_gradients(plan) is exchanges
+
+
+def test_tokens_of_all_ranks_travel_four_times_and_their_ids_twice():
+    """8 ranks of 4,096 tokens with 4,096 channels of 2 bytes, ids and labels of 8, three fp32 sums."""
+    plan = planned()
+    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    calls = [c for c in stage_collectives(StageContext(plan=plan, stage=stage)) if is_for_tokens(c)]
+    tokens = 8 * 4096
+    assert sum(c.num_bytes * c.count for c in calls) == tokens * (4 * 4096 * 2 + 2 * 8 + 3 * 4)
+    assert not any(c.is_overlappable for c in calls)
+
+
+def test_nothing_of_the_vocabulary_is_gathered_and_gradients_take_half_the_bytes():
+    plan = planned()
+    plain = replace(plan, layout=replace(plan.layout, spread_vocabulary=False, exchange_gradients=False))
+    moved = {}
+    for one in (plan, plain):
+        (stage,) = pipeline_stages(model=one.model, layout=one.layout)
+        calls = stage_collectives(StageContext(plan=one, stage=stage))
+        blocks = [c for c in calls if "blocks" in c.name and c.phase == "backward" and c.kind != "all_gather"]
+        moved[one is plan] = sum(c.num_bytes * c.count for c in blocks)
+        largest_gather = max(c.num_bytes for c in calls if c.kind == "all_gather")
+        table_bytes = 128_256 * 4096 * 2
+        assert (largest_gather < table_bytes) is (one is plan)
+    assert 2 * moved[True] == moved[False]
+
+
+def test_what_is_done_by_itself_is_predicted_to_take_less_time_and_memory():
+    plan = planned(recompute="full")
+    plain = replace(plan, layout=replace(plan.layout, spread_vocabulary=False, exchange_gradients=False))
+    fast, slow = predict(plan), predict(plain)
+    assert fast.time.step_s < slow.time.step_s
+    assert fast.memory.worst.peak_allocated_bytes < slow.memory.worst.peak_allocated_bytes

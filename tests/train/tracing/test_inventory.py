@@ -1,0 +1,49 @@
+"""What the inventory says of a plan is what the runtime does when traced: the peak, and every byte that travels."""
+
+from collections import Counter
+
+import pytest
+
+from shardwise.launch.request import TrainRequest, make_job
+from shardwise.plan_file import read_plan
+from shardwise.predict.memory import predict_memory
+from shardwise.step.collectives import stage_collectives
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+from shardwise.train.tracing.step_record import traced_step
+
+PEAK_TOLERANCE = 0.001
+PLANS = {
+    "by itself": ({"recompute": "full"}, {"dp_shard": 4}),
+    "by itself, accumulated": ({"global_batch_size": 16}, {"dp_shard": 4}),
+    "gathered and reduced": ({}, {"dp_shard": 4, "spread_vocabulary": False, "exchange_gradients": False}),
+    "exchanged alone": ({"recompute": "full"}, {"dp_shard": 4, "spread_vocabulary": False}),
+}
+
+
+def planned(recipe, layout, model="llama-3.1-8b"):
+    asked = {"seq_len": 4096, "compile": False, **recipe}
+    return read_plan({"model": model, "cluster": "4xh100-sxm", "recipe": asked, "layout": layout})
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_traced_step_is_what_the_inventory_says(name):
+    plan = planned(*PLANS[name])
+    (stage,) = traced_step(make_job(plan, TrainRequest(), prediction=None, run_folder="")).stages
+    assert predict_memory(plan).worst.peak_allocated_bytes == pytest.approx(
+        stage.peak.allocated_bytes, rel=PEAK_TOLERANCE
+    )
+    traced, said = Counter(), Counter()
+    for call in stage.collectives:
+        traced[call.kind, call.group_size] += call.total_bytes
+    (placed,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    for call in stage_collectives(StageContext(plan=plan, stage=placed)):
+        said[call.kind, call.group_size] += call.num_bytes * call.count
+    assert traced == said
+
+
+def test_a_job_carries_what_the_engine_does_by_itself():
+    layout = make_job(planned({}, {"dp_shard": 4}), TrainRequest(), prediction=None, run_folder="").layout
+    assert (layout.spread_vocabulary, layout.exchange_gradients) == (True, True)
+    tied = make_job(planned({}, {"dp_shard": 4}, "llama-3.2-1b"), TrainRequest(), prediction=None, run_folder="").layout
+    assert (tied.spread_vocabulary, tied.exchange_gradients) == (False, True)
