@@ -43,6 +43,12 @@ def narrow(width: int) -> object:
     return named(sample_model(layer, num_layers=32, hidden_size=4096, vocab_size=32000), "narrow")
 
 
+def pcie_only(num_gpus: int) -> object:
+    machine = cluster(num_gpus)
+    bandwidth = machine.gpu.pcie_bandwidth_bytes_per_s
+    return replace(machine, node=replace(machine.node, scale_up_bandwidth_bytes_per_s=bandwidth))
+
+
 def with_peaks(machine, *peaks):
     """The cluster with other matrix peaks, given as ``(dtype, tflop_per_s)``."""
     gpu = replace(

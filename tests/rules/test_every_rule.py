@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from habits.source_tree import ROOT
-from rules.samples import llama_8b, llama_30b, make_plan, mixtral, named, narrow, refusal, with_peaks
+from rules.samples import llama_8b, llama_30b, make_plan, mixtral, named, narrow, pcie_only, refusal, with_peaks
 from shapes import cluster, dense_layer
 from shapes import model as sample_model
 from shardwise.families import read_model
@@ -26,12 +26,6 @@ def encoder_decoder() -> object:
     spec = llama_8b()
     layer = replace(spec.layers[0], cross_attention=spec.layers[0].mixer)
     return replace(spec, layers=(layer,) * 32, name="t5-like")
-
-
-def pcie_only(num_gpus: int) -> object:
-    machine = cluster(num_gpus)
-    bandwidth = machine.gpu.pcie_bandwidth_bytes_per_s
-    return replace(machine, node=replace(machine.node, scale_up_bandwidth_bytes_per_s=bandwidth))
 
 
 def made_by(vendor: str, name: str) -> object:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from shardwise.engine import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
-from shardwise.predict.passes import Piece, is_launch_bound
+from shardwise.predict.passes import Piece
 from shardwise.units import Seconds
 
 QUEUED_LAUNCHES = 1024
@@ -172,8 +172,6 @@ def launched(
         num_microbatches: of a step.
         most_ahead_s: how far the host can run ahead.
     """
-    if not is_launch_bound(forward) and not is_launch_bound(backward):
-        return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
 
     def lines(*, with_waits: bool) -> StepLines:
         return step_lines(

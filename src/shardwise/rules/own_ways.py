@@ -64,7 +64,7 @@ RULES = (
     Rule(
         name="engine-spread-vocabulary",
         why="Rows that data-parallel ranks divide stay where they are: no other axis may divide table or model.",
-        source="shardwise train/spread_vocabulary.py",
+        source="our train/spread_vocabulary.py",
         breaks=_breaks_spread,
         message=_spread_message,
         candidates=_spread_candidates,
@@ -72,7 +72,7 @@ RULES = (
     Rule(
         name="engine-exchange-gradients",
         why="Gradients that travel as they were made save bytes only in 16 bits, and only where they are scattered.",
-        source="shardwise train/data_parallel.py",
+        source="our train/data_parallel.py",
         breaks=_breaks_exchange,
         message=_exchange_message,
         candidates=_exchange_candidates,

@@ -139,7 +139,8 @@ class HeldStates:
 
     def own_buckets(self, rows: Candidates) -> Mask:
         """Rows that our trainer hands to torch's DDP, as ``uses_ddp`` says."""
-        is_cast = self.probes.question.recipe.precision not in ("fp32", "bf16")
+        recipe = self.probes.question.recipe
+        is_cast = recipe.precision not in ("fp32", "bf16") and recipe.adapter == "none"
         is_replicated = (rows.zero_stage == 0) | (rows.state_shard_size == 1)
         buckets: Mask = is_replicated & (rows.tp == 1) & (rows.ep == 1) & (rows.offload == 0) & (not is_cast)
         return buckets

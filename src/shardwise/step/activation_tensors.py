@@ -115,7 +115,10 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         # The rows in the dtype of the product, and the tokens of all ranks.
         spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
         yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
-    made = {"gradient of the head": weights, "gradient of the head's input": ranks * hidden}
+    made = {
+        "gradient of the head": 0 if context.has_adapter else weights,
+        "gradient of the head's input": ranks * hidden,
+    }
     for name, num_bytes in made.items():
         yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
     divided = hidden // block.sequence_shards

@@ -79,11 +79,20 @@ def _per_block(
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         issue = call.hidden if is_hidden else call.exposed
-        yield from issue(units=times * blocks, rounds=rounds)
+        yield from issue(units=times * blocks - _not_asked_for(call, layer, context), rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
             units = _times_again(call, times, layer, context) * recomputed
             yield from (again.hidden if is_hidden else again.exposed)(units=units, rounds=rounds)
+
+
+def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
+    """Where only adapters learn, nothing below the first block does: its input has no gradient to sum."""
+    is_first = context.stage.has_embedding and layer is context.layer_runs[0][0]
+    is_sum = call.group.axis == "tp" and call.kind in ("all_reduce", "reduce_scatter")
+    return int(
+        is_own_runtime(context.plan) and context.has_adapter and is_first and is_sum and call.phase == "backward"
+    )
 
 
 def repeats_calls(context: StageContext) -> bool:
@@ -235,7 +244,7 @@ def _tables(context: StageContext) -> Iterator[Collective]:
     if stage.has_embedding:
         kind: CollectiveKind = "reduce_scatter" if is_divided else "all_reduce"
         yield from _call("embedding", kind, group, context, "forward").exposed(units=1, rounds=rounds)
-        if is_divided:
+        if is_divided and not (context.has_adapter and is_own_runtime(context.plan)):
             yield from _call("embedding", "all_gather", group, context, "backward").exposed(units=1, rounds=rounds)
     if stage.has_head and context.plan.model.has_head:
         kind = "reduce_scatter" if is_divided else "all_reduce"
@@ -346,7 +355,7 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
 def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     layout, recipe = context.plan.layout, context.plan.recipe
     elements = sum(
-        local_num_params(weight, layout) * count
+        _held_gradient(weight, context) * count
         for layer, count in context.layer_runs
         for weight in adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
         if weight.split == "replicated"

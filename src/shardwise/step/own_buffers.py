@@ -77,18 +77,19 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     """Everything stays gathered; the flat outputs of the first pass only where later ones hold no more."""
     timeline, compute = context.timeline, context.states.compute_bytes
     blocks = _blocks(context)
-    total = sum(unit.base.full * unit.count for unit in blocks) + tables.embedding + tables.rest
+    total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
+    total += compute * (tables.embedding + tables.rest)
     name = "whole parameters"
     end = timeline.backward_end
-    yield _tensor(name, "gathered_parameters", compute * total, timeline.forward, end)
+    yield _tensor(name, "gathered_parameters", total, timeline.forward, end)
     yield _tensor(name, "gathered_parameters", compute * tables.head, timeline.loss_forward, end)
     is_one_pass = context.plan.num_microbatches == 1 or gathers_every_micro_batch(context.plan.layout)
     if is_replicated(context.plan.layout) or not is_one_pass:
         yield _tensor(name, "gathered_parameters", 0, timeline.forward, timeline.forward)
         return
-    largest = max((unit.base.full for unit in blocks), default=0)
+    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
     flat = "flat gather"
-    yield _tensor(flat, "gathered_parameters", compute * largest, timeline.forward, timeline.forward)
+    yield _tensor(flat, "gathered_parameters", largest, timeline.forward, timeline.forward)
     if tables.head:
         head = compute * tables.head
         yield _tensor(flat, "gathered_parameters", head, timeline.loss_forward, timeline.loss_forward)
@@ -101,12 +102,10 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     component: MemoryComponent = "gathered_parameters"
     end = timeline.backward_end
     yield _tensor("rest of the model", component, compute * tables.rest, timeline.forward, end)
-    largest = max((unit.base.full for unit in blocks), default=0)
-    last = compute * (blocks[-1].base.full if blocks else 0)
+    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
+    last = context.gathered_bytes(blocks[-1]) if blocks else 0
     copies = 1 + ahead
-    yield _tensor(
-        "gathered blocks (forward)", component, copies * compute * largest, timeline.forward, timeline.forward
-    )
+    yield _tensor("gathered blocks (forward)", component, copies * largest, timeline.forward, timeline.forward)
     if timeline.loss_forward > timeline.forward:
         head = compute * tables.head
         yield _tensor("gathered last block", component, last, timeline.loss_forward, timeline.head_backward)
@@ -114,7 +113,8 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
         flat = 0 if context.vocabulary_ranks > 1 else head or last
         yield _tensor("flat gather", component, flat, timeline.loss_forward, timeline.loss_forward)
     if layout.reshard_size:
-        total = compute * (sum(unit.base.full * unit.count for unit in blocks) - largest + tables.embedding)
+        total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks) - largest
+        total += compute * tables.embedding
         kept = f"units divided over {layout.reshard_size}"
         yield _tensor(kept, component, total / layout.reshard_size, timeline.forward, end - 1)
     for unit in blocks:
@@ -123,7 +123,7 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
 
 def _in_backward(context: StageContext, unit: Unit, tables: Tables) -> Iterator[Tensor]:
     """A block while it goes backward, and what is gathered ahead of it: blocks, or in the first one the token table."""
-    gathered, moments = context.states.compute_bytes * unit.base.full, context.timeline.runs[unit.run]
+    gathered, moments = context.gathered_bytes(unit), context.timeline.runs[unit.run]
     ahead = context.plan.layout.prefetch_units
     name: str = "gathered and prefetched block"
     if unit.count > 1:
@@ -140,9 +140,9 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
     Its own inputs are there, and the gradients of one block less; where that is more, it is counted with the first.
     """
-    ahead = min(context.plan.layout.prefetch_units, unit.count - 1) * context.states.compute_bytes * unit.base.full
+    ahead = min(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
     is_born_late = context.plan.num_microbatches == 1
-    made = context.states.gradient_bytes * unit.base.shard if is_born_late else 0
+    made = context.states.gradient_bytes * context.trained(unit).shard if is_born_late else 0
     is_recomputed = context.recomputed_layers(unit.count) == unit.count
     kept = context.kept_bytes(unit.run) if is_recomputed else 0
     return ahead - made + kept
@@ -150,7 +150,7 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
 def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
     """Added up in what they are reduced in, from the first micro-batch to the last."""
-    trained = sum(unit.base.full * unit.count for unit in context.units)
+    trained = sum(context.trained(unit).full * unit.count for unit in context.units)
     num_bytes = context.states.reduce_bytes * trained
     timeline = context.timeline
     yield _tensor("whole gradients", "gradients", num_bytes, timeline.forward, timeline.backward_end)
@@ -167,19 +167,22 @@ def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     component: MemoryComponent = "communication_buffers"
     waits = _waits(context)
     blocks = _blocks(context)
+    if context.has_adapter:
+        tables = Tables(embedding=0, head=0, rest=0)  # frozen
     if tables.head and not waits:
         at_once = 2 * compute if context.exchanges_gradients else reduce
         yield _tensor(name, component, at_once * tables.head, timeline.head_backward, timeline.head_backward)
     before = tables.head
     for unit in reversed(blocks):
         moments = timeline.runs[unit.run]
-        own = unit.base.full
+        own = context.trained(unit).full
         for inside, after in zip(moments.inside, moments.after, strict=True):
             is_first = inside == moments.first_backward
             # The second block meets the first one's input: where that is larger, it is counted with the first.
             previous = max(before, own if unit.count > 1 else 0) if is_first else own
             yield _tensor(name, component, 0 if waits else reduce * previous, inside, inside)
-            made = compute * (unit.base.expert or unit.base.largest_matrix)
+            trained = context.trained(unit)
+            made = compute * (trained.expert or trained.largest_matrix)
             yield _tensor("weight gradients", "temporaries", made, inside, inside)
             reduced = compute * own if waits else (compute + reduce) * own + reduce * previous
             yield _tensor(name, component, reduced, after, after)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.model import Weight
 from shardwise.step.collective_calls import Call, Group, Groups
-from shardwise.step.held_weights import hold
+from shardwise.step.held_weights import adapter_weights, hold
 from shardwise.step.inventory import Axis, Collective
 from shardwise.step.own_runtime import (
     frees_after_forward,
@@ -14,6 +14,8 @@ from shardwise.step.own_runtime import (
     reduces_every_micro_batch,
 )
 from shardwise.step.stage_context import StageContext, Unit
+from shardwise.step.states import QUANTISED_BYTES
+from shardwise.units import Bytes
 
 TABLES = "embedding and head"
 
@@ -23,12 +25,16 @@ class OwnUnit:
     """Equal units of FSDP2."""
 
     name: str
-    elements: int
+    gathered_bytes: Bytes
     """Of one unit, padded so that every rank's shard is equally long."""
+    trained: int
+    """Elements that get gradients, padded likewise."""
     shards: Group
     count: int
     num_gathered_again: int = 0
     """Of them, how many are gathered again in backward."""
+    is_gathered_again_once: bool = False
+    """Not in every micro-batch, but once a step."""
 
 
 def own_collectives(context: StageContext) -> Iterator[Collective]:
@@ -44,19 +50,19 @@ def own_collectives(context: StageContext) -> Iterator[Collective]:
             name=f"all-gather {unit.name}",
             kind="all_gather",
             group=unit.shards,
-            num_bytes=unit.elements * context.states.compute_bytes,
+            num_bytes=unit.gathered_bytes,
             phase="forward",
         )
         yield from (gather.hidden_but_one if position == 0 else gather.hidden)(units=unit.count, rounds=gathers)
         size = min(unit.shards.size, layout.reshard_size or unit.shards.size)
         again = replace(gather, phase="backward", group=replace(unit.shards, size=size))
-        yield from again.hidden(units=unit.num_gathered_again, rounds=gathers)
+        yield from again.hidden(units=unit.num_gathered_again, rounds=1 if unit.is_gathered_again_once else gathers)
         yield from _reductions(unit, context, is_last=position == 0, rounds=reductions)
 
 
 def _reductions(unit: OwnUnit, context: StageContext, *, is_last: bool, rounds: int) -> Iterator[Collective]:
     """Shards are summed over replicas once a step; whole gradients over all copies."""
-    num_bytes = unit.elements * context.states.reduce_bytes
+    num_bytes = unit.trained * context.states.reduce_bytes
     scatter = Call(
         name=f"reduce-scatter {unit.name}",
         kind="reduce_scatter",
@@ -65,7 +71,7 @@ def _reductions(unit: OwnUnit, context: StageContext, *, is_last: bool, rounds: 
         phase="backward",
     )
     if context.exchanges_gradients:
-        made = unit.elements * context.states.compute_bytes
+        made = unit.trained * context.states.compute_bytes
         scatter = replace(scatter, name=f"exchange {unit.name}", kind="all_to_all", num_bytes=made)
     yield from (scatter.hidden_but_one if is_last else scatter.hidden)(units=unit.count, rounds=rounds)
     total = Call(
@@ -95,13 +101,13 @@ def _units(context: StageContext) -> Iterator[OwnUnit]:
     rest = (model.final_weights if stage.has_head else ()) + (model.side_weights if stage.has_embedding else ())
     if is_whole:
         rest += model.embedding_weights
-    yield OwnUnit(name=TABLES, elements=_padded(rest, context), shards=dense, count=1)
+    yield _table(rest, context)
     is_gathered = context.vocabulary_ranks == 1
     if stage.has_embedding and not is_whole and is_gathered:
-        elements = _padded(model.embedding_weights, context)
-        yield OwnUnit(name=TABLES, elements=elements, shards=dense, count=1, num_gathered_again=int(frees))
+        # Where it is frozen the first block asks for it ahead, and with no gradient to pass it stays for the step.
+        yield _table(model.embedding_weights, context, num_gathered_again=int(frees))
     if stage.has_head and model.head_weights and is_gathered:
-        yield OwnUnit(name=TABLES, elements=_padded(model.head_weights, context), shards=dense, count=1)
+        yield _table(model.head_weights, context)
     blocks = [unit for unit in context.units if unit.is_block]
     kept = {chunk_end.run for chunk_end in blocks[-1:]}
     for unit in blocks:
@@ -113,8 +119,7 @@ def _of_block(unit: Unit, context: StageContext, dense: Group, again: int) -> It
     """A block's experts are a unit of their own where expert parallelism divides them."""
     layer, _ = context.layer_runs[unit.run]
     if context.plan.layout.ep == 1:
-        elements = _padded(layer.weights, context)
-        yield OwnUnit(name=unit.name, elements=elements, shards=dense, count=unit.count, num_gathered_again=again)
+        yield _block(unit, unit.name, layer.weights, context, dense, again)
         return
     own = tuple(weight for weight in layer.weights if not weight.is_expert)
     routed = tuple(weight for weight in layer.weights if weight.is_expert)
@@ -123,9 +128,43 @@ def _of_block(unit: Unit, context: StageContext, dense: Group, again: int) -> It
         (routed, Groups(layout=context.plan.layout).expert_shards, f"{unit.name} experts"),
     )
     for weights, shards, name in groups:
-        elements = _padded(weights, context)
-        if elements:
-            yield OwnUnit(name=name, elements=elements, shards=shards, count=unit.count, num_gathered_again=again)
+        if weights:
+            yield _block(unit, name, weights, context, shards, again)
+
+
+def _table(weights: tuple[Weight, ...], context: StageContext, *, num_gathered_again: int = 0) -> OwnUnit:
+    elements = _padded(weights, context)
+    return OwnUnit(
+        name=TABLES,
+        gathered_bytes=elements * context.states.compute_bytes,
+        trained=0 if context.has_adapter else elements,
+        shards=_shards(context),
+        count=1,
+        num_gathered_again=num_gathered_again,
+        is_gathered_again_once=context.has_adapter,
+    )
+
+
+def _block(
+    unit: Unit, name: str, weights: tuple[Weight, ...], context: StageContext, shards: Group, again: int
+) -> OwnUnit:
+    """A block's own weights with their adapters, or its experts, which have none."""
+    base = _padded(weights, context)
+    recipe, layer = context.plan.recipe, context.layer_runs[unit.run][0]
+    added = 0
+    if context.has_adapter and not all(weight.is_expert for weight in weights):
+        added = _padded(adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets), context)
+    frozen = base * context.states.compute_bytes
+    if recipe.adapter == "qlora":
+        frozen = round(base * QUANTISED_BYTES)
+    return OwnUnit(
+        name=name,
+        gathered_bytes=frozen + added * context.states.compute_bytes,
+        trained=added if context.has_adapter else base,
+        shards=shards,
+        count=unit.count,
+        num_gathered_again=again,
+    )
 
 
 def _shards(context: StageContext) -> Group:

@@ -14,8 +14,8 @@ SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
 
 
 def is_own_runtime(plan: Plan) -> bool:
-    """Whether our trainer runs the plan; it trains no adapters, whose predictions are those of a plain FSDP2 loop."""
-    return plan.engine == "native" and plan.recipe.adapter == "none"
+    """Whether our trainer runs the plan."""
+    return plan.engine == "native"
 
 
 def is_replicated(layout: Layout) -> bool:
@@ -26,9 +26,11 @@ def is_replicated(layout: Layout) -> bool:
 def uses_ddp(*, layout: Layout, recipe: Recipe) -> bool:
     """Whether torch's DDP serves: whole states, nothing cast and no part of a matrix.
 
-    Otherwise whole states are units of FSDP2 over an axis of one rank, cast and reduced unit by unit.
+    Frozen weights are kept in what they are computed with, and adapters cast themselves. Otherwise whole states are
+    units of FSDP2 over an axis of one rank, cast and reduced unit by unit.
     """
-    is_plain = layout.tp == 1 and layout.ep == 1 and recipe.precision in ("fp32", "bf16")
+    is_cast = recipe.precision not in ("fp32", "bf16") and recipe.adapter == "none"
+    is_plain = layout.tp == 1 and layout.ep == 1 and not is_cast
     return is_replicated(layout) and is_plain and recipe.offload == "none"
 
 

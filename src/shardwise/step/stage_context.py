@@ -140,6 +140,10 @@ class StageContext:
         mixed = self.states.compute_bytes < self.states.weight_bytes
         return 2 if self.profile.sharding == "fsdp1" and self.has_adapter and mixed else 1
 
+    def trained(self, unit: Unit) -> HeldWeights:
+        """The part of a unit that gets gradients: all of it, or its adapter."""
+        return unit.adapter if self.has_adapter else unit.base
+
     def gathered_bytes(self, unit: Unit) -> Bytes:
         """One unit gathered for computing: low-precision weights, or a 4-bit base in its stored form."""
         adapter = unit.adapter.full * self.states.compute_bytes

@@ -59,7 +59,7 @@ def held_states(context: StageContext) -> HeldStates:
 
 def trained_states(context: StageContext, unit: Unit) -> UnitStates:
     """States of the part of a unit that is trained: all of it, or its adapter."""
-    held = unit.adapter if context.has_adapter else unit.base
+    held = context.trained(unit)
     return unit_states(
         held,
         states=context.states,

@@ -17,6 +17,7 @@ from shardwise.errors import RecipeError
 from shardwise.recipe import LoraTargets, Precision, Recipe
 from shardwise.step.held_weights import LORA_TARGET_NAMES
 from shardwise.train.decoder.blocks import Linear
+from shardwise.train.decoder.groups import local
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.nf4 import QuantisedLinear, quantise_blocks
@@ -46,9 +47,7 @@ def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alph
         RecipeError: no matrix has such a name.
     """
     trained_dtype = next(decoder.parameters()).dtype
-    for parameter in decoder.parameters():
-        parameter.requires_grad_(False)
-    decoder.to(FROZEN_DTYPES[recipe.precision])
+    _freeze(decoder, FROZEN_DTYPES[recipe.precision])
     if recipe.adapter == "qlora":
         quantise_blocks(list(decoder.blocks()), (Linear, nn.Linear))
     targets = [module for block in decoder.blocks() for module in _targets(block, recipe.lora_targets)]
@@ -60,10 +59,28 @@ def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alph
         )
     for module in targets:
         in_features, out_features = _sizes(module)
-        with torch.device("meta"):
-            module.add_module(FIRST, Linear(in_features, recipe.lora_rank).to(trained_dtype))
-            module.add_module(SECOND, Linear(recipe.lora_rank, out_features).to(trained_dtype))
+        module.add_module(FIRST, _factor(in_features, recipe.lora_rank, trained_dtype))
+        module.add_module(SECOND, _factor(recipe.lora_rank, out_features, trained_dtype))
         module.register_forward_hook(_adds_product(alpha_ratio, recipe.lora_dropout_fraction))
+
+
+def _factor(in_features: int, out_features: int, dtype: torch.dtype) -> Linear:
+    with torch.device("meta"):
+        factor = Linear(in_features, out_features)
+        factor.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype))
+    return factor
+
+
+def _freeze(decoder: nn.Module, dtype: torch.dtype) -> None:
+    """Every parameter as one that is not trained, in its dtype; matrices that were one stay one."""
+    frozen: dict[int, nn.Parameter] = {}
+    for module in decoder.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            made = frozen.get(id(parameter))
+            if made is None:
+                made = frozen[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+                frozen[id(made)] = made
+            setattr(module, name, made)
 
 
 def adapter_of(module: nn.Module) -> tuple[Linear, Linear] | None:
@@ -102,9 +119,14 @@ def _sizes(module: nn.Module) -> tuple[int, int]:
 
 def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def add_product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        first, second = module.get_submodule(FIRST), module.get_submodule(SECOND)
+        first, second = (module.get_submodule(name).get_parameter("weight") for name in (FIRST, SECOND))
         x = F.dropout(inputs[0], dropout_fraction) if dropout_fraction > 0 else inputs[0]
-        product: Tensor = second(first(x))
+        product = F.linear(F.linear(x, _as(first, x)), _as(second, x))
         return output + alpha_ratio * product
 
     return add_product
+
+
+def _as(weight: Tensor, x: Tensor) -> Tensor:
+    """This rank's part of a factor in the dtype of what it is multiplied with; FSDP2 has cast it before."""
+    return local(weight).to(x.dtype)

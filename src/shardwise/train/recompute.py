@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ ALWAYS_KEPT = (
 )
 """Costly to repeat: attention, and what has to be communicated."""
 PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default, ops.aten._scaled_mm.default)
-"""Every second one is kept, as torchtitan's selective recomputation per operation does."""
+"""Every second one is kept, as torchtitan's selective recomputation per operation does; those with a factor of an
+adapter are cheap to repeat and not counted."""
 
 
 def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
@@ -50,7 +52,7 @@ def _checkpointed(forward: Callable[..., Any], recipe: Recipe) -> Callable[..., 
     draws = recipe.lora_dropout_fraction > 0  # only dropout draws random numbers in a block
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
     if recipe.recompute == "selective":
-        options["context_fn"] = _selective_contexts
+        options["context_fn"] = partial(_selective_contexts, recipe.lora_rank if recipe.adapter != "none" else None)
 
     def run(*arguments: Any, **named: Any) -> Any:
         return checkpoint(forward, *arguments, **options, **named)
@@ -58,13 +60,13 @@ def _checkpointed(forward: Callable[..., Any], recipe: Recipe) -> Callable[..., 
     return run
 
 
-def _selective_contexts() -> Any:
+def _selective_contexts(adapter_rank: int | None) -> Any:
     seen: Counter[str] = Counter()
 
-    def policy(context: Any, operation: Any, *_args: Any, **_options: Any) -> CheckpointPolicy:
+    def policy(context: Any, operation: Any, *given: Any, **_options: Any) -> CheckpointPolicy:
         if operation in ALWAYS_KEPT:
             return CheckpointPolicy.MUST_SAVE
-        if operation in PRODUCTS:
+        if operation in PRODUCTS and adapter_rank not in given[1].shape:
             phase = "recompute" if context.is_recompute else "forward"
             seen[phase] += 1
             return CheckpointPolicy.MUST_SAVE if seen[phase] % 2 else CheckpointPolicy.PREFER_RECOMPUTE
