@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from shardwise.cli.progress import step_bar
+
 PLAN = {"model": "gpt2", "cluster": "h100-sxm", "recipe": {"seq_len": 512}}
 
 
@@ -65,3 +67,19 @@ def test_a_terminal_that_takes_no_control_codes_gets_none(plans_file, variable, 
         monkeypatch.setenv(name, value)
     for words in (["predict", str(plans_file)], ["plan", "gpt2", "8xh100-sxm", "--seq-len", "512", "--json"]):
         assert run_with_terminal_for_errors(words)[1] == ""
+
+
+def test_a_step_of_training_shows_loss_speed_utilisation_memory_and_what_is_exposed(monkeypatch):
+    """60 GiB at the peak; the last two only when they are known."""
+    shown = []
+    monkeypatch.setattr("rich.progress.Progress.update", lambda _bar, _task, **told: shown.append(told["description"]))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("shardwise.cli.progress.takes_control_codes", lambda: True)
+    step = {"step": 1, "loss": 2.5, "tokens_per_s_per_gpu": 8068.0, "mfu_fraction": 0.42}
+    with step_bar(total=2) as on_step:
+        on_step({**step, "peak_allocated_bytes": 60 * 2**30, "sample": {"exposed_communication_fraction": 0.031}})
+        on_step({**step, "mfu_fraction": None, "peak_allocated_bytes": 0})
+    assert shown == [
+        "loss 2.500  8,068 tokens/s/GPU  MFU 42.0%  60.00 GiB  exposed 3.1%",
+        "loss 2.500  8,068 tokens/s/GPU  exposed 3.1%",
+    ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shapes import llama_3_8b, llama_3_70b, plan
 from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS
-from shardwise.predict.memory import predict_memory
+from shardwise.predict.memory import most_bytes, predict_memory
 from shardwise.units import GIB
 
 ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate")
@@ -184,3 +184,13 @@ def test_processors_have_no_context_and_no_library_workspaces():
     on_gpu, on_host = predict_memory(chosen).worst, predict_memory(host).worst
     assert on_gpu.peak_allocated_bytes - on_host.peak_allocated_bytes == 64 * 2**20
     assert on_host.device_used_bytes == on_host.peak_reserved_bytes
+
+
+def test_each_component_is_highest_at_its_own_moment():
+    """Logits are gone where this plan's peak lies, in backward."""
+    chosen = plan(llama_3_8b(), layout=Layout(dp_shard=8), recompute="full")
+    worst = predict_memory(chosen).worst
+    assert worst.peak_phase == "backward"
+    assert worst.component_bytes("logits") == 0 < most_bytes(chosen, "logits")
+    for name in MEMORY_COMPONENTS:
+        assert name == "framework" or most_bytes(chosen, name) >= worst.component_bytes(name)

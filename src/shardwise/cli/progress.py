@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from shardwise.cli.output import takes_control_codes
+from shardwise.units import format_gib
 
 Item = TypeVar("Item")
 
@@ -78,7 +79,9 @@ def _step_text(record: Mapping[str, object]) -> str:
     loss, rate = float(str(record["loss"])), float(str(record["tokens_per_s_per_gpu"]))
     mfu = record.get("mfu_fraction")
     said = f"loss {loss:.3f}  {rate:,.0f} tokens/s/GPU"
-    return f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
+    said = f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
+    peak = record.get("peak_allocated_bytes")
+    return f"{said}  {format_gib(peak)}" if isinstance(peak, int) and peak else said  # processors count none
 
 
 def _exposed_text(record: Mapping[str, object]) -> str:

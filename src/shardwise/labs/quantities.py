@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shardwise.labs.trial import Outcome, Quantity
 from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
+from shardwise.predict.memory import most_bytes
 
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 NOT_ALLOCATED: MemoryComponent = "framework"
@@ -129,7 +130,7 @@ ACTIVATIONS = Quantity(
     name="saved",
     title="Most activations that a rank keeps for backward",
     unit="bytes",
-    predicted=lambda outcome: predicted_memory(outcome, ("activations",)),
+    predicted=lambda outcome: float(most_bytes(outcome.plan, "activations")),
     measured=lambda outcome: number(outcome.measurement, "memory", "most_bytes", "activations"),
 )
 STEP = Quantity(

@@ -1,5 +1,7 @@
 """Memory of every pipeline stage: high-water marks of the inventory, and what the allocator and device add to them."""
 
+from dataclasses import replace
+
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict.device_overhead import fixed_bytes, reserved_bytes
@@ -34,6 +36,16 @@ def predict_memory(plan: Plan) -> MemoryPrediction:
         low_fraction=LOW_FRACTION,
         high_fraction=HIGH_FRACTION,
     )
+
+
+def most_bytes(plan: Plan, component: MemoryComponent) -> Bytes:
+    """The most that one component holds on a rank of any stage, at its own moment and not at that of the peak."""
+    most = 0
+    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
+        inventory = stage_inventory(plan, stage)
+        own = tuple(tensor for tensor in inventory.tensors if tensor.component == component)
+        most = max(most, *allocated_at(replace(inventory, tensors=own)))
+    return most
 
 
 def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
