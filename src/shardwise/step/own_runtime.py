@@ -82,7 +82,7 @@ def exchanges_gradients(plan: Plan) -> bool:
 
 def has_own_vocabulary(model: ModelSpec) -> bool:
     """Whether token table and head are two matrices of our own decoder."""
-    windows = (layer.mixer.sliding_window for layer in model.layers if isinstance(layer.mixer, AttentionSpec))
+    windows = (layer.mixer.sliding_window for layer, _ in model.layer_runs if isinstance(layer.mixer, AttentionSpec))
     is_own = model.model_type in OWN_DECODER_TYPES and not any(windows)
     return is_own and model.has_head and not model.tie_word_embeddings
 

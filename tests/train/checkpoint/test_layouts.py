@@ -14,6 +14,7 @@ from train.world_member import run
 NUM_STEPS, SAVED_STEP = 6, 3
 TO_LAYOUTS = {
     "fsdp": (2, {"dp_shard": 2}, ()),
+    "fsdp, spread vocabulary": (2, {"dp_shard": 2, "spread_vocabulary": True}, ()),
     "ddp": (2, {"dp_replicate": 2, "zero_stage": 0}, ()),
     "zero 1": (2, {"dp_shard": 2, "zero_stage": 1}, ()),
     "tp, sequence parallel": (2, {"tp": 2, "sequence_parallel": True}, ()),
@@ -53,6 +54,13 @@ def test_a_run_under_fsdp_goes_on_under_any_layout(worlds, fsdp, name):
     if name == "fsdp":
         assert found == losses[SAVED_STEP:]
     assert found == pytest.approx(losses[SAVED_STEP:], rel=1e-5)
+
+
+def test_a_run_with_a_spread_vocabulary_goes_on_bit_for_bit_and_under_another_layout(worlds, tmp_path):
+    spread = {"dp_shard": 2, "spread_vocabulary": True}
+    losses = saved(worlds, tmp_path, size=2, layout=spread)
+    assert continued(worlds, tmp_path, size=2, layout=spread) == losses[SAVED_STEP:]
+    assert continued(worlds, tmp_path, size=2, layout={"tp": 2}) == pytest.approx(losses[SAVED_STEP:], rel=1e-5)
 
 
 def test_a_run_of_a_pipeline_goes_on_under_tensor_parallelism(worlds, tmp_path):
