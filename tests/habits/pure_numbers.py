@@ -137,7 +137,6 @@ PURE_FIELDS = {
     "PieceMessage.receiver",
     "PieceMessage.sender",
     "Moment.unit",  # an index
-    "OwnUnit.trained",  # elements
     "RoundState.round_index",
     "Setting.value",
     "AttentionRate.backward_half",  # a sequence length

@@ -27,7 +27,7 @@ class OwnUnit:
     name: str
     gathered_bytes: Bytes
     """Of one unit, padded so that every rank's shard is equally long."""
-    trained: int
+    num_trained: int
     """Elements that get gradients, padded likewise."""
     shards: Group
     count: int
@@ -62,7 +62,7 @@ def own_collectives(context: StageContext) -> Iterator[Collective]:
 
 def _reductions(unit: OwnUnit, context: StageContext, *, is_last: bool, rounds: int) -> Iterator[Collective]:
     """Shards are summed over replicas once a step; whole gradients over all copies."""
-    num_bytes = unit.trained * context.states.reduce_bytes
+    num_bytes = unit.num_trained * context.states.reduce_bytes
     scatter = Call(
         name=f"reduce-scatter {unit.name}",
         kind="reduce_scatter",
@@ -71,7 +71,7 @@ def _reductions(unit: OwnUnit, context: StageContext, *, is_last: bool, rounds: 
         phase="backward",
     )
     if context.exchanges_gradients:
-        made = unit.trained * context.states.compute_bytes
+        made = unit.num_trained * context.states.compute_bytes
         scatter = replace(scatter, name=f"exchange {unit.name}", kind="all_to_all", num_bytes=made)
     yield from (scatter.hidden_but_one if is_last else scatter.hidden)(units=unit.count, rounds=rounds)
     total = Call(
@@ -137,7 +137,7 @@ def _table(weights: tuple[Weight, ...], context: StageContext, *, num_gathered_a
     return OwnUnit(
         name=TABLES,
         gathered_bytes=elements * context.states.compute_bytes,
-        trained=0 if context.has_adapter else elements,
+        num_trained=0 if context.has_adapter else elements,
         shards=_shards(context),
         count=1,
         num_gathered_again=num_gathered_again,
@@ -160,7 +160,7 @@ def _block(
     return OwnUnit(
         name=name,
         gathered_bytes=frozen + added * context.states.compute_bytes,
-        trained=added if context.has_adapter else base,
+        num_trained=added if context.has_adapter else base,
         shards=shards,
         count=unit.count,
         num_gathered_again=again,
