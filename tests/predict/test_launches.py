@@ -91,13 +91,14 @@ def test_launches_hide_what_blocks_wait_for():
 def test_a_compiled_run_of_ours_takes_its_measured_time():
     """Llama-3.1-8B on four H100, selective recomputation, compiled (``2026-11-27-h100-memory.jsonl``): 1.062 s.
 
-    The run gathered token table and head, and reduced in fp32.
+    A plain FSDP2 loop with torch's own choice of attention.
     """
     plan = Plan(
         model=read_model("llama-3.1-8b"),
         cluster=read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1}),
         recipe=Recipe(seq_len=8192, recompute="selective", compile=True),
-        layout=Layout(dp_shard=4, spread_vocabulary=False, exchange_gradients=False),
+        layout=Layout(dp_shard=4),
+        engine="fsdp2",
     )
     assert predict_time(plan)[0].step_s == pytest.approx(1.062, rel=0.01)
 

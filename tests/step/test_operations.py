@@ -406,16 +406,27 @@ def test_the_host_issues_what_surrounds_a_block():
     assert calls["host calls"].num_bytes == 0
 
 
-def test_checkpointing_keeps_the_host_of_our_runtime_busy_and_not_that_of_compiled_blocks():
+def test_dtensors_cost_the_host_more_than_local_parts_and_less_when_compiled():
+    layout = Layout(tp=2, zero_stage=0, sequence_parallel=True)
+
+    def kernels(engine, *, is_compiled=False):
+        return by_name(plan_of(engine=engine, layout=layout, compile=is_compiled))["host calls"].num_kernels
+
+    assert kernels("fsdp2") - kernels("fsdp2", is_compiled=True) == 190 - 20
+    assert kernels("native") == kernels("native", is_compiled=True) == 32 + 20
+
+
+def test_checkpointing_keeps_torchs_host_busy_and_not_that_of_compiled_blocks():
     """Gathering happens once, selective recomputation looks at every operator; compiled, both are kernels alone."""
 
-    def again(**recipe):
-        found = [one for one in operations_of(plan_of(layout=Layout(dp_shard=8), **recipe)) if one.phase == "recompute"]
+    def around(phase, **recipe):
+        found = [one for one in operations_of(plan_of(layout=Layout(dp_shard=8), **recipe)) if one.phase == phase]
         return sum(one.num_kernels for one in found if one.name == "host calls")
 
-    assert again(recompute="full", compile=False) == 63
-    assert again(recompute="selective", compile=False) == 193
-    assert again(recompute="selective", compile=True) == 0
+    assert [around(phase, recompute="full", compile=False) for phase in ("forward", "recompute")] == [54, 63]
+    selective = [around(phase, recompute="selective", compile=False) for phase in ("forward", "recompute")]
+    assert selective == [54 + 105, 88]
+    assert around("recompute", recompute="selective", compile=True) == 0
 
 
 def test_fsdp_on_one_rank_casts_weights_and_accumulates_as_autocast_does():

@@ -275,9 +275,9 @@ def _attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> Attentio
 
 
 def _attention_implementation(gpu: Gpu, profile: EngineProfile) -> str:
-    """Transformer Engine runs cuDNN's kernels where they exist; torch's flash attention is version 2 elsewhere."""
-    uses_cudnn = profile.sharding == "megatron" and gpu.arch.startswith(CUDNN_ARCHS)
-    return "cuDNN" if uses_cudnn else "FlashAttention-2"
+    """Transformer Engine and our trainer run cuDNN's kernels where they exist; torch by itself flash attention 2."""
+    prefers_cudnn = profile.sharding == "megatron" or profile.name == "native"
+    return "cuDNN" if prefers_cudnn and gpu.arch.startswith(CUDNN_ARCHS) else "FlashAttention-2"
 
 
 def _own_attention_rates(gpu: Gpu, profile: EngineProfile) -> list[AttentionRate]:

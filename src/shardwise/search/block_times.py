@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.predict.block_parts import TimedOperation, timed_operations
+from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
@@ -89,7 +90,8 @@ class BlockTimes:
                 found += [ahead.exposed_fraction * seconds for seconds in exchanges]
                 continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
-            found += [0.0, selective.recompute_s, full.recompute_s, *exchanges]
+            again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
+            found += [0.0, *again_s, *exchanges]
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from shardwise.recipe import Recipe
 from shardwise.step import own_host
 from shardwise.step.attention_operations import attention_operations
 from shardwise.step.held_weights import adapter_weights
-from shardwise.step.inventory import Operation
+from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 
@@ -55,6 +55,7 @@ AUTOCAST_KERNELS = (10, 13)
 TENSOR_PARALLEL_KERNELS = 2
 """Host time of one collective call, 30 to 50 us on H100 with Python around it, in kernels; four calls a block and
 direction."""
+_FIRST_AND_AGAIN: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
 HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
 DROPOUT_BYTES = 5
@@ -96,10 +97,14 @@ def recomputed_operations(
         products = [operation for operation in forward if operation.kind in ("matmul", "grouped_matmul")]
         chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
     again = [replace(operation, phase="recompute") for operation in chosen]
-    if context.has_own_host:
-        calls = own_host.recompute_calls(recipe, context.layout)
+    if context.has_torch_host:
+        calls = own_host.recompute_calls(recipe, context.layout, computes_on_parts=context.has_own_host)
         again = [operation for operation in again if operation.name != HOST_CALLS]
-        again += [context.memory_operation(HOST_CALLS, "recompute", 0, num_kernels=calls)] if calls else []
+        again += [
+            context.memory_operation(HOST_CALLS, phase, 0, num_kernels=number)
+            for phase, number in zip(_FIRST_AND_AGAIN, calls, strict=True)
+            if number
+        ]
     return tuple(again)
 
 
@@ -150,12 +155,19 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
         more = own_host.block_calls(context.layout, is_gathered=context.is_gathered, has_units=context.has_units)
         forward, backward = forward + more[0], backward + more[1]
     elif context.layout.tp > 1:
-        calls = (4 if context.sequence_shards > 1 else 2) * TENSOR_PARALLEL_KERNELS
-        forward, backward = forward + calls, backward + calls
+        more = _tensor_calls(context)
+        forward, backward = forward + more[0], backward + more[1]
     if forward:
         yield context.memory_operation(HOST_CALLS, "forward", 0, num_kernels=forward)
     if backward:
         yield context.memory_operation(f"{HOST_CALLS}.backward", "backward", 0, num_kernels=backward)
+
+
+def _tensor_calls(context: OperationContext) -> tuple[int, int]:
+    if context.has_torch_host:
+        return own_host.tensor_calls(computes_on_parts=context.is_compiled)
+    calls = (4 if context.sequence_shards > 1 else 2) * TENSOR_PARALLEL_KERNELS
+    return calls, calls
 
 
 def _both(

@@ -77,8 +77,11 @@ class OperationContext:
     """Time of the slowest rank's experts over that with even routing."""
     is_gathered: bool = False
     """Blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
+    has_torch_host: bool = False
+    """FSDP2, DTensor and torch's checkpointing stand around the kernels."""
     has_own_host: bool = False
-    """Our runtime's Python issues the kernels."""
+    """Our runtime's Python does, which computes on parts of DTensors."""
+    is_compiled: bool = False
     has_units: bool = False
     """Blocks are units of FSDP2, be it over a single rank."""
 
@@ -153,7 +156,9 @@ def operation_context(context: StageContext) -> OperationContext:
             plan.recipe.routing_imbalance_ratio, is_divided=plan.layout.ep > 1
         ),
         is_gathered=_is_gathered(context),
+        has_torch_host=profile.sharding == "fsdp2",
         has_own_host=is_own_runtime(plan),
+        is_compiled=plan.recipe.compile,
         has_units=is_own_runtime(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),
     )
 

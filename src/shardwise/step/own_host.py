@@ -1,4 +1,4 @@
-"""What our runtime's Python does around the kernels of a block, counted in kernels that the host issues.
+"""What Python does around the kernels of a block in our runtime and others on FSDP2, counted in kernels that it issues.
 
 FSDP2's hooks, DTensor and checkpointing keep the host busy and the device not. On H100 an FSDP2 unit over one rank adds
 2.89 ms to the passes of a block (``benchmarks/results/2026-11-28-h100-dispatch.csv``), as long as 82 kernels take. What
@@ -16,11 +16,14 @@ ONE_RANK_UNIT_CALLS = (32, 50)
 """The same over one rank: nothing to gather, but weights to cast and gradients to reduce over replicas."""
 TENSOR_PARALLEL_CALLS = (20, 56)
 """Parts of weights as DTensors, and the collectives inside a block."""
-CHECKPOINT_CALLS: dict[Recompute, int] = {"none": 0, "full": 63, "selective": 193}
-"""Checkpointing in both passes, without the kernels that run again: saved tensors are packed and unpacked, and under
-selective recomputation a Python mode looks at every operator (torch ``utils/checkpoint.py``). Six blocks on H100 say 21
-to 53 for full."""
-DIVIDED_CHECKPOINT_CALLS: dict[Recompute, int] = {"none": 0, "full": 25, "selective": 40}
+DTENSOR_CALLS = (190, 225)
+"""The same where every operation is dispatched on DTensors in eager mode: blocks on 2 and 4 ranks took 20 ms of host
+time and 7.5 ms to be computed again (``2026-11-27-h100-memory.jsonl``, tp-sp and tp-sp-full)."""
+CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 63), "selective": (105, 88)}
+"""Checkpointing in forward and where blocks are computed again, without the kernels that run again: saved tensors are
+packed and unpacked, and under selective recomputation a Python mode looks at every operator (torch
+``utils/checkpoint.py``). Six blocks on H100 say 21 to 53 for full, whose few forward calls are counted in backward."""
+DIVIDED_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 25), "selective": (12, 28)}
 """What tensor parallelism adds to it."""
 
 
@@ -38,9 +41,23 @@ def block_calls(layout: Layout, *, is_gathered: bool, has_units: bool) -> tuple[
     return forward, backward
 
 
-def recompute_calls(recipe: Recipe, layout: Layout) -> int:
-    """One block that is recomputed; compiled, it is recomputed by its own kernels."""
-    if recipe.compile:
-        return 0
-    divided = DIVIDED_CHECKPOINT_CALLS[recipe.recompute] if layout.tp > 1 else 0
-    return CHECKPOINT_CALLS[recipe.recompute] + divided
+def tensor_calls(*, computes_on_parts: bool) -> tuple[int, int]:
+    """Tensor parallelism of one block, forward and backward."""
+    return TENSOR_PARALLEL_CALLS if computes_on_parts else DTENSOR_CALLS
+
+
+def recompute_calls(recipe: Recipe, layout: Layout, *, computes_on_parts: bool = True) -> tuple[int, int]:
+    """One block that is recomputed, in forward and then; compiled, it is recomputed by its own kernels.
+
+    >>> recompute_calls(Recipe(seq_len=1, recompute="selective", compile=False), Layout(tp=2))
+    (117, 116)
+    """
+    if recipe.compile or recipe.recompute == "none":
+        return 0, 0
+    forward, again = CHECKPOINT_CALLS[recipe.recompute]
+    if layout.tp > 1 and computes_on_parts:
+        more = DIVIDED_CHECKPOINT_CALLS[recipe.recompute]
+        forward, again = forward + more[0], again + more[1]
+    elif layout.tp > 1:
+        again += DTENSOR_CALLS[0]
+    return forward, again
