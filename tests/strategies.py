@@ -97,6 +97,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         lora_targets=draw(st.sampled_from(("attention", "all-linear", "qv"))),
         loss_chunks=draw(st.integers(1, 16)),
         fused_loss=draw(st.sampled_from((None, True, False))),
+        clip_gradients=draw(st.booleans()),
         overlap_grad_reduce=draw(st.sampled_from((None, True, False))),
         reduce_dtype=draw(st.sampled_from((None, *get_args(ReduceDtype)))),
         mean_document_len=draw(st.sampled_from((None, None, 1, 100, 8192))),

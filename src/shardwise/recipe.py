@@ -50,6 +50,8 @@ class Recipe:
     overlap_grad_reduce: bool | None = None
     """Gradients in buckets are reduced under backward (and updated weights gathered under forward); ``None`` means what
     the engine does. FSDP and ZeRO-3 reduce block by block either way."""
+    clip_gradients: bool = True
+    """Gradients are scaled down to a norm over the whole model, which every rank waits for before it updates."""
     reduce_dtype: ReduceDtype | None = None
     """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
     lora_dropout_fraction: float = 0.0

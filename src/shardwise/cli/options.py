@@ -178,6 +178,11 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
         help="reduce buckets of gradients under backward (default: the engine's)",
     )
     recipe.add_argument(
+        "--clip-gradients",
+        action=argparse.BooleanOptionalAction,
+        help="wait for the norm of all gradients before the update (default: on)",
+    )
+    recipe.add_argument(
         "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
     )
     recipe.add_argument(

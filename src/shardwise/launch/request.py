@@ -70,7 +70,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         seed=request.seed,
         data=request.data,
         checkpoint=request.checkpoint,
-        optimizer=request.optimizer,
+        optimizer=_optimizer(plan, request),
         tuning=request.tuning,
         watch=request.watch,
         model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
@@ -96,6 +96,11 @@ def prepare_data(job: Job) -> None:
         seq_len=job.recipe.seq_len,
         vocab_size=int(str(job.model_config["vocab_size"])),
     )
+
+
+def _optimizer(plan: Plan, request: TrainRequest) -> OptimizerSpec:
+    """What was asked for; a plan that does not clip is never clipped."""
+    return request.optimizer if plan.recipe.clip_gradients else replace(request.optimizer, max_grad_norm=0.0)
 
 
 def _chunk_layers(plan: Plan) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from shardwise.predict.stage_work import stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.inventory import Collective
 from shardwise.step.placement import Stage, pipeline_stages
+from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
 
@@ -32,12 +33,10 @@ class StepWaits:
     gathers_s: Seconds
     """What the last backward of all stages would come earlier if parameters were there at the beginning."""
     reductions_s: Seconds
-    """What the norm would come earlier if gradients were reduced when backward ends."""
-    norm_known_s: Seconds
-    """The barrier of the step: every stage has reduced its gradients and knows the norm of all of them.
-
-    Only then does any rank clip and update, whatever it did before.
-    """
+    """What the step would end earlier if gradients were reduced when backward ends."""
+    updates_start_s: tuple[Seconds, ...]
+    """Of every stage: the barrier of the step, where it clips. Every stage has then reduced its gradients and knows the
+    norm of all of them, and only then does any rank clip and update, whatever it did before."""
     step_s: Seconds
     """When the last stage has updated."""
 
@@ -162,25 +161,32 @@ def _waits(
         plan, chunks=chunks_in_order(stages, times), send_s=message_s(times), gathers_s=gathers_s
     ) or _closed_duration(plan, times, gathers_s)
     reduced_s = [end_s + time.reductions_s for end_s, time in zip(found.ends_s, times, strict=True)]
-    norm_known_s = max(end_s + time.before_norm_s for end_s, time in zip(reduced_s, times, strict=True))
-    without_s = max(end_s + time.before_norm_s for end_s, time in zip(found.ends_s, times, strict=True))
-    updates_s = max(time.update_s + offload.total_s for time, offload in zip(times, offloads, strict=True))
-    step_s = norm_known_s + updates_s
+    updates_s = [time.update_s + offload.total_s for time, offload in zip(times, offloads, strict=True)]
+    ready_s = _update_starts_s(plan, times, reduced_s)
+    earlier_s = _update_starts_s(plan, times, found.ends_s)
+    step_s = max(map(sum, zip(ready_s, updates_s, strict=True)))
+    without_s = max(map(sum, zip(earlier_s, updates_s, strict=True)))
     critical_time = times[critical]
     own_sends_s = sum(call.total_s for call in critical_time.collectives if _is_send(call))
     # What waits of the three kinds is never more than the critical stage waits at all.
     at_once_s = own_s(critical_time, offloads[critical]) - critical_time.gathers_s - critical_time.reductions_s
     sends_s, exposed_gathers_s, reductions_s = _within(
-        step_s - at_once_s, (min(found.sends_s, own_sends_s), found.gathers_s, norm_known_s - without_s)
+        step_s - at_once_s, (min(found.sends_s, own_sends_s), found.gathers_s, step_s - without_s)
     )
     return StepWaits(
         ends_s=found.ends_s,
         sends_s=sends_s,
         gathers_s=exposed_gathers_s,
         reductions_s=reductions_s,
-        norm_known_s=norm_known_s,
+        updates_start_s=ready_s,
         step_s=step_s,
     )
+
+
+def _update_starts_s(plan: Plan, times: Sequence[StageTime], reduced_s: Sequence[Seconds]) -> tuple[Seconds, ...]:
+    """When each stage may update: together behind the norm, or each on its own when nothing is clipped."""
+    ready_s = tuple(end_s + time.before_norm_s for end_s, time in zip(reduced_s, times, strict=True))
+    return (max(ready_s),) * len(times) if needs_norm(plan) else ready_s
 
 
 def _within(slack_s: Seconds, waits_s: Sequence[Seconds]) -> Iterator[Seconds]:
@@ -200,7 +206,7 @@ def _alone(time: StageTime, offload: OffloadTime) -> StepWaits:
         sends_s=0.0,
         gathers_s=time.gathers_s,
         reductions_s=time.reductions_s,
-        norm_known_s=norm_known_s,
+        updates_start_s=(norm_known_s,),
         step_s=norm_known_s + time.update_s + offload.total_s,
     )
 

@@ -298,7 +298,7 @@ class _Painter:
                 start_s=reduced_s,
                 end_s=reduced_s + time.norm_s,
             )
-        now = waits.norm_known_s - sum(call.exposed_s for call in sums)
+        now = waits.updates_start_s[stage] - sum(call.exposed_s for call in sums)
         for call in sums:
             yield _call_span(stage, call, now, call.exposed_s)
             now += call.exposed_s

@@ -12,6 +12,7 @@ from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
 from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
+from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
 from shardwise.units import Bytes
@@ -289,11 +290,11 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
     """The gradient norm over every axis, norms' gradients under sequence parallelism, a tied table on two stages."""
     layout, model = context.plan.layout, context.plan.model
     groups = Groups(layout=layout)
+    everywhere: tuple[Group, ...] = (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
     if is_own_runtime(context.plan):
         yield from _sums_of_the_step(layout)
-    for group in (
-        () if is_own_runtime(context.plan) else (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
-    ):
+        everywhere = ()
+    for group in everywhere if needs_norm(context.plan) else ():
         norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
         yield from norm.exposed(units=1, rounds=1)
     yield from _gradients_over_tensor_ranks(context)

@@ -43,3 +43,13 @@ def defers_reductions(plan: Plan) -> bool:
         return layout.defer_grad_reduce
     is_deepspeed = engine_profile(plan.engine).sharding == "deepspeed"
     return not shards_unit_by_unit(plan) and not (is_deepspeed and layout.zero_stage == 2)
+
+
+def needs_norm(plan: Plan) -> bool:
+    """Whether updates wait for something that all ranks add up: the norm, or whether an fp16 gradient is infinite.
+
+    Our trainer adds up the loss, too, and scales by the tokens of all ranks, whether it clips or not.
+    """
+    recipe = plan.recipe
+    is_own = plan.engine == "native" and recipe.adapter == "none"
+    return recipe.clip_gradients or recipe.precision == "fp16-mixed" or is_own

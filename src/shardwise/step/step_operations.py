@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.recipe import OptimizerName
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
+from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
@@ -104,8 +105,9 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         passes = CLEARING_PASSES + (SCALING_PASSES if ranks > 1 else 0)
         buffer = passes * states.gradient_bytes * elements.whole
         yield operation.memory_operation("gradient buffer", "optimizer", buffer)
-    yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
-    yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
+    if needs_norm(context.plan):
+        yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
+        yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
     if recipe.offload != "none":
         return
     weights = 2 * (states.master_bytes or states.weight_bytes)
