@@ -172,19 +172,7 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     recipe.add_argument(
         "--fused-loss", action=argparse.BooleanOptionalAction, help="never store fp32 logits (default: the engine's)"
     )
-    recipe.add_argument(
-        "--overlap-grad-reduce",
-        action=argparse.BooleanOptionalAction,
-        help="reduce buckets of gradients under backward (default: the engine's)",
-    )
-    recipe.add_argument(
-        "--clip-gradients",
-        action=argparse.BooleanOptionalAction,
-        help="wait for the norm of all gradients before the update (default: on)",
-    )
-    recipe.add_argument(
-        "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
-    )
+    _add_gradient_options(recipe)
     recipe.add_argument(
         "--mean-document-len",
         type=whole_number,
@@ -201,6 +189,22 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
         "--convention",
         choices=get_args(Convention),
         help="'seed' counts the textbook 2+2+8 bytes per parameter (default: engine)",
+    )
+
+
+def _add_gradient_options(recipe: argparse._ArgumentGroup) -> None:
+    recipe.add_argument(
+        "--overlap-grad-reduce",
+        action=argparse.BooleanOptionalAction,
+        help="reduce buckets of gradients under backward (default: the engine's)",
+    )
+    recipe.add_argument(
+        "--clip-gradients",
+        action=argparse.BooleanOptionalAction,
+        help="wait for the norm of all gradients before the update (default: on)",
+    )
+    recipe.add_argument(
+        "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
     )
 
 
