@@ -52,6 +52,7 @@ SKEWS, WAITS, FILLS = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
 )
 """The same by position in ``SCHEDULES``."""
+HIDDEN_PARTS = ("hideable", "beside", "slowing")
 BOUND_FRACTION = 0.96
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by a few percent, which
 bounds leave room for."""
@@ -87,9 +88,9 @@ class Passes:
     bubble: FloatColumn
     host: FloatColumn
     """Waiting for the host."""
-    forward: FloatColumn
-    """One micro-batch on the fullest stage, under which data parallelism hides."""
-    backward: FloatColumn
+    lines: FloatColumn
+    """``(rows, 2, 2)``: one micro-batch on the fullest stage, under which data parallelism hides: forward and backward,
+    each with what it waits for and of that the computing alone."""
 
     @property
     def total(self) -> FloatColumn:
@@ -123,13 +124,18 @@ class TimeEstimate:
         if not len(rows):
             return np.zeros(0)
         found = self.passes(rows, num_microbatches, self.block_work(rows))
-        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.forward, found.backward)
+        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.lines)
         return step_s
 
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
-        """The columns that a row's block work depends on, micro-batches no larger than saturate a GPU."""
+        """The columns that a row's block work depends on, micro-batches no larger than saturate a GPU.
+
+        Of sharding it is whether blocks are gathered one by one, as our trainer does wherever DDP does not serve.
+        """
         asked = self._asked(rows)
-        gathered = np.where(rows.zero_stage == 3, 3, 0)
+        states = self.memory.states
+        gathers = ~states.own_buckets(rows) if states.is_own_runtime else rows.zero_stage == 3
+        gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
         return [*(asked.column(name) for name in BLOCK_KEYS[:-1]), gathered]
 
     def block_table(self, key: Key) -> tuple[float, ...]:
@@ -195,8 +201,15 @@ class TimeEstimate:
             steady=steady,
             bubble=self._bubble_s(rows, fullest, num_microbatches),
             host=waits,
-            forward=fullest.forward + fullest.forward_exposed,
-            backward=fullest.backward + fullest.exposed - fullest.forward_exposed,
+            lines=np.stack(
+                [
+                    fullest.forward + fullest.forward_exposed,
+                    fullest.forward,
+                    fullest.backward + fullest.exposed - fullest.forward_exposed,
+                    fullest.backward,
+                ],
+                axis=1,
+            ).reshape(-1, 2, 2),
         )
 
     def _stage_seconds(
@@ -278,16 +291,13 @@ class TimeEstimate:
         """Sharding fields by the values of :meth:`sharding_columns`."""
         return cache(self.times.of_sharding)
 
-    def data_parallel_s(
-        self, rows: Candidates, num_microbatches: IntColumn, forward: FloatColumn, backward: FloatColumn
-    ) -> FloatColumn:
+    def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
         Args:
             rows: what is estimated.
             num_microbatches: of every row.
-            forward: one micro-batch's pass through the fullest stage.
-            backward: the same, backward.
+            lines: of :class:`Passes`.
         """
         table = look_up(self.sharding_columns(rows), self.sharding_table)
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
@@ -296,10 +306,11 @@ class TimeEstimate:
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
         once = fields["exposed"] + fields["optimizer"]
-        each = fields["exposed_each"] + fields["copies_each"]
-        for name, work in (("forward_hideable", forward), ("backward_hideable", backward)):
-            once = once + self._beyond(fields[name], work)
-            each = each + self._beyond(fields[f"{name}_each"], work)
+        each = fields["exposed_each"] + fields["forward_copies_each"] + fields["backward_copies_each"]
+        for position, name in enumerate(("forward", "backward")):
+            line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
+            once = once + _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
+            each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
         added: FloatColumn = once + num_microbatches * each
         return added
 
@@ -308,3 +319,18 @@ class TimeEstimate:
         hidden = np.minimum(hideable, work)
         added: FloatColumn = hideable - hidden + (self.times.machine.slowdown_ratio - 1) * hidden
         return added
+
+
+def _overlapped_s(
+    hideable: FloatColumn, beside: FloatColumn, slowing: FloatColumn, *, line: FloatColumn
+) -> FloatColumn:
+    """What data parallelism adds to the line it runs under: its excess, and the slowing of what is hidden.
+
+    Axes that find no room one after the other run at once, and slow computing no more than one of them; what waits in
+    the line is not slowed. ``line`` is one pass of :class:`Passes`.
+    """
+    whole, computing = line.T
+    room = np.maximum(whole, beside)
+    fraction = np.divide(computing, room, out=np.zeros_like(whole), where=room > 0)
+    added: FloatColumn = np.maximum(0.0, hideable - whole) + fraction * slowing
+    return added
