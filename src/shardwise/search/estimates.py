@@ -1,6 +1,8 @@
 """The rows of a space that fit, estimated as far as they can matter, and what became of all others."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from shardwise.search.refinement import ESTIMATED, Refinement, Wanted
 from shardwise.search.space import Space
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
+from shardwise.search.weighing import Weighing
 
 __all__ = ["Estimates", "estimate_space"]
 
@@ -33,8 +36,6 @@ SAMPLE_STRIDE = 17
 """Of larger spaces one row in so many is weighed and timed first. A prime, so that the sample runs through every option
 of every axis."""
 ONLY_THE_FASTEST = Wanted(within_ratio=1.0, front_ratio=1.0)
-CLEARLY_RATIO = 1.02
-"""How far above the device the example of what does not fit is, so that no rounding of the estimate makes it fit."""
 TRIED_SMALLEST = 64
 """Candidates that are checked for one that breaks no rule, when nothing fits."""
 
@@ -54,8 +55,8 @@ class Estimates:
     """Decorated rows whose memory was computed one by one."""
     too_big: Candidates
     """Of the rows that are too big, the one that lacks least; empty where none is."""
-    smallest: Candidates
-    """A few rows that need the least memory."""
+    smallest: Callable[[], Candidates]
+    """Finds a few rows that need the least memory."""
 
 
 def estimate_space(
@@ -93,7 +94,8 @@ def estimate_space(
     first = Refinement(TimeEstimate(memory=memory), rows, counts, copies=copies)
     if len(rows) <= SMALL_SPACE and wanted is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
-    weighed = _weighed(first, memory, limits, capacity_bytes=capacity_bytes)
+    weighing = Weighing(refinement=first, memory=memory, capacity_bytes=capacity_bytes)
+    weighed = _weighed(weighing, limits)
     is_content = objective == "memory" and bool((first.level == ESTIMATED).any())
     more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, weighed, memory=memory)
     second = Refinement(first.estimate, more.rows, more.num_microbatches)
@@ -103,8 +105,7 @@ def estimate_space(
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
     layers = space.most_layers(rows.take(too_big)) if space.counts_layers else np.ones(len(too_big), dtype=np.int64)
     stands_for = np.where(rows.recompute[too_big] > 0, layers, 1)
-    clearly = too_big[first.needed_bytes[too_big] > CLEARLY_RATIO * capacity_bytes]
-    by_need = clearly[np.argsort(first.needed_bytes[clearly], kind="stable")]
+    nearly = weighing.lacks_least(too_big)
     return Estimates(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
         step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
@@ -112,35 +113,29 @@ def estimate_space(
         num_valid=num_valid,
         num_too_big=valid.num_too_big + int(stands_for.sum()),
         num_evaluated=len(weighed) + len(more),
-        too_big=rows.take(by_need[:1]) if len(by_need) or not nearest else nearest[0],
-        smallest=_least_memory(first.pool(weighed), dropped, space),
+        too_big=rows.take(nearly) if len(nearly) or not nearest else nearest[0],
+        smallest=partial(_least_memory, weighing, weighed, dropped, space),
     )
 
 
-def _weighed(first: Refinement, memory: MemoryEstimate, limits: Wanted, *, capacity_bytes: int) -> IntColumn:
+def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:
     """Compute the memory of the rows that can be wanted and refine those that fit; the rows whose memory is known then.
 
     The fastest of an even sample that fits shows which bounds are too high for a row to be wanted; when nothing in the
     sample fits, all rows are weighed.
     """
+    first = weighing.refinement
     sample = np.arange(0, len(first.rows), SAMPLE_STRIDE if len(first.rows) > SMALL_SPACE else 1)
-    known = _weigh(first, sample, memory=memory, capacity_bytes=capacity_bytes)
+    known = weighing.weigh(sample)
     first.run(ONLY_THE_FASTEST, among=known)
     found = first.estimated().step_s
     reach_s = max(limits.within_ratio, limits.front_ratio) * found[0] if len(found) else np.inf
     left = np.flatnonzero(np.isnan(first.needed_bytes) & (first.step_s <= reach_s))
     first.step_s[left] = first.bounds_s(left)
     others = left[first.step_s[left] <= reach_s]
-    known = np.concatenate([known, _weigh(first, others, memory=memory, capacity_bytes=capacity_bytes)])
+    known = np.concatenate([known, weighing.weigh(others)])
     first.run(limits, among=np.sort(known))
     return np.flatnonzero(~np.isnan(first.needed_bytes))
-
-
-def _weigh(first: Refinement, chosen: IntColumn, *, memory: MemoryEstimate, capacity_bytes: int) -> IntColumn:
-    """Fill in the memory of some rows; those of them that fit."""
-    counts = first.num_microbatches[chosen]
-    first.needed_bytes[chosen] = memory.device_bytes(first.rows.take(chosen), num_microbatches=counts)
-    return chosen[first.needed_bytes[chosen] <= capacity_bytes]
 
 
 def _made_to_fit(space: Space, first: Refinement, weighed: IntColumn, *, memory: MemoryEstimate) -> Pool:
@@ -159,13 +154,10 @@ def _made_to_fit(space: Space, first: Refinement, weighed: IntColumn, *, memory:
     return partly.joined(moved)
 
 
-def _least_memory(weighed: Pool, dropped: list[Candidates], space: Space) -> Candidates:
+def _least_memory(weighing: Weighing, weighed: IntColumn, dropped: list[Candidates], space: Space) -> Candidates:
     """The rows to look at when nothing fits, those that need least first."""
-    if len(weighed):
-        order = np.argsort(weighed.needed_bytes, kind="stable")
-        return weighed.rows.take(order[:TRIED_SMALLEST])
-    if not dropped or not len(dropped[0]):
-        return weighed.rows
+    if len(weighed) or not dropped or not len(dropped[0]):
+        return weighing.refinement.rows.take(weighing.lightest(weighed, most=TRIED_SMALLEST))
     rows = dropped[0]
     deepest = np.full(len(rows), max(space.recomputes), dtype=np.int64)
     divides = (rows.tp > 1) & (space.bounds.sequence_parallel is not False)

@@ -95,21 +95,31 @@ class MemoryEstimate:
         """What is held from step to step."""
         return HeldStates(probes=self.probes)
 
-    def device_bytes(self, rows: Candidates, *, num_microbatches: IntColumn) -> FloatColumn:
-        """What the worst rank of each candidate needs on its device."""
+    def device_bytes(
+        self, rows: Candidates, *, num_microbatches: IntColumn, enough_bytes: float = np.inf
+    ) -> FloatColumn:
+        """What the worst rank of each candidate needs on its device.
+
+        Args:
+            rows: the candidates.
+            num_microbatches: of every row.
+            enough_bytes: a row of which one stage needs more than this may be given with the need of that stage.
+        """
         if not len(rows):
             return np.zeros(0)
         starts = range(0, len(rows), ROWS_AT_ONCE)
         parts = [slice(start, start + ROWS_AT_ONCE) for start in starts]
-        return np.concatenate([self._device_bytes(rows.take(part), num_microbatches[part]) for part in parts])
+        return np.concatenate(
+            [self._device_bytes(rows.take(part), num_microbatches[part], enough_bytes) for part in parts]
+        )
 
-    def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
+    def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn, enough_bytes: float) -> FloatColumn:
         activations = self._activations(rows)
-        need = self._stage_bytes(rows, num_microbatches, activations, self.probes.watched(rows, FIRST))
-        fullest = self.probes.watched(rows, FULLEST).stage
-        others = ((SECOND, rows.pp > 1), (LAST, rows.pp > 2), (FULLEST, (fullest > 1) & (fullest < rows.pp - 1)))
-        for watched, exists in others:
-            here = np.flatnonzero(exists)
+        fixed, ratio = self._fixed(rows), self._learned_ratio
+        first = self._stage_bytes(rows, num_microbatches, activations, self.probes.watched(rows, FIRST))
+        total: FloatColumn = ratio * first + fixed
+        for watched in (SECOND, LAST, FULLEST):
+            here = np.flatnonzero(self._differs(rows, watched) & (total <= enough_bytes))
             if not len(here):
                 continue
             if len(here) == len(rows):
@@ -117,10 +127,19 @@ class MemoryEstimate:
             else:
                 some = rows.take(here)
                 part = Activations(**{name: getattr(activations, name)[here] for name in Activations.__slots__})
-            more = self._stage_bytes(some, num_microbatches[here], part, self.probes.watched(some, watched))
-            need[here] = np.maximum(need[here], more)
-        total: FloatColumn = self._learned_ratio * need + self._fixed(rows)
+            need = self._stage_bytes(some, num_microbatches[here], part, self.probes.watched(some, watched))
+            total[here] = np.maximum(total[here], ratio * need + fixed[here])
         return total
+
+    def _differs(self, rows: Candidates, watched: int) -> Mask:
+        """Rows where a watched stage is none of those before it."""
+        if watched == SECOND:
+            return rows.pp > 1
+        if watched == LAST:
+            return rows.pp > 2
+        fullest = self.probes.watched(rows, watched).stage
+        is_inside: Mask = (fullest > 1) & (fullest < rows.pp - 1)
+        return is_inside
 
     @property
     def _learned_ratio(self) -> float:

@@ -130,7 +130,7 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
         ),
         evaluation=evaluation,
         rejected=tuple(sorted(rejected, key=lambda group: (-group.count, group.rule))),
-        smallest=None if evaluation.fitting else _smallest(question, found.smallest),
+        smallest=None if evaluation.fitting else _smallest(question, found.smallest()),
     )
 
 

@@ -1,6 +1,7 @@
 """Decorated rows with what was computed of them, and the ways to make more of them fit."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -40,9 +41,16 @@ class Pool:
         )
 
     @classmethod
-    def of(cls, rows: Candidates, num_microbatches: IntColumn, memory: MemoryEstimate) -> "Pool":
-        """Rows with the memory they need."""
-        needed_bytes = memory.device_bytes(rows, num_microbatches=num_microbatches)
+    def of(
+        cls,
+        rows: Candidates,
+        num_microbatches: IntColumn,
+        memory: MemoryEstimate,
+        *,
+        capacity_bytes: float = np.inf,
+    ) -> "Pool":
+        """Rows with the memory they need; those that need more than the capacity with no more than shows it."""
+        needed_bytes = memory.device_bytes(rows, num_microbatches=num_microbatches, enough_bytes=capacity_bytes)
         return cls(rows=rows, num_microbatches=num_microbatches, needed_bytes=needed_bytes)
 
 
@@ -71,11 +79,12 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         memory: what rows need.
         capacity_bytes: of the device.
     """
+    weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
     found = pool.take(np.zeros(len(pool), dtype=np.bool_))
     modes = [mode for mode in space.recomputes if mode != RECOMPUTES.index("none")]
     for mode in modes if space.counts_layers else ():
         layers = space.most_layers(pool.rows)
-        every = Pool.of(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches, memory)
+        every = weighed(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches)
         helps = np.flatnonzero((pool.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
         some, most = pool.take(helps), layers[helps]
         # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points
@@ -86,7 +95,7 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
         is_next_to_it = True
         while len(left := np.flatnonzero(enough - fewest > 1)):
-            tried = Pool.of(_recomputing(some.rows.take(left), mode, middle[left]), some.num_microbatches[left], memory)
+            tried = weighed(_recomputing(some.rows.take(left), mode, middle[left]), some.num_microbatches[left])
             fits = tried.needed_bytes <= capacity_bytes
             enough[left] = np.where(fits, middle[left], enough[left])
             needed[left] = np.where(fits, tried.needed_bytes, needed[left])
@@ -108,7 +117,9 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
     activations move or stay. The least of each is the fastest that fits.
     """
     found = pool.take(np.zeros(len(pool), dtype=np.bool_))
-    pool = pool.take(_all_moved(pool, space, memory).needed_bytes <= capacity_bytes)
+    weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
+    most = weighed(_all_moved(pool.rows, space), pool.num_microbatches)
+    pool = pool.take(most.needed_bytes <= capacity_bytes)
     for moves_activations in space.activation_offloads:
         left = pool.take(pool.needed_bytes > capacity_bytes)
         for mode in range(len(OFFLOADS)):
@@ -123,7 +134,7 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
                 offload=np.full(size, mode, dtype=np.int64),
                 activation_offload=np.full(size, int(moves_activations), dtype=np.int64),
             )
-            tried = Pool.of(moved, asked.num_microbatches, memory)
+            tried = weighed(moved, asked.num_microbatches)
             fits = tried.needed_bytes <= capacity_bytes
             found = found.joined(tried.take(fits))
             unsolved = ~(is_offered & is_other)
@@ -132,11 +143,10 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
     return found
 
 
-def _all_moved(pool: Pool, space: Space, memory: MemoryEstimate) -> Pool:
+def _all_moved(rows: Candidates, space: Space) -> Candidates:
     """The rows with everything on the host that may move there."""
-    moves = np.full(len(pool), int(max(space.activation_offloads)), dtype=np.int64)
-    rows = replace(pool.rows, offload=highest_choice(pool.rows), activation_offload=moves)
-    return Pool.of(rows, pool.num_microbatches, memory)
+    moves = np.full(len(rows), int(max(space.activation_offloads)), dtype=np.int64)
+    return replace(rows, offload=highest_choice(rows), activation_offload=moves)
 
 
 def _recomputing(rows: Candidates, mode: int, layers: IntColumn) -> Candidates:

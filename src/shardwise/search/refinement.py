@@ -69,6 +69,7 @@ class Refinement:
     ) -> None:
         """``copies`` neighbouring rows differ in what they recompute only, so that most is computed once for them."""
         self.rows = rows
+        self.copies = copies
         self.num_microbatches = num_microbatches
         self.estimate = estimate
         self.level = np.zeros(len(rows), dtype=np.int64)
