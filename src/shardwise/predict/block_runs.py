@@ -8,7 +8,7 @@ from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import TimedOperation, block_branches
 from shardwise.predict.block_program import BlockHabits, backward_steps, forward_steps
-from shardwise.predict.block_steps import BlockCall
+from shardwise.predict.block_steps import BlockCall, Step
 from shardwise.predict.block_time import BlockRun, block_run
 from shardwise.predict.tensor_parallel_steps import TensorHabits
 from shardwise.step.inventory import Collective, Operation, OperationPhase
@@ -49,6 +49,18 @@ def is_under_other_blocks(call: Collective) -> bool:
     return call.axis == "ep" and call.is_overlappable
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSteps:
+    """The programs of one block for one micro-batch, and what their computation takes alone."""
+
+    forward: tuple[Step, ...]
+    backward: tuple[Step, ...]
+    again: tuple[Step, ...]
+    """The forward once more, where the block is recomputed; empty otherwise."""
+    forward_s: Seconds
+    backward_s: Seconds
+
+
 def block_runs(
     plan: Plan,
     layer: LayerSpec,
@@ -68,6 +80,24 @@ def block_runs(
         time_of: the device's time for an operation.
         moves_bytes_per_s: memory traffic of elementwise kernels.
     """
+    steps = block_steps(plan, layer, timed, calls, time_of=time_of, moves_bytes_per_s=moves_bytes_per_s)
+    return BlockRuns(
+        forward=block_run(steps.forward, compute_s=steps.forward_s),
+        backward=block_run(steps.backward, compute_s=steps.backward_s),
+        recompute=block_run(steps.again, compute_s=steps.forward_s) if steps.again else None,
+    )
+
+
+def block_steps(
+    plan: Plan,
+    layer: LayerSpec,
+    timed: Sequence[TimedOperation],
+    calls: Iterable[TimedCall],
+    *,
+    time_of: Callable[[Operation], Seconds],
+    moves_bytes_per_s: float,
+) -> BlockSteps:
+    """The programs that :func:`block_runs` runs."""
     calls = tuple(timed_call for timed_call in calls if is_in_block(timed_call.collective))
     habits = _habits(plan, calls, moves_bytes_per_s=moves_bytes_per_s)
     ranks = plan.layout.tp
@@ -76,16 +106,13 @@ def block_runs(
     own: dict[OperationPhase, tuple[BlockCall, ...]] = {
         phase: tuple(_block_calls(calls, phase)) for phase in ("forward", "backward", "recompute")
     }
-    forward_s = sum(one.duration_s for one in timed if one.operation.phase == "forward")
-    backward_s = sum(one.duration_s for one in timed if one.operation.phase == "backward")
-    again = None
-    if plan.recipe.recompute == "full":
-        steps = forward_steps(branches, own["recompute"], habits, phase="recompute")
-        again = block_run(steps, compute_s=forward_s)
-    return BlockRuns(
-        forward=block_run(forward_steps(branches, own["forward"], habits), compute_s=forward_s),
-        backward=block_run(backward_steps(branches, own["backward"], habits), compute_s=backward_s),
-        recompute=again,
+    is_repeated = plan.recipe.recompute == "full"
+    return BlockSteps(
+        forward=forward_steps(branches, own["forward"], habits),
+        backward=backward_steps(branches, own["backward"], habits),
+        again=forward_steps(branches, own["recompute"], habits, phase="recompute") if is_repeated else (),
+        forward_s=sum(one.duration_s for one in timed if one.operation.phase == "forward"),
+        backward_s=sum(one.duration_s for one in timed if one.operation.phase == "backward"),
     )
 
 

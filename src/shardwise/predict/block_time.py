@@ -42,6 +42,15 @@ def block_run(steps: Sequence[Step], *, compute_s: Seconds) -> BlockRun:
     return BlockRun(steps=steps, duration_s=max(run.makespan_s, compute_s), exposed=_merged(found))
 
 
+def block_waits_s(steps: Sequence[Step], *, compute_s: Seconds) -> Seconds:
+    """What all that a block waits for adds up to, without saying what it is laid to: the sum of ``exposed``."""
+    if all(step.stream == COMPUTE for step in steps):
+        return 0.0
+    if is_chain(steps):
+        return sum(step.duration_s for step in steps) - compute_s
+    return max(0.0, run_block_steps(steps).makespan_s - compute_s)
+
+
 def run_block_steps(steps: Sequence[Step]) -> Run:
     """When every step runs."""
     tasks = [

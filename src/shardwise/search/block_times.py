@@ -181,8 +181,7 @@ class BlockTimes:
         layout = context.plan.layout
         if layout.tp == layout.cp == layout.ep == 1:
             return (0.0,) * 4
-        runs = self.machine.block_runs(self.probes.shapes[shape], context, timed)
-        forward, backward = (sum(call.exposed_s for call in run.exposed) for run in (runs.forward, runs.backward))
+        forward, backward = self.machine.block_waits_s(self.probes.shapes[shape], context, timed)
         return (forward + backward, 0.0, forward, 0.0)
 
     def _block_context(self, key: Key) -> StageContext:

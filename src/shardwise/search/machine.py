@@ -12,7 +12,8 @@ from shardwise.cluster import Cluster
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import TimedOperation
-from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs
+from shardwise.predict.block_runs import TimedCall, block_steps
+from shardwise.predict.block_time import block_waits_s
 from shardwise.predict.communication import collective_time_s
 from shardwise.predict.compute import PhaseTimes
 from shardwise.predict.concurrency import slowdown_ratio
@@ -48,19 +49,38 @@ class Machine:
         timed = self.durations_s(operations, part=part) if durations is None else durations
         return self._rates.phase_times(operations, durations=timed)
 
-    def block_runs(self, layer: LayerSpec, context: StageContext, timed: Sequence[TimedOperation]) -> BlockRuns:
-        """One block of a shape for one micro-batch, with the collectives inside it."""
-        return block_runs(
-            context.plan,
-            layer,
-            timed,
-            [
-                TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self._ratio(call))
-                for call in block_collectives(layer, context)
-            ],
-            time_of=self._rates.operation_s,
-            moves_bytes_per_s=self._rates.moves_bytes_per_s,
-        )
+    def block_waits_s(
+        self, layer: LayerSpec, context: StageContext, timed: Sequence[TimedOperation]
+    ) -> tuple[Seconds, Seconds]:
+        """What forward and backward of one block of a shape wait for of the collectives inside it, for one micro-batch.
+
+        Blocks whose kernels and messages take as long are run once: whether weights are gathered tells few apart.
+        """
+        calls = block_collectives(layer, context)
+        durations = tuple(one.duration_s for one in timed if one.duration_s)
+        key = (layer, context.plan.layout.tp, context.plan.layout.cp, durations, calls)
+        found = self._waits.get(key)
+        if found is None:
+            steps = block_steps(
+                context.plan,
+                layer,
+                timed,
+                [
+                    TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self._ratio(call))
+                    for call in calls
+                ],
+                time_of=self._rates.operation_s,
+                moves_bytes_per_s=self._rates.moves_bytes_per_s,
+            )
+            found = self._waits[key] = (
+                block_waits_s(steps.forward, compute_s=steps.forward_s),
+                block_waits_s(steps.backward, compute_s=steps.backward_s),
+            )
+        return found
+
+    @cached_property
+    def _waits(self) -> dict[tuple[object, ...], tuple[Seconds, Seconds]]:
+        return {}
 
     def _ratio(self, call: Collective) -> float:
         return slowdown_ratio(self._placement(call.group_size, call.stride))
