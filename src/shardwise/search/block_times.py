@@ -46,14 +46,25 @@ TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
     "forward_hideable",
+    "forward_beside",
+    "forward_slowing",
     "backward_hideable",
+    "backward_beside",
+    "backward_slowing",
     "optimizer",
     "exposed_each",
     "forward_hideable_each",
+    "forward_beside_each",
+    "forward_slowing_each",
     "backward_hideable_each",
-    "copies_each",
+    "backward_beside_each",
+    "backward_slowing_each",
+    "forward_copies_each",
+    "backward_copies_each",
 )
-"""Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch."""
+"""Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch.
+Hideable is the busiest axis, which runs beside the others, and beside are all of them. What is hidden slows computation
+and is slowed by it, each group by its own ratio: slowing is what that adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,19 +173,22 @@ class BlockTimes:
         once = self._passes(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
         rounds = self._passes(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
         each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
-        return (*once, update.optimizer_s, *each, copies.forward_s + copies.backward_s)
+        return (*once, update.optimizer_s, *each, copies.forward_s, copies.backward_s)
 
     def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
-        """Exposed seconds, then hideable ones of forward and of backward, whose axes run beside each other."""
+        """Exposed seconds, then of forward and of backward those of the busiest axis, of all axes, and their slowing."""
         exposed_s, _ = self._seconds(calls)
-        hideable: list[float] = []
+        found: list[float] = []
         for phase in ("forward", "backward"):
             by_axis = {call.axis: 0.0 for call in calls}
+            slowing_s = 0.0
             for call in calls:
                 if call.is_overlappable and call.phase == phase:
-                    by_axis[call.axis] += call.count * self.machine.call_s(call)
-            hideable.append(max(by_axis.values(), default=0.0))
-        return (exposed_s, *hideable)
+                    duration_s = call.count * self.machine.call_s(call)
+                    by_axis[call.axis] += duration_s
+                    slowing_s += (self.machine.slowdown_of(call) - 1) * duration_s
+            found += [max(by_axis.values(), default=0.0), sum(by_axis.values()), slowing_s]
+        return (exposed_s, *found)
 
     def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, ...]:
         """What both passes, then the forward pass alone, wait for in one block of a shape; nothing is left to hide."""

@@ -66,7 +66,7 @@ class Machine:
                 layer,
                 timed,
                 [
-                    TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self._ratio(call))
+                    TimedCall(collective=call, call_s=self.call_s(call), slowdown_ratio=self.slowdown_of(call))
                     for call in calls
                 ],
                 time_of=self._rates.operation_s,
@@ -82,7 +82,8 @@ class Machine:
     def _waits(self) -> dict[tuple[object, ...], tuple[Seconds, Seconds]]:
         return {}
 
-    def _ratio(self, call: Collective) -> float:
+    def slowdown_of(self, call: Collective) -> float:
+        """How much a call and computation slow each other down."""
         return slowdown_ratio(self._placement(call.group_size, call.stride))
 
     def call_s(self, call: Collective) -> Seconds:

@@ -86,7 +86,7 @@ class Refinement:
         self._key_of = np.repeat(key_of, copies)
         self._weight = np.repeat(estimate.passes_weight(plain, num_microbatches[::copies]), copies, axis=0)
         self._update_s = np.repeat(estimate.host.update_s(plain), copies)
-        self._forward, self._backward = np.zeros(len(rows)), np.zeros(len(rows))
+        self._lines: FloatColumn = np.zeros((len(rows), 2, 2))
         self.step_s = self.bounds_s(np.arange(len(rows)))
 
     def run(self, wanted: Wanted, *, among: IntColumn | None = None, known: "Known | None" = None) -> None:
@@ -152,7 +152,7 @@ class Refinement:
             some = self.rows.take(ready)
             found = self.estimate.passes(some, self.num_microbatches[ready], self.estimate.block_work(some))
             self.step_s[ready] = found.total
-            self._forward[ready], self._backward[ready] = found.forward, found.backward
+            self._lines[ready] = found.lines
             self.level[ready] = TIMED
         touched = order[~is_exact]
         self.step_s[touched] = self.bounds_s(touched)
@@ -164,8 +164,7 @@ class Refinement:
         groups = self._sharding_group[order]
         ready = order[np.isin(groups, _first_distinct(groups, at_once))]
         some = self.rows.take(ready)
-        passes = self._forward[ready], self._backward[ready]
-        added = self.estimate.data_parallel_s(some, self.num_microbatches[ready], *passes)
+        added = self.estimate.data_parallel_s(some, self.num_microbatches[ready], self._lines[ready])
         self.step_s[ready] += added
         self.level[ready] = ESTIMATED
 

@@ -87,9 +87,9 @@ class Passes:
     bubble: FloatColumn
     host: FloatColumn
     """Waiting for the host."""
-    forward: FloatColumn
-    """One micro-batch on the fullest stage, under which data parallelism hides."""
-    backward: FloatColumn
+    lines: FloatColumn
+    """``(rows, 2, 2)``: one micro-batch on the fullest stage, under which data parallelism hides: forward and backward,
+    each with what it waits for and of that the computing alone."""
 
     @property
     def total(self) -> FloatColumn:
@@ -123,13 +123,18 @@ class TimeEstimate:
         if not len(rows):
             return np.zeros(0)
         found = self.passes(rows, num_microbatches, self.block_work(rows))
-        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.forward, found.backward)
+        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.lines)
         return step_s
 
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
-        """The columns that a row's block work depends on, micro-batches no larger than saturate a GPU."""
+        """The columns that a row's block work depends on, micro-batches no larger than saturate a GPU.
+
+        Of sharding it is whether blocks are gathered one by one, as our trainer does wherever DDP does not serve.
+        """
         asked = self._asked(rows)
-        gathered = np.where(rows.zero_stage == 3, 3, 0)
+        states = self.memory.states
+        gathers = ~states.own_buckets(rows) if states.is_own_runtime else rows.zero_stage == 3
+        gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
         return [*(asked.column(name) for name in BLOCK_KEYS[:-1]), gathered]
 
     def block_table(self, key: Key) -> tuple[float, ...]:
@@ -195,8 +200,15 @@ class TimeEstimate:
             steady=steady,
             bubble=self._bubble_s(rows, fullest, num_microbatches),
             host=waits,
-            forward=fullest.forward + fullest.forward_exposed,
-            backward=fullest.backward + fullest.exposed - fullest.forward_exposed,
+            lines=np.stack(
+                [
+                    fullest.forward + fullest.forward_exposed,
+                    fullest.forward,
+                    fullest.backward + fullest.exposed - fullest.forward_exposed,
+                    fullest.backward,
+                ],
+                axis=1,
+            ).reshape(-1, 2, 2),
         )
 
     def _stage_seconds(
@@ -278,16 +290,13 @@ class TimeEstimate:
         """Sharding fields by the values of :meth:`sharding_columns`."""
         return cache(self.times.of_sharding)
 
-    def data_parallel_s(
-        self, rows: Candidates, num_microbatches: IntColumn, forward: FloatColumn, backward: FloatColumn
-    ) -> FloatColumn:
+    def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
         Args:
             rows: what is estimated.
             num_microbatches: of every row.
-            forward: one micro-batch's pass through the fullest stage.
-            backward: the same, backward.
+            lines: of :class:`Passes`.
         """
         table = look_up(self.sharding_columns(rows), self.sharding_table)
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
@@ -296,10 +305,12 @@ class TimeEstimate:
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
         once = fields["exposed"] + fields["optimizer"]
-        each = fields["exposed_each"] + fields["copies_each"]
-        for name, work in (("forward_hideable", forward), ("backward_hideable", backward)):
-            once = once + self._beyond(fields[name], work)
-            each = each + self._beyond(fields[f"{name}_each"], work)
+        each = fields["exposed_each"] + fields["forward_copies_each"] + fields["backward_copies_each"]
+        for position, name in enumerate(("forward", "backward")):
+            line, computing = lines[:, position].T + fields[f"{name}_copies_each"]
+            parts = [f"{name}_{part}" for part in ("hideable", "beside", "slowing")]
+            once = once + _overlapped_s(*(fields[part] for part in parts), line, computing)
+            each = each + _overlapped_s(*(fields[f"{part}_each"] for part in parts), line, computing)
         added: FloatColumn = once + num_microbatches * each
         return added
 
@@ -308,3 +319,17 @@ class TimeEstimate:
         hidden = np.minimum(hideable, work)
         added: FloatColumn = hideable - hidden + (self.times.machine.slowdown_ratio - 1) * hidden
         return added
+
+
+def _overlapped_s(
+    hideable: FloatColumn, beside: FloatColumn, slowing: FloatColumn, line: FloatColumn, computing: FloatColumn
+) -> FloatColumn:
+    """What data parallelism adds to the line it runs under: its excess, and the slowing of what is hidden.
+
+    Axes that find no room one after the other run at once, and slow computing no more than one of them; what waits in
+    the line is not slowed.
+    """
+    room = np.maximum(line, beside)
+    fraction = np.divide(computing, room, out=np.zeros_like(line), where=room > 0)
+    added: FloatColumn = np.maximum(0.0, hideable - line) + fraction * slowing
+    return added
