@@ -176,7 +176,7 @@ class BlockTimes:
         return (*once, update.optimizer_s, *each, copies.forward_s, copies.backward_s)
 
     def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
-        """Exposed seconds, then of forward and of backward those of the busiest axis, of all axes, and their slowing."""
+        """Exposed seconds, then of each pass those of the busiest axis, of all axes, and their slowing."""
         exposed_s, _ = self._seconds(calls)
         found: list[float] = []
         for phase in ("forward", "backward"):

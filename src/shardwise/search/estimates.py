@@ -1,8 +1,8 @@
 """The rows of a space that fit, estimated as far as they can matter, and what became of all others."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -35,6 +35,7 @@ SMALL_SPACE, SMALL_RATIO = 30_000, 1.5
 SAMPLE_STRIDE = 17
 """Of larger spaces one row in so many is weighed and timed first. A prime, so that the sample runs through every option
 of every axis."""
+SOME_MEMORY_BYTES = 1
 ONLY_THE_FASTEST = Wanted(within_ratio=1.0, front_ratio=1.0)
 TRIED_SMALLEST = 64
 """Candidates that are checked for one that breaks no rule, when nothing fits."""
@@ -72,7 +73,8 @@ def estimate_space(
     """
     limits = wanted or WANTED[objective]
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
-    memory = MemoryEstimate(probes=Probes(question=question))
+    estimate = _estimate_of(_Asked.of(question))
+    memory = estimate.memory
     dropped: list[Candidates] = []
     nearest: list[Candidates] = []
 
@@ -91,14 +93,14 @@ def estimate_space(
     rows = space.decorate(plain)
     copies = len(space.recomputes)
     counts = np.repeat(valid.num_microbatches, copies)
-    first = Refinement(TimeEstimate(memory=memory), rows, counts, copies=copies)
+    first = Refinement(estimate, rows, counts, copies=copies)
     if len(rows) <= SMALL_SPACE and wanted is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
     weighing = Weighing(refinement=first, memory=memory, capacity_bytes=capacity_bytes)
     weighed = _weighed(weighing, limits)
     is_content = objective == "memory" and bool((first.level == ESTIMATED).any())
     more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, weighed, memory=memory)
-    second = Refinement(first.estimate, more.rows, more.num_microbatches)
+    second = Refinement(estimate, more.rows, more.num_microbatches, after=first)
     second.needed_bytes = more.needed_bytes
     second.run(limits, known=first.estimated())
     kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
@@ -116,6 +118,36 @@ def estimate_space(
         too_big=rows.take(nearly) if len(nearly) or not nearest else nearest[0],
         smallest=partial(_least_memory, weighing, weighed, dropped, space),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question, equal to those that only differ in what the tables of an estimate do not depend on."""
+
+    key: Plan
+    question: Plan = field(compare=False)
+
+    @staticmethod
+    def of(question: Plan) -> "_Asked":
+        """Without the size of the memory, and without what every row says of its own recipe."""
+        node = question.cluster.node
+        gpu = replace(node.gpu, memory_bytes=SOME_MEMORY_BYTES)
+        recipe = replace(
+            question.recipe,
+            micro_batch_size=1,
+            recompute="none",
+            recompute_layers=None,
+            offload="none",
+            activation_offload=False,
+        )
+        cluster = replace(question.cluster, node=replace(node, gpu=gpu))
+        return _Asked(replace(question, cluster=cluster, recipe=recipe), question)
+
+
+@lru_cache(maxsize=2)
+def _estimate_of(asked: _Asked) -> TimeEstimate:
+    """The tables of a question; asked again with more memory, they are filled already."""
+    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question)))
 
 
 def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:

@@ -65,9 +65,23 @@ class Refinement:
     """Refines the rows of one question."""
 
     def __init__(
-        self, estimate: TimeEstimate, rows: Candidates, num_microbatches: IntColumn, *, copies: int = 1
+        self,
+        estimate: TimeEstimate,
+        rows: Candidates,
+        num_microbatches: IntColumn,
+        *,
+        copies: int = 1,
+        after: "Refinement | None" = None,
     ) -> None:
-        """``copies`` neighbouring rows differ in what they recompute only, so that most is computed once for them."""
+        """Rows at their first bound.
+
+        Args:
+            estimate: what rows are timed with.
+            rows: to be refined.
+            num_microbatches: of every row.
+            copies: neighbouring rows that differ in what they recompute only, so that most is computed once for them.
+            after: what was refined before, whose cuts are known.
+        """
         self.rows = rows
         self.copies = copies
         self.num_microbatches = num_microbatches
@@ -82,7 +96,7 @@ class Refinement:
             return
         plain = rows if copies == 1 else rows.take(np.arange(0, len(rows), copies))
         keys, key_of = distinct_keys(estimate.block_columns(plain))
-        self._cuts = CutTree(estimate, keys)
+        self._cuts = CutTree(estimate, keys, known=after.timed_cuts if after is not None else frozenset())
         self._key_of = np.repeat(key_of, copies)
         self._weight = np.repeat(estimate.passes_weight(plain, num_microbatches[::copies]), copies, axis=0)
         self._update_s = np.repeat(estimate.host.update_s(plain), copies)
@@ -109,6 +123,12 @@ class Refinement:
             self._refine_bounds(running[self.level[running] == BOUNDED], at_once)
             self._refine_passes(running[self.level[running] == TIMED], at_once)
             at_once = min(2 * at_once, MOST_AT_ONCE)
+
+    @property
+    def timed_cuts(self) -> frozenset[Key]:
+        """The cuts that were asked about so far: what a refinement does depends on its rows alone, not on what the
+        estimate remembers of other searches."""
+        return self._cuts.timed_keys if len(self.rows) else frozenset()
 
     def pool(self, chosen: IntColumn) -> Pool:
         """Some of the rows with their memory."""
@@ -188,7 +208,7 @@ class CutTree:
     What is timed of a cut bounds every cut below it.
     """
 
-    def __init__(self, estimate: TimeEstimate, keys: Sequence[Key]) -> None:
+    def __init__(self, estimate: TimeEstimate, keys: Sequence[Key], *, known: frozenset[Key] = frozenset()) -> None:
         self._estimate = estimate
         self._keys: list[Key] = list(keys)
         self._parent = self._grow(keys)
@@ -198,8 +218,13 @@ class CutTree:
         self.is_timed: Mask = np.zeros(len(self._keys), dtype=np.bool_)
         self.next_cut: IntColumn = np.arange(len(self._keys))
         """Of every cut: the widest on the way to it that is not timed yet."""
-        is_known = np.asarray([key in estimate.timed_blocks for key in self._keys], dtype=np.bool_)
+        is_known = np.asarray([key in known for key in self._keys], dtype=np.bool_)
         self.time(np.flatnonzero((self._parent < 0) | is_known))
+
+    @property
+    def timed_keys(self) -> frozenset[Key]:
+        """Of the cuts that are timed."""
+        return frozenset(self._keys[cut] for cut in np.flatnonzero(self.is_timed).tolist())
 
     def totals(self, cuts: IntColumn, modes: IntColumn) -> FloatColumn:
         """``(cuts, shapes)``: seconds of one block, or a bound where a cut is not timed, under a recompute mode."""

@@ -52,6 +52,7 @@ SKEWS, WAITS, FILLS = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
 )
 """The same by position in ``SCHEDULES``."""
+HIDDEN_PARTS = ("hideable", "beside", "slowing")
 BOUND_FRACTION = 0.97
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by a few percent, which
 bounds leave room for."""
@@ -307,10 +308,9 @@ class TimeEstimate:
         once = fields["exposed"] + fields["optimizer"]
         each = fields["exposed_each"] + fields["forward_copies_each"] + fields["backward_copies_each"]
         for position, name in enumerate(("forward", "backward")):
-            line, computing = lines[:, position].T + fields[f"{name}_copies_each"]
-            parts = [f"{name}_{part}" for part in ("hideable", "beside", "slowing")]
-            once = once + _overlapped_s(*(fields[part] for part in parts), line, computing)
-            each = each + _overlapped_s(*(fields[f"{part}_each"] for part in parts), line, computing)
+            line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
+            once = once + _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
+            each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
         added: FloatColumn = once + num_microbatches * each
         return added
 
@@ -322,14 +322,15 @@ class TimeEstimate:
 
 
 def _overlapped_s(
-    hideable: FloatColumn, beside: FloatColumn, slowing: FloatColumn, line: FloatColumn, computing: FloatColumn
+    hideable: FloatColumn, beside: FloatColumn, slowing: FloatColumn, *, line: FloatColumn
 ) -> FloatColumn:
     """What data parallelism adds to the line it runs under: its excess, and the slowing of what is hidden.
 
     Axes that find no room one after the other run at once, and slow computing no more than one of them; what waits in
-    the line is not slowed.
+    the line is not slowed. ``line`` is one pass of :class:`Passes`.
     """
-    room = np.maximum(line, beside)
-    fraction = np.divide(computing, room, out=np.zeros_like(line), where=room > 0)
-    added: FloatColumn = np.maximum(0.0, hideable - line) + fraction * slowing
+    whole, computing = line.T
+    room = np.maximum(whole, beside)
+    fraction = np.divide(computing, room, out=np.zeros_like(whole), where=room > 0)
+    added: FloatColumn = np.maximum(0.0, hideable - whole) + fraction * slowing
     return added
