@@ -6,8 +6,8 @@ finds. Its rank counts the layouts (degrees, not variants) whose estimate is fas
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY
 from shardwise.search.refinement import Wanted
 from shardwise.search.simplicity import short_variant
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
 from shardwise.units import format_gib, format_seconds
 from shardwise.validate.timed_runs import timed_runs
 
@@ -41,6 +43,19 @@ MEGATRON_ROWS = {
     "MTNLG-001": "MT-NLG 530B, 2,240 A100: tp 8, pp 35, dp 8",
 }
 """Rows of the shipped throughput table that are Megatron's published layouts."""
+DEEPSEEK_KEPT: Mapping[str, float] = {
+    "norm_outputs": 0.0,
+    "attention.query": 0.0,
+    "attention.key": 0.0,
+    "attention.value": 0.0,
+    "experts.dispatched_input": 0.5,
+    "experts.pre_activation": 0.5,
+    "experts.intermediates": 0.25,
+    "experts.output": 0.0,
+}
+"""Of what a block saves in 16 bits, the share that DeepSeek-V3 kept: norms and MLA's up-projections run again (section
+3.2.3); inputs of linear layers and of SwiGLU wait in 8 bits, SwiGLU's output is made again (section 3.3.3). We take
+router weights to be applied before the last product, so that experts' outputs need not be kept."""
 COUNTED_RATIO = 1.3
 """Layouts are counted up to so many times the fastest estimate."""
 
@@ -52,19 +67,29 @@ class Known:
     name: str
     source: str
     plan: Plan
+    measured_flop_per_s: float = 0.0
+    """Per GPU, as its source states; 0 where it does not."""
+    unsaid: str = ""
+    """What its trainers did that a plan cannot say."""
+    kept: Mapping[str, float] = field(default_factory=dict)
+    """Of saved tensors, by name, the share that this left to be kept."""
 
 
 def known() -> Iterator[Known]:
     """Published layouts with what their sources state; micro-batches where stated, 1 otherwise."""
     yield Known(
         name="Llama 3 405B, 16,384 H100: tp 8, pp 16, dp 128",
-        source="arXiv:2407.21783, table 4",
+        source=(
+            "arXiv:2407.21783, table 4; interleaved, which we read as chunks of one block: the first holds the "
+            "embedding alone and the last the head alone (section 3.3.2)"
+        ),
         plan=_plan(
             "llama-3.1-405b",
             "2048xdgx-h100",
-            Layout(tp=8, pp=16, dp_shard=128, zero_stage=2, schedule="1f1b", sequence_parallel=True),
+            Layout(tp=8, pp=16, vpp=8, dp_shard=128, zero_stage=2, schedule="interleaved", sequence_parallel=True),
             batch=(8192, 2048, 1),
         ),
+        measured_flop_per_s=400e12,
     )
     for run in timed_runs().runs:
         if run.id in MEGATRON_ROWS:
@@ -80,6 +105,8 @@ def known() -> Iterator[Known]:
             recompute="selective",
             precision="fp8-mixed",
         ),
+        unsaid="norms and MLA's up-projections run again, activations are kept in 8 bits, optimizer moments in 16",
+        kept=DEEPSEEK_KEPT,
     )
 
 
@@ -119,6 +146,9 @@ def report(one: Known) -> Iterator[str]:
         f"{format_gib(prediction.memory.needed_bytes)} of {format_gib(prediction.memory.capacity_bytes)} ({fits})"
         + (f"; outside the space by {broken}" if broken else "")
     )
+    yield from _beside_measured(one, prediction)
+    if not prediction.memory.fits_device:
+        yield from _why_too_big(one, prediction)
     recipe = replace(plan.recipe, micro_batch_size=1, recompute="none")
     kept = SearchBounds(offload=("none",), activation_offload=False)
     asked = {"model": plan.model, "cluster": plan.cluster, "recipe": recipe, "engine": plan.engine}
@@ -138,6 +168,53 @@ def report(one: Known) -> Iterator[str]:
     more = " or more" if prediction.time.step_s > limit else ""
     yield f"- layouts estimated to be faster: {_num_layouts(faster):,}{more}"
     yield f"- against the fastest: {_differences(prediction, fastest.prediction)}"
+
+
+def _beside_measured(one: Known, prediction: Prediction) -> Iterator[str]:
+    """The step that its source measured."""
+    if one.measured_flop_per_s:
+        whole = prediction.throughput.model_flop_per_step
+        step_s = whole / one.plan.layout.world_size / one.measured_flop_per_s
+        yield (
+            f"- measured: {one.measured_flop_per_s / 1e12:.0f} TFLOP/s per GPU, {format_seconds(step_s)} a step by our "
+            f"count of FLOP: predicted {prediction.time.step_s / step_s - 1:+.1%}"
+        )
+
+
+def _why_too_big(one: Known, prediction: Prediction) -> Iterator[str]:
+    """What fills the worst stage, the least recomputation that fits, and what its trainers did instead."""
+    worst, capacity = prediction.memory.worst, prediction.memory.capacity_bytes
+    kept = worst.component_bytes("activations")
+    yield (
+        f"- fills it: activations {format_gib(kept)}, {worst.layers} blocks for {worst.in_flight_micro_batches:g} "
+        f"micro-batches in flight; everything else {format_gib(worst.device_used_bytes - kept)}"
+    )
+    for layers in range(1, worst.layers + 1):
+        plan = replace(one.plan, recipe=replace(one.plan.recipe, recompute="full", recompute_layers=layers))
+        again = predict(plan)
+        if again.memory.fits_device:
+            yield (
+                f"- with recompute=full of {layers} of {worst.layers} blocks it fits: "
+                f"{format_gib(again.memory.needed_bytes)}, {format_seconds(again.time.step_s)} a step"
+            )
+            break
+    if one.unsaid:
+        share = _kept_share(one, worst.stage)
+        left = round(worst.device_used_bytes - (1 - share) * kept)
+        yield (
+            f"- what a plan cannot say: {one.unsaid}. That keeps {share:.0%} of the activations: "
+            f"{format_gib(left)}, which {'fits' if left <= capacity else 'does not fit'} in {format_gib(capacity)}"
+        )
+
+
+def _kept_share(one: Known, stage: int) -> float:
+    """Of the activations that a stage keeps by our count, what its trainers kept."""
+    stages = pipeline_stages(model=one.plan.model, layout=one.plan.layout)
+    context = StageContext(plan=one.plan, stage=stages[stage])
+    blocks = [(count, context.saved[run]) for run, (_, count) in enumerate(context.layer_runs)]
+    whole = sum(count * tensor.num_bytes for count, saved in blocks for tensor in saved)
+    kept = sum(count * tensor.num_bytes * one.kept.get(tensor.name, 1.0) for count, saved in blocks for tensor in saved)
+    return kept / whole
 
 
 def _num_layouts(rows: Candidates) -> int:

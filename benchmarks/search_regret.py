@@ -9,7 +9,7 @@ are left out.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import log
@@ -28,6 +28,9 @@ RESULTS = Path(__file__).parent / "results"
 MIN_ROWS = 3
 MIN_SPREAD = 0.02
 """Sweeps whose rates differ by less than readings of one run do."""
+TIE_RATIO = 1.05
+"""Rows that are predicted this close to each other are ties (``search/ranking.py``)."""
+LAYOUT_CHOICES = ("tp", "cp", "pp", "vpp", "ep", "schedule", "dp_shard", "dp_replicate", "zero_stage")
 LIMIT = 0.03
 
 
@@ -120,6 +123,33 @@ def pairwise(found: Sequence[Regret]) -> tuple[float, float]:
     return median(errors), quantiles(errors, n=10)[7]
 
 
+def misses(found: Sequence[Regret]) -> Iterator[str]:
+    """Missed sweeps by what the row ranked first and the fastest do differently, and what each is predicted at."""
+    groups: dict[str, list[Regret]] = {}
+    for sweep in found:
+        if sweep.of(sweep.first) > LIMIT:
+            groups.setdefault(f"{sweep.first.run.family}: {_differing(sweep)}", []).append(sweep)
+    yield "| misses: what differs | sweeps | ties | recommended within 3% | error of the first | of the fastest |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for name, sweeps_of in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        ties = sum(sweep.best.predicted <= TIE_RATIO * sweep.first.predicted for sweep in sweeps_of)
+        safe = sum(sweep.of(sweep.recommended) <= LIMIT for sweep in sweeps_of)
+        errors = [
+            median(rows.predicted / rows.measured - 1 for rows in side)
+            for side in ([sweep.first for sweep in sweeps_of], [sweep.best for sweep in sweeps_of])
+        ]
+        yield f"| {name} | {len(sweeps_of)} | {ties} | {safe} | {errors[0]:+.1%} | {errors[1]:+.1%} |"
+
+
+def _differing(sweep: Regret) -> str:
+    """The choices in which the row ranked first and the fastest differ."""
+    first, best = sweep.first.run.plan, sweep.best.run.plan
+    names = [name for name in LAYOUT_CHOICES if getattr(first.layout, name) != getattr(best.layout, name)]
+    recipe = ("micro_batch_size", "recompute")
+    names += [name for name in recipe if getattr(first.recipe, name) != getattr(best.recipe, name)]
+    return ", ".join(names) or "nothing that a plan says"
+
+
 def report(found: Sequence[Regret]) -> str:
     """A table, one line a sweep, then what became of all of them."""
     lines = [
@@ -151,6 +181,10 @@ def report(found: Sequence[Regret]) -> str:
         f"{sum(sweep.random for sweep in found) / len(found):.1%} in the mean.",
         "",
         f"Two rows of a sweep: the predicted ratio is {half:.1%} off in the median, {most:.1%} for eight of ten pairs.",
+        "",
+        "Errors are medians of predicted over measured step time; a miss is a difference between the two.",
+        "",
+        *misses(found),
     ]
     return "\n".join(lines) + "\n"
 
