@@ -37,6 +37,8 @@ LAYOUTS = {
     "fsdp": {"dp_shard": 2},
     "fsdp, full recomputation": {"dp_shard": 2},
     "tensor parallel": {"dp_shard": 1, "tp": 2},
+    "pipeline": {"dp_shard": 1, "pp": 2},
+    "context parallel": {"dp_shard": 1, "cp": 2},
 }
 NUM_STEPS = 14
 PROFILE_EVERY = 13

@@ -2,6 +2,8 @@
 
 Reads ``runs.jsonl`` of ``benchmarks/gpu/calibrated_runs.sh`` and predicts every plan again by this checkout, so that a
 change of the model can be tried on runs that were measured once. ``--as-written`` keeps the predictions of that day.
+Exposed communication is what a trace shows of it on both sides: time in which some runs and nothing is computed. Messages
+of a pipeline count as its bubble.
 """
 
 import argparse
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 Row = dict[str, dict[str, float]]
 QUANTITIES = ("step_s", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
@@ -32,6 +35,7 @@ def predicted_again(row: Row, calibration: Path) -> Row:
     from shardwise.plan_file import read_plan
     from shardwise.predict import predict
     from shardwise.predict.calibrated_cluster import calibrated_cluster
+    from shardwise.reconcile.traced import traced_components
 
     plan = read_plan(row["plan"])
     measured = replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(calibration)))
@@ -39,7 +43,7 @@ def predicted_again(row: Row, calibration: Path) -> Row:
     for name, one in (("predicted", plan), ("calibrated", measured)):
         found = predict(one)
         worst = found.memory.worst
-        parts = {entry.component: entry.duration_s for entry in found.time.components}
+        parts = traced_components(one, found)
         again[name] = {
             "step_s": found.time.step_s,
             "exposed_communication_s": parts["exposed_communication"],
@@ -91,7 +95,13 @@ def _exposed_points(rows: list[Row], name: str) -> Iterator[float]:
         profile = row["measured"].get("profile")
         if isinstance(profile, dict) and profile["step_s"]:
             share = row[name]["exposed_communication_s"] / row[name]["step_s"]
-            yield share - profile["exposed_communication_s"] / profile["step_s"]
+            yield share - _traced_exposed_s(profile) / profile["step_s"]
+
+
+def _traced_exposed_s(profile: dict[str, Any]) -> float:
+    """Exposed communication of a profile without messages between stages."""
+    messages = (one["exposed_s"] for one in profile["collectives"] if one["kind"] == "send_recv")
+    return float(profile["exposed_communication_s"] - sum(messages))
 
 
 def _exposed(row: Row) -> str:
@@ -99,7 +109,7 @@ def _exposed(row: Row) -> str:
     if not isinstance(profile, dict) or not profile["step_s"]:
         return "-"
     shares = [row[name]["exposed_communication_s"] / row[name]["step_s"] for name in ("predicted", "calibrated")]
-    measured = profile["exposed_communication_s"] / profile["step_s"]
+    measured = _traced_exposed_s(profile) / profile["step_s"]
     return f"{shares[0]:.1%} / {shares[1]:.1%} / measured {measured:.1%}"
 
 

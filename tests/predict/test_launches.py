@@ -107,6 +107,6 @@ def test_a_search_counts_the_whole_work_of_both_sides():
     once = PhaseTimes(
         forward_s=5.0, backward_s=6.0, forward_work=DeviceAndHost(2.0, 5.0), backward_work=DeviceAndHost(6.0, 1.0)
     )
-    found = ahead_block(once, selective=DeviceAndHost(1.0, 4.0), exposed_s=1.0)
+    found = ahead_block(once, selective=DeviceAndHost(1.0, 4.0), full=DeviceAndHost(2.0, 5.0), exposed_s=1.0)
     assert (found.forward_s, found.backward_s) == (5.0, 3.0)
     assert (found.selective_s, found.full_s, found.exposed_fraction) == (2.0, 3.0, 1.0)

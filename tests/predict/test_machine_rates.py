@@ -141,14 +141,48 @@ def test_factors_from_runs_multiply_kernels_and_the_host():
 
 
 def test_blocks_between_two_timed_ones_lie_between_their_ratios():
-    small = replace(BLOCK, seq_len=1024, forward_s=1.0e-3, backward_s=2e-3)
+    """What a block takes beyond its products and attention is laid to the kernels between them."""
+    long = replace(BLOCK, forward_s=2.3e-3, backward_s=3.3e-3)
+    small = replace(BLOCK, seq_len=1024, forward_s=0.62e-3, backward_s=0.8e-3)
     quick = replace(BLOCK, seq_len=64, forward_s=0.1e-3, backward_s=0.2e-3)
-    timed = rates_with(products=(timed_product(3e-4),), blocks=(BLOCK, small, quick))
+    tables = {"products": (timed_product(3e-4),)}
+    timed, plain = rates_with(**tables, blocks=(long, small, quick)), rates_with(**tables)
     ratios = sorted(part.forward_ratio for part in timed.parts.blocks)
     middle = block_of(replace(BLOCK, seq_len=2048), CLUSTER).forward_and_backward
-    plain = times_of(rates_with(products=(timed_product(3e-4),)), *middle).forward_s
-    found = times_of(timed, *middle).forward_s / plain
-    assert ratios[0] < found < ratios[1]
+    forward = [number for number, operation in enumerate(middle) if operation.phase == "forward"]
+    both = [rates.durations_s(middle) for rates in (timed, plain)]
+    between = [number for number in forward if middle[number].kind == "memory" and both[1][number]]
+    assert len(ratios) == 2
+    assert all(ratios[0] < both[0][number] / both[1][number] < ratios[1] for number in between)
+    assert all(both[0][number] == both[1][number] for number in forward if middle[number].kind == "matmul")
+
+
+def test_context_parallel_attention_is_not_the_kernel_that_was_timed():
+    point = AttentionPoint(
+        num_sequences=2,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        seq_len=4096,
+        dtype="bf16",
+        forward_s=0.5e-3,
+        backward_s=1.5e-3,
+    )
+    cluster = calibrated_cluster(CLUSTER, calibration(products=(timed_product(3e-4),), attention=(point,)))
+    recipe = Recipe(seq_len=8192, global_batch_size=8, compile=False)
+    plan = Plan(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=Layout(dp_shard=8))
+    assert machine_rates(plan).kernels.attention_forward is not None
+    assert machine_rates(replace(plan, layout=Layout(cp=2, dp_shard=4))).kernels.attention_forward is None
+
+
+def test_the_host_of_a_block_and_of_its_gathering_are_told_apart():
+    """21 and 34 kernels alone; FSDP2 makes 121 calls around them."""
+    tiny = replace(BLOCK, hidden_size=256, intermediate_size=512, seq_len=256, num_sequences=1)
+    alone = replace(tiny, forward_s=21 * 50e-6, backward_s=34 * 60e-6)
+    gathered = replace(tiny, is_sharded=True, forward_s=3e-3, backward_s=1.05e-3 + 2.04e-3 + 121 * 45e-6 - 3e-3)
+    found = rates_with(products=(timed_product(3e-4),), blocks=(alone, gathered)).kernels
+    assert (found.host_forward_s, found.host_backward_s) == pytest.approx((50e-6, 60e-6))
+    assert (found.call_forward_s, found.call_backward_s) == pytest.approx((45e-6, 45e-6))
 
 
 def test_processors_need_no_library_workspace_and_no_context():

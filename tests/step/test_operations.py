@@ -406,6 +406,18 @@ def test_the_host_issues_what_surrounds_a_block():
     assert calls["host calls"].num_bytes == 0
 
 
+def test_checkpointing_keeps_the_host_of_our_runtime_busy_and_not_that_of_compiled_blocks():
+    """Gathering happens once, selective recomputation looks at every operator; compiled, both are kernels alone."""
+
+    def again(**recipe):
+        found = [one for one in operations_of(plan_of(layout=Layout(dp_shard=8), **recipe)) if one.phase == "recompute"]
+        return sum(one.num_kernels for one in found if one.name == "host calls")
+
+    assert again(recompute="full", compile=False) == 63
+    assert again(recompute="selective", compile=False) == 193
+    assert again(recompute="selective", compile=True) == 0
+
+
 def test_fsdp_on_one_rank_casts_weights_and_accumulates_as_autocast_does():
     copies = [
         {operation.name: operation.num_bytes for operation in operations_of(plan_of(layout=Layout(zero_stage=stage)))}

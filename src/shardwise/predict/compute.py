@@ -185,13 +185,11 @@ def phase_times(
     for operation, duration in zip(operations, timed, strict=True):
         phase = operation.phase
         device[phase] += duration
-        per_kernel = rates.host_backward_s if phase == "backward" else rates.host_forward_s
-        host[phase] += operation.count * operation.num_kernels * per_kernel
+        host[phase] += rates.issue_s(operation)
         if operation.kind == "attention":
             attention[phase] += duration
         elif operation.name.endswith(".wgrad"):
             weight_backward += duration
-    host["optimizer"] = 0.0
     fast, slow = HOST_PACES
     now_s = {phase: max(seconds, host[phase]) for phase, seconds in device.items()}
     gains = (now_s[phase] - max(seconds, fast * host[phase]) for phase, seconds in device.items() if seconds)

@@ -15,6 +15,8 @@ from shardwise.engine import EngineProfile
 from shardwise.formulas.kernel_time import slowest_of_ratio
 from shardwise.predict.calibrated_kernels import MeasuredRate, Ratios, calibrated_products
 from shardwise.predict.product_rates import SUSTAINED_ATTENTION_RATIO, ProductRates, sustained_share
+from shardwise.step.block_operations import HOST_CALLS
+from shardwise.step.inventory import Operation
 from shardwise.units import Seconds
 
 ELEMENTWISE_FRACTION = 0.76
@@ -187,6 +189,10 @@ class KernelRates:
     host_forward_s: Seconds
     """Host time per kernel issued."""
     host_backward_s: Seconds
+    host_recompute_s: Seconds
+    call_forward_s: Seconds
+    """Host time of what Python does around kernels, per kernel that it is counted as; compiling leaves it."""
+    call_backward_s: Seconds
     optimizer_ratio: float
     """Time of the engine's optimizer over a fused one."""
     slowest_ratio: float
@@ -202,6 +208,19 @@ class KernelRates:
     attention_backward: Ratios | None = None
     dispatch_s: Seconds = 0.0
     """What every kernel takes besides its work where the processors that compute also issue it."""
+
+    def issue_s(self, operation: Operation) -> Seconds:
+        """Host time of all executions of an operation, but for the optimizer, whose kernels are few."""
+        if operation.phase == "optimizer":
+            return 0.0
+        backward, recompute = operation.phase == "backward", operation.phase == "recompute"
+        if operation.name.startswith(HOST_CALLS):
+            per_kernel_s = self.call_backward_s if backward else self.call_forward_s
+        else:
+            per_kernel_s = (
+                self.host_backward_s if backward else self.host_recompute_s if recompute else self.host_forward_s
+            )
+        return operation.count * operation.num_kernels * per_kernel_s
 
 
 @cache
@@ -235,6 +254,9 @@ def kernel_rates(
         floor_s=KERNEL_FLOOR_S,
         host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,
         host_backward_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_BACKWARD_S,
+        host_recompute_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_FORWARD_S,
+        call_forward_s=HOST_FORWARD_S,
+        call_backward_s=HOST_BACKWARD_S,
         optimizer_ratio=FOREACH_OPTIMIZER_RATIO if profile.has_foreach_optimizer else 1.0,
         slowest_ratio=slowest_of_ratio(num_devices=num_gpus, spread_fraction=DEVICE_SPREAD_FRACTION),
         is_measured=products.is_measured,

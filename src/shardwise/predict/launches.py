@@ -1,11 +1,11 @@
 """The launching CPU beside the device: how long a line of pieces takes when both work through it.
 
-A host that launches blocks compiled one by one runs ahead of the device until it has to wait for it: at the end of a
-step, when gradients' norm or the loss is read (messages of torch's pipelines wait on the device). A piece starts once
-the one before it is done and launched, and ends no earlier than its own last launch.
+A host runs ahead of the device until it has to wait for it: at the end of a step, when gradients' norm or the loss is
+read (messages of torch's pipelines wait on the device). A piece starts once the one before it is done and launched, and
+ends no earlier than its own last launch.
 
-An eager host is taken to launch a phase of a block while the device runs that phase, not ahead: so our eager runs on
-H100 are met (0 to 4 % too fast where they wait for the host); ahead they would be 3 to 8 % too fast.
+That holds where what the host does is known: of our runtime, and of blocks compiled one by one. Other eager hosts are
+taken to launch a phase of a block while the device runs that phase, which makes up for what they do beside.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,7 @@ from shardwise.engine import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.passes import Piece
+from shardwise.step.own_runtime import is_own_runtime
 from shardwise.units import Seconds
 
 QUEUED_LAUNCHES = 1024
@@ -23,6 +24,8 @@ QUEUED_LAUNCHES = 1024
 
 def launches_ahead(plan: Plan) -> bool:
     """Whether the host of a plan launches blocks while the device still runs earlier ones."""
+    if is_own_runtime(plan):
+        return True
     return plan.recipe.compile and engine_profile(plan.engine).sharding != "megatron"
 
 
@@ -44,7 +47,7 @@ class AheadBlock:
     """Of what its collectives expose on the device, the part that its launches do not hide."""
 
 
-def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, exposed_s: Seconds) -> AheadBlock:
+def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, full: DeviceAndHost, exposed_s: Seconds) -> AheadBlock:
     """Forward, backward and recomputation of one block when the host runs ahead through all of them."""
     work = once.forward_work.plus(once.backward_work, times=1)
 
@@ -58,7 +61,7 @@ def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, exposed_s: Second
         forward_s=forward_s,
         backward_s=whole_s - forward_s,
         selective_s=longest_s(selective) - whole_s,
-        full_s=longest_s(once.forward_work) - whole_s,
+        full_s=longest_s(full) - whole_s,
         exposed_fraction=(longest_s(waits_s=exposed_s) - whole_s) / exposed_s if exposed_s else 1.0,
     )
 
@@ -191,15 +194,28 @@ def launched(
     shares = [
         min(1.0, max(0.0, longer) / waited) if waited else 1.0 for longer, waited in zip(longer_s, waits_s, strict=True)
     ]
-    backward_s = max(0.0, alone.backward_s + num_microbatches * copies.backward_s - compute.recompute_s)
+    backward_s, recompute_s = _told_apart(alone.backward_s, backward)
+    backward_s += num_microbatches * copies.backward_s
     slower = backward_s / compute.backward_s if compute.backward_s else 1.0
     return Launched(
         compute=replace(
             compute,
             forward_s=alone.forward_s + num_microbatches * copies.forward_s,
             backward_s=backward_s,
+            recompute_s=recompute_s,
             weight_backward_s=slower * compute.weight_backward_s,
         ),
         forward_fraction=shares[0],
         backward_fraction=shares[1],
     )
+
+
+def _told_apart(line_s: Seconds, runs: Sequence[Piece]) -> tuple[Seconds, Seconds]:
+    """Backward and recomputation of backward passes, divided as the device computes them."""
+    again_s = total_s = 0.0
+    for piece in runs:
+        for work in piece.works:
+            total_s += piece.count * work.duration_s
+            again_s += piece.count * work.duration_s if work.category == "recompute" else 0.0
+    share = again_s / total_s if total_s else 0.0
+    return (1 - share) * line_s, share * line_s

@@ -16,23 +16,29 @@ from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attenti
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.step.block_operations import HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
 from shardwise.step.operations import GroupPart
+from shardwise.step.own_host import UNIT_CALLS
 from shardwise.units import BytesPerSecond, Seconds
 
 DEFAULT_HEAD_DIM = 128
-LEAST_RATIO, MOST_RATIO = 0.4, 4.0
+LEAST_RATIO, MOST_RATIO = 0.25, 6.0
 """Blocks that take less or more than this of what their kernels do were disturbed while they were timed."""
 HOST_BOUND_RATIO = 1.02
 """A block whose host needs so much longer than its kernels says nothing about them."""
-GATHERING_KERNELS = 30
-"""A block whose host makes more calls than this around its kernels is gathered (54 by FSDP2; 4 to 18 otherwise)."""
+GATHERING_KERNELS = UNIT_CALLS[0]
+"""A block whose host makes as many calls around its kernels in forward is gathered (by FSDP2; 4 to 47 otherwise)."""
+HOST_FIELDS = ("host_forward_s", "host_backward_s", "host_recompute_s", "call_forward_s", "call_backward_s")
 
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """Measured over predicted time of a part of the model whose kernels take so long."""
+    """What a part of the model whose kernels take so long spends between its products, over what its tables say.
+
+    Products and attention are timed by themselves; what the part takes longer is laid to the other kernels.
+    """
 
     predicted_s: Seconds
     forward_ratio: float
@@ -86,13 +92,13 @@ class MachineRates:
 
 
 def _is_gathered(operations: tuple[Operation, ...]) -> bool:
-    return any(op.name == "host calls" and op.num_kernels > GATHERING_KERNELS for op in operations)
+    return any(op.name == HOST_CALLS and op.num_kernels >= GATHERING_KERNELS for op in operations)
 
 
 def _scaled(
     operations: Sequence[Operation], durations: tuple[Seconds, ...], known: tuple[PartRatio, ...]
 ) -> tuple[Seconds, ...]:
-    """Durations times the ratio of the parts whose kernels take about as long, each direction its own."""
+    """Durations, but for products and attention times the ratio of the parts whose kernels take about as long."""
     total_s = sum(durations)
     if not known or not total_s:
         return durations
@@ -100,9 +106,16 @@ def _scaled(
     forward = Ratios(tuple(((log2(part.predicted_s),), log(part.forward_ratio)) for part in known)).at(position)
     backward = Ratios(tuple(((log2(part.predicted_s),), log(part.backward_ratio)) for part in known)).at(position)
     return tuple(
-        (backward if operation.phase == "backward" else forward) * duration_s
+        duration_s
+        if is_timed_by_itself(operation)
+        else (backward if operation.phase == "backward" else forward) * duration_s
         for operation, duration_s in zip(operations, durations, strict=True)
     )
+
+
+def is_timed_by_itself(operation: Operation) -> bool:
+    """Whether a calibration has a table for the kind of kernel."""
+    return operation.kind in ("matmul", "grouped_matmul", "attention")
 
 
 def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
@@ -117,6 +130,9 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
         slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"),
         host_forward_s=host_ratio * kernels.host_forward_s,
         host_backward_s=host_ratio * kernels.host_backward_s,
+        host_recompute_s=host_ratio * kernels.host_recompute_s,
+        call_forward_s=host_ratio * kernels.call_forward_s,
+        call_backward_s=host_ratio * kernels.call_backward_s,
     )
     runs_eagerly = plan.engine == "native" and not plan.recipe.compile
     parts = _part_ratios(plan.cluster) if runs_eagerly else PartRatios()
@@ -140,14 +156,38 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         rates,
         moves=measured_rate(calibration.moves),
         updates=measured_rate(calibration.optimizer),
-        attention_forward=_attention_ratios(plan.cluster, plan.engine, "forward"),
-        attention_backward=_attention_ratios(plan.cluster, plan.engine, "backward"),
     )
+    if not calls_flash_attention(plan):
+        rates = replace(
+            rates,
+            attention_forward=_attention_ratios(plan.cluster, plan.engine, "forward"),
+            attention_backward=_attention_ratios(plan.cluster, plan.engine, "backward"),
+        )
     if calibration.runs_on_processors:
         launch_s = calibration.kernel_launch_s or 0.0
-        return replace(rates, dispatch_s=launch_s, floor_s=0.0, host_forward_s=0.0, host_backward_s=0.0)
+        no_host = dict.fromkeys(HOST_FIELDS, 0.0)
+        return replace(rates, dispatch_s=launch_s, floor_s=0.0, **no_host)
+    return _with_host(rates, plan)
+
+
+def _with_host(rates: KernelRates, plan: Plan) -> KernelRates:
+    """Rates with the host as blocks told it whose kernels keep the device least busy."""
+    call_s = _call_s(plan.cluster)
+    if call_s is not None:
+        rates = replace(rates, call_forward_s=call_s, call_backward_s=call_s)
     host = None if plan.recipe.compile else _host_s(plan.cluster)
-    return rates if host is None else replace(rates, host_forward_s=host[0], host_backward_s=host[1])
+    if host is None:
+        return rates
+    return replace(rates, host_forward_s=host[0], host_backward_s=host[1], host_recompute_s=host[0])
+
+
+def calls_flash_attention(plan: Plan) -> bool:
+    """Whether another kernel attends than the one that was timed.
+
+    Our runtime asks for FlashAttention itself where queries are the last of a prefix: its causal mask is aligned to the
+    lower right corner (``train/context_parallel.py``).
+    """
+    return plan.engine == "native" and plan.layout.cp > 1
 
 
 @cache
@@ -187,14 +227,57 @@ def _core(point: AttentionPoint, phase: OperationPhase) -> Operation:
 
 @cache
 def _host_s(cluster: Cluster) -> tuple[Seconds, Seconds] | None:
-    """Host time per kernel, forward and backward, of the block whose kernels keep the device least busy."""
-    calibration = cluster.calibration
-    if calibration is None or not calibration.blocks:
+    """Host time per kernel, forward and backward, of the smallest block that nothing gathers."""
+    point = _smallest_block(cluster, is_sharded=False)
+    if point is None:
         return None
-    point = min(calibration.blocks, key=lambda point: (point.hidden_size * point.num_tokens, not point.is_sharded))
+    counts = _kernel_counts(point, cluster)
+    return point.forward_s / counts.forward, point.backward_s / counts.backward
+
+
+@cache
+def _call_s(cluster: Cluster) -> Seconds | None:
+    """Host time of a call around kernels: what gathering adds to the smallest block."""
+    alone, gathered = (_smallest_block(cluster, is_sharded=is_sharded) for is_sharded in (False, True))
+    if alone is None or gathered is None or replace(gathered, **_seconds(alone), is_sharded=False) != alone:
+        return None
+    counts = _kernel_counts(gathered, cluster)
+    more_s = gathered.forward_s + gathered.backward_s - alone.forward_s - alone.backward_s
+    return max(0.0, more_s) / counts.calls if counts.calls else None
+
+
+def _seconds(point: BlockPoint) -> dict[str, Seconds]:
+    return {"forward_s": point.forward_s, "backward_s": point.backward_s}
+
+
+def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:
+    points = cluster.calibration.blocks if cluster.calibration else ()
+    fitting = [point for point in points if point.is_sharded == is_sharded]
+    return min(fitting, key=lambda point: point.hidden_size * point.num_tokens, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCounts:
+    """What the host issues for one block."""
+
+    forward: int
+    backward: int
+    calls: int
+    """Around the kernels, both passes, in kernels."""
+
+
+def _kernel_counts(point: BlockPoint, cluster: Cluster) -> KernelCounts:
     operations = block_of(point, replace(cluster, calibration=None)).forward_and_backward
-    kernels = [sum(op.num_kernels for op in operations if op.phase == phase) for phase in ("forward", "backward")]
-    return point.forward_s / kernels[0], point.backward_s / kernels[1]
+    kernels = [operation for operation in operations if not operation.name.startswith(HOST_CALLS)]
+    forward, backward = (
+        sum(operation.num_kernels for operation in kernels if operation.phase == phase)
+        for phase in ("forward", "backward")
+    )
+    return KernelCounts(
+        forward=forward,
+        backward=backward,
+        calls=sum(operation.num_kernels for operation in operations) - forward - backward,
+    )
 
 
 @cache
@@ -220,11 +303,11 @@ def _block_ratio(point: BlockPoint, cluster: Cluster) -> PartRatio | None:
 def _tables_ratio(point: TablesPoint, cluster: Cluster) -> PartRatio | None:
     """Of tables, whose loss computes its gradients with the forward pass: one ratio for both."""
     timed = tables_of(point, cluster)
-    kernels = _kernels(timed.plan)
-    total_s = sum(durations_s(timed.tables, gpu=cluster.gpu, rates=kernels))
-    if not total_s:
+    durations = durations_s(timed.tables, gpu=cluster.gpu, rates=_kernels(timed.plan))
+    total_s, between_s = sum(durations), _between_s(timed.tables, durations)
+    if not between_s:
         return None
-    ratio = _bounded(point.duration_s / total_s)
+    ratio = _bounded((point.duration_s - total_s + between_s) / between_s)
     return PartRatio(predicted_s=total_s, forward_ratio=ratio, backward_ratio=ratio)
 
 
@@ -232,19 +315,24 @@ def _ratio_of(
     operations: tuple[Operation, ...], kernels: KernelRates, cluster: Cluster, measured: tuple[Seconds, Seconds]
 ) -> PartRatio | None:
     durations = durations_s(operations, gpu=cluster.gpu, rates=kernels)
-    device = {"forward": 0.0, "backward": 0.0}
-    for operation, duration_s in zip(operations, durations, strict=True):
-        device[operation.phase] += duration_s
     times = phase_times(operations, gpu=cluster.gpu, rates=kernels, durations=durations)
-    longer = {"forward": times.forward_s, "backward": times.backward_s}
-    waits = any(longer[phase] > HOST_BOUND_RATIO * seconds for phase, seconds in device.items())
-    if waits or not all(device.values()):
-        return None
-    forward_s, backward_s = measured
-    return PartRatio(
-        predicted_s=sum(device.values()),
-        forward_ratio=_bounded(forward_s / device["forward"]),
-        backward_ratio=_bounded(backward_s / device["backward"]),
+    ratios = []
+    for phase, longer_s, measured_s in zip(
+        ("forward", "backward"), (times.forward_s, times.backward_s), measured, strict=True
+    ):
+        own = [(one, duration) for one, duration in zip(operations, durations, strict=True) if one.phase == phase]
+        device_s = sum(duration for _, duration in own)
+        between_s = _between_s([one for one, _ in own], [duration for _, duration in own])
+        if not between_s or longer_s > HOST_BOUND_RATIO * device_s:
+            return None
+        ratios.append(_bounded((measured_s - device_s + between_s) / between_s))
+    return PartRatio(predicted_s=sum(durations), forward_ratio=ratios[0], backward_ratio=ratios[1])
+
+
+def _between_s(operations: Sequence[Operation], durations: Sequence[Seconds]) -> Seconds:
+    """Of what has no table of its own."""
+    return sum(
+        duration for operation, duration in zip(operations, durations, strict=True) if not is_timed_by_itself(operation)
     )
 
 

@@ -188,15 +188,10 @@ class StageClock:
     def _time(self, context: StageContext) -> StageTime:
         book = self.work_book(context)
         calls = self.timed_calls(context)
-        work = stage_work(context, book, calls)
-        host = self._launched(context, book, calls)
+        is_ahead = launches_ahead(self._plan)
+        work = stage_work(context, book, calls, is_ahead=is_ahead)
+        host = self._launched(context, book, work)
         times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book))
-        work = work.faster(
-            forward=_ratio(host.compute.forward_s, book.total.forward_s),
-            backward=_ratio(
-                host.compute.backward_s + host.compute.recompute_s, book.total.backward_s + book.total.recompute_s
-            ),
-        )
         collectives = self._data_parallel(context, calls, work, tuple(_hidden_by_launches(times, host)))
         compute = host.compute
         return StageTime(
@@ -226,12 +221,11 @@ class StageClock:
                 self._durations[id(group.operations)] = timed
         return found
 
-    def _launched(self, context: StageContext, book: WorkBook, calls: Sequence[TimedCall]) -> Launched:
+    def _launched(self, context: StageContext, book: WorkBook, work: StageWork) -> Launched:
         """What the launching host makes of the stage's computation and of what it waits for inside its blocks."""
         compute = book.total
         if not launches_ahead(self._plan):
             return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
-        work = stage_work(context, book, calls, is_ahead=True)
         forward, backward = (plain_runs(context, work, phase) for phase in PASS_PHASES)
         return launched(
             compute,

@@ -9,6 +9,7 @@ from typing import Literal
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.reconcile.measured import MeasuredTotals
+from shardwise.reconcile.traced import traced_components
 from shardwise.units import Seconds
 
 STEP_TIME = "step time"
@@ -88,7 +89,7 @@ def reconcile(plan: Plan, prediction: Prediction, measured: MeasuredTotals) -> R
     rows = (
         *(row for row in _totals(prediction, measured) if row.measured_amount > 0),
         *_memory_parts(prediction, measured),
-        *_time_parts(prediction, measured),
+        *_time_parts(plan, prediction, measured),
         *_collectives(prediction, measured),
     )
     causes = (*_causes(rows, "time"), *_causes(rows, "memory"))
@@ -132,11 +133,11 @@ def _memory_parts(prediction: Prediction, measured: MeasuredTotals) -> Iterator[
             yield _part(name, "bytes", "memory", predicted[name], found)
 
 
-def _time_parts(prediction: Prediction, measured: MeasuredTotals) -> Iterator[ReconciledRow]:
-    """Components of the ledger in a profiled step."""
+def _time_parts(plan: Plan, prediction: Prediction, measured: MeasuredTotals) -> Iterator[ReconciledRow]:
+    """Components of the ledger in a profiled step, exposed communication on both sides as a trace shows it."""
     if measured.sampled is None:
         return
-    predicted = {entry.component: entry.duration_s for entry in prediction.time.components}
+    predicted = traced_components(plan, prediction)
     for name, found_s in measured.sampled.components_s:
         said_s = predicted.get(name, 0.0)
         if said_s or found_s:

@@ -68,23 +68,28 @@ class BlockTimes:
         context = self._block_context(key)
         operation = operation_context(context)
         policy = context.profile.selective_policy
-        selective = replace(context.plan.recipe, recompute="selective")
+        modes = [replace(context.plan.recipe, recompute=mode) for mode in ("selective", "full")]
         found: list[float] = []
         for number, layer in enumerate(self.probes.shapes):
             operations = block_operations(layer, operation, context.plan.recipe)
             durations = self.machine.durations_s(operations)
             once = self.machine.phase_times(operations, durations=durations)
             attention_s = once.attention_forward_s + once.attention_backward_s
-            again = self.machine.phase_times(recomputed_operations(operations, recipe=selective, policy=policy))
+            selective, full = (
+                self.machine.phase_times(recomputed_operations(operations, operation, recipe=mode, policy=policy))
+                for mode in modes
+            )
             exchanges = self._exchanges(context, number, timed_operations(operations, durations))
             if launches_ahead(context.plan):
-                ahead = ahead_block(once, selective=again.recompute_work, exposed_s=exchanges[0])
+                ahead = ahead_block(
+                    once, selective=selective.recompute_work, full=full.recompute_work, exposed_s=exchanges[0]
+                )
                 found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
                 found += [0.0, ahead.selective_s, ahead.full_s]
                 found += [ahead.exposed_fraction * seconds for seconds in exchanges]
                 continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
-            found += [0.0, again.recompute_s, once.forward_s, *exchanges]
+            found += [0.0, selective.recompute_s, full.recompute_s, *exchanges]
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from shardwise.engine import SelectivePolicy
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe
+from shardwise.step import own_host
 from shardwise.step.attention_operations import attention_operations
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
@@ -51,11 +52,11 @@ ROUTING_KERNELS = (6, 6)
 """Scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
 AUTOCAST_KERNELS = (10, 13)
 """Casts that autocast adds to a block (same file)."""
-GATHERED_UNIT_KERNELS = (54, 28)
-"""Host time that one FSDP2 unit adds in forward and in backward, in kernels: 1.78 and 1.11 ms (same file)."""
 TENSOR_PARALLEL_KERNELS = 2
 """Host time of one collective call, 30 to 50 us on H100 with Python around it, in kernels; four calls a block and
 direction."""
+HOST_CALLS = "host calls"
+"""The operation that stands for what the host does around the kernels of a block."""
 DROPOUT_BYTES = 5
 """Per element in 16 bits, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
@@ -76,13 +77,13 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
 
 
 def recomputed_operations(
-    operations: tuple[Operation, ...], *, recipe: Recipe, policy: SelectivePolicy
+    operations: tuple[Operation, ...], context: OperationContext, *, recipe: Recipe, policy: SelectivePolicy
 ) -> tuple[Operation, ...]:
     """The forward operations of a block that run a second time in backward.
 
     ``full`` repeats everything. Selectively, ``core_attention`` repeats the attention core (Korthikanti et al. 2022,
     section 5) and ``operations`` repeats everything but attention and every odd matrix product (torchtitan
-    ``distributed/activation_checkpoint.py``).
+    ``distributed/activation_checkpoint.py``). What our runtime's host does for it is known by itself.
     """
     forward = [operation for operation in operations if operation.phase == "forward"]
     if recipe.recompute == "none":
@@ -94,7 +95,12 @@ def recomputed_operations(
     else:
         products = [operation for operation in forward if operation.kind in ("matmul", "grouped_matmul")]
         chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
-    return tuple(replace(operation, phase="recompute") for operation in chosen)
+    again = [replace(operation, phase="recompute") for operation in chosen]
+    if context.has_own_host:
+        calls = own_host.recompute_calls(recipe, context.layout)
+        again = [operation for operation in again if operation.name != HOST_CALLS]
+        again += [context.memory_operation(HOST_CALLS, "recompute", 0, num_kernels=calls)] if calls else []
+    return tuple(again)
 
 
 def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
@@ -138,15 +144,18 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
     forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
     if context.adds_gradients and not context.is_base_frozen:
         backward += len(layer.weights)
-    if context.is_gathered:
-        forward, backward = forward + GATHERED_UNIT_KERNELS[0], backward + GATHERED_UNIT_KERNELS[1]
-    if context.layout.tp > 1:
+    if context.is_gathered:  # by FSDP2, whoever calls it
+        forward, backward = forward + own_host.UNIT_CALLS[0], backward + own_host.UNIT_CALLS[1]
+    if context.has_own_host:
+        more = own_host.block_calls(context.layout, is_gathered=context.is_gathered, has_units=context.has_units)
+        forward, backward = forward + more[0], backward + more[1]
+    elif context.layout.tp > 1:
         calls = (4 if context.sequence_shards > 1 else 2) * TENSOR_PARALLEL_KERNELS
         forward, backward = forward + calls, backward + calls
     if forward:
-        yield context.memory_operation("host calls", "forward", 0, num_kernels=forward)
+        yield context.memory_operation(HOST_CALLS, "forward", 0, num_kernels=forward)
     if backward:
-        yield context.memory_operation("host calls.backward", "backward", 0, num_kernels=backward)
+        yield context.memory_operation(f"{HOST_CALLS}.backward", "backward", 0, num_kernels=backward)
 
 
 def _both(

@@ -8,6 +8,7 @@ from shardwise.layout import Layout
 from shardwise.plan import EngineName
 from shardwise.recipe import Precision
 from shardwise.step.inventory import Operation, OperationPhase
+from shardwise.step.own_runtime import is_own_runtime, is_replicated, uses_ddp
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
@@ -76,6 +77,10 @@ class OperationContext:
     """Time of the slowest rank's experts over that with even routing."""
     is_gathered: bool = False
     """Blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
+    has_own_host: bool = False
+    """Our runtime's Python issues the kernels."""
+    has_units: bool = False
+    """Blocks are units of FSDP2, be it over a single rank."""
 
     @property
     def residual_elements(self) -> int:
@@ -147,8 +152,17 @@ def operation_context(context: StageContext) -> OperationContext:
         routing_slowdown_ratio=routing_slowdown_ratio(
             plan.recipe.routing_imbalance_ratio, is_divided=plan.layout.ep > 1
         ),
-        is_gathered=context.gathers_parameters and plan.layout.state_shard_size > 1,
+        is_gathered=_is_gathered(context),
+        has_own_host=is_own_runtime(plan),
+        has_units=is_own_runtime(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),
     )
+
+
+def _is_gathered(context: StageContext) -> bool:
+    """Whether several ranks divide blocks; whole states are units over one rank in our runtime."""
+    layout = context.plan.layout
+    is_whole = is_own_runtime(context.plan) and is_replicated(layout)
+    return context.gathers_parameters and layout.state_shard_size > 1 and not is_whole
 
 
 def routing_slowdown_ratio(imbalance_ratio: float, *, is_divided: bool) -> float:

@@ -48,7 +48,7 @@ class BlockBook:
         found = self._again.get(id(layer))
         if found is None:
             once = self.forward_and_backward(layer, context)
-            found = recomputed_operations(once, recipe=self._recipe, policy=self._policy)
+            found = recomputed_operations(once, context, recipe=self._recipe, policy=self._policy)
             self._again[id(layer)] = found
         return found
 
