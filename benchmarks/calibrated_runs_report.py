@@ -2,8 +2,8 @@
 
 Reads ``runs.jsonl`` of ``benchmarks/gpu/calibrated_runs.sh`` and predicts every plan again by this checkout, so that a
 change of the model can be tried on runs that were measured once. ``--as-written`` keeps the predictions of that day.
-Exposed communication is what a trace shows of it on both sides: time in which some runs and nothing is computed. Messages
-of a pipeline count as its bubble.
+Exposed communication is what a trace shows of it on both sides: time in which some runs and nothing is computed.
+Messages of a pipeline count as its bubble.
 """
 
 import argparse

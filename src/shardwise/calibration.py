@@ -136,6 +136,12 @@ class BlockPoint:
         """Of all sequences."""
         return self.num_sequences * self.seq_len
 
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """Equal for the same block, gathered or not."""
+        widths = (self.hidden_size, self.intermediate_size, self.num_attention_heads, self.num_key_value_heads)
+        return (*widths, self.head_dim, self.seq_len, self.num_sequences, self.dtype)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesPoint:

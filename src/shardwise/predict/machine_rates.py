@@ -30,7 +30,6 @@ HOST_BOUND_RATIO = 1.02
 """A block whose host needs so much longer than its kernels says nothing about them."""
 GATHERING_KERNELS = UNIT_CALLS[0]
 """A block whose host makes as many calls around its kernels in forward is gathered (by FSDP2; 4 to 47 otherwise)."""
-HOST_FIELDS = ("host_forward_s", "host_backward_s", "host_recompute_s", "call_forward_s", "call_backward_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +124,8 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
     if calibration is None:
         return MachineRates(cluster=plan.cluster, kernels=kernels)
     host_ratio = calibration.ratio_of("host")
-    kernels = replace(
-        kernels,
-        slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"),
-        host_forward_s=host_ratio * kernels.host_forward_s,
-        host_backward_s=host_ratio * kernels.host_backward_s,
-        host_recompute_s=host_ratio * kernels.host_recompute_s,
-        call_forward_s=host_ratio * kernels.call_forward_s,
-        call_backward_s=host_ratio * kernels.call_backward_s,
-    )
+    kernels = replace(kernels, slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"))
+    kernels = _with_host_times(kernels, tuple(host_ratio * seconds for seconds in _host_times(kernels)))
     runs_eagerly = plan.engine == "native" and not plan.recipe.compile
     parts = _part_ratios(plan.cluster) if runs_eagerly else PartRatios()
     return MachineRates(cluster=plan.cluster, kernels=kernels, parts=parts)
@@ -165,9 +157,26 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         )
     if calibration.runs_on_processors:
         launch_s = calibration.kernel_launch_s or 0.0
-        no_host = dict.fromkeys(HOST_FIELDS, 0.0)
-        return replace(rates, dispatch_s=launch_s, floor_s=0.0, **no_host)
+        return replace(_with_host_times(rates, (0.0,) * 5), dispatch_s=launch_s, floor_s=0.0)
     return _with_host(rates, plan)
+
+
+def _host_times(rates: KernelRates) -> tuple[Seconds, ...]:
+    passes = (rates.host_forward_s, rates.host_backward_s, rates.host_recompute_s)
+    return (*passes, rates.call_forward_s, rates.call_backward_s)
+
+
+def _with_host_times(rates: KernelRates, times: tuple[Seconds, ...]) -> KernelRates:
+    """Rates with a host time of a kernel forward, backward and recomputed, and of a call forward and backward."""
+    forward_s, backward_s, recompute_s, call_forward_s, call_backward_s = times
+    return replace(
+        rates,
+        host_forward_s=forward_s,
+        host_backward_s=backward_s,
+        host_recompute_s=recompute_s,
+        call_forward_s=call_forward_s,
+        call_backward_s=call_backward_s,
+    )
 
 
 def _with_host(rates: KernelRates, plan: Plan) -> KernelRates:
@@ -239,15 +248,11 @@ def _host_s(cluster: Cluster) -> tuple[Seconds, Seconds] | None:
 def _call_s(cluster: Cluster) -> Seconds | None:
     """Host time of a call around kernels: what gathering adds to the smallest block."""
     alone, gathered = (_smallest_block(cluster, is_sharded=is_sharded) for is_sharded in (False, True))
-    if alone is None or gathered is None or replace(gathered, **_seconds(alone), is_sharded=False) != alone:
+    if alone is None or gathered is None or alone.sizes != gathered.sizes:
         return None
     counts = _kernel_counts(gathered, cluster)
     more_s = gathered.forward_s + gathered.backward_s - alone.forward_s - alone.backward_s
     return max(0.0, more_s) / counts.calls if counts.calls else None
-
-
-def _seconds(point: BlockPoint) -> dict[str, Seconds]:
-    return {"forward_s": point.forward_s, "backward_s": point.backward_s}
 
 
 def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:

@@ -3,7 +3,8 @@
 FSDP2's hooks, DTensor and checkpointing keep the host busy and the device not. On H100 an FSDP2 unit over one rank adds
 2.89 ms to the passes of a block (``benchmarks/results/2026-11-28-h100-dispatch.csv``), as long as 82 kernels take. What
 the others add in proportion was timed on tiny blocks without a GPU, where nothing else takes time, and to which pass
-(``benchmarks/host_costs.py``, ``benchmarks/results/host_costs-2026-11-28.md``, medians of three runs that agree within a quarter).
+(``benchmarks/host_costs.py``, ``benchmarks/results/host_costs-2026-11-28.md``; medians of three runs, which agree
+within a quarter).
 """
 
 from shardwise.layout import Layout
