@@ -58,6 +58,8 @@ class _Block:
     dies: int | None = None
     death: tuple[str, ...] = ()
     death_phase: Phase = "optimizer"
+    is_free_missed: bool = False
+    """Another block began at its address while it still counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class _Replay:
             # A free on a thread without profiler is missed; the next block at the address tells.
             self.level -= old.num_bytes
             old.dies, old.death, old.death_phase = number, marks, phase
+            old.is_free_missed = change.num_bytes > 0
         elif change.num_bytes < 0:
             self.level += change.num_bytes
         if change.num_bytes > 0:
@@ -99,6 +102,26 @@ class _Replay:
             self.blocks.append(block)
             self.level += change.num_bytes
         self.levels.append((self.level, phase))
+
+    def end_what_threads_freed(self) -> None:
+        """Let blocks of a pass whose free was missed end with the second block after them.
+
+        gloo's threads free what they have sent, and the profiler does not see these threads: the input of a collective
+        would count until its address is used again, or to the end of the step.
+        """
+        births = [block.born for block in self.blocks]
+        too_much = [0] * (len(self.levels) + 1)
+        for index, block in enumerate(self.blocks):
+            if block.birth_phase == "optimizer" or not (block.is_free_missed or block.dies is None):
+                continue
+            counted_until = len(self.levels) if block.dies is None else block.dies
+            ends = min(births[index + 2] if index + 2 < len(births) else counted_until, counted_until)
+            too_much[ends] += block.num_bytes
+            too_much[counted_until] -= block.num_bytes
+            block.dies, block.death_phase = ends, self.levels[min(ends, len(self.levels) - 1)][1]
+        for index, excess in enumerate(accumulate(too_much[:-1])):
+            level, phase = self.levels[index]
+            self.levels[index] = (level - excess, phase)
 
 
 def memory_sample(path: Path, *, device: str, held_bytes: Mapping[MemoryComponent, Bytes]) -> MemorySample | None:
@@ -118,6 +141,8 @@ def memory_sample(path: Path, *, device: str, held_bytes: Mapping[MemoryComponen
     phases = _Phases(ranges)
     for change in changes:
         replay.take(change, open_marks.at(change.thread, change.moment), phases.at(change.moment))
+    if device == "cpu":
+        replay.end_what_threads_freed()
     return _sample(replay, held_bytes=held_bytes, rest=max(0, start - known))
 
 

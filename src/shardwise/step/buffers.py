@@ -51,6 +51,10 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
     elif context.is_distributed_data_parallel and context.profile.ddp_copies_gradients and context.zero_stage <= 1:
         copy = elements * states.gradient_bytes
         yield tensor("DDP gradient buckets", "communication_buffers", copy, 0, timeline.last)
+    elif context.is_own_runtime and context.is_distributed_data_parallel and context.plan.num_microbatches > 1:
+        # Gradients that no micro-batch has sent yet are tensors of their own beside DDP's buckets (traced).
+        copy = elements * states.gradient_bytes
+        yield tensor("gradients beside their buckets", "gradients", copy, timeline.forward, timeline.backward_end)
 
 
 def _autocast_copies(context: StageContext) -> Iterator[Tensor]:

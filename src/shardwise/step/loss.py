@@ -75,14 +75,15 @@ def loss_bytes(*, kind: LossKind, element_bytes: int) -> LossBytes:
 OWN_PIECE_BYTES = 8
 OWN_FUSED_PIECE_BYTES = 4
 """Our trainer's loss per logit of one piece: logits 2, an fp32 copy 4 that becomes the gradient, and its 2-byte cast;
-compiled, logits and gradient. In fp32 the copy is the logits themselves."""
-OWN_FULL_PRECISION_PIECE_BYTES = 8
+compiled, logits and gradient. In fp32 the logits become the gradient themselves."""
+OWN_FULL_PRECISION_PIECE_BYTES = 4
+OWN_FULL_PRECISION_FUSED_PIECE_BYTES = 8
 
 
 def own_piece_bytes(*, element_bytes: int, is_compiled: bool) -> int:
     """Bytes per logit of one piece of our trainer's loss."""
     if element_bytes == 4:
-        return OWN_FULL_PRECISION_PIECE_BYTES
+        return OWN_FULL_PRECISION_FUSED_PIECE_BYTES if is_compiled else OWN_FULL_PRECISION_PIECE_BYTES
     return OWN_FUSED_PIECE_BYTES if is_compiled else OWN_PIECE_BYTES
 
 

@@ -184,7 +184,9 @@ class StageContext:
             residual_bytes=4 if self.is_autocast else element,
             is_eager_attention=recipe.attention == "eager",
             has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
-            has_fused_norm=self.profile.has_fused_norm or recipe.compile or self.is_own_runtime,
+            has_fused_norm=self.profile.has_fused_norm
+            or recipe.compile
+            or (self.is_own_runtime and not self.plan.cluster.runs_on_processors),
             has_fused_activation=self.profile.has_fused_activation or recipe.compile,
             saves_gathered_input=self.profile.saves_gathered_input and layout.sequence_parallel,
             expands_key_values=False,

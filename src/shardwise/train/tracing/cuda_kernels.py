@@ -36,6 +36,16 @@ class CudaKernels(TorchFunctionMode):
         return self.answers.get(func, func)(*args, **(kwargs or {}))
 
 
+class HostKernels(TorchFunctionMode):
+    """While it is entered, functions choose as they do on processors: fake tensors on the CPU do that by themselves."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call the function."""
+        return func(*args, **(kwargs or {}))
+
+
 class HostStorages:
     """Tensors that stand for page-locked host memory."""
 

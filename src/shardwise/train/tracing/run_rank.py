@@ -33,9 +33,9 @@ from shardwise.train.mesh import make_mesh
 from shardwise.train.parameters import local_part
 from shardwise.train.passes import Passes
 from shardwise.train.scaling import LossScale
-from shardwise.train.tracing.cuda_kernels import CudaKernels, HostStorages
+from shardwise.train.tracing.cuda_kernels import CudaKernels, HostKernels, HostStorages
 from shardwise.train.tracing.even_routing import EvenRouting
-from shardwise.train.tracing.recorder import Log, Recorder
+from shardwise.train.tracing.recorder import ALLOCATION_UNIT_BYTES, Log, Recorder
 from shardwise.train.tracing.user_module import ModuleError, ModuleFactory
 from shardwise.train.tracing.whereabouts import Whereabouts
 
@@ -51,6 +51,8 @@ class RankLog:
     num_blocks: int
     num_vocab_rows: int
     """Rows of the head on this rank; 0 without one."""
+    unit_bytes: int = ALLOCATION_UNIT_BYTES
+    """What the allocator rounds requests up to."""
 
 
 @contextmanager
@@ -105,12 +107,14 @@ def trace_rank(job: Job, *, rank: int, factory: ModuleFactory | None = None, num
     Raises:
         ModuleError: a value decides what the model computes.
     """
+    computes_here = job.device == "cpu"
     recorder = Recorder()
     with warnings.catch_warnings(), fake_world(rank=rank, world_size=job.layout.world_size):
         warnings.simplefilter("ignore")  # of torch, about devices that are not there
         logging.getLogger(FakeTensorMode.__module__).disabled = True  # what fails is said once, by our error
         mesh = make_mesh(job.layout, device_type=CPU.type)
-        modes = (CudaKernels(HostStorages(recorder.host)), EvenRouting())
+        kernels = HostKernels() if computes_here else CudaKernels(HostStorages(recorder.host))
+        modes = (kernels, EvenRouting())
         with FakeTensorMode(allow_non_fake_inputs=True), recorder, modes[0], modes[1]:
             with _without_values(), made_as(weights_dtype(job)):
                 given = factory() if factory is not None else None
@@ -144,7 +148,12 @@ def _steps(trainer: Trainer, recorder: Recorder, modes: Sequence[TorchFunctionMo
         (decoder.vocabulary_ranks for decoder in decoders if isinstance(decoder, Decoder)), default=1
     )
     rows = int(str(job.model_config["vocab_size"])) // parts if has_head else 0
-    return RankLog(log=recorder.log, num_blocks=len(blocks), num_vocab_rows=rows)
+    return RankLog(
+        log=recorder.log,
+        num_blocks=len(blocks),
+        num_vocab_rows=rows,
+        unit_bytes=1 if job.device == "cpu" else ALLOCATION_UNIT_BYTES,
+    )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def _notes(job: Job) -> Iterator[str]:
     is_grouped = config.get("num_key_value_heads", config.get("num_attention_heads")) != config.get(
         "num_attention_heads"
     )
-    if job.recipe.precision == "fp32" and is_grouped:
+    if job.recipe.precision == "fp32" and is_grouped and job.device != "cpu":
         yield FP32_NOTE
 
 
@@ -45,7 +45,7 @@ def _stage(job: Job, traced: StageTrace) -> TracedStage:
         num_traced_blocks=traced.num_traced_blocks,
         num_microbatches=job.num_microbatches,
         num_traced_microbatches=traced.num_traced_microbatches,
-        phases=tuple(_memory(traced, phase) for phase in present),
+        phases=tuple(_memory(job, traced, phase) for phase in present),
         collectives=tuple(_collectives(traced.summary)),
         operators=tuple(
             TracedOperator(operator=key.operator, phase=key.phase, flop=flop)
@@ -54,15 +54,19 @@ def _stage(job: Job, traced: StageTrace) -> TracedStage:
     )
 
 
-def _memory(traced: StageTrace, phase: Phase) -> TracedMemory:
+def _memory(job: Job, traced: StageTrace, phase: Phase) -> TracedMemory:
     key, vector = peak(traced.summary, (phase,))
-    return TracedMemory(phase=phase, place=_place(key, traced.num_blocks), components=_components(vector))
+    return TracedMemory(
+        phase=phase,
+        place=_place(key, traced.num_blocks),
+        components=_components(vector, workspace_bytes=0 if job.device == "cpu" else LIBRARY_WORKSPACE_BYTES),
+    )
 
 
-def _components(vector: Vector) -> tuple[tuple[MemoryComponent, int], ...]:
+def _components(vector: Vector, *, workspace_bytes: int) -> tuple[tuple[MemoryComponent, int], ...]:
     """With the workspaces that cuBLAS takes from torch's allocator on a GPU, which no tensor shows."""
     held = list(vector)
-    held[COMPONENT_INDEX["temporaries"]] += LIBRARY_WORKSPACE_BYTES
+    held[COMPONENT_INDEX["temporaries"]] += workspace_bytes
     return tuple((name, num_bytes) for name, num_bytes in zip(MEMORY_COMPONENTS, held, strict=True) if num_bytes)
 
 

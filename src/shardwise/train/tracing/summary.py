@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent, Phase
-from shardwise.train.tracing.recorder import ALLOCATION_UNIT_BYTES, Allocation, Call, Log
+from shardwise.train.tracing.recorder import Allocation, Call, Log
 from shardwise.train.tracing.run_rank import RankLog
 from shardwise.train.tracing.whereabouts import AFTER_BLOCKS, BEFORE_BLOCKS, Place
 
@@ -119,7 +119,7 @@ def _places(traced: RankLog, chunk_sizes: tuple[int, ...]) -> dict[PlaceKey, Vec
         if not allocation.num_bytes:
             continue
         index = COMPONENT_INDEX[component_of(allocation, log, num_vocab_rows=traced.num_vocab_rows)]
-        num_bytes = -(-allocation.num_bytes // ALLOCATION_UNIT_BYTES) * ALLOCATION_UNIT_BYTES
+        num_bytes = -(-allocation.num_bytes // traced.unit_bytes) * traced.unit_bytes
         changes[allocation.born].append((index, num_bytes))
         if allocation.dies is not None:
             changes[allocation.dies].append((index, -num_bytes))
