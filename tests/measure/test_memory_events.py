@@ -118,6 +118,21 @@ def test_a_free_that_was_not_recorded_shows_when_its_place_is_used_again(tmp_pat
     assert sample(tmp_path, take).peak_bytes == 3100
 
 
+def test_what_a_thread_of_gloo_freed_counts_until_the_second_block_after_it(tmp_path):
+    """600 sent and freed unseen, 10 and 20 after it, and 500 later: 3,530 at most, not 4,130."""
+    take = Allocations()
+    take(15, 1, 600)
+    take(16, 2, 10)
+    take(17, 3, 20)
+    take(35, 4, 500)
+    take(45, 4, -500)
+    take(46, 2, -10)
+    take(47, 3, -20)
+    found = sample(tmp_path, take)
+    assert found.peak_bytes == 3000 + 610
+    assert dict(found.phases_bytes)["loss"] == 3530
+
+
 def test_a_gpu_counts_from_what_its_allocator_held(tmp_path):
     """512 bytes of it have no name; the batch of the step before, 12 of them, is freed first."""
     take = Allocations(device_type=1, total=3512)

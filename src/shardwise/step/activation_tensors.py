@@ -130,6 +130,15 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         born=loss,
         dies=timeline.head_backward,
     )
+    if plan.layout.pp > 1:
+        # torch keeps what the last stage put out to the end of the step (pipelining/stage.py, output_chunks; traced).
+        yield Tensor(
+            name="outputs of earlier micro-batches",
+            component="activations",
+            num_bytes=(plan.num_microbatches - 1) * divided,
+            born=timeline.forward,
+            dies=timeline.backward_end,
+        )
 
 
 def spread_tensors(context: StageContext) -> Iterator[Tensor]:

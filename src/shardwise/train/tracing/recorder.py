@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.train.counting import communication
@@ -109,6 +110,8 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operator and account for what it made."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its operators on local parts come here next
         keywords = dict(kwargs or {})
         name = str(func._schema.name)
         if name in NO_OPERATORS:
