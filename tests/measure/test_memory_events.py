@@ -107,6 +107,7 @@ def test_states_that_the_first_step_makes_are_the_optimizers(tmp_path):
     take(61, 2, 700)
     take(62, 3, 60)
     take(63, 3, -60)
+    take(64, 1, -5)
     found = sample(tmp_path, take, held={"parameters": 1000})
     assert dict(found.components_bytes) == {"parameters": 1000, "optimizer": 700, "temporaries": 60, "activations": 5}
 

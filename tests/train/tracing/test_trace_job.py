@@ -85,7 +85,7 @@ def test_traced_collectives_are_those_of_real_processes(worlds, case):
 
 def test_states_are_the_bytes_of_their_elements():
     """fp32 and AdamW: 180,800 weights of 4 bytes over 4 ranks, twice as much for moments, and once for gradients."""
-    summary = trace_job(make_job(layout={"dp_shard": 4}))[0].summary
+    summary = trace_job(replace(make_job(layout={"dp_shard": 4}), device="cuda"))[0].summary
     optimizer = held(summary, "optimizer")
     assert optimizer["gradients"] == pytest.approx(180_800, rel=0.02)
     assert optimizer["parameters"] == pytest.approx(180_800 + 2 * 32 * 4 * 4, rel=0.05)
