@@ -68,6 +68,26 @@ def test_nvidia_smi_tells_the_fullest_device(tmp_path):
     assert (log.trainer, log.steps[0].device_used_bytes) == ("nvidia-smi", 70_000 * MIB)
 
 
+DMON = """#Entity   GPUTL     FBUSD
+ID
+GPU 0     98        69000
+GPU 1     97        70000
+GPU 0     98        N/A
+"""
+EXPORTED = """# HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",device="nvidia0"} 69000
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",device="nvidia1"} 7e4
+DCGM_FI_DEV_FB_FREE{gpu="1",UUID="GPU-2",device="nvidia1"} 80000
+"""
+
+
+@pytest.mark.parametrize("text", [DMON, EXPORTED])
+def test_dcgm_tells_the_fullest_device(tmp_path, text):
+    log = read(tmp_path, text, "dcgm.txt")
+    assert (log.trainer, log.steps[0].device_used_bytes) == ("dcgm", 70_000 * MIB)
+
+
 @pytest.mark.parametrize("text", ["", "hello\n", "{}", "step,loss\n1,2\n", '{"step": 1'])
 def test_what_no_trainer_prints_is_refused(tmp_path, text):
     with pytest.raises(TraceError) as refused:

@@ -1,4 +1,4 @@
-"""Logs of other trainers as records: torchtitan, Megatron-LM, DeepSpeed, Hugging Face Trainer, Lightning; nvidia-smi.
+"""Logs of other trainers as records: torchtitan, Megatron-LM, DeepSpeed, Hugging Face, Lightning; nvidia-smi, DCGM.
 
 Each trainer prints other quantities under other names. What a line says is kept with what it means: torchtitan's memory
 is the largest reserved, DeepSpeed's and Megatron's the largest allocated, nvidia-smi's the whole device.
@@ -20,7 +20,12 @@ from typing import Literal
 from shardwise.errors import TraceError
 from shardwise.units import GIB, MIB, TERA, Bytes, FlopPerSecond, Seconds
 
-TrainerName = Literal["torchtitan", "megatron", "deepspeed", "transformers", "lightning", "shardwise", "nvidia-smi"]
+DCGM_METRIC = r"^DCGM_FI_DEV_FB_USED(?:\{[^}]*\})?\s+([\d.]+(?:[eE][+-]?\d+)?)"
+DCGM_COLUMN = "FBUSD"
+"""Short name of field 252, framebuffer used (DCGM ``dcgm_fields.cpp``)."""
+TrainerName = Literal[
+    "torchtitan", "megatron", "deepspeed", "transformers", "lightning", "shardwise", "nvidia-smi", "dcgm"
+]
 MOST_LOG_BYTES = 512 * MIB
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -78,10 +83,10 @@ def read_trainer_log(path: Path) -> TrainerLog:
         if log is not None and log.steps:
             return log
     raise TraceError(
-        f"no line of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the Hugging Face Trainer, Lightning or "
-        "nvidia-smi prints",
+        f"no line of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the Hugging Face Trainer, Lightning, "
+        "nvidia-smi or DCGM prints",
         code="log-foreign",
-        fix="give the trainer's standard output, its trainer_state.json or metrics.csv, or nvidia-smi's CSV",
+        fix="give the trainer's standard output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text",
     )
 
 
@@ -303,6 +308,27 @@ def _nvidia_smi(text: str) -> TrainerLog | None:
     return TrainerLog(trainer="nvidia-smi", steps=(peak,) if peak else ())
 
 
+def _dcgm(text: str) -> TrainerLog | None:
+    """Framebuffer in use, MiB: ``dcgmi dmon -e 252`` in columns, or ``DCGM_FI_DEV_FB_USED`` of dcgm-exporter."""
+    used = [float(found[1]) for found in re.finditer(DCGM_METRIC, text, re.MULTILINE)]
+    column: int | None = None
+    is_dcgm = bool(used)
+    for line in text.splitlines():
+        if line.lstrip("# ").startswith("Entity"):
+            names = line.lstrip("# ").split()
+            column = names.index(DCGM_COLUMN) if DCGM_COLUMN in names else None
+            is_dcgm |= column is not None
+        elif column is not None and line.startswith("GPU "):
+            # "GPU 0" stands under one name and is two words.
+            words = line.split()[1:]
+            value = _optional(words[column]) if column < len(words) else None
+            used += [value] if value is not None else []
+    if not is_dcgm:
+        return None
+    peak = LoggedStep(step=0, device_used_bytes=round(max(used) * MIB)) if used else None
+    return TrainerLog(trainer="dcgm", steps=(peak,) if peak else ())
+
+
 READERS: tuple[Callable[[str], TrainerLog | None], ...] = (
     _shardwise,
     _torchtitan,
@@ -311,6 +337,7 @@ READERS: tuple[Callable[[str], TrainerLog | None], ...] = (
     _transformers,
     _lightning,
     _nvidia_smi,
+    _dcgm,
 )
 """The surest to recognise first."""
 
