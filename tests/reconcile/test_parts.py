@@ -14,6 +14,7 @@ from shardwise.predict import predict
 from shardwise.reconcile.measured import measured_totals
 from shardwise.reconcile.measured_timeline import measured_timeline
 from shardwise.reconcile.totals import reconcile
+from shardwise.reconcile.traced import traced_components
 
 PLAN = read_plan(TITAN_PLAN)
 US = 1e-6
@@ -21,7 +22,7 @@ US = 1e-6
 
 def profiled_measurement(prediction, **more_s):
     """A measurement that agrees with a prediction in every part but those that are named."""
-    parts = {entry.component: entry.duration_s for entry in prediction.time.components}
+    parts = traced_components(PLAN, prediction)
     parts |= {name: parts.get(name, 0.0) + added_s for name, added_s in more_s.items()}
     gathers = [{"kind": "all_gather", "num_calls": 64, "work_s": 0.2, "exposed_s": 0.05}]
     return {
@@ -50,6 +51,17 @@ def test_parts_of_a_step_are_joined_by_the_ledgers_names(run_folder):
     assert gaps["backward"] == pytest.approx(0.3)
     assert gaps["exposed_communication"] == pytest.approx(-0.05)
     assert gaps["optimizer"] == pytest.approx(0.0)
+
+
+def test_computation_that_communication_slows_is_computation_as_in_a_trace():
+    """The parts keep their sum; what is exposed is only what stands alone, and the rest is laid to what was slowed."""
+    prediction = predict(PLAN)
+    said = {entry.component: entry.duration_s for entry in prediction.time.components}
+    traced = traced_components(PLAN, prediction)
+    assert sum(traced.values()) == pytest.approx(sum(said.values()))
+    assert 0 < traced["exposed_communication"] < said["exposed_communication"]
+    assert traced["backward"] > said["backward"]
+    assert traced["optimizer"] == said["optimizer"]
 
 
 def test_causes_are_named_until_they_explain_most(run_folder):

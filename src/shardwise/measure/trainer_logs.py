@@ -86,7 +86,7 @@ def read_trainer_log(path: Path) -> TrainerLog:
         f"no line of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the Hugging Face Trainer, Lightning, "
         "nvidia-smi or DCGM prints",
         code="log-foreign",
-        fix="give the trainer's standard output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text",
+        fix="give the trainer's output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's readings",
     )
 
 
