@@ -14,7 +14,7 @@ from shardwise.catalog.hardware.readings import (
 
 
 def test_all_rows_are_loaded():
-    assert len(load_collective_readings()) == 380
+    assert len(load_collective_readings()) == 428
     assert len(load_gemm_readings()) == 65
     assert len(load_attention_readings()) == 184
     assert len(load_copy_readings()) == 18
@@ -23,7 +23,7 @@ def test_all_rows_are_loaded():
     assert len(load_nccl_constants()) == 288
     assert len(load_reliability()) == 98
     assert len(load_cost_facts()) == 12
-    assert len(load_sources()) == 89
+    assert len(load_sources()) == 90
 
 
 @pytest.mark.parametrize(
