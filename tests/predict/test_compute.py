@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from shardwise.catalog import load_gpu
 from shardwise.engine import engine_profile
-from shardwise.predict.compute import attention_fraction, operation_time_s, phase_times
+from shardwise.predict.compute import (
+    DeviceAndHost,
+    PhaseTimes,
+    attention_fraction,
+    computed_again,
+    operation_time_s,
+    phase_times,
+)
 from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
@@ -19,7 +26,7 @@ H100 = load_gpu("h100-sxm")
 A100 = load_gpu("a100-sxm-80")
 
 
-def rates_of(gpu, engine="native", head_dim=128):
+def rates_of(gpu, engine="fsdp2", head_dim=128):
     return kernel_rates(gpu=gpu, profile=engine_profile(engine), head_dim=head_dim)
 
 
@@ -82,7 +89,7 @@ def test_tensor_parallel_shards_are_slower_per_flop():
     ("gpu", "engine", "length", "published", "tolerance"),
     [
         (A100, "megatron", 2048, 194.0 * 2048 / (2048 + 490) * 1.114, 0.005),
-        (H100, "native", 8192, 349.2 * 8192 / (8192 + 395), 0.02),
+        (H100, "fsdp2", 8192, 349.2 * 8192 / (8192 + 395), 0.02),
         (H100, "megatron", 8192, 554.8 * 8192 / (8192 + 362), 0.15),
     ],
 )
@@ -106,11 +113,30 @@ def test_attention_takes_its_measured_time():
     """Both kernels, both head dims, 1,024 to 16,384 tokens on one H100: within 7 % each."""
     for row in own_readings("attention"):
         kernel, phase = row["name"].split(".")
-        rates = burst(rates_of(H100, "megatron" if kernel == "cudnn" else "native", head_dim=int(row["k"])))
+        rates = burst(rates_of(H100, "megatron" if kernel == "cudnn" else "fsdp2", head_dim=int(row["k"])))
         operation = replace(attention(int(row["m"]), phase), flop=float(row["flop"]))
         fraction = attention_fraction(operation, rates)
         measured = float(row["flop"]) / (float(row["time_us"]) * 1e-6) / 989.5e12
         assert fraction == pytest.approx(measured, rel=0.07), row["name"]
+
+
+def test_our_trainer_takes_cudnn_where_it_is_faster():
+    """``train/precision.py``: cuDNN's kernel first, which runs on Hopper and later."""
+    assert rates_of(H100, "native").attention == rates_of(H100, "megatron").attention
+    assert rates_of(A100, "native").attention.implementation == "FlashAttention-2"
+
+
+def test_launches_of_selective_recomputation_hide_under_the_backward_pass():
+    """Device 2 and host 5 forward, 6 and 1 backward: 3 more launched forward, then 7 and 9 backward, add 3 and 3."""
+    once = PhaseTimes(forward_work=DeviceAndHost(2.0, 5.0), backward_work=DeviceAndHost(6.0, 1.0))
+    again = PhaseTimes(recompute_work=DeviceAndHost(1.0, 8.0), forward_work=DeviceAndHost(0.0, 3.0))
+    assert computed_again(once, again).recompute_s == 3.0 + 3.0
+
+
+def test_whole_blocks_wait_for_their_own_launches_when_they_are_computed_again():
+    once = PhaseTimes(forward_work=DeviceAndHost(2.0, 5.0), backward_work=DeviceAndHost(6.0, 1.0))
+    again = PhaseTimes(recompute_s=5.0, recompute_work=DeviceAndHost(2.0, 5.0))
+    assert computed_again(once, again) is again
 
 
 def test_heads_between_two_kernels_pay_for_the_larger_one():

@@ -97,7 +97,8 @@ def test_a_compiled_run_of_ours_takes_its_measured_time():
         model=read_model("llama-3.1-8b"),
         cluster=read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1}),
         recipe=Recipe(seq_len=8192, recompute="selective", compile=True),
-        layout=Layout(dp_shard=4, spread_vocabulary=False, exchange_gradients=False),
+        layout=Layout(dp_shard=4),
+        engine="fsdp2",
     )
     assert predict_time(plan)[0].step_s == pytest.approx(1.062, rel=0.01)
 
@@ -107,6 +108,6 @@ def test_a_search_counts_the_whole_work_of_both_sides():
     once = PhaseTimes(
         forward_s=5.0, backward_s=6.0, forward_work=DeviceAndHost(2.0, 5.0), backward_work=DeviceAndHost(6.0, 1.0)
     )
-    found = ahead_block(once, selective=DeviceAndHost(1.0, 4.0), exposed_s=1.0)
+    found = ahead_block(once, selective=DeviceAndHost(1.0, 4.0), full=DeviceAndHost(2.0, 5.0), exposed_s=1.0)
     assert (found.forward_s, found.backward_s) == (5.0, 3.0)
     assert (found.selective_s, found.full_s, found.exposed_fraction) == (2.0, 3.0, 1.0)

@@ -131,3 +131,15 @@ def test_shorter_documents_take_less_attention_time():
     whole, packed = (plan_of(Layout(tp=8, zero_stage=0), mean_document_len=length) for length in (None, 1024))
     times = [stages_of(plan)[0].compute.attention_forward_s for plan in (whole, packed)]
     assert times[1] < times[0] / 4
+
+
+def test_what_is_gathered_again_hides_as_little_as_in_forward():
+    """Selective recomputation under asynchronous tensor parallelism: pieces of a gather run under products."""
+    layout = Layout(tp=8, zero_stage=0, sequence_parallel=True, async_tensor_parallel=True)
+    recipe = {"recompute": "selective", "micro_batch_size": 4}
+    stage = stages_of(plan_of(layout, engine="torchtitan", **recipe))[0]
+    name = "sequence parallel all_gather"
+    assert 0 < exposed_share(stage, name, "recompute") == pytest.approx(exposed_share(stage, name, "forward"))
+    in_full = stages_of(plan_of(replace(layout, async_tensor_parallel=False), engine="torchtitan", **recipe))[0]
+    again = [time for time in in_full.collectives if time.collective.phase == "recompute"]
+    assert [time.exposed_s for time in again] == pytest.approx([time.total_s for time in again])

@@ -55,7 +55,7 @@ def test_eight_bits_and_experts_widen_it_where_they_are_used():
     [("a100-sxm-80", False), ("h200-sxm", False), ("b200-sxm", True), ("mi300x", True), ("v100-sxm2-32", True)],
 )
 def test_attention_of_an_architecture_it_was_never_timed_on_may_take_half_or_twice_as_long(gpu_id, is_doubted):
-    plan = plan_on(gpu_id)
+    plan = replace(plan_on(gpu_id), engine="fsdp2")
     assert is_attention_doubted(plan) is is_doubted
     assert any("attention was not timed on" in text for text in plan_assumptions(plan)) is is_doubted
     time, _ = predict_time(plan)
@@ -68,6 +68,7 @@ def test_attention_of_an_architecture_it_was_never_timed_on_may_take_half_or_twi
 
 def test_cudnn_was_timed_on_b200():
     assert not is_attention_doubted(replace(plan_on("b200-sxm"), engine="megatron"))
+    assert not is_attention_doubted(replace(plan_on("b200-sxm"), engine="native"))
 
 
 def test_the_reasons_are_said():

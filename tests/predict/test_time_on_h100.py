@@ -1,8 +1,7 @@
 """Predicted beside measured step times of our own runs of Llama-3.1-8B on four H100s (torch 2.11), 2026-11-27.
 
-Whole-model rows of ``benchmarks/results/2026-11-27-h100-memory.jsonl``; no constant was fitted on them. Not held here:
-DTensor's tensor parallelism (its host is not modelled; 13 % too fast), selective recomputation at 4,096 tokens (15 %
-too fast, unexplained), and transformers' blocks.
+Whole-model rows of ``benchmarks/results/2026-11-27-h100-memory.jsonl``, a plain FSDP2 loop with torch's own choice of
+attention; no constant was fitted on those of 8B. Not held here: transformers' blocks.
 """
 
 import csv
@@ -30,21 +29,32 @@ RUNS = [
     ({"seq_len": 8192, "recompute": "selective"}, 1.122),
     ({"seq_len": 8192, "recompute": "selective", "compile": True}, 1.062),
     ({"seq_len": 2048, "recompute": "none", "compile": True}, 0.367),
+    ({"seq_len": 4096, "recompute": "selective"}, 0.707),
 ]
 
 
 @pytest.mark.parametrize(("settings", "measured_s"), RUNS)
 def test_llama_8b_on_four_h100_takes_its_measured_time(settings, measured_s):
-    """Within 4 %, but for 2,048 tokens, where gathers are exposed: 13 %.
+    """Within 4 %, those that wait for their host among them.
 
     With the times of collectives that were measured on the same four GPUs all but one are a few per cent too slow: what
     a hidden collective costs its computation is counted as in pairs of equal length.
     """
     recipe = Recipe(**({"micro_batch_size": 1, "compile": False} | settings))
     cluster = read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1})
-    plan = Plan(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=Layout(dp_shard=4))
-    step_s = predict_time(plan)[0].step_s
-    assert step_s == pytest.approx(measured_s, rel=0.042 if recipe.seq_len == 8192 else 0.14)
+    plan = Plan(
+        model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=Layout(dp_shard=4), engine="fsdp2"
+    )
+    assert predict_time(plan)[0].step_s == pytest.approx(measured_s, rel=0.042)
+
+
+def test_tensor_parallel_blocks_on_dtensors_wait_for_their_host():
+    """Of 8B at 8,192 tokens and two sequences, 2 x 2 H100, full recomputation, eager: 1.442 s, bound by both sides."""
+    recipe = Recipe(seq_len=8192, micro_batch_size=2, recompute="full", compile=False)
+    cluster = read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1})
+    layout = Layout(dp_shard=2, tp=2, sequence_parallel=True)
+    plan = Plan(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=layout, engine="fsdp2")
+    assert predict_time(plan)[0].step_s == pytest.approx(1.442, rel=0.06)
 
 
 def block_readings():
@@ -66,6 +76,7 @@ def test_gpt_blocks_take_the_sum_of_their_kernels(row):
         cluster=read_cluster({"gpu": "h100-sxm", "gpus_per_node": 1, "num_nodes": 1}),
         recipe=recipe,
         layout=Layout(zero_stage=0),
+        engine="fsdp2",
     )
     (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
     context = StageContext(plan=plan, stage=stage)

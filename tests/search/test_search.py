@@ -243,7 +243,7 @@ def test_when_no_tie_fits_safely_the_note_says_so():
     """Without copies to the host; with them one plan that ties fits safely."""
     kept = SearchBounds(offload=("none",), activation_offload=False)
     recipe = Recipe(seq_len=4096, global_batch_size=256)
-    result = plan_8b(model="mixtral-8x7b", cluster="16xh100-sxm", recipe=recipe, bounds=kept)
+    result = plan_8b(model="mixtral-8x7b", cluster="16xh100-sxm", recipe=recipe, bounds=kept, engine="fsdp2")
     assert result.plans[0].prediction.memory.is_borderline
     assert any("none fits safely" in note for note in result.notes)
 

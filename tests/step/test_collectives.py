@@ -240,7 +240,16 @@ def test_full_recompute_repeats_the_forwards_communication():
     layout = Layout(tp=4, zero_stage=0)
     again = [call for call in calls_of(plan_of(layout, recompute="full")) if call.phase == "recompute"]
     assert sum(call.count for call in again) == 2 * 32
-    assert not [call for call in calls_of(plan_of(layout, recompute="selective")) if call.phase == "recompute"]
+    megatron = plan_of(layout, engine="megatron", recompute="selective")
+    assert not [call for call in calls_of(megatron) if call.phase == "recompute"]
+
+
+def test_selective_recompute_of_operations_gathers_again_and_keeps_scattered_sums():
+    """torchtitan ``parallelize_llama.py``, ``_save_list``: products, attention, ``reduce_scatter_tensor``."""
+    layout = Layout(tp=4, zero_stage=0, sequence_parallel=True)
+    plan = plan_of(layout, engine="torchtitan", recompute="selective")
+    again = {call.kind: call.count for call in calls_of(plan) if call.phase == "recompute"}
+    assert again == {"all_gather": 2 * 32}
 
 
 def test_ring_attention_passes_keys_and_values_cp_minus_one_times():

@@ -399,11 +399,37 @@ def test_the_host_issues_what_surrounds_a_block():
     """FSDP's units, autocast, tensor-parallel calls and gradients added one by one cost the host, not the device."""
     plain = plan_of(precision="bf16")
     assert "host calls" not in by_name(plain)
-    assert by_name(plan_of(layout=Layout(dp_shard=8)))["host calls"].num_kernels == 54
-    calls = by_name(plan_of(engine="megatron", layout=Layout(tp=2, zero_stage=0, sequence_parallel=True)))
-    assert calls["host calls"].num_kernels == 8
-    assert calls["host calls.backward"].num_kernels == 8 + len(LLAMA.layers[0].weights)
-    assert calls["host calls"].num_bytes == 0
+    sharded = by_name(plan_of(layout=Layout(dp_shard=8)))
+    assert sharded["unit calls"].num_kernels == 54
+    assert sharded["unit calls"].is_host_call
+    layout = Layout(tp=2, zero_stage=0, sequence_parallel=True)
+    calls = by_name(plan_of(engine="megatron", layout=layout))
+    assert calls["tensor calls"].num_kernels == 8
+    assert calls["host calls.backward"].num_kernels == len(LLAMA.layers[0].weights)
+    assert calls["tensor calls"].num_bytes == 0
+
+
+def test_dtensors_cost_the_host_more_than_local_parts_and_less_when_compiled():
+    layout = Layout(tp=2, zero_stage=0, sequence_parallel=True)
+
+    def kernels(engine, *, is_compiled=False):
+        return by_name(plan_of(engine=engine, layout=layout, compile=is_compiled))["tensor calls"].num_kernels
+
+    assert kernels("native") == kernels("native", is_compiled=True) == kernels("torchtitan", is_compiled=True) == 60
+    assert kernels("torchtitan") == kernels("fsdp2") == 190
+
+
+def test_what_is_computed_again_gathers_no_unit_and_asks_what_to_keep():
+    """Compiled, the compiler has decided what to keep."""
+    plan = plan_of(layout=Layout(dp_shard=8), recompute="selective", compile=False)
+    again = [operation for operation in operations_of(plan) if operation.name in ("unit calls", "selective calls")]
+    assert {(o.name, o.phase, o.num_kernels) for o in again} == {
+        ("unit calls", "forward", 54),
+        ("selective calls", "forward", 130),
+        ("selective calls", "recompute", 90),
+    }
+    compiled = operations_of(replace(plan, recipe=replace(plan.recipe, compile=True)))
+    assert not [operation for operation in compiled if operation.name == "selective calls"]
 
 
 def test_fsdp_on_one_rank_casts_weights_and_accumulates_as_autocast_does():

@@ -1,7 +1,7 @@
 """Time of operations on one device: a roofline with the share of the peak each kind and size of kernel reaches."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from shardwise.cluster import Gpu
@@ -33,6 +33,15 @@ class DeviceAndHost:
     def plus(self, other: "DeviceAndHost", *, times: float) -> "DeviceAndHost":
         """Sum with another, taken ``times`` times."""
         return DeviceAndHost(self.device_s + times * other.device_s, self.host_s + times * other.host_s)
+
+    @property
+    def longest_s(self) -> Seconds:
+        """When neither side runs ahead of the other."""
+        return max(self.device_s, self.host_s)
+
+    def at_pace(self, ratio: float) -> "DeviceAndHost":
+        """The same on a host that takes so many times as long."""
+        return DeviceAndHost(self.device_s, ratio * self.host_s)
 
 
 NO_WORK = DeviceAndHost()
@@ -185,8 +194,7 @@ def phase_times(
     for operation, duration in zip(operations, timed, strict=True):
         phase = operation.phase
         device[phase] += duration
-        per_kernel = rates.host_backward_s if phase == "backward" else rates.host_forward_s
-        host[phase] += operation.count * operation.num_kernels * per_kernel
+        host[phase] += operation.count * operation.num_kernels * _issue_s(operation, rates)
         if operation.kind == "attention":
             attention[phase] += duration
         elif operation.name.endswith(".wgrad"):
@@ -210,4 +218,40 @@ def phase_times(
         recompute_work=DeviceAndHost(device["recompute"], host["recompute"]),
         host_gain_s=sum(gains),
         host_loss_s=sum(losses),
+    )
+
+
+def _issue_s(operation: Operation, rates: KernelRates) -> Seconds:
+    """Host time of one kernel of an operation."""
+    is_backward = operation.phase == "backward"
+    if operation.is_host_call:
+        return rates.call_backward_s if is_backward else rates.call_forward_s
+    return rates.host_backward_s if is_backward else rates.host_forward_s
+
+
+def computed_again(once: PhaseTimes, again: PhaseTimes) -> PhaseTimes:
+    """What recomputation adds to a block; selectively, its launches are part of the backward pass that they are in.
+
+    Whole blocks are launched while the device runs them, as every phase of an eager host (``launches.py``). Where the
+    host asks of every operation whether it is kept, it takes longer than the little that is repeated: a backward pass
+    that waits for its device hides such launches. What keeping costs the forward pass is counted here, too.
+    """
+    if not again.forward_work.host_s:
+        return again
+
+    def added_s(pace: float) -> Seconds:
+        forward, backward = once.forward_work.at_pace(pace), once.backward_work.at_pace(pace)
+        both = forward.plus(again.forward_work.at_pace(pace), times=1).longest_s
+        both += backward.plus(again.recompute_work.at_pace(pace), times=1).longest_s
+        return both - forward.longest_s - backward.longest_s
+
+    fast, slow = HOST_PACES
+    recompute_s = added_s(1.0)
+    return replace(
+        again,
+        recompute_s=recompute_s,
+        forward_work=NO_WORK,
+        recompute_work=DeviceAndHost(recompute_s, 0.0),
+        host_gain_s=max(0.0, recompute_s - added_s(fast)),
+        host_loss_s=max(0.0, added_s(slow) - recompute_s),
     )

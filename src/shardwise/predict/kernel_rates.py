@@ -187,6 +187,9 @@ class KernelRates:
     host_forward_s: Seconds
     """Host time per kernel issued."""
     host_backward_s: Seconds
+    call_forward_s: Seconds
+    """Host time of Python around blocks, per kernel that it is counted in."""
+    call_backward_s: Seconds
     optimizer_ratio: float
     """Time of the engine's optimizer over a fused one."""
     slowest_ratio: float
@@ -235,6 +238,8 @@ def kernel_rates(
         floor_s=KERNEL_FLOOR_S,
         host_forward_s=HOST_COMPILED_FORWARD_S if is_compiled else HOST_FORWARD_S,
         host_backward_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_BACKWARD_S,
+        call_forward_s=HOST_FORWARD_S,
+        call_backward_s=HOST_BACKWARD_S,
         optimizer_ratio=FOREACH_OPTIMIZER_RATIO if profile.has_foreach_optimizer else 1.0,
         slowest_ratio=slowest_of_ratio(num_devices=num_gpus, spread_fraction=DEVICE_SPREAD_FRACTION),
         is_measured=products.is_measured,
@@ -253,9 +258,9 @@ def _attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> Attentio
 
 
 def _attention_implementation(gpu: Gpu, profile: EngineProfile) -> str:
-    """Transformer Engine runs cuDNN's kernels where they exist; torch's flash attention is version 2 elsewhere."""
-    uses_cudnn = profile.sharding == "megatron" and gpu.arch.startswith(CUDNN_ARCHS)
-    return "cuDNN" if uses_cudnn else "FlashAttention-2"
+    """Transformer Engine and our trainer run cuDNN's kernels where they exist; torch by itself flash attention 2."""
+    prefers_cudnn = profile.sharding == "megatron" or profile.name == "native"
+    return "cuDNN" if prefers_cudnn and gpu.arch.startswith(CUDNN_ARCHS) else "FlashAttention-2"
 
 
 def _own_attention_rates(gpu: Gpu, profile: EngineProfile) -> list[AttentionRate]:

@@ -44,7 +44,7 @@ class AheadBlock:
     """Of what its collectives expose on the device, the part that its launches do not hide."""
 
 
-def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, exposed_s: Seconds) -> AheadBlock:
+def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, full: DeviceAndHost, exposed_s: Seconds) -> AheadBlock:
     """Forward, backward and recomputation of one block when the host runs ahead through all of them."""
     work = once.forward_work.plus(once.backward_work, times=1)
 
@@ -58,7 +58,7 @@ def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, exposed_s: Second
         forward_s=forward_s,
         backward_s=whole_s - forward_s,
         selective_s=longest_s(selective) - whole_s,
-        full_s=longest_s(once.forward_work) - whole_s,
+        full_s=longest_s(full) - whole_s,
         exposed_fraction=(longest_s(waits_s=exposed_s) - whole_s) / exposed_s if exposed_s else 1.0,
     )
 

@@ -16,6 +16,7 @@ from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attenti
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.step.block_operations import UNIT_CALLS_NAME
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
 from shardwise.step.operations import GroupPart
@@ -26,8 +27,6 @@ LEAST_RATIO, MOST_RATIO = 0.4, 4.0
 """Blocks that take less or more than this of what their kernels do were disturbed while they were timed."""
 HOST_BOUND_RATIO = 1.02
 """A block whose host needs so much longer than its kernels says nothing about them."""
-GATHERING_KERNELS = 30
-"""A block whose host makes more calls than this around its kernels is gathered (54 by FSDP2; 4 to 18 otherwise)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class MachineRates:
 
 
 def _is_gathered(operations: tuple[Operation, ...]) -> bool:
-    return any(op.name == "host calls" and op.num_kernels > GATHERING_KERNELS for op in operations)
+    return any(operation.name == UNIT_CALLS_NAME for operation in operations)
 
 
 def _scaled(
@@ -117,6 +116,8 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
         slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"),
         host_forward_s=host_ratio * kernels.host_forward_s,
         host_backward_s=host_ratio * kernels.host_backward_s,
+        call_forward_s=host_ratio * kernels.call_forward_s,
+        call_backward_s=host_ratio * kernels.call_backward_s,
     )
     runs_eagerly = plan.engine == "native" and not plan.recipe.compile
     parts = _part_ratios(plan.cluster) if runs_eagerly else PartRatios()
@@ -145,9 +146,13 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
     )
     if calibration.runs_on_processors:
         launch_s = calibration.kernel_launch_s or 0.0
-        return replace(rates, dispatch_s=launch_s, floor_s=0.0, host_forward_s=0.0, host_backward_s=0.0)
-    host = None if plan.recipe.compile else _host_s(plan.cluster)
-    return rates if host is None else replace(rates, host_forward_s=host[0], host_backward_s=host[1])
+        rates = replace(rates, dispatch_s=launch_s, floor_s=0.0, host_forward_s=0.0, host_backward_s=0.0)
+        return replace(rates, call_forward_s=0.0, call_backward_s=0.0)
+    host = _host_s(plan.cluster)
+    if host is None:
+        return rates
+    rates = replace(rates, call_forward_s=host[0], call_backward_s=host[1])
+    return rates if plan.recipe.compile else replace(rates, host_forward_s=host[0], host_backward_s=host[1])
 
 
 @cache

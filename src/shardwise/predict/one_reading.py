@@ -12,8 +12,8 @@ from shardwise.plan import Plan
 
 FADING_PER_DOUBLING = 0.1
 """Of a doubled width, micro-batch, sequence, tensor or pipeline degree. This and the next were chosen on the families
-that are never reported (VTRAINM, LLMF, AUTOMODEL, TR8): one row carried over whole leaves 10.3 % in the mean of their
-medians, fading 8.2, at half the strength 9.7 and at twice 8.2 (``benchmarks/one_reading.py``)."""
+that are never reported (VTRAINM, LLMF, AUTOMODEL, TR8): one row carried over whole leaves 9.8 % in the mean of their
+medians, fading 7.7, at half the strength 8.8 and at twice 7.8 (``benchmarks/one_reading.py``)."""
 FADING_PER_CHANGE = 0.1
 """Of another precision, recomputation, part, engine, adapter, compilation, or experts instead of none."""
 FADING_PER_DOUBLED_RANKS = 0.03

@@ -11,7 +11,7 @@ from shardwise.predict.block_parts import timed_operations
 from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs, is_in_block, is_under_other_blocks
 from shardwise.predict.block_time import BlockRun
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
-from shardwise.predict.compute import PhaseTimes
+from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
@@ -164,12 +164,16 @@ class StageClock:
     def work_book(self, context: StageContext) -> WorkBook:
         """The groups of a stage's operations, timed, and its blocks run with the collectives inside them."""
         groups = operation_groups(context, self._book)
-        times = tuple(self._group_times(group) for group in groups)
+        times = [self._group_times(group) for group in groups]
+        if not launches_ahead(self._plan):
+            for number, group in enumerate(groups):
+                if group.part == "recomputed blocks":  # listed after the blocks themselves
+                    times[number] = computed_again(times[number - 1], times[number])
         layout = self._plan.layout
         runs: dict[int, BlockRuns] = {}
         if not layout.tp == layout.cp == layout.ep == 1:
             runs = {id(layer): self._block_runs(layer, context) for layer, _ in context.layer_runs}
-        return WorkBook(groups=groups, times=times, blocks=self._book, runs=runs)
+        return WorkBook(groups=groups, times=tuple(times), blocks=self._book, runs=runs)
 
     def _block_runs(self, layer: LayerSpec, context: StageContext) -> BlockRuns:
         found = self._runs.get(id(layer))
@@ -331,6 +335,12 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
             for call in run.exposed if run else ():
                 key = (call.name, call.axis, phase)
                 found[key] = found.get(key, 0.0) + rounds * blocks * call.exposed_s
+        if runs.recompute is None:  # selectively: what is gathered again hides as little as in forward
+            for call in runs.forward.exposed:
+                if call.name.endswith("all_gather"):
+                    key = (call.name, call.axis, "recompute")
+                    again_s = context.recomputed_layers(count) * call.exposed_s
+                    found[key] = found.get(key, 0.0) + rounds * again_s
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.predict.block_parts import TimedOperation, timed_operations
+from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
@@ -68,23 +69,32 @@ class BlockTimes:
         context = self._block_context(key)
         operation = operation_context(context)
         policy = context.profile.selective_policy
-        selective = replace(context.plan.recipe, recompute="selective")
         found: list[float] = []
         for number, layer in enumerate(self.probes.shapes):
             operations = block_operations(layer, operation, context.plan.recipe)
             durations = self.machine.durations_s(operations)
             once = self.machine.phase_times(operations, durations=durations)
             attention_s = once.attention_forward_s + once.attention_backward_s
-            again = self.machine.phase_times(recomputed_operations(operations, recipe=selective, policy=policy))
+            selective, full = (
+                self.machine.phase_times(
+                    recomputed_operations(
+                        operations, recipe=replace(context.plan.recipe, recompute=mode), policy=policy
+                    )
+                )
+                for mode in ("selective", "full")
+            )
             exchanges = self._exchanges(context, number, timed_operations(operations, durations))
             if launches_ahead(context.plan):
-                ahead = ahead_block(once, selective=again.recompute_work, exposed_s=exchanges[0])
+                ahead = ahead_block(
+                    once, selective=selective.recompute_work, full=full.recompute_work, exposed_s=exchanges[0]
+                )
                 found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
                 found += [0.0, ahead.selective_s, ahead.full_s]
                 found += [ahead.exposed_fraction * seconds for seconds in exchanges]
                 continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
-            found += [0.0, again.recompute_s, once.forward_s, *exchanges]
+            again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
+            found += [0.0, *again_s, *exchanges]
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:

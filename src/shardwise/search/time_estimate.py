@@ -52,7 +52,7 @@ SKEWS, WAITS, FILLS = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
 )
 """The same by position in ``SCHEDULES``."""
-BOUND_FRACTION = 0.97
+BOUND_FRACTION = 0.96
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by a few percent, which
 bounds leave room for."""
 

@@ -8,7 +8,7 @@ from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeS
 from shardwise.recipe import Recipe
 from shardwise.step.attention_operations import attention_operations
 from shardwise.step.held_weights import adapter_weights
-from shardwise.step.inventory import Operation
+from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 
@@ -51,13 +51,17 @@ ROUTING_KERNELS = (6, 6)
 """Scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
 AUTOCAST_KERNELS = (10, 13)
 """Casts that autocast adds to a block (same file)."""
-GATHERED_UNIT_KERNELS = (54, 28)
-"""Host time that one FSDP2 unit adds in forward and in backward, in kernels: 1.78 and 1.11 ms (same file)."""
-TENSOR_PARALLEL_KERNELS = 2
-"""Host time of one collective call, 30 to 50 us on H100 with Python around it, in kernels; four calls a block and
-direction."""
+UNIT_CALLS = (54, 28)
+"""Host time that one FSDP2 unit adds in forward and in backward, in kernels: 1.78 and 1.11 ms (same file). What a block
+computes again needs none: its unit is gathered already."""
+SELECTIVE_CALLS = (130, 90)
+"""What torch's selective recomputation adds in Python where blocks are not compiled, in kernels: every operation of the
+forward pass and of the repeated one asks whether it is kept. Fitted on our runs on H100: 1B takes 277 ms a step where
+without recomputation it takes 206 (``2026-11-28-h100-train-smoke.jsonl``), 8 blocks of 8B more than with full
+recomputation (``2026-11-27-h100-memory.jsonl``, mixed-selective-8layers)."""
 DROPOUT_BYTES = 5
 """Per element in 16 bits, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
+UNIT_CALLS_NAME = "unit calls"
 SCAN_FLOP_PER_STATE = 9
 """Per token, channel and state, forward (Gu and Dao 2023; the convention of their FLOP counts)."""
 
@@ -94,7 +98,14 @@ def recomputed_operations(
     else:
         products = [operation for operation in forward if operation.kind in ("matmul", "grouped_matmul")]
         chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
-    return tuple(replace(operation, phase="recompute") for operation in chosen)
+    repeated = [replace(op, phase="recompute") for op in chosen if op.name != UNIT_CALLS_NAME]
+    if repeated and recipe.recompute == "selective" and policy == "operations" and not recipe.compile:
+        kept = replace(repeated[0], name="selective calls", kind="memory", flop=0.0, num_bytes=0, is_host_call=True)
+        phases: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
+        repeated += [
+            replace(kept, phase=phase, num_kernels=calls) for phase, calls in zip(phases, SELECTIVE_CALLS, strict=True)
+        ]
+    return tuple(repeated)
 
 
 def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
@@ -138,15 +149,21 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
     forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
     if context.adds_gradients and not context.is_base_frozen:
         backward += len(layer.weights)
+    yield from _calls("host calls", (forward, backward), context)
     if context.is_gathered:
-        forward, backward = forward + GATHERED_UNIT_KERNELS[0], backward + GATHERED_UNIT_KERNELS[1]
-    if context.layout.tp > 1:
-        calls = (4 if context.sequence_shards > 1 else 2) * TENSOR_PARALLEL_KERNELS
-        forward, backward = forward + calls, backward + calls
-    if forward:
-        yield context.memory_operation("host calls", "forward", 0, num_kernels=forward)
-    if backward:
-        yield context.memory_operation("host calls.backward", "backward", 0, num_kernels=backward)
+        yield from _calls(UNIT_CALLS_NAME, UNIT_CALLS, context, is_host_call=True)
+    yield from _calls("tensor calls", context.tensor_calls, context, is_host_call=True)
+
+
+def _calls(
+    name: str, counts: tuple[int, int], context: OperationContext, *, is_host_call: bool = False
+) -> Iterator[Operation]:
+    """Work of the host alone, in kernels, forward and backward."""
+    phases: tuple[OperationPhase, OperationPhase] = ("forward", "backward")
+    for full_name, phase, count in zip((name, f"{name}.backward"), phases, counts, strict=True):
+        if count:
+            operation = context.memory_operation(full_name, phase, 0, num_kernels=count)
+            yield replace(operation, is_host_call=is_host_call)
 
 
 def _both(

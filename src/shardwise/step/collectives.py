@@ -97,21 +97,25 @@ def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
 
 
 def repeats_calls(context: StageContext) -> bool:
-    """Whether recomputation communicates again: under our trainer the selective one, too, gathers again."""
+    """Whether recomputation communicates again: torchtitan's selective one and ours gather again.
+
+    What torchtitan keeps beside products and attention are scattered sums (``_save_list`` of ``parallelize_llama.py``).
+    """
     recompute = context.plan.recipe.recompute
-    return recompute == "full" or (recompute == "selective" and is_own_runtime(context.plan))
+    return recompute == "full" or (recompute == "selective" and context.profile.selective_policy == "operations")
 
 
 def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext) -> int:
     """How often recomputing a block repeats a call of its forward.
 
-    torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; our selective
-    recomputation keeps what was scattered or exchanged (``train/recompute.py``).
+    torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; selective
+    recomputation keeps what was scattered, ours also what was exchanged (``train/recompute.py``).
     """
-    if not is_own_runtime(context.plan):
-        return times
+    is_own = is_own_runtime(context.plan)
     if context.plan.recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
         return 0
+    if not is_own:
+        return times
     is_sum = call.kind in ("reduce_scatter", "all_reduce")
     return times - (is_sum and isinstance(layer.feed_forward, DenseSpec))
 

@@ -50,6 +50,8 @@ class Operation:
     k: int = 0
     num_kernels: int = 1
     """Kernels the host issues for one execution, or as many as its other work takes the time of."""
+    is_host_call: bool = False
+    """Python around a block, which takes as long beside compiled kernels, counted in kernels issued one by one."""
     slowdown_ratio: float = 1.0
     """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout or uneven experts."""
 

@@ -75,6 +75,8 @@ class OperationContext:
     routing_slowdown_ratio: float = 1.0
     """Time of the slowest rank's experts over that with even routing."""
     is_gathered: bool = False
+    tensor_calls: tuple[int, int] = (0, 0)
+    """Host time of tensor parallelism in one block, forward and backward, in kernels issued one by one."""
     """Blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
 
     @property
@@ -148,7 +150,31 @@ def operation_context(context: StageContext) -> OperationContext:
             plan.recipe.routing_imbalance_ratio, is_divided=plan.layout.ep > 1
         ),
         is_gathered=context.gathers_parameters and plan.layout.state_shard_size > 1,
+        tensor_calls=_tensor_calls(context),
     )
+
+
+OWN_TENSOR_CALLS = (60, 62)
+"""Host time that tensor parallelism adds to one block of our trainer, forward and backward, in kernels: views of parts,
+collectives, waiting. Fitted on its four runs in eager mode on H100 (``2026-11-28-h100-train-smoke.jsonl`` and
+``-2.jsonl``): 3.5 to 6 ms at that host's pace. As much when compiled."""
+DTENSOR_CALLS = (190, 225)
+"""The same where every operation is dispatched on DTensors in eager mode: blocks on 2 and 4 ranks took 20 ms of host
+time and 7.5 ms to be computed again (``2026-11-27-h100-memory.jsonl``, tp-sp and tp-sp-full)."""
+COLLECTIVE_CALLS = 2
+"""Host time of one collective of other engines, 30 to 50 us with Python around it, in kernels."""
+
+
+def _tensor_calls(context: StageContext) -> tuple[int, int]:
+    layout = context.plan.layout
+    if layout.tp == 1:
+        return (0, 0)
+    if context.profile.sharding != "fsdp2":
+        calls = (4 if layout.sequence_parallel else 2) * COLLECTIVE_CALLS
+        return (calls, calls)
+    if context.is_own_runtime or context.plan.recipe.compile:
+        return OWN_TENSOR_CALLS
+    return DTENSOR_CALLS
 
 
 def routing_slowdown_ratio(imbalance_ratio: float, *, is_divided: bool) -> float:
