@@ -15,7 +15,6 @@ from shardwise.engine import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.passes import Piece
-from shardwise.step.own_runtime import is_own_runtime
 from shardwise.units import Seconds
 
 QUEUED_LAUNCHES = 1024
@@ -24,8 +23,6 @@ QUEUED_LAUNCHES = 1024
 
 def launches_ahead(plan: Plan) -> bool:
     """Whether the host of a plan launches blocks while the device still runs earlier ones."""
-    if is_own_runtime(plan):
-        return True
     return plan.recipe.compile and engine_profile(plan.engine).sharding != "megatron"
 
 
