@@ -241,7 +241,7 @@ def _host_s(cluster: Cluster) -> tuple[Seconds, Seconds] | None:
     if point is None:
         return None
     counts = _kernel_counts(point, cluster)
-    return point.forward_s / counts.forward, point.backward_s / counts.backward
+    return point.forward_s / counts.num_forward, point.backward_s / counts.num_backward
 
 
 @cache
@@ -252,7 +252,7 @@ def _call_s(cluster: Cluster) -> Seconds | None:
         return None
     counts = _kernel_counts(gathered, cluster)
     more_s = gathered.forward_s + gathered.backward_s - alone.forward_s - alone.backward_s
-    return max(0.0, more_s) / counts.calls if counts.calls else None
+    return max(0.0, more_s) / counts.num_calls if counts.num_calls else None
 
 
 def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:
@@ -265,9 +265,9 @@ def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:
 class KernelCounts:
     """What the host issues for one block."""
 
-    forward: int
-    backward: int
-    calls: int
+    num_forward: int
+    num_backward: int
+    num_calls: int
     """Around the kernels, both passes, in kernels."""
 
 
@@ -279,9 +279,9 @@ def _kernel_counts(point: BlockPoint, cluster: Cluster) -> KernelCounts:
         for phase in ("forward", "backward")
     )
     return KernelCounts(
-        forward=forward,
-        backward=backward,
-        calls=sum(operation.num_kernels for operation in operations) - forward - backward,
+        num_forward=forward,
+        num_backward=backward,
+        num_calls=sum(operation.num_kernels for operation in operations) - forward - backward,
     )
 
 
