@@ -71,7 +71,11 @@ def stage_work(
         runs = book.runs.get(id(layer))
         forward, backward, again_work = (
             launched_work(one, is_ahead=is_ahead)
-            for one in (once.forward_work, once.backward_work, again.recompute_work)
+            for one in (
+                once.forward_work.plus(again.forward_work, times=recomputed),
+                once.backward_work,
+                again.recompute_work,
+            )
         )
         if not is_ahead:
             forward = forward.plus(DeviceAndHost(copies.forward_s), times=1 / num_blocks)
