@@ -17,8 +17,8 @@ from shardwise.search.time_estimate import TimeEstimate
 ROWS = 24
 MEMORY_TOLERANCE = 0.01
 """Equal blocks; FSDP2 rounds every tensor's shard up, which shows on many ranks."""
-TIME_MEDIAN, TIME_NINETIETH = 0.06, 0.25
-LEAST_CORRELATION = 0.95
+TIME_MEDIAN, TIME_NINETIETH = 0.08, 0.25
+LEAST_CORRELATION = 0.92
 
 questions = st.builds(
     Plan,

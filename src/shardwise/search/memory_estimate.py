@@ -287,12 +287,16 @@ class MemoryEstimate:
         return (*_alive((*logit_tensors(context), *spread_tensors(context)), at), 2 * message)
 
     def _message_buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
-        """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction."""
+        """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction.
+
+        There the last stage also keeps what it put out of earlier micro-batches, each as large as half a pair.
+        """
         if not self.states.is_own_runtime:
             return np.ones(len(rows))
         chunks = np.where(np.isin(rows.schedule, V_SCHEDULES), 2, rows.vpp)
         directions = 2 * chunks - stage.has_embedding - stage.has_head
-        pairs: FloatColumn = num_microbatches * directions / 2
+        kept = stage.has_head * (num_microbatches - 1)
+        pairs: FloatColumn = (num_microbatches * directions + kept) / 2
         return pairs
 
     def _in_flight(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
