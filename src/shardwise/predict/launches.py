@@ -1,8 +1,8 @@
 """The launching CPU beside the device: how long a line of pieces takes when both work through it.
 
 A host that launches blocks compiled one by one runs ahead of the device until it has to wait for it: at the end of a
-step, when gradients' norm or the loss is read (messages of torch's pipelines wait on the device). A piece starts once the
-one before it is done and launched, and ends no earlier than its own last launch.
+step, when gradients' norm or the loss is read (messages of torch's pipelines wait on the device). A piece starts once
+the one before it is done and launched, and ends no earlier than its own last launch.
 
 An eager host is taken to launch a phase of a block while the device runs that phase, not ahead, which makes up for
 elementwise kernels of eager blocks that take longer than is counted: let to run ahead, our eager runs would be 16 % too
