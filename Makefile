@@ -4,9 +4,9 @@
 BIN := .venv/bin
 DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist loadfile
 
-.PHONY: help demo test check lint types layers bench docs format clean
+.PHONY: help demo test slow check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -24,6 +24,10 @@ demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two process
 test:  ## the whole test suite
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+slow:  ## the tests that take minutes: five labs with real runs, long schedules
+	@scripts/venv.sh dev
+	@$(BIN)/pytest -m slow
 
 check: lint types layers test  ## everything that has to be green before a commit
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 HELP_BUDGET_S = 0.3
-PREDICT_BUDGET_S = 0.6
+PREDICT_BUDGET_STARTS = 9
+"""Of a bare start that imports numpy (0.06 to 0.1 s), so that a slow machine changes both."""
 PREDICT = ["predict", "llama-3.1-8b", "8xh100-sxm", "--dp-shard", "8", "--seq-len", "4096"]
 RUNS = 3
 
@@ -30,7 +31,8 @@ def test_help_starts_within_its_budget():
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_cold_prediction_stays_within_its_budget(options):
-    assert cpu_seconds(["-m", "shardwise", *PREDICT, *options]) <= PREDICT_BUDGET_S
+    bare_s = cpu_seconds(["-c", "import numpy"])
+    assert cpu_seconds(["-m", "shardwise", *PREDICT, *options]) <= PREDICT_BUDGET_STARTS * bare_s
 
 
 def test_slow_work_is_noticed():

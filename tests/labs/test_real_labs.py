@@ -47,7 +47,7 @@ def test_a_lab_measures_every_run_beside_its_prediction(desk):
     assert list(kept) == ["FSDP, small", "selective", "full"]
     predicted, measured = ([row[place] for row in kept.values()] for place in (1, 2))
     assert measured == sorted(measured, reverse=True)
-    assert measured[0] == pytest.approx(predicted[0], rel=0.02)
+    assert measured[0] == pytest.approx(predicted[0], rel=0.06)
     # What a recomputed block makes on the way, and drops again, is a seventh of so small a model's activations.
     assert measured[1:] == pytest.approx(predicted[1:], rel=0.15)
     assert all(row[5] > 0 and row[6] > 0 for row in kept.values())

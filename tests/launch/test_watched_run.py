@@ -62,7 +62,8 @@ def test_a_sampled_step_says_where_its_time_went(watched):
     assert sample["step"] == 5
     assert sum(sample["components_s"].values()) == pytest.approx(sample["step_s"])
     assert min(sample["components_s"][name] for name in ("forward", "backward", "optimizer")) > 0
-    assert {family["kind"] for family in sample["communication"]} == {"all_gather", "reduce_scatter", "all_reduce"}
+    exchanged = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}  # tokens travel to rows of the vocabulary
+    assert {family["kind"] for family in sample["communication"]} == exchanged
     assert time["components_s"] == pytest.approx(sample["components_s"])
 
 

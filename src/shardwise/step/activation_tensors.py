@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
+from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.inventory import Tensor
@@ -115,12 +116,12 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         # The rows in the dtype of the product, and the tokens of all ranks.
         spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
         yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
-    made = {
-        "gradient of the head": 0 if context.has_adapter else weights,
-        "gradient of the head's input": ranks * hidden,
-    }
-    for name, num_bytes in made.items():
-        yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
+    made: tuple[tuple[str, MemoryComponent, Bytes], ...] = (
+        ("gradient of the head", "gradients", 0 if context.has_adapter else weights),
+        ("gradient of the head's input", "activations", ranks * hidden),
+    )
+    for name, component, num_bytes in made:
+        yield Tensor(name=name, component=component, num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
     divided = hidden // block.sequence_shards
     gathered = hidden if block.sequence_shards > 1 else 0
     yield Tensor(
