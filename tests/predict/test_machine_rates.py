@@ -10,6 +10,7 @@ from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.predict.calibrated_kernels import calibrated_products, measured_rate
@@ -194,3 +195,13 @@ def test_processors_need_no_library_workspace_and_no_context():
     on_processors = predict(replace(plan, cluster=here)).memory.worst
     assert on_gpu.peak_allocated_bytes - on_processors.peak_allocated_bytes == 64 * MIB
     assert on_processors.device_used_bytes == on_processors.peak_reserved_bytes
+
+
+def test_our_runtime_attends_by_flash_attention_under_context_parallelism():
+    """``train/context_parallel.py``: cuDNN's causal mask is not aligned to the lower right corner."""
+    alone, divided = (
+        read_plan({"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 8192}, "layout": layout})
+        for layout in ({"dp_shard": 8}, {"dp_shard": 4, "cp": 2})
+    )
+    names = [machine_rates(plan).kernels.attention.implementation for plan in (alone, divided)]
+    assert names == ["cuDNN", "FlashAttention-2"]

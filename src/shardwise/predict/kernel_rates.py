@@ -245,7 +245,7 @@ def kernel_rates(
     own_loss = next((share for arch, share in LOSS_FRACTIONS if gpu.arch.startswith(arch)), memory_fraction)
     return KernelRates(
         products=products,
-        attention=_attention_rate(gpu, profile, head_dim),
+        attention=attention_rate(gpu, profile, head_dim),
         attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
         memory_fraction=memory_fraction,
@@ -268,7 +268,8 @@ def is_attention_borrowed(*, gpu: Gpu, profile: EngineProfile) -> bool:
     return not _own_attention_rates(gpu, profile) and not gpu.arch.startswith("Hopper")
 
 
-def _attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> AttentionRate:
+def attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> AttentionRate:
+    """How fast an engine's fused attention is: on this architecture where it was timed, else by a named default."""
     rows = [row for row in ATTENTION_RATES if row.implementation == _attention_implementation(gpu, profile)]
     candidates = _own_attention_rates(gpu, profile) or [row for row in rows if not row.arch]
     return _at_head_dim(sorted(candidates, key=lambda row: row.head_dim), head_dim)

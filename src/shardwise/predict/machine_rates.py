@@ -15,7 +15,7 @@ from shardwise.plan import EngineName, Plan
 from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attention_position, measured_rate
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
-from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.predict.kernel_rates import KernelRates, attention_rate, kernel_rates
 from shardwise.step.block_operations import HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
@@ -134,14 +134,17 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
 def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
     """Rates by the catalogue and a calibration's tables."""
     attention, calibration = plan.model.attention, plan.cluster.calibration
+    head_dim = attention.head_dim if attention else DEFAULT_HEAD_DIM
     rates = kernel_rates(
         gpu=plan.cluster.gpu,
         profile=engine_profile(plan.engine),
-        head_dim=attention.head_dim if attention else DEFAULT_HEAD_DIM,
+        head_dim=head_dim,
         is_compiled=plan.recipe.compile,
         num_gpus=num_gpus,
         calibration=calibration,
     )
+    if calls_flash_attention(plan):
+        rates = replace(rates, attention=attention_rate(plan.cluster.gpu, engine_profile("fsdp2"), head_dim))
     if calibration is None or not calibration.is_measured:
         return rates
     rates = replace(
