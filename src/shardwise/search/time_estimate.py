@@ -53,7 +53,7 @@ SKEWS, WAITS, FILLS = (
 )
 """The same by position in ``SCHEDULES``."""
 HIDDEN_PARTS = ("hideable", "beside", "slowing")
-BOUND_FRACTION = 0.96
+BOUND_FRACTION = 0.94
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by a few percent, which
 bounds leave room for."""
 

@@ -117,7 +117,7 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
         yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
     made: tuple[tuple[str, MemoryComponent, Bytes], ...] = (
-        ("gradient of the head", "gradients", 0 if context.has_adapter else weights),
+        ("gradient of the head", "activations", 0 if context.has_adapter else weights),
         ("gradient of the head's input", "activations", ranks * hidden),
     )
     for name, component, num_bytes in made:
