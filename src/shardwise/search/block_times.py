@@ -94,7 +94,10 @@ class BlockTimes:
             exchanges = self._exchanges(context, number, timed_operations(operations, durations))
             if launches_ahead(context.plan):
                 ahead = ahead_block(
-                    once, selective=selective.recompute_work, full=full.recompute_work, exposed_s=exchanges[0]
+                    once,
+                    selective=selective.forward_work.plus(selective.recompute_work, times=1),
+                    full=full.recompute_work,
+                    exposed_s=exchanges[0],
                 )
                 found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
                 found += [0.0, ahead.selective_s, ahead.full_s]
