@@ -15,8 +15,6 @@ from statistics import median
 from typing import Any
 
 Row = dict[str, dict[str, float]]
-ITS_TRAINER = {"spread_vocabulary": False, "exchange_gradients": False}
-"""What the recorded runs did without, and today's trainer does by itself."""
 QUANTITIES = ("step_s", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
 
@@ -40,7 +38,6 @@ def predicted_again(row: Row, calibration: Path) -> Row:
     from shardwise.reconcile.traced import traced_components
 
     plan = read_plan(row["plan"])
-    plan = replace(plan, layout=replace(plan.layout, **ITS_TRAINER))
     measured = replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(calibration)))
     again = {}
     for name, one in (("predicted", plan), ("calibrated", measured)):

@@ -1,8 +1,8 @@
 """What a device holds beyond the tensors that are alive: cached blocks, the CUDA context and communicators."""
 
-from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.plan import Plan
 from shardwise.step.inventory import StageInventory
+from shardwise.step.own_runtime import is_own_runtime, uses_ddp
 from shardwise.units import GIB, Bytes
 
 CONTEXT_BYTES = round(0.73 * GIB)
@@ -52,18 +52,29 @@ def _catalogued_fixed_bytes(plan: Plan) -> Bytes:
     return total
 
 
+def has_stream_pools(plan: Plan) -> bool:
+    """Whether collectives allocate on streams of their own: under FSDP, and in our trainer's units of whole states.
+
+    Those are units of FSDP2 over an axis of one rank, whose gradients are made on the stream that would reduce them.
+    """
+    is_fsdp_of_one = is_own_runtime(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe)
+    return plan.layout.zero_stage == 3 or (is_fsdp_of_one and plan.layout.world_size > 1)
+
+
 def reserved_bytes(
     inventory: StageInventory, *, peak_bytes: Bytes, capacity_bytes: Bytes, has_stream_pools: bool
 ) -> Bytes:
     """What the caching allocator holds: freed blocks of one pool do not serve tensors of another.
 
-    Between the peak of the sum and the sum of every component's own peak; when that exceeds the device, the allocator
-    returns cached blocks instead of failing, so the figure is capped at what the device has (or the peak itself).
+    Between the peak of the sum and the sum of every pool's own peak; a tensor that names no pool shares one with its
+    component. When that exceeds the device, the allocator returns cached blocks instead of failing, so the figure is
+    capped at what the device has (or the peak itself).
     """
-    changes: dict[MemoryComponent, list[int]] = {name: [0] * (len(inventory.moments) + 1) for name in MEMORY_COMPONENTS}
+    changes: dict[str, list[int]] = {}
     for tensor in inventory.tensors:
-        changes[tensor.component][tensor.born] += tensor.num_bytes
-        changes[tensor.component][tensor.dies + 1] -= tensor.num_bytes
+        change = changes.setdefault(tensor.pool or tensor.component, [0] * (len(inventory.moments) + 1))
+        change[tensor.born] += tensor.num_bytes
+        change[tensor.dies + 1] -= tensor.num_bytes
     gap = sum(_peak(change) for change in changes.values()) - peak_bytes
     if has_stream_pools:
         cached = peak_bytes + STREAM_POOL_FRACTION * gap

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
 from shardwise.plan import Plan
-from shardwise.predict.device_overhead import fixed_bytes, reserved_bytes
+from shardwise.predict.device_overhead import fixed_bytes, has_stream_pools, reserved_bytes
 from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
 from shardwise.step.inventory import StageInventory, Tensor
@@ -70,7 +70,7 @@ def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
         inventory,
         peak_bytes=alive[peak],
         capacity_bytes=plan.cluster.gpu.memory_bytes - fixed,
-        has_stream_pools=plan.layout.zero_stage == 3,
+        has_stream_pools=has_stream_pools(plan),
     )
     calibration, learned_ratio = plan.cluster.calibration, 1.0
     if calibration is not None:

@@ -104,7 +104,7 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
     rows, tokens = ceil(plan.model.vocab_size / shards), ranks * context.tokens
     asked = plan.recipe.loss_chunks
     chunks = asked if asked > 1 else num_own_pieces(num_tokens=tokens, vocab_rows=rows, element_bytes=size)
-    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile and plan.layout.tp == 1)
+    per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile)
     loss = timeline.loss_forward
     piece = logits_bytes(
         tokens=tokens, vocab_size=plan.model.vocab_size, shards=shards, chunks=chunks, bytes_per_logit=per_logit

@@ -5,7 +5,7 @@ a query heads, k key-value heads, d head dim, f feed-forward width, E experts, K
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec
 from shardwise.units import Bytes
@@ -47,6 +47,9 @@ class BlockContext:
     whose two pieces of attention output are kept beside their sum."""
     copies_exchanged_rows: bool = False
     """Rows of experts are kept in the order they arrive in as well as in the order experts want."""
+    remakes_elementwise: bool = False
+    """A compiled dense block makes norms and activations again in the kernel of backward that reads them. The norm
+    before a gather over tensor-parallel ranks stays."""
 
     @property
     def sequence_shards(self) -> int:
@@ -75,6 +78,8 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
     experts and each engine's kernels; the sums are checked against saved-tensor hooks.
     """
     hidden = context.hidden_size
+    if isinstance(layer.feed_forward, MoeSpec):
+        context = replace(context, remakes_elementwise=False)  # of such a block attention alone is compiled
     tensors: list[SavedTensor] = [_residual("input", hidden, context)]
     tensors += _norms(layer, hidden, context)
     if isinstance(layer.mixer, AttentionSpec):
@@ -112,7 +117,8 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
         branches = max(branches, sum(weight.is_matrix and weight.split == "column" for weight in layer.weights))
     per_norm = context.tokens * hidden // context.sequence_shards
     gathered = context.tokens * hidden if context.saves_gathered_input else per_norm
-    yield SavedTensor(name="norm_outputs", num_bytes=branches * gathered * context.element_bytes)
+    is_remade = context.remakes_elementwise and context.tp == 1
+    yield SavedTensor(name="norm_outputs", num_bytes=(not is_remade) * branches * gathered * context.element_bytes)
     if not context.has_fused_norm and layer.norm == "rmsnorm":
         # x in fp32 instead of x, and the normalised x (transformers' RMSNorm: 4 more bytes per element, measured).
         yield SavedTensor(name="norm_intermediates", num_bytes=layer.num_norms * per_norm * 4)
@@ -178,7 +184,7 @@ def _dense(name: str, width: int, is_gated: bool, context: BlockContext) -> Iter
         yield SavedTensor(name=f"{name}.up", num_bytes=column)
         if not context.has_fused_activation:
             yield SavedTensor(name=f"{name}.activated_gate", num_bytes=column)
-    if context.saves_mlp_input:
+    if context.saves_mlp_input and not context.remakes_elementwise:
         yield SavedTensor(name=f"{name}.down_input", num_bytes=column)
 
 

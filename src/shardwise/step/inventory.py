@@ -30,6 +30,8 @@ class Tensor:
     num_bytes: Bytes
     born: int
     dies: int
+    pool: str = ""
+    """What freed bytes of it serve again, where that is less than its component: tensors of one CUDA stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,15 +74,24 @@ def _blocks(context: StageContext) -> list[Unit]:
 
 
 def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
-    """Everything stays gathered; the flat outputs of the first pass only where later ones hold no more."""
+    """All stay gathered through forward and go one by one in the last backward, a pipeline's together at its end.
+
+    The flat outputs of the first pass count only where later ones hold no more.
+    """
     timeline, compute = context.timeline, context.states.compute_bytes
     blocks = _blocks(context)
-    total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
-    total += compute * (tables.embedding + tables.rest)
     name = "whole parameters"
     end = timeline.backward_end
-    yield _tensor(name, "gathered_parameters", total, timeline.forward, end)
-    yield _tensor(name, "gathered_parameters", compute * tables.head, timeline.loss_forward, end)
+    is_pipeline = context.plan.layout.pp > 1
+    for unit in blocks:
+        moments, one = timeline.runs[unit.run], context.gathered_bytes(unit)
+        dies = (end, end, end) if is_pipeline else (moments.first_backward, moments.after_first, moments.last_backward)
+        for count, last in zip((min(1, unit.count - 1), max(0, unit.count - 2), 1), dies, strict=True):
+            yield _tensor(name, "gathered_parameters", count * one, timeline.forward, last)
+    tables_bytes = compute * (tables.embedding + tables.rest)
+    yield _tensor(name, "gathered_parameters", tables_bytes, timeline.forward, end)
+    head_dies = end if is_pipeline else timeline.head_backward
+    yield _tensor(name, "gathered_parameters", compute * tables.head, timeline.loss_forward, head_dies)
     is_one_pass = context.plan.num_microbatches == 1 or gathers_every_micro_batch(context.plan.layout)
     if is_replicated(context.plan.layout) or not is_one_pass:
         yield _tensor(name, "gathered_parameters", 0, timeline.forward, timeline.forward)
@@ -149,11 +158,21 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
 
 def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
-    """Added up in what they are reduced in, from the first micro-batch to the last."""
+    """Added up in what they are reduced in, from the first micro-batch to the last.
+
+    Backward makes them on the stream it computes on, a reduction makes its result on its own.
+    """
     trained = sum(context.trained(unit).full * unit.count for unit in context.units)
     num_bytes = context.states.reduce_bytes * trained
     timeline = context.timeline
-    yield _tensor("whole gradients", "gradients", num_bytes, timeline.forward, timeline.backward_end)
+    yield Tensor(
+        name="whole gradients",
+        component="gradients",
+        num_bytes=round(num_bytes),
+        born=timeline.forward,
+        dies=timeline.backward_end,
+        pool="whole gradients",
+    )
 
 
 def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:

@@ -197,6 +197,7 @@ class StageContext:
             gathered_sequence_ratio=layout.cp if self.is_own_runtime else 1,
             copies_exchanged_rows=self.is_own_runtime and layout.ep > 1,
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
+            remakes_elementwise=self.is_own_runtime and recipe.compile,
         )
 
     @cached_property
