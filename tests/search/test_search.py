@@ -102,9 +102,10 @@ def test_plans_are_ordered_and_each_says_why_it_lost():
 
 
 def test_the_winner_is_the_simplest_of_the_ties():
-    result = plan_8b()
+    result = plan_8b(model="qwen2-7b", cluster="8xa100-sxm-40")
     ties = [ranked for ranked in result.plans if ranked.is_tie]
     safe = [ranked for ranked in ties if not ranked.prediction.memory.is_borderline]
+    assert len(safe) > 1
     assert result.plans[0].num_axes == min(ranked.num_axes for ranked in safe)
     assert any("simplest" in note for note in result.notes)
 
@@ -223,7 +224,7 @@ def test_gathering_again_for_backward_is_a_choice_of_fsdp2_engines():
 
 
 def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
-    """Without recomputation two sequences need 97 % of a 40 GB card and are faster than what fits safely."""
+    """With a few blocks recomputed two sequences need 97 % of a 40 GB card and are faster than what fits safely."""
     kept = SearchBounds(offload=("none",), activation_offload=False)
     result = plan_8b(model="qwen2-7b", cluster="8xa100-sxm-40", bounds=kept)
     asked = replace(kept, recompute=("none",), micro_batch_size=IntRange(low=2, high=2))
@@ -231,7 +232,9 @@ def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
     fastest = min(ranked.prediction.time.step_s for ranked in pinned.plans)
     assert result.pareto[0].prediction.time.step_s <= fastest * 1.001
     assert not result.plans[0].prediction.memory.is_borderline
-    assert short_variant(result.pareto[0].plan) in result.plans[0].why
+    layout, _recompute, _micro_batch = short_variant(result.pareto[0].plan).split(", ")
+    assert f"from the fastest ({layout})" in result.plans[0].why
+    assert "memory band reaches beyond the device" in result.plans[0].why
 
 
 def test_when_no_tie_fits_safely_the_note_says_so():
