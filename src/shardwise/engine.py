@@ -74,6 +74,12 @@ class EngineProfile:
     """Size of one communication bucket of the data-parallel reduction."""
     has_in_switch_reduction: bool = True
     """Whether all-reduces may run in the NVLink switch (NVLS), NCCL's default on Hopper and Blackwell."""
+    has_transformer_engine: bool = False
+    """Norms before QKV and before a dense feed-forward are part of the product that reads them, and the inputs of 8-bit
+    products wait for backward in 8 bits (Transformer Engine)."""
+    keeps_expert_outputs: bool = True
+    """Router weights multiply the outputs of experts, which then wait for backward; Megatron multiplies what enters the
+    last product (``core/transformer/moe/experts.py``, ``permuted_probs``)."""
     sends_tokens_once_per_host: bool = False
     """Whether a token whose experts share a host crosses the network once (DeepEP, HybridEP), not once per expert."""
 
@@ -204,6 +210,8 @@ _MEGATRON = EngineProfile(
     ddp_copies_gradients=False,
     bucket_bytes=0,
     has_in_switch_reduction=False,
+    has_transformer_engine=True,
+    keeps_expert_outputs=False,
     sends_tokens_once_per_host=True,
 )
 

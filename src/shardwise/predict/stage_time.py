@@ -329,7 +329,9 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
             for call in run.exposed if run else ():
                 key = (call.name, call.axis, phase)
                 found[key] = found.get(key, 0.0) + rounds * blocks * call.exposed_s
-        if runs.recompute is None:  # selectively: what is gathered again hides as little as in forward
+        if (
+            runs.recompute is None and context.plan.recipe.recompute_modules is None
+        ):  # selectively: what is gathered again hides as little as in forward
             for call in runs.forward.exposed:
                 if call.name.endswith("all_gather"):
                     key = (call.name, call.axis, "recompute")

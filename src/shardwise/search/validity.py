@@ -76,6 +76,10 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-torch-zero-bubble-compile": PIPELINE,
     "engine-fsdp1-muon": ("zero_stage",),
     "recipe-recompute-layers": (),
+    "engine-recompute-modules": (),
+    "recipe-recompute-modules": (),
+    "engine-fp8-input-store": (),
+    "engine-moment-dtype": ("zero_stage",),
 }
 """Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
 
