@@ -94,9 +94,10 @@ def known() -> Iterator[Known]:
         plan=_plan(
             "deepseek-v3-671b",
             "256xhgx-h800",
-            Layout(pp=16, ep=64, dp_shard=128, zero_stage=1, schedule="dualpipev"),
+            Layout(pp=16, ep=64, dp_shard=128, zero_stage=1, schedule="dualpipe"),
             batch=(4096, 15360, 1),
             recipe=DEEPSEEK_RECIPE,
+            engine="hai-llm",
         ),
         measured_gpu_s_per_token=180e3 * HOUR_S / 1e12,
         reading=(

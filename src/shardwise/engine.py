@@ -215,7 +215,11 @@ _MEGATRON = EngineProfile(
     sends_tokens_once_per_host=True,
 )
 
-_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP2, _FSDP1, _ACCELERATE)
+_HAI_LLM = replace(_MEGATRON, name="hai-llm")
+"""DeepSeek's own, of which reports alone are public (arXiv:2412.19437, section 3). Where they say nothing, Megatron's
+kernels and buffers stand for its own: both divide the optimizer, keep 8-bit inputs and recompute by module."""
+
+_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP2, _FSDP1, _ACCELERATE, _HAI_LLM)
 _BY_NAME: dict[EngineName, EngineProfile] = {profile.name: profile for profile in _PROFILES}
 
 

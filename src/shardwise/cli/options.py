@@ -41,7 +41,7 @@ AXIS_HELP = {
 }
 SCHEDULE_HELP = (
     "pipeline schedule (default: 1f1b); gpipe, zb-h1, zbv and dualpipev with native and torchtitan, interleaved also "
-    "with megatron, zb-h1, zb-h2 and zbv with its fork, 1f1b with these and deepspeed"
+    "with megatron, zb-h1, zb-h2 and zbv with its fork, 1f1b with these and deepspeed, dualpipe and zb-h1 with hai-llm"
 )
 DEFAULT_SEQ_LEN = 8192
 """Used when MODEL and CLUSTER are given without --seq-len, unless a table of positions is shorter; shown by --help and

@@ -236,7 +236,7 @@ class StageClock:
             forward,
             backward,
             copies=book.of_part("sharding copies"),
-            num_microbatches=self._plan.num_microbatches,
+            num_microbatches=context.rounds,
             most_ahead_s=QUEUED_LAUNCHES * self._rates.kernels.host_forward_s,
         )
 
@@ -315,7 +315,7 @@ def _waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
 def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
     """What nothing hides of the collectives inside all blocks of a stage, over the whole step."""
     found: dict[CallKey, Seconds] = {}
-    rounds = context.plan.num_microbatches
+    rounds = context.rounds
     for layer, count in context.layer_runs:
         runs = book.runs.get(id(layer))
         if runs is None:

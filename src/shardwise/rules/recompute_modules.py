@@ -10,8 +10,9 @@ from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.step.recomputed_operations import num_separate_norms
 
-MODULE_ENGINES: tuple[EngineName, ...] = ("megatron",)
-"""Engines that recompute modules by name and keep activations and moments in fewer bits."""
+MODULE_ENGINES: tuple[EngineName, ...] = ("megatron", "hai-llm")
+"""Engines that recompute modules by name and keep activations and moments in fewer bits; the second by its report
+(arXiv:2412.19437, sections 3.2.3 and 3.3.3)."""
 REPOSITORY = "NVIDIA/Megatron-LM@d98e8a6"
 
 

@@ -54,6 +54,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-deepspeed-experts-under-zero3": ("ep", "tp", "cp", "zero_stage"),
     "recipe-batch-arithmetic": ("micro_batch_size", *DATA_PARALLEL),
     "engine-torch-microbatches": STEP,
+    "layout-dualpipe-microbatches": STEP,
     "layout-interleaving-multiple": STEP,
     "recipe-fp8-hardware": (),
     "recipe-bf16-hardware": (),

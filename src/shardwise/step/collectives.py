@@ -12,7 +12,7 @@ from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
-from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
+from shardwise.step.placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
@@ -80,7 +80,7 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
 def _per_block(
     calls: tuple[tuple[Call, int, bool], ...], layer: LayerSpec, blocks: int, context: StageContext
 ) -> Iterator[Collective]:
-    rounds = context.plan.num_microbatches
+    rounds = context.rounds
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         issue = call.hidden if is_hidden else call.exposed
@@ -236,7 +236,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     payload = ceil(even * context.plan.recipe.routing_imbalance_ratio)
     group = Groups(layout=context.plan.layout).experts
     sent_copies = per_token if context.profile.sends_tokens_once_per_host else 1
-    is_hidden = context.plan.layout.schedule == "dualpipev"
+    is_hidden = context.plan.layout.schedule in ("dualpipev", "dualpipe")
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
             call = Call(
@@ -266,7 +266,7 @@ def _expert_width(layer: LayerSpec, hidden_size: int) -> int:
 
 def _tables(context: StageContext) -> Iterator[Collective]:
     """The vocabulary-parallel embedding and head, and the loss over divided logits."""
-    layout, stage, rounds = context.plan.layout, context.stage, context.plan.num_microbatches
+    layout, stage, rounds = context.plan.layout, context.stage, context.rounds
     group = Groups(layout=layout).tensor
     is_divided = layout.sequence_parallel
     if stage.has_embedding:
@@ -303,14 +303,14 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
     is_hidden = layout.schedule not in ("1f1b", "gpipe")
     forward = backward = 0
     for chunk in context.stage.chunks:
-        owner = context.stage.index
-        forward += chunk.index < last and chunk_owner(chunk=chunk.index + 1, layout=layout) != owner
-        backward += chunk.index > 0 and chunk_owner(chunk=chunk.index - 1, layout=layout) != owner
+        owner, position = context.stage.index, chunk_in_model(chunk=chunk.index, layout=layout)
+        forward += position < last and chunk_owner(chunk=chunk.index + 1, layout=layout) != owner
+        backward += position > 0 and chunk_owner(chunk=chunk.index - 1, layout=layout) != owner
     directions: tuple[tuple[OperationPhase, int], ...] = (("forward", forward), ("backward", backward))
     for phase, sends in directions:
         call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
         issue = call.hidden if is_hidden else call.exposed
-        yield from issue(units=sends, rounds=context.plan.num_microbatches)
+        yield from issue(units=sends, rounds=context.rounds)
 
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:

@@ -61,7 +61,7 @@ class BlockBook:
 def operation_groups(context: StageContext, book: BlockBook) -> tuple[OperationGroup, ...]:
     """Operations of one rank in groups: blocks, what is recomputed, embedding, head, sharding copies, optimizer."""
     operation = operation_context(context)
-    num_microbatches = context.plan.num_microbatches
+    num_microbatches = context.rounds
     groups: list[OperationGroup] = []
     for layer, count in _distinct_layers(context):
         once = book.forward_and_backward(layer, operation)

@@ -166,6 +166,11 @@ class StageContext:
         )
 
     @cached_property
+    def rounds(self) -> int:
+        """Micro-batches that every block of this stage runs in a step: half of all where the model is there twice."""
+        return ceil(self.plan.num_microbatches / self.plan.layout.model_copies)
+
+    @cached_property
     def tokens(self) -> int:
         """T: tokens of one micro-batch on one rank."""
         return ceil(self.plan.recipe.tokens_per_micro_batch / self.plan.layout.cp)

@@ -1,8 +1,17 @@
-"""Plans that break the rules about recomputed modules and about what is kept in fewer bits, with what is said."""
+"""Plans that break rules about DualPipe, recomputed modules and what is kept in fewer bits, with what is said."""
 
 from rules.samples import make_plan
+from shardwise.layout import Layout
 
-RECOMPUTE_CASES = {
+FURTHER_CASES = {
+    "layout-dualpipe-microbatches": (
+        make_plan(
+            engine="hai-llm", num_gpus=4, layout=Layout(pp=4, zero_stage=1, schedule="dualpipe"), global_batch_size=9
+        ),
+        "schedule dualpipe runs micro-batches from both ends: it needs an even pp and an even number of at least 2 pp "
+        "of them, and there are 9 with pp=4",
+        "set global_batch_size=16",
+    ),
     "engine-recompute-modules": (
         make_plan(recompute="selective", recompute_modules=("mlp", "core_attn")),
         "recompute_modules=mlp,core_attn, but native cannot recompute modules by name; megatron can",
