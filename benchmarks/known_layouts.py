@@ -6,8 +6,8 @@ finds. Its rank counts the layouts (degrees, not variants) whose estimate is fas
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from shardwise.ledger import TIME_COMPONENTS
 from shardwise.plan import EngineName, Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
-from shardwise.recipe import Precision, Recipe, Recompute
+from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import SearchBounds, search
 from shardwise.search.candidates import Candidates
@@ -27,13 +27,12 @@ from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY
 from shardwise.search.refinement import Wanted
 from shardwise.search.simplicity import short_variant
-from shardwise.step.placement import pipeline_stages
-from shardwise.step.stage_context import StageContext
 from shardwise.units import format_gib, format_seconds
 from shardwise.validate.timed_runs import timed_runs
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN_DIFFERENCES = 3
+HOUR_S = 3600.0
 MEGATRON_ROWS = {
     "KORTH-004": "Megatron 175B, 64 A100: tp 8, pp 8, vpp 3",
     "KORTH-006": "Megatron 530B, 280 A100: tp 8, pp 35, vpp 3",
@@ -43,19 +42,14 @@ MEGATRON_ROWS = {
     "MTNLG-001": "MT-NLG 530B, 2,240 A100: tp 8, pp 35, dp 8",
 }
 """Rows of the shipped throughput table that are Megatron's published layouts."""
-DEEPSEEK_KEPT: Mapping[str, float] = {
-    "norm_outputs": 0.0,
-    "attention.query": 0.0,
-    "attention.key": 0.0,
-    "attention.value": 0.0,
-    "experts.dispatched_input": 0.5,
-    "experts.pre_activation": 0.5,
-    "experts.intermediates": 0.25,
-    "experts.output": 0.0,
-}
-"""Of what a block saves in 16 bits, the share that DeepSeek-V3 kept: norms and MLA's up-projections run again (section
-3.2.3); inputs of linear layers and of SwiGLU wait in 8 bits, SwiGLU's output is made again (section 3.3.3). We take
-router weights to be applied before the last product, so that experts' outputs need not be kept."""
+DEEPSEEK_RECIPE = Recipe(
+    seq_len=4096,
+    precision="fp8-mixed",
+    recompute="selective",
+    recompute_modules=("mla_up_proj", "layernorm", "moe_act"),
+    activation_func_fp8_input_store=True,
+    moment_dtype="bf16",
+)
 COUNTED_RATIO = 1.3
 """Layouts are counted up to so many times the fastest estimate."""
 
@@ -69,10 +63,10 @@ class Known:
     plan: Plan
     measured_flop_per_s: float = 0.0
     """Per GPU, as its source states; 0 where it does not."""
-    unsaid: str = ""
-    """What its trainers did that a plan cannot say."""
-    kept: Mapping[str, float] = field(default_factory=dict)
-    """Of saved tensors, by name, the share that this left to be kept."""
+    measured_gpu_s_per_token: float = 0.0
+    """The same as GPU time."""
+    reading: str = ""
+    """How its source is read where it says what a plan has other words for."""
 
 
 def known() -> Iterator[Known]:
@@ -100,13 +94,17 @@ def known() -> Iterator[Known]:
         plan=_plan(
             "deepseek-v3-671b",
             "256xhgx-h800",
-            Layout(pp=16, ep=64, dp_shard=128, zero_stage=1, schedule="dualpipev"),
+            Layout(pp=16, ep=64, dp_shard=128, zero_stage=1, schedule="dualpipe"),
             batch=(4096, 15360, 1),
-            recompute="selective",
-            precision="fp8-mixed",
+            recipe=DEEPSEEK_RECIPE,
+            engine="hai-llm",
         ),
-        unsaid="norms and MLA's up-projections run again, activations are kept in 8 bits, optimizer moments in 16",
-        kept=DEEPSEEK_KEPT,
+        measured_gpu_s_per_token=180e3 * HOUR_S / 1e12,
+        reading=(
+            "norms and MLA's up-projections run again, SwiGLU's output too (sections 3.2.3 and 3.3.3); inputs of "
+            "linear layers and of SwiGLU wait in 8 bits, the attention output in 16 where they kept 12; moments in "
+            "bf16; 180,000 GPU hours per 10^12 tokens, with the prediction of a second token, which a plan cannot say"
+        ),
     )
 
 
@@ -116,18 +114,11 @@ def _plan(
     layout: Layout,
     *,
     batch: tuple[int, int, int],
-    recompute: Recompute = "none",
-    precision: Precision = "bf16-mixed",
+    recipe: Recipe = Recipe(seq_len=1),  # noqa: B008 - a frozen record
     engine: EngineName = "megatron",
 ) -> Plan:
     seq_len, sequences, size = batch
-    recipe = Recipe(
-        seq_len=seq_len,
-        global_batch_size=sequences,
-        micro_batch_size=size,
-        recompute=recompute,
-        precision=precision,
-    )
+    recipe = replace(recipe, seq_len=seq_len, global_batch_size=sequences, micro_batch_size=size)
     return Plan(model=read_model(model), cluster=read_cluster(cluster), recipe=recipe, layout=layout, engine=engine)
 
 
@@ -139,6 +130,8 @@ def report(one: Known) -> Iterator[str]:
     yield f"## {one.name}"
     yield ""
     yield f"{one.source}. {short_variant(plan)}, ZeRO {plan.layout.zero_stage}, {plan.layout.schedule}."
+    if one.reading:
+        yield f"Read so: {one.reading}."
     yield ""
     fits = "fits" if prediction.memory.fits_device else "does not fit"
     yield (
@@ -147,6 +140,7 @@ def report(one: Known) -> Iterator[str]:
         + (f"; outside the space by {broken}" if broken else "")
     )
     yield from _beside_measured(one, prediction)
+    yield from _beside_gpu_time(one, prediction)
     if not prediction.memory.fits_device:
         yield from _why_too_big(one, prediction)
     recipe = replace(plan.recipe, micro_batch_size=1, recompute="none")
@@ -181,9 +175,21 @@ def _beside_measured(one: Known, prediction: Prediction) -> Iterator[str]:
         )
 
 
+def _beside_gpu_time(one: Known, prediction: Prediction) -> Iterator[str]:
+    """The step that GPU time for so many tokens makes, with whatever its trainers did beside training."""
+    if one.measured_gpu_s_per_token:
+        recipe = one.plan.recipe
+        tokens = recipe.seq_len * (recipe.global_batch_size or 1)
+        step_s = tokens * one.measured_gpu_s_per_token / one.plan.layout.world_size
+        yield (
+            f"- measured: {format_seconds(step_s)} a step over the whole run: "
+            f"predicted {prediction.time.step_s / step_s - 1:+.1%}"
+        )
+
+
 def _why_too_big(one: Known, prediction: Prediction) -> Iterator[str]:
-    """What fills the worst stage, the least recomputation that fits, and what its trainers did instead."""
-    worst, capacity = prediction.memory.worst, prediction.memory.capacity_bytes
+    """What fills the worst stage, and the least recomputation that fits."""
+    worst = prediction.memory.worst
     kept = worst.component_bytes("activations")
     yield (
         f"- fills it: activations {format_gib(kept)}, {worst.layers} blocks for {worst.in_flight_micro_batches:g} "
@@ -198,23 +204,6 @@ def _why_too_big(one: Known, prediction: Prediction) -> Iterator[str]:
                 f"{format_gib(again.memory.needed_bytes)}, {format_seconds(again.time.step_s)} a step"
             )
             break
-    if one.unsaid:
-        share = _kept_share(one, worst.stage)
-        left = round(worst.device_used_bytes - (1 - share) * kept)
-        yield (
-            f"- what a plan cannot say: {one.unsaid}. That keeps {share:.0%} of the activations: "
-            f"{format_gib(left)}, which {'fits' if left <= capacity else 'does not fit'} in {format_gib(capacity)}"
-        )
-
-
-def _kept_share(one: Known, stage: int) -> float:
-    """Of the activations that a stage keeps by our count, what its trainers kept."""
-    stages = pipeline_stages(model=one.plan.model, layout=one.plan.layout)
-    context = StageContext(plan=one.plan, stage=stages[stage])
-    blocks = [(count, context.saved[run]) for run, (_, count) in enumerate(context.layer_runs)]
-    whole = sum(count * tensor.num_bytes for count, saved in blocks for tensor in saved)
-    kept = sum(count * tensor.num_bytes * one.kept.get(tensor.name, 1.0) for count, saved in blocks for tensor in saved)
-    return kept / whole
 
 
 def _num_layouts(rows: Candidates) -> int:

@@ -344,7 +344,7 @@ FIELDS: dict[str, tuple[dict[str, object], type[ShardwiseError], str, str, str]]
         {"layout": {"schedule": "1F1B"}},
         LayoutError,
         "plan-unknown-choice",
-        "layout.schedule is '1F1B', not one of gpipe, 1f1b, interleaved, zb-h1, zb-h2, zbv, dualpipev",
+        "layout.schedule is '1F1B', not one of gpipe, 1f1b, interleaved, zb-h1, zb-h2, zbv, dualpipev, dualpipe",
         'write schedule: "1f1b"',
     ),
     "unquoted no": (
@@ -372,7 +372,7 @@ FIELDS: dict[str, tuple[dict[str, object], type[ShardwiseError], str, str, str]]
         {"engine": "megatronn"},
         PlanError,
         "plan-unknown-choice",
-        "engine is 'megatronn', not one of native, torchtitan, megatron, deepspeed, fsdp2, fsdp1, accelerate",
+        "engine is 'megatronn', not one of native, torchtitan, megatron, deepspeed, fsdp2, fsdp1, accelerate, hai-llm",
         'write engine: "megatron"',
     ),
     "empty stages": (

@@ -74,6 +74,12 @@ class EngineProfile:
     """Size of one communication bucket of the data-parallel reduction."""
     has_in_switch_reduction: bool = True
     """Whether all-reduces may run in the NVLink switch (NVLS), NCCL's default on Hopper and Blackwell."""
+    has_transformer_engine: bool = False
+    """Norms before QKV and before a dense feed-forward are part of the product that reads them, and the inputs of 8-bit
+    products wait for backward in 8 bits (Transformer Engine)."""
+    keeps_expert_outputs: bool = True
+    """Router weights multiply the outputs of experts, which then wait for backward; Megatron multiplies what enters the
+    last product (``core/transformer/moe/experts.py``, ``permuted_probs``)."""
     sends_tokens_once_per_host: bool = False
     """Whether a token whose experts share a host crosses the network once (DeepEP, HybridEP), not once per expert."""
 
@@ -204,10 +210,16 @@ _MEGATRON = EngineProfile(
     ddp_copies_gradients=False,
     bucket_bytes=0,
     has_in_switch_reduction=False,
+    has_transformer_engine=True,
+    keeps_expert_outputs=False,
     sends_tokens_once_per_host=True,
 )
 
-_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP2, _FSDP1, _ACCELERATE)
+_HAI_LLM = replace(_MEGATRON, name="hai-llm")
+"""DeepSeek's own, of which reports alone are public (arXiv:2412.19437, section 3). Where they say nothing, Megatron's
+kernels and buffers stand for its own: both divide the optimizer, keep 8-bit inputs and recompute by module."""
+
+_PROFILES = (_NATIVE, _TORCHTITAN, _MEGATRON, _DEEPSPEED, _FSDP2, _FSDP1, _ACCELERATE, _HAI_LLM)
 _BY_NAME: dict[EngineName, EngineProfile] = {profile.name: profile for profile in _PROFILES}
 
 

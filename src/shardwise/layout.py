@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "dualpipe"]
 ZeroStage = Literal[0, 1, 2, 3]
 
 
@@ -58,15 +58,22 @@ class Layout:
         return self.dp_replicate * self.dp_shard
 
     @property
+    def model_copies(self) -> int:
+        """Copies of the model in one pipeline: DualPipe's ranks hold a stage of each of two that run both ways."""
+        return 2 if self.schedule == "dualpipe" and self.pp > 1 else 1
+
+    @property
     def state_shard_size(self) -> int:
         """Ranks that dense model states are divided over when the ZeRO stage divides them: dp_shard * cp.
+
+        Both ranks that hold a stage under DualPipe are among them.
 
         Source: torchtitan ``distributed/parallel_dims.py`` (FSDP spans dp_shard and cp); Megatron's distributed
         optimizer does the same (``get_data_parallel_group(with_context_parallel=True)``).
         """
-        return self.dp_shard * self.cp
+        return self.dp_shard * self.cp * self.model_copies
 
     @property
     def expert_state_shard_size(self) -> int:
         """Ranks that one routed expert's states are divided over: tp * cp * dp_shard over ep * etp."""
-        return max(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp))
+        return max(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp)) * self.model_copies

@@ -8,7 +8,7 @@ from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.recipe import Recipe
 
-EngineName = Literal["native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate"]
+EngineName = Literal["native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm"]
 PLAN_SCHEMA = "shardwise.plan/1"
 
 

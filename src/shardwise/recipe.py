@@ -11,6 +11,9 @@ Attention = Literal["flash", "eager"]
 Adapter = Literal["none", "lora", "qlora"]
 LoraTargets = Literal["attention", "all-linear", "qv"]
 ReduceDtype = Literal["fp32", "bf16"]
+MomentDtype = Literal["fp32", "bf16"]
+RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts"]
+"""Parts of a block that Megatron-LM recomputes by themselves (``--recompute-modules``)."""
 Convention = Literal["engine", "seed"]
 
 MAX_SEQ_LEN = 2**27
@@ -34,6 +37,10 @@ class Recipe:
     recompute: Recompute = "none"
     recompute_layers: int | None = None
     """Recompute only this many layers of each stage; ``None`` means all of them."""
+    recompute_modules: tuple[RecomputeModule, ...] | None = None
+    """What selective recomputation runs again of every block; ``None`` is what the engine does."""
+    activation_func_fp8_input_store: bool | None = None
+    """What SwiGLU reads waits for backward in 8 bits (Megatron's name for it); ``None`` is what the engine does: no."""
     offload: Offload = "none"
     attention: Attention = "flash"
     compile: bool = True
@@ -54,6 +61,9 @@ class Recipe:
     """Gradients are scaled down to a norm over the whole model, which every rank waits for before it updates."""
     reduce_dtype: ReduceDtype | None = None
     """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
+    moment_dtype: MomentDtype | None = None
+    """What the optimizer keeps its moments in (Megatron's ``exp_avg_dtype`` and ``exp_avg_sq_dtype``); ``None`` means
+    what the engine does at the precision."""
     lora_dropout_fraction: float = 0.0
     """Dropout before every adapter; above 0 each adapted product keeps its dropped-out input and a mask."""
     mean_document_len: int | None = None

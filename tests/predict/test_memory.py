@@ -12,7 +12,7 @@ from shardwise.ledger import MEMORY_COMPONENTS
 from shardwise.predict.memory import most_bytes, predict_memory
 from shardwise.units import GIB
 
-ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate")
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm")
 
 
 @st.composite

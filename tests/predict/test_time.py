@@ -16,7 +16,7 @@ from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
 
 LLAMA = shapes.llama_3_8b()
-ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate")
+ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp1", "accelerate", "hai-llm")
 
 
 def plan_of(layout, *, model=LLAMA, engine="native", node="dgx-h100", **recipe):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from habits.source_tree import ROOT
+from rules.further_cases import FURTHER_CASES
 from rules.samples import llama_8b, llama_30b, make_plan, mixtral, named, narrow, pcie_only, refusal, with_peaks
 from shapes import cluster, dense_layer
 from shapes import model as sample_model
@@ -449,6 +450,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "recompute_layers=4 changes nothing with recompute=none",
         "set recompute=full",
     ),
+    **FURTHER_CASES,
     "recipe-lora-idle": (
         make_plan(lora_rank=8),
         "lora_rank=8 changes nothing with adapter=none: every weight is trained",

@@ -16,11 +16,13 @@ from shardwise.recipe import (
     Attention,
     Convention,
     LoraTargets,
+    MomentDtype,
     Offload,
     OptimizerName,
     Precision,
     Recipe,
     Recompute,
+    RecomputeModule,
     ReduceDtype,
 )
 from shardwise.units import parse_bytes, parse_count
@@ -39,7 +41,7 @@ AXIS_HELP = {
 }
 SCHEDULE_HELP = (
     "pipeline schedule (default: 1f1b); gpipe, zb-h1, zbv and dualpipev with native and torchtitan, interleaved also "
-    "with megatron, zb-h1, zb-h2 and zbv with its fork, 1f1b with these and deepspeed"
+    "with megatron, zb-h1, zb-h2 and zbv with its fork, 1f1b with these and deepspeed, dualpipe and zb-h1 with hai-llm"
 )
 DEFAULT_SEQ_LEN = 8192
 """Used when MODEL and CLUSTER are given without --seq-len, unless a table of positions is shorter; shown by --help and
@@ -150,9 +152,7 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     _add_precision_option(recipe, is_list=has_many_precisions)
     recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")
     recipe.add_argument("--attention", choices=get_args(Attention), help="attention kernel (default: flash)")
-    recipe.add_argument(
-        "--recompute-layers", type=whole_number, metavar="N", help="recompute only N layers of each stage"
-    )
+    _add_recompute_options(recipe)
     recipe.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
@@ -192,6 +192,24 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     )
 
 
+def _add_recompute_options(recipe: argparse._ArgumentGroup) -> None:
+    modules = get_args(RecomputeModule)
+    recipe.add_argument(
+        "--recompute-layers", type=whole_number, metavar="N", help="recompute only N layers of each stage"
+    )
+    recipe.add_argument(
+        "--recompute-modules",
+        type=list_of(*modules),
+        metavar="LIST",
+        help=f"what selective recomputation repeats, out of {','.join(modules)} (megatron; default: the engine's)",
+    )
+    recipe.add_argument(
+        "--activation-func-fp8-input-store",
+        action=argparse.BooleanOptionalAction,
+        help="keep what SwiGLU reads in 8 bits (megatron; default: off)",
+    )
+
+
 def _add_gradient_options(recipe: argparse._ArgumentGroup) -> None:
     recipe.add_argument(
         "--overlap-grad-reduce",
@@ -205,6 +223,11 @@ def _add_gradient_options(recipe: argparse._ArgumentGroup) -> None:
     )
     recipe.add_argument(
         "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
+    )
+    recipe.add_argument(
+        "--moment-dtype",
+        choices=get_args(MomentDtype),
+        help="the optimizer's moments (megatron; default: the engine's)",
     )
 
 

@@ -50,7 +50,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         ("seed", "of the random numbers"),
     ):
         sizes.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)
-    sizes.add_argument("--schedule", choices=(*get_args(Schedule), "dualpipe"), help="the pipeline schedule to look at")
+    sizes.add_argument("--schedule", choices=get_args(Schedule), help="the pipeline schedule to look at")
     sizes.add_argument("--payload-bytes", type=byte_size, metavar="SIZE", help="of a collective, such as 64MiB")
     sizes.add_argument("--latency-s", type=amount, metavar="S", help="seconds one message takes whatever its size")
     sizes.add_argument("--bandwidth-bytes-per-s", type=amount, metavar="RATE", help="of a link, one direction")

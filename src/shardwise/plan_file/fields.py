@@ -15,15 +15,17 @@ from shardwise.recipe import (
     Attention,
     Convention,
     LoraTargets,
+    MomentDtype,
     Offload,
     OptimizerName,
     Precision,
     Recompute,
+    RecomputeModule,
     ReduceDtype,
 )
 
-Kind = Literal["count", "amount", "choice", "flag", "counts"]
-Value: TypeAlias = int | float | str | bool | tuple[int, ...]
+Kind = Literal["count", "amount", "choice", "choices", "flag", "counts"]
+Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
 
 MAX_DEGREE = 2**20
 MAX_BATCH = 2**30
@@ -67,6 +69,14 @@ RECIPE_FIELDS: tuple[Field, ...] = (
         synonyms=("activation_checkpointing", "gradient_checkpointing", "recompute_granularity", "ac", "act_ckpt"),
     ),
     Field(name="recompute_layers", kind="count", lowest=0, highest=65536, synonyms=("recompute_num_layers",)),
+    Field(
+        name="recompute_modules",
+        kind="choices",
+        choices=get_args(RecomputeModule),
+        example="[layernorm, mla_up_proj]",
+        synonyms=("modules", "recompute_module", "selective_modules"),
+    ),
+    Field(name="activation_func_fp8_input_store", kind="flag", synonyms=("fp8_input_store", "fp8_activations")),
     Field(name="offload", kind="choice", choices=get_args(Offload), synonyms=("cpu_offload", "offload_optimizer")),
     Field(name="attention", kind="choice", choices=get_args(Attention), synonyms=("attn_implementation",)),
     Field(name="compile", kind="flag", synonyms=("torch_compile",)),
@@ -91,6 +101,12 @@ RECIPE_FIELDS: tuple[Field, ...] = (
         kind="choice",
         choices=get_args(ReduceDtype),
         synonyms=("grad_reduce_in_bf16", "mixed_precision_reduce", "communication_data_type"),
+    ),
+    Field(
+        name="moment_dtype",
+        kind="choice",
+        choices=get_args(MomentDtype),
+        synonyms=("exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_dtype"),
     ),
     Field(
         name="mean_document_len",
@@ -243,6 +259,8 @@ def _check(path: str, value: object, row: Field, error: type[ShardwiseError]) ->
                 fix=f"write {row.name}: [15, 16, 16, 15]",
             )
         return tuple(_count(f"{path}[{index}]", item, row, error) for index, item in enumerate(value))
+    if row.kind == "choices":
+        return _choices(path, value, row, error)
     if row.kind == "amount":
         return _amount(path, value, row, error)
     return _count(path, value, row, error)
@@ -263,6 +281,22 @@ def _choice(path: str, value: object, row: Field, error: type[ShardwiseError]) -
     raise error(
         f"{path} is {shown(value)}, not one of {options}", code="plan-unknown-choice", fix=f'write {row.name}: "{near}"'
     )
+
+
+def _choices(path: str, value: object, row: Field, error: type[ShardwiseError]) -> tuple[str, ...]:
+    """Names out of a list, each once and in the order of the choices, however they were written."""
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or len(given) == 0:
+        raise error(
+            f"{path} is {shown(value)}, not a list of names",
+            code="plan-wrong-type",
+            fix=f"write {row.name}: {row.example}",
+        )
+    names = {
+        _choice(f"{path}[{index}]", item.strip() if isinstance(item, str) else item, row, error)
+        for index, item in enumerate(given)
+    }
+    return tuple(name for name in row.choices if name in names)
 
 
 def _count(path: str, value: object, row: Field, error: type[ShardwiseError]) -> int:

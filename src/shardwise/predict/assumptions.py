@@ -44,8 +44,12 @@ def _reinterpretations(plan: Plan) -> Iterator[str]:
         yield "precision=fp8-mixed: deepspeed keeps 16-bit weights and gradients; only matrix products have 8 bits"
     if recipe.compile and engine == "megatron":
         yield "compile=true: megatron has no such switch; its own fused kernels are counted either way"
-    if recipe.recompute == "selective":
+    if recipe.recompute == "selective" and recipe.recompute_modules is None:
         yield f"recompute=selective: {SELECTIVE_WORDS[engine_profile(engine).selective_policy]}"
+    elif recipe.recompute == "selective":
+        yield f"recompute_modules={','.join(recipe.recompute_modules or ())} are recomputed, the rest is kept"
+        if recipe.precision == "fp8-mixed" and {"layernorm", "moe_act"} & set(recipe.recompute_modules or ()):
+            yield "fp8-mixed scales by current or block maxima: Megatron refuses these modules with delayed scaling"
     if recipe.offload == "parameters":
         yield "offload=parameters moves gradients and optimizer states to the host as well"
     if recipe.offload == "nvme":

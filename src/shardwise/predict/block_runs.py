@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from shardwise.engine import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
-from shardwise.predict.block_parts import TimedOperation, block_branches
+from shardwise.predict.block_parts import Branch, TimedOperation, block_branches
 from shardwise.predict.block_program import BlockHabits, backward_steps, forward_steps
 from shardwise.predict.block_steps import BlockCall, Step
 from shardwise.predict.block_time import BlockRun, block_run
 from shardwise.predict.tensor_parallel_steps import TensorHabits
+from shardwise.recipe import Recipe
 from shardwise.step.inventory import Collective, Operation, OperationPhase
 from shardwise.units import Seconds
 
@@ -56,9 +57,10 @@ class BlockSteps:
     forward: tuple[Step, ...]
     backward: tuple[Step, ...]
     again: tuple[Step, ...]
-    """The forward once more, where the block is recomputed; empty otherwise."""
+    """What communicates of the forward once more, where the block is recomputed; empty otherwise."""
     forward_s: Seconds
     backward_s: Seconds
+    again_s: Seconds
 
 
 def block_runs(
@@ -84,7 +86,7 @@ def block_runs(
     return BlockRuns(
         forward=block_run(steps.forward, compute_s=steps.forward_s),
         backward=block_run(steps.backward, compute_s=steps.backward_s),
-        recompute=block_run(steps.again, compute_s=steps.forward_s) if steps.again else None,
+        recompute=block_run(steps.again, compute_s=steps.again_s) if steps.again else None,
     )
 
 
@@ -106,14 +108,28 @@ def block_steps(
     own: dict[OperationPhase, tuple[BlockCall, ...]] = {
         phase: tuple(_block_calls(calls, phase)) for phase in ("forward", "backward", "recompute")
     }
-    is_repeated = plan.recipe.recompute == "full"
+    forward_s = sum(one.duration_s for one in timed if one.operation.phase == "forward")
+    again, again_s = branches, forward_s
+    if plan.recipe.recompute != "full":
+        again = _repeated_branches(branches, plan.recipe) if own["recompute"] else ()
+        again_s = sum(part.forward.total_s for branch in again for part in branch.parts.values())
     return BlockSteps(
         forward=forward_steps(branches, own["forward"], habits),
         backward=backward_steps(branches, own["backward"], habits),
-        again=forward_steps(branches, own["recompute"], habits, phase="recompute") if is_repeated else (),
-        forward_s=sum(one.duration_s for one in timed if one.operation.phase == "forward"),
+        again=forward_steps(again, own["recompute"], habits, phase="recompute") if again else (),
+        forward_s=forward_s,
         backward_s=sum(one.duration_s for one in timed if one.operation.phase == "backward"),
+        again_s=again_s,
     )
+
+
+def _repeated_branches(branches: Sequence[Branch], recipe: Recipe) -> tuple[Branch, ...]:
+    """The feed-forward, where a module of it that communicates is recomputed; of shared experts nothing beside them."""
+    (*_, last) = branches
+    modules = recipe.recompute_modules or ()
+    if last.has_experts and "moe" not in modules:
+        return (Branch(name=last.name, parts={"inputs": last.part("shared experts")}),)
+    return (last,)
 
 
 def _habits(plan: Plan, calls: Sequence[TimedCall], *, moves_bytes_per_s: float) -> BlockHabits:

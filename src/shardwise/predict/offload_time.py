@@ -99,7 +99,7 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     """
     plan = context.plan
     copies = host_copies(context)
-    rounds = plan.num_microbatches
+    rounds = context.rounds
     returning_s = copy_s(context, copies.parameter_bytes + copies.activation_bytes)
     coming_s, leaving_s = copy_s(context, copies.parameter_bytes), copy_s(context, copies.activation_bytes)
     forward_s = _exposed_s(plain_runs(context, work, "forward"), work, coming_s, leaving_s)

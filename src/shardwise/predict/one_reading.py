@@ -39,7 +39,7 @@ def plan_sizes(plan: Plan) -> PlanSizes:
         num_ranks=layout.world_size,
         habits=(
             recipe.precision,
-            str(recipe.recompute),
+            (recipe.recompute, recipe.recompute_modules),
             plan.cluster.gpu.id,
             plan.engine,
             plan.model.is_moe,

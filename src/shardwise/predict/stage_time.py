@@ -236,7 +236,7 @@ class StageClock:
             forward,
             backward,
             copies=book.of_part("sharding copies"),
-            num_microbatches=self._plan.num_microbatches,
+            num_microbatches=context.rounds,
             most_ahead_s=QUEUED_LAUNCHES * self._rates.kernels.host_forward_s,
         )
 
@@ -315,7 +315,7 @@ def _waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
 def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
     """What nothing hides of the collectives inside all blocks of a stage, over the whole step."""
     found: dict[CallKey, Seconds] = {}
-    rounds = context.plan.num_microbatches
+    rounds = context.rounds
     for layer, count in context.layer_runs:
         runs = book.runs.get(id(layer))
         if runs is None:
@@ -329,7 +329,9 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
             for call in run.exposed if run else ():
                 key = (call.name, call.axis, phase)
                 found[key] = found.get(key, 0.0) + rounds * blocks * call.exposed_s
-        if runs.recompute is None:  # selectively: what is gathered again hides as little as in forward
+        if (
+            runs.recompute is None and context.plan.recipe.recompute_modules is None
+        ):  # selectively: what is gathered again hides as little as in forward
             for call in runs.forward.exposed:
                 if call.name.endswith("all_gather"):
                     key = (call.name, call.axis, "recompute")

@@ -160,7 +160,7 @@ def chunk_times(
     The embedding and the head belong to their chunks; blocks, and what is done or waited for around them, are divided
     as the chunks' blocks compute. The sum over chunks is that of the stage.
     """
-    rounds = max(1, context.plan.num_microbatches)
+    rounds = max(1, context.rounds)
     parts = {chunk.index: NO_TIME for chunk in context.stage.chunks}
     for chunk in context.stage.chunks:
         for part, is_there in (("embedding", chunk.has_embedding), ("head", chunk.has_head)):

@@ -153,7 +153,8 @@ class StagePasses:
 
     def _hidden(self, stage: int, span: Span, phase: OperationPhase) -> Iterator[Span]:
         """Exchanges of experts that run under the computation of another micro-batch."""
-        num_passes = self._plan.num_microbatches * len(self._parts.stages[stage].chunks)
+        context, _ = self._work(stage)
+        num_passes = context.rounds * len(context.stage.chunks)
         for call in self._parts.times[stage].collectives:
             own = call.collective
             if not is_under_other_blocks(own) or own.phase != phase:

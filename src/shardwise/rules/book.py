@@ -17,6 +17,7 @@ from shardwise.rules import (
     pipeline,
     precision,
     ranges,
+    recompute_modules,
     sequence,
     tensor,
     world,
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     *adapters.RULES,
     *idle_fields.RULES,
     *engine_limits.RULES,
+    *recompute_modules.RULES,
 )
 
 

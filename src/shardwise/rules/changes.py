@@ -12,6 +12,7 @@ from shardwise.rules.refusal import Changes, Value
 LAYOUT_FIELDS = frozenset(field.name for field in fields(Layout))
 RECIPE_FIELDS = frozenset(field.name for field in fields(Recipe))
 DOUBLED_SCHEDULES = frozenset(("zbv", "dualpipev"))
+DUAL_SCHEDULES = frozenset(("dualpipev", "dualpipe"))
 """Schedules that place two chunks on every stage whatever ``vpp`` says."""
 
 
@@ -117,7 +118,7 @@ def _repair_batch(plan: Plan) -> Changes:
         return ()
     nearest = max(1, round(wanted / step))
     if not suits_schedule(plan, nearest):
-        rounds = 2 * plan.layout.pp if plan.layout.schedule == "dualpipev" else plan.layout.pp
+        rounds = 2 * plan.layout.pp if plan.layout.schedule in DUAL_SCHEDULES else plan.layout.pp
         nearest = max(1, round(nearest / rounds)) * rounds
     return (("global_batch_size", nearest * step),)
 
@@ -127,8 +128,9 @@ def suits_schedule(plan: Plan, num_microbatches: int) -> bool:
     layout = plan.layout
     if layout.pp == 1 or layout.schedule in ("gpipe", "zbv"):
         return True
-    if layout.schedule == "dualpipev":
-        return num_microbatches >= 2 * layout.pp
+    if layout.schedule in DUAL_SCHEDULES:
+        is_halved = layout.schedule == "dualpipe"
+        return num_microbatches >= 2 * layout.pp and not (is_halved and num_microbatches % 2)
     if layout.schedule in ("interleaved", "zb-h1"):
         return num_microbatches % layout.pp == 0
     return num_microbatches >= layout.pp

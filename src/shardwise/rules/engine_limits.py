@@ -73,6 +73,8 @@ def _schedule_candidates(plan: Plan) -> Iterable[Changes]:
         yield (("schedule", "interleaved"),)
     yield (("schedule", "1f1b"),)
     yield (("schedule", "1f1b"), ("vpp", 1))
+    for name in sorted(OFFERS[plan.engine].schedules):
+        yield (("schedule", name), ("vpp", 1))
 
 
 def _breaks_forked_schedule(plan: Plan) -> bool:
@@ -182,7 +184,7 @@ RULES = (
     ),
     Rule(
         name="engine-axes",
-        engines=("fsdp1", "accelerate"),
+        engines=("fsdp1", "accelerate", "hai-llm"),
         why="Each engine implements some kinds of parallelism; the rest of a plan would be ignored.",
         source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
         breaks=_breaks_axes,
@@ -209,18 +211,19 @@ RULES = (
     ),
     Rule(
         name="engine-optimizer",
-        engines=("torchtitan", "megatron"),
-        why="torchtitan and Megatron build their optimizers from a fixed list.",
-        source="torchtitan components/optimizer/optimizer.py; Megatron-LM training/arguments.py (--optimizer)",
+        engines=("torchtitan", "megatron", "hai-llm"),
+        why="torchtitan and Megatron build their optimizers from a fixed list; of HAI-LLM AdamW is known.",
+        source="torchtitan components/optimizer/optimizer.py; Megatron-LM training/arguments.py (--optimizer); "
+        "arXiv:2412.19437, section 4.2",
         breaks=_breaks_optimizer,
         message=_optimizer_message,
         candidates=_optimizer_candidates,
     ),
     Rule(
         name="engine-precision",
-        engines=("torchtitan",),
-        why="torchtitan has no loss scaler, so no fp16.",
-        source="torchtitan config/configs.py (dtype, mixed_precision_param)",
+        engines=("torchtitan", "hai-llm"),
+        why="torchtitan has no loss scaler, so no fp16; of HAI-LLM bf16 and fp8 with fp32 masters are known.",
+        source="torchtitan config/configs.py (dtype, mixed_precision_param); arXiv:2412.19437, section 3.3",
         breaks=_breaks_precision,
         message=_precision_message,
         candidates=_precision_candidates,

@@ -122,6 +122,19 @@ _OFFERS: dict[EngineName, EngineOffer] = {
         has_sequence_parallel=False,
         source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",
     ),
+    "hai-llm": EngineOffer(
+        axes=frozenset(("tp", "pp", "ep")),
+        zero_stages=frozenset((0, 1)),
+        schedules=frozenset(("zb-h1", "dualpipe")),
+        offloads=frozenset(("none",)),
+        optimizers=frozenset(("adamw",)),
+        precisions=frozenset(("bf16-mixed", "fp8-mixed")),
+        adapters=frozenset(("none",)),
+        default_zero_stage=1,
+        has_sequence_parallel=False,
+        source="DeepSeek-AI, arXiv:2405.04434, section 3.1.3 (zero-bubble pipeline, experts, ZeRO-1), and "
+        "arXiv:2412.19437, sections 3.2 and 3.3 (DualPipe, fp8); the engine itself is not public",
+    ),
 }
 
 OFFERS: Mapping[EngineName, EngineOffer] = MappingProxyType(_OFFERS)

@@ -82,6 +82,31 @@ def _torch_microbatches_candidates(plan: Plan) -> Iterable[Changes]:
     yield (("schedule", "gpipe"),)
 
 
+def _breaks_dualpipe(plan: Plan) -> bool:
+    la = plan.layout
+    if la.model_copies == 1:
+        return False
+    count = whole_microbatches(plan)
+    return la.pp % 2 == 1 or (count is not None and (count % 2 == 1 or count < 2 * la.pp))
+
+
+def _dualpipe_message(plan: Plan) -> str:
+    return (
+        f"schedule dualpipe runs micro-batches from both ends: it needs an even pp and an even number of at least 2 pp "
+        f"of them, and there are {plan.num_microbatches} with pp={plan.layout.pp}"
+    )
+
+
+def _dualpipe_candidates(plan: Plan) -> Iterable[Changes]:
+    pp = plan.layout.pp
+    if pp % 2 == 0:
+        yield from _more_microbatches(plan, multiple=2 * pp)
+    yield (("schedule", "1f1b"),)
+    yield (("schedule", "zb-h1"),)
+    yield (("pp", pp + 1),)
+    yield (("pp", 1), ("schedule", "1f1b"))
+
+
 def interleaving_multiple(plan: Plan) -> int:
     """What the number of micro-batches must be a multiple of: the stages for Megatron, torch's rounds for torch."""
     if plan.engine == "megatron":
@@ -151,6 +176,15 @@ RULES = (
         breaks=_breaks_torch_microbatches,
         message=_torch_microbatches_message,
         candidates=_torch_microbatches_candidates,
+    ),
+    Rule(
+        name="layout-dualpipe-microbatches",
+        why="DualPipe sends half of the micro-batches through the pipeline from each end, and every rank holds a stage "
+        "of both directions.",
+        source="deepseek-ai/DualPipe dualpipe/dualpipe.py",
+        breaks=_breaks_dualpipe,
+        message=_dualpipe_message,
+        candidates=_dualpipe_candidates,
     ),
     Rule(
         name="layout-interleaving-multiple",

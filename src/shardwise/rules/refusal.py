@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Severity = Literal["error", "warning"]
-Value: TypeAlias = int | float | str | bool | tuple[int, ...] | None
+Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
 Changes: TypeAlias = tuple[tuple[str, Value], ...]
 """Field names of :class:`Layout`, :class:`Recipe` or :class:`Plan` with the value each is to take."""
 

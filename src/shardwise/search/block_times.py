@@ -13,11 +13,12 @@ from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
-from shardwise.step.block_operations import block_operations, recomputed_operations
+from shardwise.step.block_operations import block_operations
 from shardwise.step.collectives import model_parallel_collectives
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.inventory import Collective
 from shardwise.step.operation_context import operation_context
+from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import optimizer_operations, sharding_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
@@ -88,7 +89,9 @@ class BlockTimes:
             once = self.machine.phase_times(operations, durations=durations)
             attention_s = once.attention_forward_s + once.attention_backward_s
             selective, full = (
-                self.machine.phase_times(recomputed_operations(operations, operation, recipe=mode, policy=policy))
+                self.machine.phase_times(
+                    recomputed_operations(operations, operation, layer=layer, recipe=mode, policy=policy)
+                )
                 for mode in modes
             )
             exchanges = self._exchanges(context, number, timed_operations(operations, durations))

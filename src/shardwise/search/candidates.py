@@ -157,6 +157,9 @@ class Candidates:
                     micro_batch_size=size,
                     recompute=RECOMPUTES[recompute],
                     recompute_layers=layers or None,
+                    recompute_modules=(
+                        question.recipe.recompute_modules if RECOMPUTES[recompute] == "selective" else None
+                    ),
                     offload=OFFLOADS[offload],
                     activation_offload=bool(moves),
                 )

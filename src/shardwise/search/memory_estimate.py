@@ -258,7 +258,8 @@ class MemoryEstimate:
             again = (context.live_block_copies - 1) * (whole - routed)
             kept = [each.kept_bytes(run) for each in contexts]
             working = backward_temporaries(shape, context.block_context) + exchanges[run]
-            found += [whole, working, *kept, *(whole - num_bytes + again for num_bytes in kept)]
+            revived = [each.revived_bytes(run) for each in contexts]
+            found += [whole, working, *kept, *(num_bytes + again for num_bytes in revived)]
         return tuple(found)
 
     @cached_property

@@ -26,8 +26,9 @@ __all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
 
 MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12
-DOMINATED_SCHEDULES = ("gpipe",)
-"""Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight."""
+UNSEARCHED_SCHEDULES = ("gpipe", "dualpipe")
+"""Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight. DualPipe is not
+searched at all: estimates know one copy of the model."""
 MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
 FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp2")
 
@@ -245,7 +246,7 @@ class Space:
             return ((SCHEDULES.index("1f1b"), 1),)
         offered = OFFERS[self.question.engine].schedules
         names = self.bounds.schedule or [
-            name for name in SCHEDULES if name in offered and name not in DOMINATED_SCHEDULES
+            name for name in SCHEDULES if name in offered and name not in UNSEARCHED_SCHEDULES
         ]
         return [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
 

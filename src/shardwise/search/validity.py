@@ -54,6 +54,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-deepspeed-experts-under-zero3": ("ep", "tp", "cp", "zero_stage"),
     "recipe-batch-arithmetic": ("micro_batch_size", *DATA_PARALLEL),
     "engine-torch-microbatches": STEP,
+    "layout-dualpipe-microbatches": STEP,
     "layout-interleaving-multiple": STEP,
     "recipe-fp8-hardware": (),
     "recipe-bf16-hardware": (),
@@ -76,6 +77,10 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-torch-zero-bubble-compile": PIPELINE,
     "engine-fsdp1-muon": ("zero_stage",),
     "recipe-recompute-layers": (),
+    "engine-recompute-modules": (),
+    "recipe-recompute-modules": (),
+    "engine-fp8-input-store": (),
+    "engine-moment-dtype": ("zero_stage",),
 }
 """Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
 

@@ -69,9 +69,8 @@ def live_bytes(context: StageContext, run: int) -> Bytes:
     """What recomputing one block of a run brings back to life while it goes backward."""
     if context.recomputed_layers(context.layer_runs[run][1]) == 0:
         return 0
-    whole = sum(tensor.num_bytes for tensor in context.saved[run])
     dense = sum(tensor.num_bytes for tensor in context.saved[run] if not tensor.is_routed)
-    return whole - context.kept_bytes(run) + (context.live_block_copies - 1) * dense
+    return context.revived_bytes(run) + (context.live_block_copies - 1) * dense
 
 
 def resident(context: StageContext, num_bytes: Bytes) -> Bytes:

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec
+from shardwise.recipe import RecomputeModule
 from shardwise.units import Bytes
+
+_MOE: tuple[RecomputeModule, ...] = ("moe",)
+_MOE_ACTIVATION: tuple[RecomputeModule, ...] = ("moe_act", "moe")
+_SHARED_EXPERTS: tuple[RecomputeModule, ...] = ("shared_experts", "moe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,14 @@ class BlockContext:
     saves_mlp_input: bool
     casts_inputs_separately: bool
     """Eager autocast casts a norm's fp32 output once for every matrix that reads it."""
-    has_fp8_matmul: bool = False
+    fuses_norms: bool = False
+    """Norms before QKV and before a dense feed-forward are part of the product that reads them."""
+    has_fp8_inputs: bool = False
+    """Inputs of linear layers wait for backward in the 8 bits they were multiplied in."""
+    has_fp8_activation_inputs: bool = False
+    """What SwiGLU reads waits for backward in 8 bits."""
+    keeps_expert_outputs: bool = True
+    """Router weights multiply what experts put out; where they multiply the activation, the output is not kept."""
     gathered_sequence_ratio: int = 1
     """Keys and values kept of the whole sequence over those of this rank's tokens (our trainer's context parallelism),
     whose two pieces of attention output are kept beside their sum."""
@@ -56,6 +68,16 @@ class BlockContext:
         """Ranks the residual stream is divided over."""
         return self.tp if self.is_sequence_parallel else 1
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of an element that a linear layer keeps of its input."""
+        return 1 if self.has_fp8_inputs else self.element_bytes
+
+    @property
+    def activation_input_bytes(self) -> int:
+        """Bytes of an element that a gated activation keeps of its input."""
+        return 1 if self.has_fp8_activation_inputs else self.element_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensor:
@@ -69,6 +91,8 @@ class SavedTensor:
     """Belongs to routed experts."""
     is_core_attention: bool = False
     """Selective recomputation of Megatron drops it: softmax and dropout of the attention scores."""
+    modules: tuple[RecomputeModule, ...] = ()
+    """Recomputing any of these modules drops it."""
 
 
 def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor, ...]:
@@ -117,12 +141,45 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
         branches = max(branches, sum(weight.is_matrix and weight.split == "column" for weight in layer.weights))
     per_norm = context.tokens * hidden // context.sequence_shards
     gathered = context.tokens * hidden if context.saves_gathered_input else per_norm
-    is_remade = context.remakes_elementwise and context.tp == 1
-    yield SavedTensor(name="norm_outputs", num_bytes=(not is_remade) * branches * gathered * context.element_bytes)
+    if context.fuses_norms:
+        yield from _megatron_norm_outputs(layer, per_norm, context)
+    elif not (context.remakes_elementwise and context.tp == 1):
+        yield SavedTensor(name="norm_outputs", num_bytes=branches * gathered * context.element_bytes)
     if not context.has_fused_norm and layer.norm == "rmsnorm":
         # x in fp32 instead of x, and the normalised x (transformers' RMSNorm: 4 more bytes per element, measured).
         yield SavedTensor(name="norm_intermediates", num_bytes=layer.num_norms * per_norm * 4)
     yield SavedTensor(name="norm_statistics", num_bytes=layer.num_norms * 4 * context.tokens // context.sequence_shards)
+
+
+def _megatron_norm_outputs(layer: LayerSpec, elements: int, context: BlockContext) -> Iterator[SavedTensor]:
+    """What the readers of every norm keep of its output; only a norm that is a module of its own can be recomputed.
+
+    In 16 bits all readers keep one tensor. In 8 bits every linear layer keeps its own, and a router the 16 bits.
+
+    Source: Megatron-LM ``core/models/gpt/gpt_layer_specs.py`` (``input_layernorm`` and ``pre_mlp_layernorm`` are
+        modules with MLA and with experts, else ``IdentityOp``), ``core/transformer/moe/router.py``.
+    """
+    size, readers = context.element_bytes, 2 if _is_latent(layer) else 1
+    if layer.mixer is not None and context.saves_attention_input:
+        modules: tuple[RecomputeModule, ...] = ("layernorm",) if _is_latent(layer) else ()
+        kept = readers * context.input_bytes if context.has_fp8_inputs else size
+        yield SavedTensor(name="attention.norm_output", num_bytes=elements * kept, modules=modules)
+    if layer.cross_attention is not None and context.saves_attention_input:
+        yield SavedTensor(name="cross_attention.norm_output", num_bytes=elements * context.input_bytes)
+    shares_norm = layer.is_parallel and context.saves_attention_input
+    if shares_norm or not context.saves_mlp_input:
+        return
+    if isinstance(layer.feed_forward, MoeSpec):
+        has_shared = layer.feed_forward.shared_intermediate_size > 0
+        kept = size + has_shared * context.has_fp8_inputs
+        yield SavedTensor(name="feed_forward.norm_output", num_bytes=elements * kept, modules=("layernorm",))
+    elif layer.feed_forward is not None:
+        kept = context.input_bytes
+        yield SavedTensor(name="feed_forward.norm_output", num_bytes=elements * kept, modules=("mlp",))
+
+
+def _is_latent(layer: LayerSpec) -> bool:
+    return isinstance(layer.mixer, AttentionSpec) and layer.mixer.kind == "mla"
 
 
 def _attention(prefix: str, spec: AttentionSpec, context: BlockContext) -> Iterator[SavedTensor]:
@@ -137,13 +194,14 @@ def _attention(prefix: str, spec: AttentionSpec, context: BlockContext) -> Itera
     if spec.has_qk_norm:
         pre_norm = tokens * (heads + kv_heads) * spec.head_dim * size
         yield SavedTensor(name=f"{prefix}.qk_norm_inputs", num_bytes=int(pre_norm))
-    yield SavedTensor(
-        name=f"{prefix}.query", num_bytes=int(tokens * heads * spec.head_dim * size), kept_by_operation_policy=True
-    )
+    up: tuple[RecomputeModule, ...] = ("mla_up_proj",) if spec.kind == "mla" else ()
+    query = int(tokens * heads * spec.head_dim * size)
+    yield SavedTensor(name=f"{prefix}.query", num_bytes=query, kept_by_operation_policy=True, modules=up)
     all_tokens = tokens * context.gathered_sequence_ratio
-    yield SavedTensor(name=f"{prefix}.key", num_bytes=int(all_tokens * kv_heads * spec.head_dim * size))
+    key = int(all_tokens * kv_heads * spec.head_dim * size)
+    yield SavedTensor(name=f"{prefix}.key", num_bytes=key, modules=up)
     value = int(all_tokens * kv_heads * spec.v_head_dim * size)
-    yield SavedTensor(name=f"{prefix}.value", num_bytes=value, kept_by_operation_policy=True)
+    yield SavedTensor(name=f"{prefix}.value", num_bytes=value, kept_by_operation_policy=True, modules=up)
     output = int(tokens * heads * spec.v_head_dim * size)
     pieces = 1 + (context.gathered_sequence_ratio > 1)
     yield SavedTensor(name=f"{prefix}.output", num_bytes=pieces * output, kept_by_operation_policy=True)
@@ -157,11 +215,11 @@ def _attention(prefix: str, spec: AttentionSpec, context: BlockContext) -> Itera
 
 def _latent(prefix: str, spec: AttentionSpec, context: BlockContext) -> Iterator[SavedTensor]:
     """MLA: the compressed query and key-value rows, before and after their norms."""
-    size = context.element_bytes
-    query_rank = spec.q_lora_rank or 0
-    kv_rank = spec.kv_lora_rank or 0
-    elements = context.tokens * (2 * query_rank + 2 * kv_rank + (spec.qk_rope_head_dim or 0))
-    yield SavedTensor(name=f"{prefix}.latents", num_bytes=elements * size // context.sequence_shards)
+    ranks = (spec.q_lora_rank or 0) + (spec.kv_lora_rank or 0)
+    down = context.tokens * (ranks + (spec.qk_rope_head_dim or 0)) * context.element_bytes
+    yield SavedTensor(name=f"{prefix}.latents", num_bytes=down // context.sequence_shards)
+    normed = context.tokens * ranks * context.input_bytes // context.sequence_shards
+    yield SavedTensor(name=f"{prefix}.normed_latents", num_bytes=normed, modules=("mla_up_proj",))
 
 
 def _scores(prefix: str, heads: float, spec: AttentionSpec, context: BlockContext) -> Iterator[SavedTensor]:
@@ -173,19 +231,30 @@ def _scores(prefix: str, heads: float, spec: AttentionSpec, context: BlockContex
     size = context.element_bytes
     softmax = size if context.has_fused_softmax or size == 4 else 4 + size
     dropout = 1 + size if context.attention_dropout else 0
-    yield SavedTensor(name=f"{prefix}.scores", num_bytes=int(elements * (softmax + dropout)), is_core_attention=True)
+    yield SavedTensor(
+        name=f"{prefix}.scores",
+        num_bytes=int(elements * (softmax + dropout)),
+        is_core_attention=True,
+        modules=("core_attn",),
+    )
 
 
-def _dense(name: str, width: int, is_gated: bool, context: BlockContext) -> Iterator[SavedTensor]:
+def _dense(
+    name: str, width: int, is_gated: bool, context: BlockContext, *, modules: tuple[RecomputeModule, ...] = ("mlp",)
+) -> Iterator[SavedTensor]:
     """Feed-forward intermediates: gate and up (or the one pre-activation), then the down projection's input."""
     column = context.tokens * width * context.element_bytes // context.tp
-    yield SavedTensor(name=f"{name}.pre_activation", num_bytes=column, kept_by_operation_policy=True)
+    read = context.activation_input_bytes if is_gated else context.element_bytes
+    read_column = context.tokens * width * read // context.tp
+    pre_activation = f"{name}.pre_activation"
+    yield SavedTensor(name=pre_activation, num_bytes=read_column, kept_by_operation_policy=True, modules=modules)
     if is_gated:
-        yield SavedTensor(name=f"{name}.up", num_bytes=column)
+        yield SavedTensor(name=f"{name}.up", num_bytes=read_column, modules=modules)
         if not context.has_fused_activation:
-            yield SavedTensor(name=f"{name}.activated_gate", num_bytes=column)
+            yield SavedTensor(name=f"{name}.activated_gate", num_bytes=column, modules=modules)
     if context.saves_mlp_input and not context.remakes_elementwise:
-        yield SavedTensor(name=f"{name}.down_input", num_bytes=column)
+        down_input = context.tokens * width * context.input_bytes // context.tp
+        yield SavedTensor(name=f"{name}.down_input", num_bytes=down_input, modules=modules)
 
 
 def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTensor]:
@@ -193,19 +262,28 @@ def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTen
     size = context.element_bytes
     routed = context.tokens * spec.num_experts_per_tok // context.sequence_shards
     width = spec.moe_intermediate_size // context.expert_tp
-    copies = 1 + spec.is_gated + (spec.is_gated and not context.has_fused_activation)
+    read = context.activation_input_bytes if spec.is_gated else size
+    up = read * spec.is_gated + size * (spec.is_gated and not context.has_fused_activation)
     orders = 3 if context.copies_exchanged_rows else 1
-    yield SavedTensor(name="experts.dispatched_input", num_bytes=orders * routed * hidden * size, is_routed=True)
-    yield SavedTensor(
-        name="experts.pre_activation", num_bytes=routed * width * size, kept_by_operation_policy=True, is_routed=True
-    )
-    yield SavedTensor(name="experts.intermediates", num_bytes=routed * width * size * copies, is_routed=True)
-    yield SavedTensor(
-        name="experts.output", num_bytes=routed * hidden * size, kept_by_operation_policy=True, is_routed=True
-    )
-    yield SavedTensor(name="router.scores", num_bytes=4 * context.tokens * spec.num_experts // context.sequence_shards)
+    for name, num_bytes, is_product, modules in (
+        ("dispatched_input", orders * routed * hidden * context.input_bytes, False, _MOE),
+        ("pre_activation", routed * width * read, True, _MOE),
+        ("intermediates", routed * width * up, False, _MOE),
+        ("down_input", routed * width * context.input_bytes, False, _MOE_ACTIVATION),
+        ("output", routed * hidden * size * context.keeps_expert_outputs, True, _MOE),
+    ):
+        yield SavedTensor(
+            name=f"experts.{name}",
+            num_bytes=num_bytes,
+            kept_by_operation_policy=is_product,
+            is_routed=True,
+            modules=modules,
+        )
+    scores = 4 * context.tokens * spec.num_experts // context.sequence_shards
+    yield SavedTensor(name="router.scores", num_bytes=scores, modules=_MOE)
     if spec.shared_intermediate_size:
-        yield from _dense("shared_experts", spec.shared_intermediate_size, spec.is_gated, context)
+        shared = spec.shared_intermediate_size
+        yield from _dense("shared_experts", shared, spec.is_gated, context, modules=_SHARED_EXPERTS)
 
 
 def _mamba(spec: MambaSpec, context: BlockContext) -> Iterator[SavedTensor]:

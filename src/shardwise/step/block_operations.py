@@ -1,15 +1,14 @@
-"""What one block computes for one micro-batch, forward, backward and again when it is recomputed."""
+"""What one block computes for one micro-batch, forward and backward."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.engine import SelectivePolicy
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe
 from shardwise.step import own_host
 from shardwise.step.attention_operations import attention_operations
 from shardwise.step.held_weights import adapter_weights
-from shardwise.step.inventory import Operation, OperationPhase
+from shardwise.step.inventory import Operation
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
 from shardwise.step.operation_context import OperationContext
 
@@ -55,7 +54,6 @@ AUTOCAST_KERNELS = (10, 13)
 TENSOR_PARALLEL_KERNELS = 2
 """Host time of one collective call, 30 to 50 us on H100 with Python around it, in kernels; four calls a block and
 direction."""
-_FIRST_AND_AGAIN: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
 HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
 DROPOUT_BYTES = 5
@@ -72,40 +70,9 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
         operations += _adapters(layer, context, recipe)
     operations += _mixers(layer, context)
     operations += _feed_forward(layer, context)
-    operations += _casts(operations, layer, context)
+    operations += fp8_casts(operations, layer, context)
     operations += _host_calls(layer, context)
     return tuple(operations)
-
-
-def recomputed_operations(
-    operations: tuple[Operation, ...], context: OperationContext, *, recipe: Recipe, policy: SelectivePolicy
-) -> tuple[Operation, ...]:
-    """The forward operations of a block that run a second time in backward.
-
-    ``full`` repeats everything. Selectively, ``core_attention`` repeats the attention core (Korthikanti et al. 2022,
-    section 5) and ``operations`` repeats everything but attention and every odd matrix product (torchtitan
-    ``distributed/activation_checkpoint.py``). What our runtime's host does for it is known by itself.
-    """
-    forward = [operation for operation in operations if operation.phase == "forward"]
-    if recipe.recompute == "none":
-        chosen = []
-    elif recipe.recompute == "full":
-        chosen = forward
-    elif policy == "core_attention":
-        chosen = [operation for operation in forward if operation.kind == "attention"]
-    else:
-        products = [operation for operation in forward if operation.kind in ("matmul", "grouped_matmul")]
-        chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
-    again = [replace(operation, phase="recompute") for operation in chosen]
-    if context.has_torch_host:
-        calls = own_host.recompute_calls(recipe, context.layout, computes_on_parts=context.has_own_host)
-        again = [operation for operation in again if operation.name != HOST_CALLS]
-        again += [
-            context.memory_operation(HOST_CALLS, phase, 0, num_kernels=number)
-            for phase, number in zip(_FIRST_AND_AGAIN, calls, strict=True)
-            if number
-        ]
-    return tuple(again)
 
 
 def _matrices(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
@@ -262,7 +229,7 @@ def _activation_bytes(is_gated: bool, context: OperationContext) -> tuple[float,
     return GATED_BYTES if context.has_fused_activation else DECOMPOSED_GATED_BYTES
 
 
-def _casts(operations: list[Operation], layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+def fp8_casts(operations: list[Operation], layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
     """Casts of inputs, weights and output gradients to 8 bits, where nothing else writes them so.
 
     Under FSDP each rank casts its shard of the weights before gathering, which is left out.

@@ -92,6 +92,12 @@ class Groups:
         return Group(axis="dp_shard", size=layout.expert_state_shard_size, stride=layout.ep * layout.expert_tp)
 
     @property
+    def copies(self) -> Group:
+        """Both ranks of a pipeline that hold a stage under DualPipe; the first and the last stand for all of them."""
+        layout = self.layout
+        return Group(axis="dp_shard", size=layout.model_copies, stride=self.pipeline.stride * (layout.pp - 1))
+
+    @property
     def replicas(self) -> Group:
         """Ranks that hold the same shard."""
         layout = self.layout

@@ -6,12 +6,13 @@ from math import ceil
 
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
+from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
-from shardwise.step.placement import chunk_owner, local_num_params, num_chunks
+from shardwise.step.placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives
@@ -20,6 +21,8 @@ from shardwise.units import Bytes
 RING_BACKWARD_RATIO = 2
 """The backward of ring attention passes keys, values and their gradients."""
 SCALAR_BYTES = 4
+COMMUNICATING: frozenset[RecomputeModule] = frozenset(("mlp", "moe", "shared_experts"))
+"""Modules of selective recomputation with collectives inside."""
 COUNT_BYTES = 8
 """Our trainer tells every rank how many rows each of its experts gets, as an int64."""
 
@@ -60,12 +63,13 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
     if layout.tp == layout.cp == layout.ep == 1:
         return ()
     calls = [*_tensor(layer, context), *_context(layer, context), *_experts(layer, context)]
-    if context.plan.recipe.recompute == "full":
-        calls += [
+    if context.plan.recipe.recompute == "full" or repeats_modules(context.plan.recipe):
+        again = [
             (replace(call, phase="recompute"), _times_again(call, times, layer, context), is_hidden)
             for call, times, is_hidden in calls
             if call.phase == "forward"
         ]
+        calls += [(call, times, is_hidden) for call, times, is_hidden in again if times]
     return tuple(
         record
         for call, times, is_hidden in calls
@@ -76,7 +80,7 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
 def _per_block(
     calls: tuple[tuple[Call, int, bool], ...], layer: LayerSpec, blocks: int, context: StageContext
 ) -> Iterator[Collective]:
-    rounds = context.plan.num_microbatches
+    rounds = context.rounds
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         issue = call.hidden if is_hidden else call.exposed
@@ -101,8 +105,16 @@ def repeats_calls(context: StageContext) -> bool:
 
     What torchtitan keeps beside products and attention are scattered sums (``_save_list`` of ``parallelize_llama.py``).
     """
-    recompute = context.plan.recipe.recompute
-    return recompute == "full" or (recompute == "selective" and context.profile.selective_policy == "operations")
+    recipe = context.plan.recipe
+    if recipe.recompute == "selective" and recipe.recompute_modules is not None:
+        return repeats_modules(recipe)
+    is_per_operation = recipe.recompute == "selective" and context.profile.selective_policy == "operations"
+    return recipe.recompute == "full" or is_per_operation
+
+
+def repeats_modules(recipe: Recipe) -> bool:
+    """Whether modules that communicate are recomputed whole: a feed-forward, experts or shared experts."""
+    return recipe.recompute == "selective" and not COMMUNICATING.isdisjoint(recipe.recompute_modules or ())
 
 
 def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext) -> int:
@@ -111,13 +123,24 @@ def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext
     torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; selective
     recomputation keeps what was scattered, ours also what was exchanged (``train/recompute.py``).
     """
-    is_own = is_own_runtime(context.plan)
-    if context.plan.recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
+    is_own, recipe = is_own_runtime(context.plan), context.plan.recipe
+    if recipe.recompute == "selective" and recipe.recompute_modules is not None:
+        return _times_with_modules(call, layer, recipe.recompute_modules)
+    if recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
         return 0
     if not is_own:
         return times
     is_sum = call.kind in ("reduce_scatter", "all_reduce")
     return times - (is_sum and isinstance(layer.feed_forward, DenseSpec))
+
+
+def _times_with_modules(call: Call, layer: LayerSpec, modules: tuple[RecomputeModule, ...]) -> int:
+    """The exchanges of experts that are recomputed whole, and the tensor-parallel pair of what is recomputed."""
+    is_routed = isinstance(layer.feed_forward, MoeSpec)
+    if call.group.axis == "ep":
+        return int(is_routed and "moe" in modules)
+    repeated = ("moe", "shared_experts") if is_routed else ("mlp",)
+    return int(call.group.axis == "tp" and not set(repeated).isdisjoint(modules))
 
 
 def _hidden_bytes(context: StageContext) -> Bytes:
@@ -213,7 +236,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     payload = ceil(even * context.plan.recipe.routing_imbalance_ratio)
     group = Groups(layout=context.plan.layout).experts
     sent_copies = per_token if context.profile.sends_tokens_once_per_host else 1
-    is_hidden = context.plan.layout.schedule == "dualpipev"
+    is_hidden = context.plan.layout.schedule in ("dualpipev", "dualpipe")
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
             call = Call(
@@ -243,7 +266,7 @@ def _expert_width(layer: LayerSpec, hidden_size: int) -> int:
 
 def _tables(context: StageContext) -> Iterator[Collective]:
     """The vocabulary-parallel embedding and head, and the loss over divided logits."""
-    layout, stage, rounds = context.plan.layout, context.stage, context.plan.num_microbatches
+    layout, stage, rounds = context.plan.layout, context.stage, context.rounds
     group = Groups(layout=layout).tensor
     is_divided = layout.sequence_parallel
     if stage.has_embedding:
@@ -280,14 +303,14 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
     is_hidden = layout.schedule not in ("1f1b", "gpipe")
     forward = backward = 0
     for chunk in context.stage.chunks:
-        owner = context.stage.index
-        forward += chunk.index < last and chunk_owner(chunk=chunk.index + 1, layout=layout) != owner
-        backward += chunk.index > 0 and chunk_owner(chunk=chunk.index - 1, layout=layout) != owner
+        owner, position = context.stage.index, chunk_in_model(chunk=chunk.index, layout=layout)
+        forward += position < last and chunk_owner(chunk=chunk.index + 1, layout=layout) != owner
+        backward += position > 0 and chunk_owner(chunk=chunk.index - 1, layout=layout) != owner
     directions: tuple[tuple[OperationPhase, int], ...] = (("forward", forward), ("backward", backward))
     for phase, sends in directions:
         call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
         issue = call.hidden if is_hidden else call.exposed
-        yield from issue(units=sends, rounds=context.plan.num_microbatches)
+        yield from issue(units=sends, rounds=context.rounds)
 
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:

@@ -81,7 +81,7 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
     ``distributed/fsdp.py``; torch ``pipelining/stage.py``); so does accumulation that defers its reductions.
     """
     plan = context.plan
-    rounds = 1 if plan.layout.pp > 1 else plan.num_microbatches
+    rounds = 1 if plan.layout.pp > 1 else context.rounds
     reductions = 1 if defers_reductions(plan) else rounds
     root_first = sorted(_equal_units(context), key=lambda unit: unit.is_block)
     for position, unit in enumerate(root_first):
@@ -141,11 +141,13 @@ def _replicated(context: StageContext) -> Iterator[Collective]:
     for gradients in bucketed_gradients(context):
         group = Group(
             axis="dp_replicate" if layout.dp_replicate > 1 else "dp_shard",
-            size=gradients.shards.size * layout.dp_replicate,
+            size=gradients.shards.size // layout.model_copies * layout.dp_replicate,
             stride=gradients.shards.stride,
         )
         call = Call(name=f"all-reduce {gradients.name}", kind="all_reduce", group=group, num_bytes=0, phase="backward")
-        yield from _bucketed(call, gradients, bytes_per_element=context.states.reduce_bytes, plan=context.plan)
+        both = replace(call, name=f"{call.name} of both copies", group=Groups(layout=layout).copies)
+        for one in (both, call):
+            yield from _bucketed(one, gradients, bytes_per_element=context.states.reduce_bytes, plan=context.plan)
 
 
 def _bucketed(
@@ -165,37 +167,53 @@ def _bucketed(
 def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
     """ZeRO-1 and 2 of Megatron and DeepSpeed: reduce-scatter gradients, all-gather updated weights.
 
-    Megatron hides both (``--overlap-grad-reduce --overlap-param-gather``); DeepSpeed gathers after the update.
+    Megatron hides both (``--overlap-grad-reduce --overlap-param-gather``); DeepSpeed gathers after the update. Where
+    two ranks of a pipeline hold a stage, each is left with half of its gradients, which data parallelism divides.
     """
-    plan, states = context.plan, context.states
-    gathers_in_forward = context.profile.sharding == "megatron" and overlaps_reductions(plan)
+    states, groups = context.states, Groups(layout=context.plan.layout)
     for gradients in bucketed_gradients(context):
-        shards, replicas = gradients.shards, Groups(layout=plan.layout).replicas
-        scatter = Call(
-            name=f"reduce-scatter {gradients.name}", kind="reduce_scatter", group=shards, num_bytes=0, phase="backward"
-        )
+        both = replace(gradients, name=f"{gradients.name} of both copies", shards=groups.copies)
+        own = replace(gradients, shards=replace(gradients.shards, size=gradients.shards.size // groups.copies.size))
         reduce = Call(
             name=f"all-reduce {gradients.name} over replicas",
             kind="all_reduce",
-            group=replicas,
+            group=groups.replicas,
             num_bytes=0,
             phase="backward",
         )
-        gather = Call(
-            name=f"all-gather weights after {gradients.name}",
-            kind="all_gather",
-            group=shards,
-            num_bytes=0,
-            phase="forward" if gathers_in_forward else "optimizer",
-        )
-        yield from _bucketed(scatter, gradients, bytes_per_element=states.reduce_bytes, plan=plan)
-        yield from _bucketed(reduce, gradients, bytes_per_element=states.reduce_bytes / shards.size, plan=plan)
-        if gathers_in_forward:
-            yield from _bucketed(gather, gradients, bytes_per_element=states.compute_bytes, plan=plan)
-        else:
-            num_buckets = len(gradients.buckets)
-            num_bytes = ceil(states.compute_bytes * gradients.elements / num_buckets)
-            yield from replace(gather, num_bytes=num_bytes).exposed(units=num_buckets, rounds=1)
+        for one, share in ((both, 1.0), (own, 1 / groups.copies.size)):
+            yield from _scattered_and_gathered(one, context, share=share)
+        reduced = states.reduce_bytes / gradients.shards.size
+        yield from _bucketed(reduce, gradients, bytes_per_element=reduced, plan=context.plan)
+
+
+def _scattered_and_gathered(
+    gradients: BucketedGradients, context: StageContext, *, share: float
+) -> Iterator[Collective]:
+    """A share of gradients scattered over their ranks, and of weights gathered from there."""
+    plan, states = context.plan, context.states
+    gathers_in_forward = context.profile.sharding == "megatron" and overlaps_reductions(plan)
+    scatter = Call(
+        name=f"reduce-scatter {gradients.name}",
+        kind="reduce_scatter",
+        group=gradients.shards,
+        num_bytes=0,
+        phase="backward",
+    )
+    gather = Call(
+        name=f"all-gather weights after {gradients.name}",
+        kind="all_gather",
+        group=gradients.shards,
+        num_bytes=0,
+        phase="forward" if gathers_in_forward else "optimizer",
+    )
+    yield from _bucketed(scatter, gradients, bytes_per_element=share * states.reduce_bytes, plan=plan)
+    if gathers_in_forward:
+        yield from _bucketed(gather, gradients, bytes_per_element=share * states.compute_bytes, plan=plan)
+    else:
+        num_buckets = len(gradients.buckets)
+        num_bytes = ceil(share * states.compute_bytes * gradients.elements / num_buckets)
+        yield from replace(gather, num_bytes=num_bytes).exposed(units=num_buckets, rounds=1)
 
 
 def _torch_zero1(context: StageContext) -> Iterator[Collective]:

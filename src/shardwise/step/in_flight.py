@@ -9,7 +9,7 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     GPipe keeps every micro-batch. 1F1B keeps ``p - stage``. Interleaved 1F1B keeps
     ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks of 1/v stage each, with g micro-batches a round (p when p divides m).
     Zero-bubble schedules delay the weight gradient, so every stage fills up to p (ZB-H1, ZBV) or 2p - 1 (ZB-H2) sets;
-    DualPipeV keeps p + 1/2.
+    DualPipeV keeps p + 1/2, and DualPipe ``p + 1`` of a rank's two chunks, each 1/p of the model.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Qi et al. 2024, arXiv:2401.10241, section 2.3 and
         table 4; deepseek-ai/DualPipe README.
@@ -29,5 +29,11 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     if schedule == "interleaved":
         rounds = num_microbatches // max(1, num_microbatches // pp)
         return min(num_microbatches * vpp, (vpp - 1) * rounds + 2 * (pp - stage - 1) + 1) / vpp
-    full = {"zb-h1": float(pp), "zbv": float(pp), "zb-h2": 2.0 * pp - 1, "dualpipev": pp + 0.5}[schedule]
+    full = {
+        "zb-h1": float(pp),
+        "zbv": float(pp),
+        "zb-h2": 2.0 * pp - 1,
+        "dualpipev": pp + 0.5,
+        "dualpipe": (pp + 1) / 2,
+    }[schedule]
     return min(float(num_microbatches), full)

@@ -7,9 +7,10 @@ from typing import Literal
 from shardwise.engine import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
-from shardwise.step.block_operations import block_operations, recomputed_operations
+from shardwise.step.block_operations import block_operations
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext, operation_context
+from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import optimizer_operations, sharding_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
@@ -48,7 +49,7 @@ class BlockBook:
         found = self._again.get(id(layer))
         if found is None:
             once = self.forward_and_backward(layer, context)
-            found = recomputed_operations(once, context, recipe=self._recipe, policy=self._policy)
+            found = recomputed_operations(once, context, layer=layer, recipe=self._recipe, policy=self._policy)
             self._again[id(layer)] = found
         return found
 
@@ -60,7 +61,7 @@ class BlockBook:
 def operation_groups(context: StageContext, book: BlockBook) -> tuple[OperationGroup, ...]:
     """Operations of one rank in groups: blocks, what is recomputed, embedding, head, sharding copies, optimizer."""
     operation = operation_context(context)
-    num_microbatches = context.plan.num_microbatches
+    num_microbatches = context.rounds
     groups: list[OperationGroup] = []
     for layer, count in _distinct_layers(context):
         once = book.forward_and_backward(layer, operation)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from math import ceil
 
 from shardwise.layout import Layout
@@ -15,7 +16,8 @@ class Chunk:
     """Consecutive blocks that one stage runs as a unit."""
 
     index: int
-    """Position in the model: 0 holds the embedding, the last one the head."""
+    """Position in the model: 0 holds the embedding, the last one the head. Under DualPipe chunks from pp on are the
+    model once more."""
     layer_runs: tuple[tuple[LayerSpec, int], ...]
     """Consecutive identical blocks as ``(layer, how many)``."""
     has_embedding: bool
@@ -56,8 +58,13 @@ class Stage:
 
 
 def num_chunks(layout: Layout) -> int:
-    """Model chunks of the pipeline: ``pp * vpp``, and ``2 * pp`` for V-shaped schedules."""
+    """Chunks the model is cut into: ``pp * vpp``, and ``2 * pp`` for V-shaped schedules."""
     return layout.pp * (2 if layout.schedule in V_SHAPED_SCHEDULES else layout.vpp)
+
+
+def chunk_in_model(*, chunk: int, layout: Layout) -> int:
+    """Position of a chunk among those of its own copy of the model."""
+    return chunk % num_chunks(layout)
 
 
 def spread_layers(*, num_layers: int, num_chunks: int) -> tuple[int, ...]:
@@ -76,8 +83,14 @@ def spread_layers(*, num_layers: int, num_chunks: int) -> tuple[int, ...]:
 
 
 def chunk_owner(*, chunk: int, layout: Layout) -> int:
-    """The stage that runs a chunk: round-robin when interleaved, there and back again when V-shaped."""
-    if layout.schedule in V_SHAPED_SCHEDULES and chunk >= layout.pp:
+    """The stage that runs a chunk: round-robin when interleaved, there and back again when V-shaped.
+
+    DualPipe's second copy of the model lies the other way round.
+
+    >>> [chunk_owner(chunk=chunk, layout=Layout(pp=4, schedule="dualpipe")) for chunk in range(8)]
+    [0, 1, 2, 3, 3, 2, 1, 0]
+    """
+    if (layout.schedule in V_SHAPED_SCHEDULES or layout.model_copies > 1) and chunk >= layout.pp:
         return 2 * layout.pp - 1 - chunk
     return chunk % layout.pp
 
@@ -87,16 +100,16 @@ def pipeline_stages(*, model: ModelSpec, layout: Layout) -> tuple[Stage, ...]:
     chunks = num_chunks(layout)
     counts = _chunk_layer_counts(model=model, layout=layout, chunks=chunks)
     per_stage: list[list[Chunk]] = [[] for _ in range(layout.pp)]
-    start = 0
-    for index, count in enumerate(counts):
+    ends = tuple(accumulate(counts))
+    for index in range(layout.model_copies * chunks):
+        position = chunk_in_model(chunk=index, layout=layout)
         chunk = Chunk(
             index=index,
-            layer_runs=_runs(model.layers[start : start + count]),
-            has_embedding=index == 0,
-            has_head=index == chunks - 1,
+            layer_runs=_runs(model.layers[ends[position] - counts[position] : ends[position]]),
+            has_embedding=position == 0,
+            has_head=position == chunks - 1,
         )
         per_stage[chunk_owner(chunk=index, layout=layout)].append(chunk)
-        start += count
     return tuple(Stage(index=index, chunks=tuple(held)) for index, held in enumerate(per_stage))
 
 

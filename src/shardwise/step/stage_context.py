@@ -7,7 +7,7 @@ from math import ceil
 from shardwise.engine import EngineProfile, StateBytes, engine_profile, state_bytes
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
-from shardwise.recipe import ReduceDtype
+from shardwise.recipe import MomentDtype, ReduceDtype
 from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import in_flight_micro_batches
@@ -23,7 +23,7 @@ from shardwise.step.states import QUANTISED_BYTES
 from shardwise.step.timeline import Timeline, stage_timeline
 from shardwise.units import Bytes
 
-REDUCE_BYTES: dict[ReduceDtype, int] = {"fp32": 4, "bf16": 2}
+DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,12 @@ class StageContext:
             zero_stage=self.zero_stage,
             is_pipelined=self.plan.layout.pp > 1,
         )
+        if self.plan.recipe.moment_dtype is not None:
+            states = replace(states, moment_bytes=DTYPE_BYTES[self.plan.recipe.moment_dtype])
         asked = self.plan.recipe.reduce_dtype
         if asked is None:
             return states
-        reduce_bytes = REDUCE_BYTES[asked]
+        reduce_bytes = DTYPE_BYTES[asked]
         # Megatron accumulates in the buffer that it reduces (--grad-reduce-in-bf16).
         own_buffer = self.profile.sharding == "megatron"
         return replace(
@@ -164,6 +166,11 @@ class StageContext:
         )
 
     @cached_property
+    def rounds(self) -> int:
+        """Micro-batches that every block of this stage runs in a step: half of all where the model is there twice."""
+        return ceil(self.plan.num_microbatches / self.plan.layout.model_copies)
+
+    @cached_property
     def tokens(self) -> int:
         """T: tokens of one micro-batch on one rank."""
         return ceil(self.plan.recipe.tokens_per_micro_batch / self.plan.layout.cp)
@@ -198,7 +205,15 @@ class StageContext:
             copies_exchanged_rows=self.is_own_runtime and layout.ep > 1,
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
             remakes_elementwise=self.is_own_runtime and recipe.compile,
+            fuses_norms=self.profile.has_transformer_engine,
+            has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
+            has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,
+            keeps_expert_outputs=self.profile.keeps_expert_outputs,
         )
+
+    @cached_property
+    def _multiplies_in_fp8(self) -> bool:
+        return self.plan.recipe.precision == "fp8-mixed" and self.plan.cluster.gpu.peak_flop_per_s("fp8") > 0
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -280,9 +295,23 @@ class StageContext:
             return sum(tensor.num_bytes for tensor in tensors)
         if recompute == "full":
             return tensors[0].num_bytes
+        modules = self.plan.recipe.recompute_modules
+        if modules is not None:
+            return sum(tensor.num_bytes for tensor in tensors if not set(modules).intersection(tensor.modules))
         if self.profile.selective_policy == "core_attention":
             return sum(tensor.num_bytes for tensor in tensors if not tensor.is_core_attention)
         return tensors[0].num_bytes + self._operation_outputs(run)
+
+    def revived_bytes(self, run: int) -> Bytes:
+        """What recomputing one block of a run brings back at once; single modules come back one after the other."""
+        tensors, recipe = self.saved[run], self.plan.recipe
+        if recipe.recompute != "selective" or recipe.recompute_modules is None:
+            return sum(tensor.num_bytes for tensor in tensors) - self.kept_bytes(run)
+        each = (
+            sum(tensor.num_bytes for tensor in tensors if module in tensor.modules)
+            for module in recipe.recompute_modules
+        )
+        return max(each, default=0)
 
     def _operation_outputs(self, run: int) -> Bytes:
         """What torchtitan's policy keeps: attention and every second matrix product, in eager mode also the last one.

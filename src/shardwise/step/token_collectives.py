@@ -45,7 +45,7 @@ def _call(
 ) -> Iterator[Collective]:
     group = Groups(layout=context.plan.layout).shards
     call = Call(name=name, kind=kind, group=group, num_bytes=num_bytes, phase=phase)
-    yield from call.exposed(units=times, rounds=context.plan.num_microbatches)
+    yield from call.exposed(units=times, rounds=context.rounds)
 
 
 def is_for_tokens(call: Collective) -> bool:

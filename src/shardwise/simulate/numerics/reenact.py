@@ -168,6 +168,12 @@ def _orders(plan: Plan, num_microbatches: int) -> tuple[Order, ...]:
 def _require_simulated(plan: Plan) -> None:
     """Refuse layouts that run elsewhere but are not re-enacted."""
     layout = plan.layout
+    if layout.model_copies > 1:
+        raise SimulationError(
+            "schedule dualpipe runs two copies of the model, which are not re-enacted",
+            code="simulate-layout",
+            fix="set schedule=dualpipev",
+        )
     if layout.expert_tp > 1:
         raise SimulationError(
             f"experts divided over expert_tp={layout.expert_tp} are not re-enacted",

@@ -9,7 +9,7 @@ from shardwise.layout import Schedule
 Pass = Literal["forward", "backward", "input_backward", "weight_backward"]
 """``backward`` is the whole backward pass; the other two are its halves, for schedules that move them apart."""
 Placement = Literal["loop", "v"]
-ScheduleName = Schedule | Literal["looped-bfs", "dualpipe"]
+ScheduleName = Schedule | Literal["looped-bfs"]
 
 LETTERS: tuple[tuple[Pass, str], ...] = (
     ("forward", "F"),

@@ -1,0 +1,202 @@
+"""Rules about modules that are recomputed by themselves, and about what is kept in fewer bits."""
+
+from collections.abc import Iterable
+
+from shardwise.engine import engine_profile
+from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
+from shardwise.plan import EngineName, Plan
+from shardwise.recipe import RecomputeModule
+from shardwise.rules.refusal import Changes
+from shardwise.rules.rule import Rule
+from shardwise.step.recomputed_operations import num_separate_norms
+
+MODULE_ENGINES: tuple[EngineName, ...] = ("megatron", "hai-llm")
+"""Engines that recompute modules by name and keep activations and moments in fewer bits; the second by its report
+(arXiv:2412.19437, sections 3.2.3 and 3.3.3)."""
+REPOSITORY = "NVIDIA/Megatron-LM@d98e8a6"
+
+
+def _names(modules: Iterable[RecomputeModule]) -> str:
+    return ",".join(modules)
+
+
+def _without_modules(_plan: Plan) -> Iterable[Changes]:
+    yield (("recompute_modules", None),)
+
+
+def _breaks_engine(plan: Plan) -> bool:
+    return plan.recipe.recompute_modules is not None and plan.engine not in MODULE_ENGINES
+
+
+def _engine_message(plan: Plan) -> str:
+    return (
+        f"recompute_modules={_names(plan.recipe.recompute_modules or ())}, but {plan.engine} cannot recompute modules "
+        f"by name; megatron can"
+    )
+
+
+def _engine_candidates(plan: Plan) -> Iterable[Changes]:
+    yield from _without_modules(plan)
+    yield (("engine", "megatron"),)
+
+
+def _breaks_idle(plan: Plan) -> bool:
+    return plan.recipe.recompute_modules is not None and plan.recipe.recompute != "selective"
+
+
+def _idle_message(plan: Plan) -> str:
+    modules = _names(plan.recipe.recompute_modules or ())
+    return f"recompute_modules={modules} changes nothing with recompute={plan.recipe.recompute}"
+
+
+def _idle_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("recompute", "selective"),)
+    yield (("recompute_modules", None),)
+
+
+def _has_latent_attention(layer: LayerSpec) -> bool:
+    return isinstance(layer.mixer, AttentionSpec) and layer.mixer.kind == "mla"
+
+
+def _has_module(layer: LayerSpec, module: RecomputeModule) -> bool:
+    block = layer.feed_forward
+    if module == "core_attn":
+        return isinstance(layer.mixer, AttentionSpec)
+    if module == "mla_up_proj":
+        return _has_latent_attention(layer)
+    if module == "layernorm":
+        return num_separate_norms(layer) > 0
+    if module == "mlp":
+        return isinstance(block, DenseSpec)
+    return isinstance(block, MoeSpec) and (module != "shared_experts" or block.shared_intermediate_size > 0)
+
+
+def _absent(plan: Plan) -> tuple[RecomputeModule, ...]:
+    layers = tuple(layer for layer, _ in plan.model.layer_runs)
+    asked = plan.recipe.recompute_modules or ()
+    return tuple(module for module in asked if not any(_has_module(layer, module) for layer in layers))
+
+
+def _breaks_absent(plan: Plan) -> bool:
+    return plan.recipe.recompute_modules is not None and bool(_absent(plan))
+
+
+def _absent_message(plan: Plan) -> str:
+    reasons: dict[RecomputeModule, str] = {
+        "mla_up_proj": "multi-head latent attention",
+        "layernorm": "norm outside the product that reads it (only before MLA and before experts)",
+        "mlp": "dense feed-forward",
+        "moe": "routed experts",
+        "moe_act": "routed experts",
+        "shared_experts": "shared experts",
+        "core_attn": "attention",
+    }
+    absent = _absent(plan)
+    missing = ", no ".join(reasons[one] for one in absent)
+    return f"recompute_modules={_names(absent)}, but {plan.model.name} has no {missing}"
+
+
+def _absent_candidates(plan: Plan) -> Iterable[Changes]:
+    left = tuple(module for module in plan.recipe.recompute_modules or () if module not in _absent(plan))
+    yield (("recompute_modules", left or None),)
+    yield (("recompute", "none"), ("recompute_modules", None))
+
+
+def _has_gate(plan: Plan) -> bool:
+    blocks = (layer.feed_forward for layer, _ in plan.model.layer_runs)
+    return all(block.is_gated for block in blocks if block is not None)
+
+
+def _breaks_fp8_store(plan: Plan) -> bool:
+    return plan.recipe.activation_func_fp8_input_store is True and (
+        plan.engine not in MODULE_ENGINES or not _has_gate(plan)
+    )
+
+
+def _fp8_store_message(plan: Plan) -> str:
+    if plan.engine not in MODULE_ENGINES:
+        return f"activation_func_fp8_input_store: {plan.engine} keeps what activations read in 16 bits"
+    return f"activation_func_fp8_input_store is for SwiGLU, and {plan.model.name} has feed-forward parts without a gate"
+
+
+def _fp8_store_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("activation_func_fp8_input_store", None),)
+    yield (("engine", "megatron"),)
+
+
+def _breaks_moments(plan: Plan) -> bool:
+    recipe = plan.recipe
+    if recipe.moment_dtype is None or recipe.moment_dtype == "fp32":
+        return recipe.moment_dtype == "fp32" and recipe.precision == "bf16" and not _keeps_master(plan)
+    return plan.engine not in MODULE_ENGINES or recipe.optimizer != "adamw" or plan.layout.zero_stage == 0
+
+
+def _keeps_master(plan: Plan) -> bool:
+    return engine_profile(plan.engine).sharding in ("megatron", "deepspeed")
+
+
+def _moments_message(plan: Plan) -> str:
+    recipe = plan.recipe
+    if recipe.moment_dtype == "fp32":
+        return f"moment_dtype=fp32, but {plan.engine} keeps moments in the parameters' dtype, bf16 with precision=bf16"
+    if plan.engine not in MODULE_ENGINES:
+        return f"moment_dtype=bf16, but {plan.engine} keeps moments in the dtype of its parameters or in fp32"
+    return (
+        f"moment_dtype=bf16 needs the distributed optimizer with Adam, and there is optimizer={recipe.optimizer} with "
+        f"zero_stage={plan.layout.zero_stage}"
+    )
+
+
+def _moments_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("moment_dtype", None),)
+    yield (("engine", "megatron"),)
+    yield (("zero_stage", 1),)
+
+
+RULES = (
+    Rule(
+        name="engine-recompute-modules",
+        why="Which parts of a block can be recomputed by themselves is a choice of Megatron; other engines have one "
+        "policy, which recompute=selective means.",
+        source=f"{REPOSITORY} core/transformer/transformer_config.py (recompute_modules)",
+        breaks=_breaks_engine,
+        message=_engine_message,
+        candidates=_engine_candidates,
+    ),
+    Rule(
+        name="recipe-recompute-modules-idle",
+        severity="warning",
+        why="Which modules are recomputed matters only with selective recomputation.",
+        source=f"{REPOSITORY} core/transformer/transformer_config.py (recompute_granularity)",
+        breaks=_breaks_idle,
+        message=_idle_message,
+        candidates=_idle_candidates,
+    ),
+    Rule(
+        name="recipe-recompute-modules",
+        engines=MODULE_ENGINES,
+        why="A module that the model does not have cannot be recomputed: Megatron refuses some and ignores the others. "
+        "A norm that Transformer Engine fuses into the product behind it is none.",
+        source=f"{REPOSITORY} core/transformer/transformer_config.py, core/models/gpt/gpt_layer_specs.py",
+        breaks=_breaks_absent,
+        message=_absent_message,
+        candidates=_absent_candidates,
+    ),
+    Rule(
+        name="engine-fp8-input-store",
+        why="Only Megatron's SwiGLU casts what it keeps for backward to 8 bits.",
+        source=f"{REPOSITORY} core/fusions/fused_bias_swiglu.py, core/transformer/transformer_config.py",
+        breaks=_breaks_fp8_store,
+        message=_fp8_store_message,
+        candidates=_fp8_store_candidates,
+    ),
+    Rule(
+        name="engine-moment-dtype",
+        why="Moments narrower than the engine's need an optimizer that widens them while it steps: Megatron's "
+        "precision-aware one, which is a distributed Adam.",
+        source=f"{REPOSITORY} core/optimizer/optimizer_config.py (use_precision_aware_optimizer)",
+        breaks=_breaks_moments,
+        message=_moments_message,
+        candidates=_moments_candidates,
+    ),
+)

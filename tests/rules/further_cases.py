@@ -1,0 +1,41 @@
+"""Plans that break rules about DualPipe, recomputed modules and what is kept in fewer bits, with what is said."""
+
+from rules.samples import make_plan
+from shardwise.layout import Layout
+
+FURTHER_CASES = {
+    "layout-dualpipe-microbatches": (
+        make_plan(
+            engine="hai-llm", num_gpus=4, layout=Layout(pp=4, zero_stage=1, schedule="dualpipe"), global_batch_size=9
+        ),
+        "schedule dualpipe runs micro-batches from both ends: it needs an even pp and an even number of at least 2 pp "
+        "of them, and there are 9 with pp=4",
+        "set global_batch_size=16",
+    ),
+    "engine-recompute-modules": (
+        make_plan(recompute="selective", recompute_modules=("mlp", "core_attn")),
+        "recompute_modules=mlp,core_attn, but native cannot recompute modules by name; megatron can",
+        "set recompute_modules=null",
+    ),
+    "recipe-recompute-modules-idle": (
+        make_plan(engine="megatron", recompute="full", recompute_modules=("mlp",)),
+        "recompute_modules=mlp changes nothing with recompute=full",
+        "set recompute=selective",
+    ),
+    "recipe-recompute-modules": (
+        make_plan(engine="megatron", recompute="selective", recompute_modules=("core_attn", "layernorm", "moe_act")),
+        "recompute_modules=layernorm,moe_act, but llama-3.1-8b has no norm outside the product that reads it (only "
+        "before MLA and before experts), no routed experts",
+        "set recompute_modules=[core_attn]",
+    ),
+    "engine-fp8-input-store": (
+        make_plan(activation_func_fp8_input_store=True),
+        "activation_func_fp8_input_store: native keeps what activations read in 16 bits",
+        "set activation_func_fp8_input_store=null",
+    ),
+    "engine-moment-dtype": (
+        make_plan(moment_dtype="bf16"),
+        "moment_dtype=bf16, but native keeps moments in the dtype of its parameters or in fp32",
+        "set moment_dtype=null",
+    ),
+}
