@@ -5,6 +5,7 @@ a larger micro-batch, less recomputation or a lower ZeRO stage. And variants of 
 so a few of them stand for all.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -13,9 +14,11 @@ import numpy as np
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.predict.memory import predict_memory
+from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
+from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
@@ -40,6 +43,15 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A candidate that fits and is to be timed."""
+
+    family: Key
+    plan: Plan
+    memory: MemoryPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What predicting in order found."""
 
@@ -55,11 +67,14 @@ class Evaluation:
 class Evaluator:
     """Predicts rows of one space and remembers which are known not to fit."""
 
-    def __init__(self, rows: Candidates, *, question: Plan) -> None:
+    def __init__(self, rows: Candidates, *, question: Plan, team: Team = ALONE) -> None:
         self._rows = rows
         self._question = question
+        self._team = team
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
-        self._fitting: dict[int, Evaluated] = {}
+        self._taken: dict[int, Taken] = {}
+        self._timed: dict[int, Evaluated] = {}
+        """Of the rows taken: those that something was read of since."""
         self._uneven: list[Evaluated] = []
         self._borderline: dict[int, MemoryPrediction] = {}
         """Of rows that were passed over, with their memory."""
@@ -76,7 +91,7 @@ class Evaluator:
         kinds = group_rows([self._rows.column(name) for name in KIND])[0]
         ratios = np.ones(int(kinds.max(initial=0)) + 1)
         found: dict[int, list[float]] = {}
-        for row, evaluated in self._fitting.items():
+        for row, evaluated in self._fitting().items():
             found.setdefault(int(kinds[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
         for kind, values in found.items():
             ratios[kind] = min(values)
@@ -99,62 +114,65 @@ class Evaluator:
             host = (int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
             if shares.get((*family, *host, SAFE), 0) >= max_per_family:
                 continue
-            known = self._fitting.get(row)
+            known = self._taken.get(row)
             if known is None:
                 if not self._alive[row]:
                     continue
                 num_predicted += 1
                 has_room = shares.get((*family, *host, BORDERLINE), 0) < max_per_family
-                known = self._predict(row, family, takes_borderline=has_room)
+                known = self._take(row, family, takes_borderline=has_room)
                 num_fitting += known is not None
             if known is not None:
-                share = (*family, *host, BORDERLINE if known.prediction.memory.is_borderline else SAFE)
+                share = (*family, *host, BORDERLINE if known.memory.is_borderline else SAFE)
                 shares[share] = shares.get(share, 0) + 1
 
     def spread_unevenly(self, *, most: int) -> None:
         """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
-        pipelines = [found for found in self._fitting.values() if found.plan.layout.pp > 1]
-        for even in sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]:
-            for spread in islice(uneven_stages(even.plan), SPREADS):
-                plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=spread))
-                if find_errors(plan):
-                    continue
-                memory = predict_memory(plan)
-                if not (memory.fits_device and memory.fits_host) or (
-                    memory.is_borderline and not even.prediction.memory.is_borderline
-                ):
-                    continue
-                prediction = predict(plan, memory=memory)
-                if prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s:
-                    self._uneven.append(Evaluated(family=even.family, plan=plan, prediction=prediction))
+        pipelines = [found for found in self._fitting().values() if found.plan.layout.pp > 1]
+        fastest = sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]
+        pairs = [(even, spread) for even in fastest for spread in _spreads(even)]
+        for (even, _), found in zip(pairs, self._predicted([spread for _, spread in pairs]), strict=True):
+            if found.prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s:
+                self._uneven.append(found)
 
     @property
     def num_fitting(self) -> int:
         """Rows predicted to fit so far."""
-        return len(self._fitting)
+        return len(self._taken)
 
     @property
     def num_families(self) -> int:
         """Sets of degrees with a row predicted to fit so far."""
-        return len({found.family for found in self._fitting.values()})
+        return len({taken.family for taken in self._taken.values()})
 
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(
-            fitting=(*self._fitting.values(), *self._uneven),
+            fitting=(*self._fitting().values(), *self._uneven),
             num_uneven=len(self._uneven),
             num_too_big=int(np.count_nonzero(~self._alive)),
-            nearest=None if self._fitting else self._nearest,
+            nearest=None if self._taken else self._nearest,
         )
 
     def _family(self, row: int) -> Key:
         return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
 
-    def _predict(self, row: int, family: Key, *, takes_borderline: bool) -> Evaluated | None:
-        """A row's prediction when it fits; when it does not, everything that needs at least as much is dropped.
+    def _fitting(self) -> dict[int, Evaluated]:
+        """The rows taken so far, with their predictions."""
+        fresh = [row for row in self._taken if row not in self._timed]
+        self._timed.update(zip(fresh, self._predicted([self._taken[row] for row in fresh]), strict=True))
+        return self._timed
 
-        Time is predicted only of rows that are taken.
-        """
+    def _predicted(self, taken: Sequence[Taken]) -> list[Evaluated]:
+        """Candidates with their predictions."""
+        timed = self._team.each(predict_time, [one.plan for one in taken])
+        return [
+            Evaluated(family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time))
+            for one, time in zip(taken, timed, strict=True)
+        ]
+
+    def _take(self, row: int, family: Key, *, takes_borderline: bool) -> Taken | None:
+        """A row that fits; when it does not, everything that needs at least as much is dropped."""
         plan = self._rows.plan(row, question=self._question)
         memory = self._borderline.get(row)
         if memory is None:
@@ -170,8 +188,20 @@ class Evaluator:
         if memory.is_borderline and not takes_borderline:
             self._borderline[row] = memory
             return None
-        self._fitting[row] = Evaluated(family=family, plan=plan, prediction=predict(plan, memory=memory))
-        return self._fitting[row]
+        self._taken[row] = Taken(family=family, plan=plan, memory=memory)
+        return self._taken[row]
+
+
+def _spreads(even: Evaluated) -> Iterator[Taken]:
+    """A pipeline with fewer blocks on the stage of the head, where that is allowed and fits as safely."""
+    for spread in islice(uneven_stages(even.plan), SPREADS):
+        plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=spread))
+        if find_errors(plan):
+            continue
+        memory = predict_memory(plan)
+        is_as_safe = even.prediction.memory.is_borderline or not memory.is_borderline
+        if memory.fits_device and memory.fits_host and is_as_safe:
+            yield Taken(family=even.family, plan=plan, memory=memory)
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:
