@@ -5,7 +5,7 @@ a larger micro-batch, less recomputation or a lower ZeRO stage. And variants of 
 so a few of them stand for all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -76,15 +76,17 @@ class Evaluator:
         self._timed: dict[int, Evaluated] = {}
         """Of the rows taken: those that something was read of since."""
         self._uneven: list[Evaluated] = []
-        self._borderline: dict[int, MemoryPrediction] = {}
-        """Of rows that were passed over, with their memory."""
+        self._weighed: dict[int, MemoryPrediction | None] = {}
+        """Of rows that were not taken so far; ``None`` where a rule is broken."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
 
     def scout(self, order: IntColumn, *, per_kind: int) -> None:
         """Predict the first few rows of every ``KIND`` that fit, each of another set of degrees."""
         kinds = group_rows([self._rows.column(name) for name in KIND])[0]
-        for kind in dict.fromkeys(int(kinds[number]) for number in order):
-            self.walk(order[kinds[order] == kind], max_fitting=per_kind, max_per_family=1)
+        orders = [order[kinds[order] == kind] for kind in dict.fromkeys(kinds[order].tolist())]
+        self._weigh_ahead(orders, max_fitting=per_kind, max_per_family=1)
+        for of_kind in orders:
+            self._visit(of_kind, self._take, max_fitting=per_kind, max_per_family=1)
 
     def corrected(self, estimate: FloatColumn) -> FloatColumn:
         """The estimate times what rows of the same ``KIND`` were predicted at, the most favourable of them."""
@@ -104,26 +106,60 @@ class Evaluator:
         Rows whose memory band reaches beyond the device are counted apart, and so are ways to offload: they may be the
         fastest of their degrees, and must not keep those that are safe or simpler from being seen.
         """
+        self._weigh_ahead([order], max_fitting=max_fitting, max_per_family=max_per_family)
+        self._visit(order, self._take, max_fitting=max_fitting, max_per_family=max_per_family)
+
+    def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
+        """The memory of the rows that will be visited if all of them fit safely, where others help to compute it."""
+        if self._team.is_alone:
+            return
+        expected: list[int] = []
+
+        def expect(row: int, *_: object) -> bool:
+            expected.append(row)
+            return False
+
+        for order in orders:
+            self._visit(order, expect, max_fitting=max_fitting, max_per_family=max_per_family)
+        fresh = [row for row in dict.fromkeys(expected) if row not in self._weighed]
+        self._weighed.update(zip(fresh, self._team.each(self._weigh, fresh), strict=True))
+
+    def _visit(
+        self,
+        order: IntColumn,
+        take: Callable[[int, bool], bool | None],
+        *,
+        max_fitting: int,
+        max_per_family: int,
+    ) -> None:
+        """Go through rows as :meth:`walk` says.
+
+        Args:
+            order: of the rows.
+            take: from a row and whether a borderline one is welcome, to whether it is borderline; ``None`` when it is
+                not taken.
+            max_fitting: rows to take.
+            max_per_family: of one set of degrees.
+        """
         shares: dict[Key, int] = {}
         num_fitting = num_predicted = 0
         for number in order:
             row = int(number)
             if num_fitting >= max_fitting or num_predicted >= max_fitting * MEMORY_PREDICTIONS_PER_FULL:
                 return
-            family = self._family(row)
-            host = (int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
-            if shares.get((*family, *host, SAFE), 0) >= max_per_family:
+            family = (*self._family(row), int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
+            if shares.get((*family, SAFE), 0) >= max_per_family:
                 continue
-            known = self._taken.get(row)
-            if known is None:
-                if not self._alive[row]:
-                    continue
+            if row in self._taken:
+                is_borderline: bool | None = self._taken[row].memory.is_borderline
+            elif self._alive[row]:
                 num_predicted += 1
-                has_room = shares.get((*family, *host, BORDERLINE), 0) < max_per_family
-                known = self._take(row, family, takes_borderline=has_room)
-                num_fitting += known is not None
-            if known is not None:
-                share = (*family, *host, BORDERLINE if known.memory.is_borderline else SAFE)
+                is_borderline = take(row, shares.get((*family, BORDERLINE), 0) < max_per_family)
+                num_fitting += is_borderline is not None
+            else:
+                continue
+            if is_borderline is not None:
+                share = (*family, BORDERLINE if is_borderline else SAFE)
                 shares[share] = shares.get(share, 0) + 1
 
     def spread_unevenly(self, *, most: int) -> None:
@@ -165,31 +201,34 @@ class Evaluator:
 
     def _predicted(self, taken: Sequence[Taken]) -> list[Evaluated]:
         """Candidates with their predictions."""
-        timed = self._team.each(predict_time, [one.plan for one in taken])
+        timed = self._team.each(lambda number: predict_time(taken[number].plan), range(len(taken)))
         return [
             Evaluated(family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time))
             for one, time in zip(taken, timed, strict=True)
         ]
 
-    def _take(self, row: int, family: Key, *, takes_borderline: bool) -> Taken | None:
-        """A row that fits; when it does not, everything that needs at least as much is dropped."""
+    def _weigh(self, row: int) -> MemoryPrediction | None:
+        """The memory of a row; ``None`` when it breaks a rule."""
         plan = self._rows.plan(row, question=self._question)
-        memory = self._borderline.get(row)
+        return None if find_errors(plan) else predict_memory(plan)
+
+    def _take(self, row: int, takes_borderline: bool) -> bool | None:
+        """Take a row that fits, and say whether it is borderline; drop all that needs as much as one that does not."""
+        memory = self._weighed.pop(row) if row in self._weighed else self._weigh(row)
         if memory is None:
-            if find_errors(plan):
-                self._alive[row] = False
-                return None
-            memory = predict_memory(plan)
+            self._alive[row] = False
+            return None
+        plan = self._rows.plan(row, question=self._question)
         if not (memory.fits_device and memory.fits_host):
             self._alive &= ~_at_least_as_big(self._rows, row)
             if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
                 self._nearest = (plan, memory)
             return None
         if memory.is_borderline and not takes_borderline:
-            self._borderline[row] = memory
+            self._weighed[row] = memory
             return None
-        self._taken[row] = Taken(family=family, plan=plan, memory=memory)
-        return self._taken[row]
+        self._taken[row] = Taken(family=self._family(row), plan=plan, memory=memory)
+        return memory.is_borderline
 
 
 def _spreads(even: Evaluated) -> Iterator[Taken]:

@@ -64,7 +64,7 @@ HEAD = 4
 """Moments before the first block's backward: end of forward, loss, its backward, the head's."""
 OF_SHAPE = 4
 """Moments of each shape: inside and after the backward of its first and its last block."""
-FEW_ROWS = 1 << 10
+FEW_ROWS = 1 << 8
 """So few rows are not divided between processes."""
 ROWS_AT_ONCE = 1 << 14
 """Rows whose moments are added up together: so few that what lies between stays in the processor's cache."""

@@ -5,7 +5,7 @@ the other the other half, and they exchange what came out. What a search asks th
 difference who evaluates them: the answer is the same with one process and with two.
 
 The process that asked leads. It never depends on the other one: when the follower is gone, because its half failed or
-because it was killed, or when no processor is free for it, so that waiting would take longer than doing everything
+because it was killed, or when no processor is free for it, so that waiting has taken longer than doing everything
 alone, the leader goes on alone, and meets what failed at its own place in the work.
 """
 
@@ -31,9 +31,10 @@ Done = TypeVar("Done")
 
 MEMBERS = 2
 FAILED = 1
-PATIENCE_RATIO, PATIENCE_S = 3.0, 0.05
-"""How long the leader waits for the other half: so many times as long as its own one took, since halves are not equal,
-and several turns of a scheduler. Where no processor is free, the first and small half shows it."""
+PATIENCE_S = 0.03
+"""What the leader may lose by waiting for the follower: a few turns of a scheduler."""
+NICENESS = 10
+"""Of the follower, which is meant for a processor that nobody needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class Team:
         """Whether the answer is for this process; the follower's is thrown away."""
         self.is_divided = False
         """While a member does its half; what it asks meanwhile it does alone."""
+        self._patience_s = PATIENCE_S
+        """How long the leader may still wait: what the other halves have saved it, on top of what it may lose."""
 
     @property
     def is_alone(self) -> bool:
@@ -98,8 +101,10 @@ class Team:
         mine, theirs = (items[:half], items[half:]) if self.leads else (items[half:], items[:half])
         started_s = time.perf_counter()
         own = self._own_half(work, mine)
-        own_s = time.perf_counter() - started_s
-        other = self._exchanged(hash(tuple(items)), own, within_s=PATIENCE_RATIO * own_s + PATIENCE_S)
+        done_s = time.perf_counter()
+        self._patience_s += done_s - started_s
+        other = self._exchanged(hash(tuple(items)), own)
+        self._patience_s -= time.perf_counter() - done_s
         if other is None:
             self._part()
             other = [work(item) for item in theirs]
@@ -115,13 +120,13 @@ class Team:
         finally:
             self.is_divided = False
 
-    def _exchanged(self, asked: int, own: list[Done], *, within_s: Seconds) -> list[Done] | None:
+    def _exchanged(self, asked: int, own: list[Done]) -> list[Done] | None:
         """The other half; ``None`` when the other member is late, gone, or was asked about other items.
 
         The follower speaks first, so that the two never both wait for a full pipe to be emptied.
         """
         channel = self._channel
-        if channel is None or (self.leads and not channel.is_ready(within_s=within_s)):
+        if channel is None or (self.leads and not channel.is_ready(within_s=max(0.0, self._patience_s))):
             return None
         try:
             if not self.leads:
@@ -157,9 +162,10 @@ ALONE = Team()
 def in_team(work: Callable[[Team], Done], *, num_processes: int) -> Done:
     """What ``work`` returns, with a second process beside this one while it runs.
 
-    The second process is a fork, which takes milliseconds and knows what this one knows. It prints nothing, and ends
-    with this call, whatever ends it. One process does everything where only one is asked for, where the system cannot
-    fork or does it badly, and where other threads run, whose locks a fork would take along.
+    The second process is a fork, which takes milliseconds and knows what this one knows. It prints nothing, steps back
+    where processors are in demand, and ends with this call, whatever ends it. One process does everything where only
+    one is asked for, where the system cannot fork or does it badly, and where other threads run, whose locks a fork
+    would take along.
 
     Args:
         work: what to do; it changes nothing outside but through the member that leads.
@@ -205,6 +211,7 @@ def _channel(incoming: tuple[int, int], outgoing: tuple[int, int]) -> Channel:
 
 def _follow(work: Callable[[Team], object], channel: Channel) -> NoReturn:
     """Take part, and end without the clean-up that belongs to the leader; what fails is met by the leader, too."""
+    os.nice(NICENESS)
     try:
         work(Team(channel))
     finally:
