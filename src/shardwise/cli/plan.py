@@ -7,8 +7,10 @@ exit code is then 3. With --gpus the question is asked on many clusters: how man
 """
 
 import argparse
+import gc
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -159,7 +161,8 @@ def _run_search(arguments: argparse.Namespace) -> int:
     from shardwise.search import in_team, num_usable_cpus
 
     question, bounds = _question(arguments), bounds_from(arguments)
-    result, sensitivity = in_team(partial(_searched, arguments, question, bounds), num_processes=num_usable_cpus())
+    with _without_collector():
+        result, sensitivity = in_team(partial(_searched, arguments, question, bounds), num_processes=num_usable_cpus())
     result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
     if arguments.out is not None and result.plans:
         write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
@@ -181,6 +184,18 @@ def _write_search(result: "SearchResult", sensitivity: "Sensitivity | None", *, 
     from shardwise.render.text_search import search_text
 
     write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=sys.stdout.isatty()))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A search leaves few cycles behind; looking for them takes longer than it is worth before the program ends."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _searched(

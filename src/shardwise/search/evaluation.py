@@ -5,7 +5,7 @@ a larger micro-batch, less recomputation or a lower ZeRO stage. And variants of 
 so a few of them stand for all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -166,10 +166,9 @@ class Evaluator:
         """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
         pipelines = [found for found in self._fitting().values() if found.plan.layout.pp > 1]
         fastest = sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]
-        pairs = [(even, spread) for even in fastest for spread in _spreads(even)]
-        for (even, _), found in zip(pairs, self._predicted([spread for _, spread in pairs]), strict=True):
-            if found.prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s:
-                self._uneven.append(found)
+        pairs = [(even, layers) for even in fastest for layers in islice(uneven_stages(even.plan), SPREADS)]
+        found = self._team.each(lambda number: _spread(*pairs[number]), range(len(pairs)))
+        self._uneven += [uneven for uneven in found if uneven is not None]
 
     @property
     def num_fitting(self) -> int:
@@ -231,16 +230,18 @@ class Evaluator:
         return memory.is_borderline
 
 
-def _spreads(even: Evaluated) -> Iterator[Taken]:
-    """A pipeline with fewer blocks on the stage of the head, where that is allowed and fits as safely."""
-    for spread in islice(uneven_stages(even.plan), SPREADS):
-        plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=spread))
-        if find_errors(plan):
-            continue
-        memory = predict_memory(plan)
-        is_as_safe = even.prediction.memory.is_borderline or not memory.is_borderline
-        if memory.fits_device and memory.fits_host and is_as_safe:
-            yield Taken(family=even.family, plan=plan, memory=memory)
+def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
+    """A pipeline with other stages; ``None`` where that is not allowed, fits less safely or is hardly faster."""
+    plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=stage_layers))
+    if find_errors(plan):
+        return None
+    memory = predict_memory(plan)
+    is_as_safe = even.prediction.memory.is_borderline or not memory.is_borderline
+    if not (memory.fits_device and memory.fits_host and is_as_safe):
+        return None
+    prediction = predict(plan, memory=memory)
+    is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
+    return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

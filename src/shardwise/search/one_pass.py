@@ -206,8 +206,8 @@ class _Order:
         least = np.minimum.accumulate(needed)
         front = order[np.concatenate([[True], needed[1:] < least[:-1]])]
         count = min(OTHER_END, len(front))
-        spread = np.unique(np.round(np.linspace(0, len(front) - 1, count)).astype(np.int64))[::-1]
-        chosen: IntColumn = front[spread]
+        spread = {round(position) for position in np.linspace(0, len(front) - 1, count).tolist()}
+        chosen: IntColumn = front[sorted(spread, reverse=True)]
         return chosen
 
     @property

@@ -29,8 +29,8 @@ FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 64
 estimate to compare with, then more."""
 ROWS_AT_ONCE = 128
 """Rows for each of them."""
-FIRST_READ = 1024
-"""Rows that are read for the first different values before all are."""
+READ_AT_ONCE = 1024
+"""Rows that are read together for the first different values."""
 TOTALS = {
     "none": ("forward", "backward", "exposed"),
     "selective": ("forward", "backward", "exposed", "recompute_selective"),
@@ -267,11 +267,9 @@ class CutTree:
 
 def _first_distinct(values: IntColumn, most: int) -> IntColumn:
     """The first few different values, in the order they appear."""
-    size = FIRST_READ
-    while True:
-        distinct, first = np.unique(values[:size], return_index=True)
-        if len(distinct) >= most or size >= len(values):
+    found: dict[int, None] = {}
+    for start in range(0, len(values), READ_AT_ONCE):
+        found |= dict.fromkeys(values[start : start + READ_AT_ONCE].tolist())
+        if len(found) >= most:
             break
-        size *= 4
-    chosen: IntColumn = distinct[np.argsort(first, kind="stable")[:most]]
-    return chosen
+    return np.asarray(list(found)[:most], dtype=np.int64)
