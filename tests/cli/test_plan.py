@@ -1,10 +1,17 @@
 """``shardwise plan``: the contract of the search, bounds, the plan file it writes, and the answer when nothing fits."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from shardwise.cli.main import main
+from shardwise.search import num_usable_cpus
 
 QUESTION = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--global-batch-size", "64"]
 
@@ -214,3 +221,29 @@ def test_what_binds_is_said_and_more_memory_never_makes_it_slower(capsys):
     tried = answer(QUESTION, capsys)["what_if"]
     assert "emory" in tried["binding"]
     assert tried["changes"][0]["step_ratio"] <= 1
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or num_usable_cpus() < 2, reason="there is no second process")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_search_that_is_stopped_leaves_no_process_behind(how):
+    command = [sys.executable, "-m", "shardwise", "plan", "llama-3.1-405b", "2048xdgx-h100", "--json"]
+    program = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while program.poll() is None and not children_of(program.pid):
+        time.sleep(0.005)
+    program.send_signal(how)
+    printed, complaints = program.communicate(timeout=60)
+    assert (program.returncode, printed, complaints) == ({signal.SIGINT: 130}.get(how, -how), "", "")
+    ends_s = time.monotonic() + 60
+    while time.monotonic() < ends_s:
+        try:
+            os.killpg(program.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a process is left")

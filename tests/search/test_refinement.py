@@ -60,5 +60,5 @@ def test_far_fewer_blocks_are_timed_than_there_are(make_question, decorated):
     refinement.needed_bytes = pool.needed_bytes
     refinement.run(Wanted(within_ratio=1.1, front_ratio=1.1))
     full.step_s(pool.rows, num_microbatches=pool.num_microbatches)
-    assert len(lazy.timed_blocks) < 0.6 * len(full.timed_blocks)
+    assert len(lazy.block_table) < 0.6 * len(full.block_table)
     assert np.count_nonzero(refinement.level == ESTIMATED) < 0.2 * len(pool)

@@ -6,12 +6,17 @@ from shardwise.predict.cost import predict_cost
 from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.memory import predict_memory
 from shardwise.predict.time import predict_time
-from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.prediction import MemoryPrediction, Prediction, Throughput, TimePrediction
 
 __all__ = ["exposed_communication", "predict"]
 
 
-def predict(plan: Plan, *, memory: MemoryPrediction | None = None) -> Prediction:
+def predict(
+    plan: Plan,
+    *,
+    memory: MemoryPrediction | None = None,
+    time: tuple[TimePrediction, Throughput] | None = None,
+) -> Prediction:
     """What a plan will need, how fast it will run and, when it names tokens, what that costs.
 
     The plan is valid by ``shardwise.rules``; nothing is checked again here.
@@ -19,13 +24,13 @@ def predict(plan: Plan, *, memory: MemoryPrediction | None = None) -> Prediction
     Args:
         plan: what to predict.
         memory: the plan's own, where it was asked for before.
+        time: the same of its step time and the rates that follow from it.
     """
-    memory = memory or predict_memory(plan)
-    time, throughput = predict_time(plan)
+    step, throughput = time or predict_time(plan)
     return Prediction(
-        memory=memory,
-        time=time,
+        memory=memory or predict_memory(plan),
+        time=step,
         throughput=throughput,
-        cost=predict_cost(plan=plan, time=time, throughput=throughput),
+        cost=predict_cost(plan=plan, time=step, throughput=throughput),
         assumptions=plan_assumptions(plan),
     )

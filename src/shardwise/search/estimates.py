@@ -15,6 +15,7 @@ from shardwise.search.probes import Probes
 from shardwise.search.records import Objective
 from shardwise.search.refinement import ESTIMATED, Refinement, Wanted
 from shardwise.search.space import Space
+from shardwise.search.team import ALONE, Team
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
 from shardwise.search.weighing import Weighing
@@ -61,7 +62,12 @@ class Estimates:
 
 
 def estimate_space(
-    question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time", wanted: Wanted | None = None
+    question: Plan,
+    bounds: SearchBounds,
+    *,
+    objective: Objective = "step_time",
+    wanted: Wanted | None = None,
+    team: Team = ALONE,
 ) -> Estimates:
     """Enumerate the space and estimate the rows that matter.
 
@@ -70,10 +76,11 @@ def estimate_space(
         bounds: limits of the space.
         objective: what is to be small, which decides how far rows are estimated.
         wanted: how far instead.
+        team: who does it.
     """
     limits = wanted or WANTED[objective]
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
-    estimate = _estimate_of(_Asked.of(question))
+    estimate = _estimate_of(_Asked.of(question, team))
     memory = estimate.memory
     dropped: list[Candidates] = []
     nearest: list[Candidates] = []
@@ -125,10 +132,11 @@ class _Asked:
     """A question, equal to those that only differ in what the tables of an estimate do not depend on."""
 
     key: Plan
+    team: Team
     question: Plan = field(compare=False)
 
     @staticmethod
-    def of(question: Plan) -> "_Asked":
+    def of(question: Plan, team: Team) -> "_Asked":
         """Without the size of the memory, and without what every row says of its own recipe."""
         node = question.cluster.node
         gpu = replace(node.gpu, memory_bytes=SOME_MEMORY_BYTES)
@@ -141,13 +149,13 @@ class _Asked:
             activation_offload=False,
         )
         cluster = replace(question.cluster, node=replace(node, gpu=gpu))
-        return _Asked(replace(question, cluster=cluster, recipe=recipe), question)
+        return _Asked(replace(question, cluster=cluster, recipe=recipe), team, question)
 
 
 @lru_cache(maxsize=2)
 def _estimate_of(asked: _Asked) -> TimeEstimate:
     """The tables of a question; asked again with more memory, they are filled already."""
-    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question)))
+    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question, team=asked.team)))
 
 
 def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:

@@ -5,6 +5,7 @@ a larger micro-batch, less recomputation or a lower ZeRO stage. And variants of 
 so a few of them stand for all.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -13,9 +14,11 @@ import numpy as np
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.predict.memory import predict_memory
+from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
+from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
@@ -40,6 +43,15 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A candidate that fits and is to be timed."""
+
+    family: Key
+    plan: Plan
+    memory: MemoryPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What predicting in order found."""
 
@@ -55,28 +67,33 @@ class Evaluation:
 class Evaluator:
     """Predicts rows of one space and remembers which are known not to fit."""
 
-    def __init__(self, rows: Candidates, *, question: Plan) -> None:
+    def __init__(self, rows: Candidates, *, question: Plan, team: Team = ALONE) -> None:
         self._rows = rows
         self._question = question
+        self._team = team
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
-        self._fitting: dict[int, Evaluated] = {}
+        self._taken: dict[int, Taken] = {}
+        self._timed: dict[int, Evaluated] = {}
+        """Of the rows taken: those that something was read of since."""
         self._uneven: list[Evaluated] = []
-        self._borderline: dict[int, MemoryPrediction] = {}
-        """Of rows that were passed over, with their memory."""
+        self._weighed: dict[int, MemoryPrediction | None] = {}
+        """Of rows that were not taken so far; ``None`` where a rule is broken."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
 
     def scout(self, order: IntColumn, *, per_kind: int) -> None:
         """Predict the first few rows of every ``KIND`` that fit, each of another set of degrees."""
         kinds = group_rows([self._rows.column(name) for name in KIND])[0]
-        for kind in dict.fromkeys(int(kinds[number]) for number in order):
-            self.walk(order[kinds[order] == kind], max_fitting=per_kind, max_per_family=1)
+        orders = [order[kinds[order] == kind] for kind in dict.fromkeys(kinds[order].tolist())]
+        self._weigh_ahead(orders, max_fitting=per_kind, max_per_family=1)
+        for of_kind in orders:
+            self._visit(of_kind, self._take, max_fitting=per_kind, max_per_family=1)
 
     def corrected(self, estimate: FloatColumn) -> FloatColumn:
         """The estimate times what rows of the same ``KIND`` were predicted at, the most favourable of them."""
         kinds = group_rows([self._rows.column(name) for name in KIND])[0]
         ratios = np.ones(int(kinds.max(initial=0)) + 1)
         found: dict[int, list[float]] = {}
-        for row, evaluated in self._fitting.items():
+        for row, evaluated in self._fitting().items():
             found.setdefault(int(kinds[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
         for kind, values in found.items():
             ratios[kind] = min(values)
@@ -89,89 +106,142 @@ class Evaluator:
         Rows whose memory band reaches beyond the device are counted apart, and so are ways to offload: they may be the
         fastest of their degrees, and must not keep those that are safe or simpler from being seen.
         """
+        self._weigh_ahead([order], max_fitting=max_fitting, max_per_family=max_per_family)
+        self._visit(order, self._take, max_fitting=max_fitting, max_per_family=max_per_family)
+
+    def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
+        """The memory of the rows that will be visited if all of them fit safely, where others help to compute it."""
+        if self._team.is_alone:
+            return
+        expected: list[int] = []
+
+        def expect(row: int, *_: object) -> bool:
+            expected.append(row)
+            return False
+
+        for order in orders:
+            self._visit(order, expect, max_fitting=max_fitting, max_per_family=max_per_family)
+        fresh = [row for row in dict.fromkeys(expected) if row not in self._weighed]
+        self._weighed.update(zip(fresh, self._team.each(self._weigh, fresh), strict=True))
+
+    def _visit(
+        self,
+        order: IntColumn,
+        take: Callable[[int, bool], bool | None],
+        *,
+        max_fitting: int,
+        max_per_family: int,
+    ) -> None:
+        """Go through rows as :meth:`walk` says.
+
+        Args:
+            order: of the rows.
+            take: from a row and whether a borderline one is welcome, to whether it is borderline; ``None`` when it is
+                not taken.
+            max_fitting: rows to take.
+            max_per_family: of one set of degrees.
+        """
         shares: dict[Key, int] = {}
         num_fitting = num_predicted = 0
         for number in order:
             row = int(number)
             if num_fitting >= max_fitting or num_predicted >= max_fitting * MEMORY_PREDICTIONS_PER_FULL:
                 return
-            family = self._family(row)
-            host = (int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
-            if shares.get((*family, *host, SAFE), 0) >= max_per_family:
+            family = (*self._family(row), int(self._rows.offload[row]), int(self._rows.activation_offload[row]))
+            if shares.get((*family, SAFE), 0) >= max_per_family:
                 continue
-            known = self._fitting.get(row)
-            if known is None:
-                if not self._alive[row]:
-                    continue
+            if row in self._taken:
+                is_borderline: bool | None = self._taken[row].memory.is_borderline
+            elif self._alive[row]:
                 num_predicted += 1
-                has_room = shares.get((*family, *host, BORDERLINE), 0) < max_per_family
-                known = self._predict(row, family, takes_borderline=has_room)
-                num_fitting += known is not None
-            if known is not None:
-                share = (*family, *host, BORDERLINE if known.prediction.memory.is_borderline else SAFE)
+                is_borderline = take(row, shares.get((*family, BORDERLINE), 0) < max_per_family)
+                num_fitting += is_borderline is not None
+            else:
+                continue
+            if is_borderline is not None:
+                share = (*family, BORDERLINE if is_borderline else SAFE)
                 shares[share] = shares.get(share, 0) + 1
 
     def spread_unevenly(self, *, most: int) -> None:
         """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
-        pipelines = [found for found in self._fitting.values() if found.plan.layout.pp > 1]
-        for even in sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]:
-            for spread in islice(uneven_stages(even.plan), SPREADS):
-                plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=spread))
-                if find_errors(plan):
-                    continue
-                memory = predict_memory(plan)
-                if not (memory.fits_device and memory.fits_host) or (
-                    memory.is_borderline and not even.prediction.memory.is_borderline
-                ):
-                    continue
-                prediction = predict(plan, memory=memory)
-                if prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s:
-                    self._uneven.append(Evaluated(family=even.family, plan=plan, prediction=prediction))
+        pipelines = [found for found in self._fitting().values() if found.plan.layout.pp > 1]
+        fastest = sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]
+        pairs = [(even, layers) for even in fastest for layers in islice(uneven_stages(even.plan), SPREADS)]
+        found = self._team.each(lambda number: _spread(*pairs[number]), range(len(pairs)))
+        self._uneven += [uneven for uneven in found if uneven is not None]
 
     @property
     def num_fitting(self) -> int:
         """Rows predicted to fit so far."""
-        return len(self._fitting)
+        return len(self._taken)
 
     @property
     def num_families(self) -> int:
         """Sets of degrees with a row predicted to fit so far."""
-        return len({found.family for found in self._fitting.values()})
+        return len({taken.family for taken in self._taken.values()})
 
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(
-            fitting=(*self._fitting.values(), *self._uneven),
+            fitting=(*self._fitting().values(), *self._uneven),
             num_uneven=len(self._uneven),
             num_too_big=int(np.count_nonzero(~self._alive)),
-            nearest=None if self._fitting else self._nearest,
+            nearest=None if self._taken else self._nearest,
         )
 
     def _family(self, row: int) -> Key:
         return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
 
-    def _predict(self, row: int, family: Key, *, takes_borderline: bool) -> Evaluated | None:
-        """A row's prediction when it fits; when it does not, everything that needs at least as much is dropped.
+    def _fitting(self) -> dict[int, Evaluated]:
+        """The rows taken so far, with their predictions."""
+        fresh = [row for row in self._taken if row not in self._timed]
+        self._timed.update(zip(fresh, self._predicted([self._taken[row] for row in fresh]), strict=True))
+        return self._timed
 
-        Time is predicted only of rows that are taken.
-        """
+    def _predicted(self, taken: Sequence[Taken]) -> list[Evaluated]:
+        """Candidates with their predictions."""
+        timed = self._team.each(lambda number: predict_time(taken[number].plan), range(len(taken)))
+        return [
+            Evaluated(family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time))
+            for one, time in zip(taken, timed, strict=True)
+        ]
+
+    def _weigh(self, row: int) -> MemoryPrediction | None:
+        """The memory of a row; ``None`` when it breaks a rule."""
         plan = self._rows.plan(row, question=self._question)
-        memory = self._borderline.get(row)
+        return None if find_errors(plan) else predict_memory(plan)
+
+    def _take(self, row: int, takes_borderline: bool) -> bool | None:
+        """Take a row that fits, and say whether it is borderline; drop all that needs as much as one that does not."""
+        memory = self._weighed.pop(row) if row in self._weighed else self._weigh(row)
         if memory is None:
-            if find_errors(plan):
-                self._alive[row] = False
-                return None
-            memory = predict_memory(plan)
+            self._alive[row] = False
+            return None
+        plan = self._rows.plan(row, question=self._question)
         if not (memory.fits_device and memory.fits_host):
             self._alive &= ~_at_least_as_big(self._rows, row)
             if self._nearest is None or memory.needed_bytes < self._nearest[1].needed_bytes:
                 self._nearest = (plan, memory)
             return None
         if memory.is_borderline and not takes_borderline:
-            self._borderline[row] = memory
+            self._weighed[row] = memory
             return None
-        self._fitting[row] = Evaluated(family=family, plan=plan, prediction=predict(plan, memory=memory))
-        return self._fitting[row]
+        self._taken[row] = Taken(family=self._family(row), plan=plan, memory=memory)
+        return memory.is_borderline
+
+
+def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
+    """A pipeline with other stages; ``None`` where that is not allowed, fits less safely or is hardly faster."""
+    plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=stage_layers))
+    if find_errors(plan):
+        return None
+    memory = predict_memory(plan)
+    is_as_safe = even.prediction.memory.is_borderline or not memory.is_borderline
+    if not (memory.fits_device and memory.fits_host and is_as_safe):
+        return None
+    prediction = predict(plan, memory=memory)
+    is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
+    return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

@@ -4,17 +4,17 @@ What a rank holds of a block undivided comes from the inventory; the ZeRO stage 
 many ranks. FSDP2 divides tensor by tensor and rounds each up, which the division here leaves out.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
 from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, Key, Mask, look_up
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, Key, Mask
 from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
+from shardwise.search.tables import Table
 from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.placement import Chunk, Stage
 from shardwise.step.stage_context import StageContext
@@ -69,9 +69,9 @@ class HeldStates:
         # DeepSpeed's pipelines accumulate in fp32 below stage 2; nothing else tells undivided states apart.
         accumulates = (rows.pp > 1) & (rows.zero_stage <= 1) & (self.profile.sharding == "deepspeed")
         columns = [rows.tp, accumulates.astype(np.int64), rows.offload]
-        blocks = look_up([*columns, rows.ep, rows.expert_tp], self._block_table)
+        blocks = self._block_table.look_up([*columns, rows.ep, rows.expert_tp])
         blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)
-        tables = look_up([*columns, stage.has_embedding, stage.has_head], self._tables_table)
+        tables = self._tables_table.look_up([*columns, stage.has_embedding, stage.has_head])
         divided_from = np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM
         divided = rows.zero_stage[:, None] >= divided_from
         dense = np.where(divided, 1 / rows.state_shard_size[:, None], 1.0)
@@ -89,8 +89,8 @@ class HeldStates:
 
     def trained_shard(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         """Elements that one rank of a stage updates."""
-        blocks = rows.lookup(("tp", "ep", "expert_tp"), self._elements_table).reshape(len(rows), -1, SIDES)
-        tables = look_up([rows.tp, stage.has_embedding, stage.has_head], self._table_elements_table)[:, 0]
+        blocks = self._elements_table.look_up([rows.tp, rows.ep, rows.expert_tp]).reshape(len(rows), -1, SIDES)
+        tables = self._table_elements_table.look_up([rows.tp, stage.has_embedding, stage.has_head])[:, 0]
         dense, routed = np.einsum("rsk,rs->kr", blocks, stage.blocks)
         is_divided = rows.zero_stage >= 1
         whole = np.where(is_divided, 1 / rows.state_shard_size, 1.0) * (dense + tables)
@@ -98,12 +98,12 @@ class HeldStates:
         return shard
 
     @cached_property
-    def _elements_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._elements)
+    def _elements_table(self) -> Table:
+        return self.probes.table(self._elements)
 
     @cached_property
-    def _table_elements_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._table_elements)
+    def _table_elements_table(self) -> Table:
+        return self.probes.table(self._table_elements)
 
     def _elements(self, key: Key) -> tuple[float, ...]:
         """Trained elements of one block of every shape: not routed, and routed."""
@@ -157,12 +157,12 @@ class HeldStates:
         return engine_profile(self.probes.question.engine)
 
     @cached_property
-    def _block_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._of_blocks)
+    def _block_table(self) -> Table:
+        return self.probes.table(self._of_blocks)
 
     @cached_property
-    def _tables_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._of_tables)
+    def _tables_table(self) -> Table:
+        return self.probes.table(self._of_tables)
 
     def _of_blocks(self, key: Key) -> tuple[float, ...]:
         """Of one block of every shape, undivided: what is not routed, and what is."""

@@ -8,7 +8,7 @@ comes from the inventory once per combination of those degrees; the sums over mo
 Blocks of equal shape count as one run even where a model alternates shapes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -41,6 +41,8 @@ from shardwise.search.probes import (
     WatchedStage,
     recomputed_blocks,
 )
+from shardwise.search.tables import Table
+from shardwise.search.team import MEMBERS
 from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.buffers import buffer_tensors
@@ -62,6 +64,8 @@ HEAD = 4
 """Moments before the first block's backward: end of forward, loss, its backward, the head's."""
 OF_SHAPE = 4
 """Moments of each shape: inside and after the backward of its first and its last block."""
+FEW_ROWS = 1 << 8
+"""So few rows are not divided between processes."""
 ROWS_AT_ONCE = 1 << 14
 """Rows whose moments are added up together: so few that what lies between stays in the processor's cache."""
 
@@ -107,11 +111,14 @@ class MemoryEstimate:
         """
         if not len(rows):
             return np.zeros(0)
-        starts = range(0, len(rows), ROWS_AT_ONCE)
-        parts = [slice(start, start + ROWS_AT_ONCE) for start in starts]
-        return np.concatenate(
-            [self._device_bytes(rows.take(part), num_microbatches[part], enough_bytes) for part in parts]
-        )
+        num_parts = MEMBERS * -(-len(rows) // (MEMBERS * ROWS_AT_ONCE)) if len(rows) > FEW_ROWS else 1
+        size = -(-len(rows) // num_parts)
+
+        def weighed(start: int) -> FloatColumn:
+            part = slice(start, start + size)
+            return self._device_bytes(rows.take(part), num_microbatches[part], enough_bytes)
+
+        return np.concatenate(self.probes.team.each(weighed, range(0, len(rows), size)))
 
     def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn, enough_bytes: float) -> FloatColumn:
         activations = self._activations(rows)
@@ -215,14 +222,14 @@ class MemoryEstimate:
         sharding = (rows.zero_stage == 3).astype(np.int64)
         # Token copies are exchanged or not: how many ranks they go to does not change how many there are.
         keys = [rows.tp, rows.cp, np.minimum(2, rows.ep), rows.expert_tp, rows.sequence_parallel, sharding]
-        table = look_up(keys, self._block_table).reshape(len(rows), num_shapes, 2 + 2 * len(RECOMPUTES))
+        table = self._block_table.look_up(keys).reshape(len(rows), num_shapes, 2 + 2 * len(RECOMPUTES))
         mode = rows.recompute[:, None, None]
         kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
         live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
         is_split = np.isin(rows.schedule, SPLIT_SCHEDULES) & (rows.pp > 1)
         batch = [rows.micro_batch_size, is_split.astype(np.int64)]
         ranks = vocabulary_ranks(rows, self.probes.question)
-        ends = look_up([rows.tp, rows.cp, rows.sequence_parallel, *batch, ranks], self._end_table)
+        ends = self._end_table.look_up([rows.tp, rows.cp, rows.sequence_parallel, *batch, ranks])
         return Activations(
             whole=table[:, :, 0],
             kept=kept,
@@ -233,8 +240,8 @@ class MemoryEstimate:
         )
 
     @cached_property
-    def _block_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._block_bytes)
+    def _block_table(self) -> Table:
+        return self.probes.table(self._block_bytes)
 
     def _block_bytes(self, key: Key) -> tuple[float, ...]:
         """Per shape: kept whole, working, then kept and live under each recompute mode; one sequence."""
@@ -263,8 +270,8 @@ class MemoryEstimate:
         return tuple(found)
 
     @cached_property
-    def _end_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._end_bytes)
+    def _end_table(self) -> Table:
+        return self.probes.table(self._end_bytes)
 
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
         """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages."""
@@ -328,13 +335,13 @@ class MemoryEstimate:
         degrees = [rows.tp, rows.ep, rows.expert_tp, kind, reshards]
         columns = [*degrees, *(flag.astype(np.int64) for flag in flags), layers, *own]
         keys, inverse = distinct_keys([*columns, stage.has_embedding, stage.has_head, *counts])
-        table = np.asarray([self._transient_table(key) for key in keys], dtype=np.float64)
+        table = np.asarray(self._transient_table.rows(keys), dtype=np.float64)
         found: FloatColumn = np.take(np.ascontiguousarray(table.T), inverse, axis=1)
         return found
 
     @cached_property
-    def _transient_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._transients)
+    def _transient_table(self) -> Table:
+        return self.probes.table(self._transients)
 
     def _transients(self, key: Key) -> tuple[float, ...]:
         tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, layers, *rest = key
@@ -365,11 +372,11 @@ class MemoryEstimate:
 
         limits = (2, 2, 2, 2, 3, self.probes.question.cluster.node.gpus_per_node)
         columns = [np.minimum(rows.column(name), limit) for name, limit in zip(names, limits, strict=True)]
-        return look_up(columns, self._fixed_table)[:, 0]
+        return self._fixed_table.look_up(columns)[:, 0]
 
     @cached_property
-    def _fixed_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self._outside_allocator)
+    def _fixed_table(self) -> Table:
+        return self.probes.table(self._outside_allocator)
 
     def _outside_allocator(self, key: Key) -> tuple[float]:
         layout = Layout(dp_replicate=key[0], dp_shard=key[1], tp=key[2], cp=key[3], pp=key[4], ep=key[5])

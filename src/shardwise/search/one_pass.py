@@ -17,6 +17,7 @@ from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_firs
 from shardwise.search.pool import Pool, lowest_choice
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.simplicity import short_variant
+from shardwise.search.team import ALONE, Team
 from shardwise.units import format_gib
 
 __all__ = ["Found", "find"]
@@ -51,7 +52,14 @@ class Found:
     """The candidate that needs the least memory, when nothing fits."""
 
 
-def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time", is_brief: bool = False) -> Found:
+def find(
+    question: Plan,
+    bounds: SearchBounds,
+    *,
+    objective: Objective = "step_time",
+    is_brief: bool = False,
+    team: Team = ALONE,
+) -> Found:
     """All candidates in every precision that may be used, the best of them predicted.
 
     Args:
@@ -59,6 +67,7 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
         bounds: limits of the space.
         objective: what is to be small.
         is_brief: predict the fastest only, without other kinds and the front of time and memory.
+        team: who does it.
 
     Raises:
         RecipeError: a rule excludes the question whatever the layout, in every precision.
@@ -69,7 +78,7 @@ def find(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_t
     for precision in precisions:
         asked = replace(question, recipe=replace(question.recipe, precision=precision))
         try:
-            parts.append(_find(asked, bounds, objective, is_brief=is_brief))
+            parts.append(_find(asked, bounds, objective, is_brief=is_brief, team=team))
         except RecipeError:
             if precision == precisions[-1] and not parts:
                 raise
@@ -97,10 +106,10 @@ def _merged(parts: Sequence[Found]) -> Found:
     )
 
 
-def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool) -> Found:
+def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool, team: Team) -> Found:
     """One pass in one precision."""
-    found = estimate_space(question, bounds, objective=objective)
-    evaluator = Evaluator(found.pool.rows, question=question)
+    found = estimate_space(question, bounds, objective=objective, team=team)
+    evaluator = Evaluator(found.pool.rows, question=question, team=team)
     if len(found.pool):
         order = _Order(pool=found.pool, step_s=found.step_s, question=question)
         if is_brief:
@@ -197,8 +206,8 @@ class _Order:
         least = np.minimum.accumulate(needed)
         front = order[np.concatenate([[True], needed[1:] < least[:-1]])]
         count = min(OTHER_END, len(front))
-        spread = np.unique(np.round(np.linspace(0, len(front) - 1, count)).astype(np.int64))[::-1]
-        chosen: IntColumn = front[spread]
+        spread = {round(position) for position in np.linspace(0, len(front) - 1, count).tolist()}
+        chosen: IntColumn = front[sorted(spread, reverse=True)]
         return chosen
 
     @property

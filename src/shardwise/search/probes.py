@@ -5,7 +5,7 @@ one block of each shape, and multiplying by the blocks a row's stages hold, give
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -15,6 +15,8 @@ from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
+from shardwise.search.tables import Table
+from shardwise.search.team import ALONE, Team
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 
@@ -71,6 +73,12 @@ class Probes:
     """Everything about one question that both bounds and estimates ask the inventory for."""
 
     question: Plan
+    team: Team = field(default=ALONE, compare=False)
+    """Who evaluates what is asked."""
+
+    def table(self, function: Callable[[Key], tuple[float, ...]], *, is_slow: bool = False) -> Table:
+        """A function of the question, remembered; a slow one is worth dividing between processes."""
+        return Table(function, team=self.team if is_slow else ALONE)
 
     @cached_property
     def shapes(self) -> tuple[LayerSpec, ...]:

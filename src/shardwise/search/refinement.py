@@ -13,7 +13,6 @@ changes no estimate and no order among those that are wanted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -30,8 +29,8 @@ FEWEST_AT_ONCE, MOST_AT_ONCE = 4, 64
 estimate to compare with, then more."""
 ROWS_AT_ONCE = 128
 """Rows for each of them."""
-FIRST_READ = 1024
-"""Rows that are read for the first different values before all are."""
+READ_AT_ONCE = 1024
+"""Rows that are read together for the first different values."""
 TOTALS = {
     "none": ("forward", "backward", "exposed"),
     "selective": ("forward", "backward", "exposed", "recompute_selective"),
@@ -94,7 +93,7 @@ class Refinement:
         """The estimate, or a bound on it where the level is lower."""
         if not len(rows):
             return
-        plain = rows if copies == 1 else rows.take(np.arange(0, len(rows), copies))
+        plain = rows.take(slice(None, None, copies))
         keys, key_of = distinct_keys(estimate.block_columns(plain))
         self._cuts = CutTree(estimate, keys, known=after.timed_cuts if after is not None else frozenset())
         self._key_of = np.repeat(key_of, copies)
@@ -181,16 +180,13 @@ class Refinement:
         """Add data parallelism to the most promising rows."""
         if not len(order):
             return
-        groups = self._sharding_group[order]
-        ready = order[np.isin(groups, _first_distinct(groups, at_once))]
-        some = self.rows.take(ready)
+        rows = self.rows.take(order)
+        groups = group_rows(self.estimate.sharding_columns(rows))[0]
+        chosen = np.flatnonzero(np.isin(groups, _first_distinct(groups, at_once)))
+        ready, some = order[chosen], rows.take(chosen)
         added = self.estimate.data_parallel_s(some, self.num_microbatches[ready], self._lines[ready])
         self.step_s[ready] += added
         self.level[ready] = ESTIMATED
-
-    @cached_property
-    def _sharding_group(self) -> IntColumn:
-        return group_rows(self.estimate.sharding_columns(self.rows))[0]
 
     def bounds_s(self, chosen: IntColumn) -> FloatColumn:
         """What some rows take at the least, as far as their blocks are timed by now."""
@@ -233,8 +229,9 @@ class CutTree:
 
     def time(self, cuts: IntColumn) -> None:
         """Ask the inventory about some cuts, and bound those below them."""
-        for cut in cuts.tolist():
-            table = np.asarray(self._estimate.block_table(self._keys[cut])).reshape(-1, len(BLOCK_FIELDS))
+        rows = self._estimate.block_table.rows([self._keys[cut] for cut in cuts.tolist()])
+        for cut, row in zip(cuts.tolist(), rows, strict=True):
+            table = np.asarray(row).reshape(-1, len(BLOCK_FIELDS))
             self._per_token[cut] = (table @ TOTAL_OF_FIELDS).T / self._tokens[cut]
         self.is_timed[cuts] = True
         for level in self._levels:
@@ -270,11 +267,9 @@ class CutTree:
 
 def _first_distinct(values: IntColumn, most: int) -> IntColumn:
     """The first few different values, in the order they appear."""
-    size = FIRST_READ
-    while True:
-        distinct, first = np.unique(values[:size], return_index=True)
-        if len(distinct) >= most or size >= len(values):
+    found: dict[int, None] = {}
+    for start in range(0, len(values), READ_AT_ONCE):
+        found |= dict.fromkeys(values[start : start + READ_AT_ONCE].tolist())
+        if len(found) >= most:
             break
-        size *= 4
-    chosen: IntColumn = distinct[np.argsort(first, kind="stable")[:most]]
-    return chosen
+    return np.asarray(list(found)[:most], dtype=np.int64)

@@ -20,6 +20,7 @@ from shardwise.search.ranking import pareto_front, rank
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
 from shardwise.search.repairs import repairs
 from shardwise.search.targets import meeting, missed_targets, require_countable
+from shardwise.search.team import ALONE, Team
 
 __all__ = ["assumed_global_batch_size", "question_of", "search"]
 
@@ -35,6 +36,7 @@ def search(
     engine: EngineName = "native",
     bounds: SearchBounds | None = None,
     objective: Objective = "step_time",
+    team: Team = ALONE,
 ) -> SearchResult:
     """The layouts of a model on a cluster that fit, in order of preference, or what came closest.
 
@@ -45,6 +47,7 @@ def search(
         engine: who implements the step; its own limits are rules.
         bounds: axes that are pinned or limited.
         objective: what to make small.
+        team: the processes that share the work, inside :func:`in_team`.
     """
     started_s = time.perf_counter()
     asked = bounds or SearchBounds()
@@ -56,7 +59,7 @@ def search(
     require_countable(question, limits)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
-    found = find(question, limits, objective=objective)
+    found = find(question, limits, objective=objective, team=team)
     fits, fitting = found.evaluation.fitting, meeting(found.evaluation.fitting, limits)
     plans = rank(fitting, objective=objective, limit=limits.max_plans)
     is_invalid = not fits and found.space.layouts_invalid == found.space.layouts_considered

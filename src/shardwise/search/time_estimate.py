@@ -9,9 +9,8 @@ same tensor and expert degrees, however its tokens are cut; from its own blocks;
 :mod:`shardwise.search.refinement` asks for a level only where the one before leaves a row in the running.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +29,13 @@ from shardwise.search.candidates import (
     FloatColumn,
     IntColumn,
     Key,
-    look_up,
 )
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import FIRST, FULLEST, LAST, Probes, WatchedStage, recomputed_blocks
+from shardwise.search.tables import Table
 
 __all__ = ["TimeEstimate"]
 
@@ -138,21 +137,14 @@ class TimeEstimate:
         gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
         return [*(asked.column(name) for name in BLOCK_KEYS[:-1]), gathered]
 
-    def block_table(self, key: Key) -> tuple[float, ...]:
-        """Block fields by the values of :meth:`block_columns`."""
-        found = self.timed_blocks.get(key)
-        if found is None:
-            found = self.timed_blocks[key] = self.times.of_blocks(key)
-        return found
-
     @cached_property
-    def timed_blocks(self) -> dict[Key, tuple[float, ...]]:
-        """What has been asked of :meth:`block_table` so far."""
-        return {}
+    def block_table(self) -> Table:
+        """Block fields by the values of :meth:`block_columns`."""
+        return self.probes.table(self.times.of_blocks, is_slow=True)
 
     def block_work(self, rows: Candidates) -> Work:
         """Seconds of one micro-batch in one block of every shape."""
-        table = look_up(self.block_columns(rows), self.block_table)
+        table = self.block_table.look_up(self.block_columns(rows))
         scale = rows.micro_batch_size / self._asked(rows).micro_batch_size
         return table.reshape(len(rows), len(self.probes.shapes), len(BLOCK_FIELDS)) * scale[:, None, None]
 
@@ -256,26 +248,26 @@ class TimeEstimate:
         ranks = vocabulary_ranks(rows, self.probes.question)
         columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size, ranks]
         scale = rows.micro_batch_size / asked.micro_batch_size
-        return look_up(columns, self._ends_table).reshape(len(rows), 2, -1) * scale[:, None, None]
+        return self._ends_table.look_up(columns).reshape(len(rows), 2, -1) * scale[:, None, None]
 
     @cached_property
-    def _ends_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self.times.of_tables)
+    def _ends_table(self) -> Table:
+        return self.probes.table(self.times.of_tables, is_slow=True)
 
     def _sends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2)``: exposed and hideable seconds per micro-batch of passing activations along the pipeline."""
         asked = self._asked(rows)
         stride = np.where(rows.pp > 1, rows.tp * rows.cp * rows.data_parallel_size, 0)
         columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size, stride]
-        one = look_up(columns, self._send_table)[:, 0] * rows.micro_batch_size / asked.micro_batch_size
+        one = self._send_table.look_up(columns)[:, 0] * rows.micro_batch_size / asked.micro_batch_size
         total = 2 * np.where(SKEWS[rows.schedule], 2, rows.vpp) * one
         waits = WAITS[rows.schedule]
         sends: FloatColumn = np.stack([np.where(waits, total, 0.0), np.where(waits, 0.0, total)], axis=1)
         return sends
 
     @cached_property
-    def _send_table(self) -> Callable[[Key], tuple[float, ...]]:
-        return cache(self.times.of_send)
+    def _send_table(self) -> Table:
+        return self.probes.table(self.times.of_send)
 
     def sharding_columns(self, rows: Candidates) -> list[IntColumn]:
         """The columns that data parallelism depends on, apart from the batch and the blocks."""
@@ -287,9 +279,9 @@ class TimeEstimate:
         return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own]
 
     @cached_property
-    def sharding_table(self) -> Callable[[Key], tuple[float, ...]]:
+    def sharding_table(self) -> Table:
         """Sharding fields by the values of :meth:`sharding_columns`."""
-        return cache(self.times.of_sharding)
+        return self.probes.table(self.times.of_sharding, is_slow=True)
 
     def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
@@ -299,7 +291,7 @@ class TimeEstimate:
             num_microbatches: of every row.
             lines: of :class:`Passes`.
         """
-        table = look_up(self.sharding_columns(rows), self.sharding_table)
+        table = self.sharding_table.look_up(self.sharding_columns(rows))
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
         base, more = table[:, :1], table[:, 1:]
         blocks = self.probes.watched(rows, FULLEST).blocks

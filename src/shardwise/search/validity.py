@@ -47,7 +47,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-torchtitan-tied-embeddings": PIPELINE,
     "layout-experts-without-moe": ("ep",),
     "layout-experts-over-ep": ("ep",),
-    "layout-ep-borrows-data-ranks": ("ep", "expert_tp", "tp", "cp", *DATA_PARALLEL),
+    "layout-ep-borrows-data-ranks": ("ep", "expert_tp", "lent_ranks", "dp_replicate"),
     "layout-expert-width-over-expert-tp": ("expert_tp",),
     "engine-expert-tp": ("ep", "expert_tp", "tp"),
     "engine-megatron-experts-need-sequence-parallel": ("tp", "sequence_parallel"),
@@ -82,7 +82,9 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-fp8-input-store": (),
     "engine-moment-dtype": ("zero_stage",),
 }
-"""Columns each rule reads; a rule that reads none is about the question and is checked before anything else."""
+"""Columns each rule reads, or products of some of them; a rule that reads none is about the question and is checked
+before anything else."""
+
 
 TRUE_BY_CONSTRUCTION = (
     "layout-world-size",
@@ -126,7 +128,7 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
     pending = [rule for rule in error_rules(space.question.engine) if rule.name not in TRUE_BY_CONSTRUCTION]
     rows = space.degrees()
     considered = int(space.num_descendants(rows, after=None).sum())
-    known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", OFFLOAD}
+    known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", "lent_ranks", OFFLOAD}
     rejected: dict[str, Rejection] = {}
     num_too_big = 0
     for axis in (None, *AXES):
@@ -206,8 +208,8 @@ def _broken(rule: Rule, rows: Candidates, question: Plan) -> tuple[Mask, int | N
     if not columns:
         answer = rule.breaks(rows.plan(0, question=question))
         return np.full(len(rows), answer), 0 if answer else None
-    extra = {"num_microbatches": _num_microbatches(rows, question)} if "num_microbatches" in columns else {}
-    inverse, first = group_rows([extra[name] if name in extra else rows.column(name) for name in columns])
+    read = [DERIVED[name](rows, question) if name in DERIVED else rows.column(name) for name in columns]
+    inverse, first = group_rows(read)
     verdicts = np.asarray([rule.breaks(plan) for plan in rows.plans(first.tolist(), question=question)], dtype=np.bool_)
     guilty = first[verdicts]
     return verdicts[inverse], int(guilty.min()) if len(guilty) else None
@@ -220,3 +222,10 @@ def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:
 
 def _refusal(plan: Plan, rule: Rule) -> Refusal:
     return next(refusal for refusal in find_errors(plan) if refusal.rule == rule.name)
+
+
+DERIVED: dict[str, Callable[[Candidates, Plan], IntColumn]] = {
+    "num_microbatches": _num_microbatches,
+    "lent_ranks": lambda rows, _question: rows.tp * rows.cp * rows.dp_shard,
+}
+"""What is no column itself but made of some."""

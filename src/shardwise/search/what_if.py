@@ -13,6 +13,7 @@ from shardwise.search.one_pass import find
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
 from shardwise.search.simplicity import short_variant
+from shardwise.search.team import ALONE, Team
 from shardwise.units import GIB, Bytes, Seconds, format_gib, format_percent, format_seconds
 
 __all__ = ["Sensitivity", "WhatIf", "what_if"]
@@ -47,24 +48,23 @@ class Sensitivity:
     changes: tuple[WhatIf, ...]
 
 
-def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None:
+def what_if(result: SearchResult, *, limits: SearchBounds, team: Team = ALONE) -> Sensitivity | None:
     """What binds the fastest plan of an answer; ``None`` when there is none.
 
     Args:
         result: the answer.
         limits: the bounds of the search; what is tried stays inside them.
+        team: who tries.
     """
     if not result.plans:
         return None
     fastest = min((*result.plans, *result.pareto), key=lambda ranked: ranked.prediction.time.step_s)
     near = _around(result.plans[:SHOWN_PLANS], fastest, limits)
-    tried = [
-        _tried(change, cluster, fastest, near)
-        for change, cluster in (
-            (f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", _with_more_memory(fastest.plan.cluster)),
-            *_next_type(fastest.plan.cluster),
-        )
+    machines = [
+        (f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", _with_more_memory(fastest.plan.cluster)),
+        *_next_type(fastest.plan.cluster),
     ]
+    tried = team.each(lambda machine: _tried(*machine, fastest, near, team), machines)
     changes = tuple(change for change in tried if change is not None)
     return Sensitivity(binding=_what_binds(fastest, changes), changes=changes)
 
@@ -85,11 +85,11 @@ def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
     return []
 
 
-def _tried(change: str, cluster: Cluster, fastest: RankedPlan, near: SearchBounds) -> WhatIf | None:
+def _tried(change: str, cluster: Cluster, fastest: RankedPlan, near: SearchBounds, team: Team) -> WhatIf | None:
     """The fastest plan around the answer; the plan itself where nothing faster was found on the same GPU."""
     question = replace(fastest.plan, cluster=cluster)
     try:
-        fitting = find(question, near, is_brief=True).evaluation.fitting
+        fitting = find(question, near, is_brief=True, team=team).evaluation.fitting
     except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
         return None
     if not fitting:

@@ -1,0 +1,48 @@
+"""Functions of a few degrees, asked once for every combination of them that occurs."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shardwise.search.candidates import FloatColumn, IntColumn, Key, distinct_keys
+from shardwise.search.team import ALONE, Team
+
+__all__ = ["Table"]
+
+Row = tuple[float, ...]
+
+
+class Table:
+    """What a function has answered so far; the members of a team divide what is new."""
+
+    def __init__(self, function: Callable[[Key], Row], *, team: Team = ALONE) -> None:
+        self._function = function
+        self._team = team
+        self._rows: dict[Key, Row] = {}
+        """The same in all members, so that they agree on which keys are new."""
+        self._own_rows: dict[Key, Row] = {}
+        """What this member alone had to know for its half of something else."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self, keys: Sequence[Key]) -> list[Row]:
+        """The function of each key."""
+        if self._team.is_divided:
+            return [self._rows.get(key) or self._own_row(key) for key in keys]
+        # In order, so that keys that have much in common, which is remembered below, are asked in one process.
+        fresh = sorted({key for key in keys if key not in self._rows})
+        self._rows.update(zip(fresh, self._team.each(self._own_row, fresh), strict=True))
+        return [self._rows[key] for key in keys]
+
+    def look_up(self, columns: Sequence[IntColumn]) -> FloatColumn:
+        """``(rows, results)``: the function of some columns."""
+        keys, inverse = distinct_keys(columns)
+        found: FloatColumn = np.take(np.asarray(self.rows(keys), dtype=np.float64), inverse, axis=0)
+        return found
+
+    def _own_row(self, key: Key) -> Row:
+        row = self._own_rows.get(key)
+        if row is None:
+            row = self._own_rows[key] = self._function(key)
+        return row

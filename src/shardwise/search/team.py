@@ -1,0 +1,218 @@
+"""Two processes that run the same search side by side and divide its heavy parts.
+
+Both run every line, so neither has to be told what the other knows; at :meth:`Team.each` one does half of the items,
+the other the other half, and they exchange what came out. What a search asks there are pure functions, so it makes no
+difference who evaluates them: the answer is the same with one process and with two.
+
+The process that asked leads. It never depends on the other one: when the follower is gone, because its half failed or
+because it was killed, or when no processor is free for it, so that waiting has taken longer than doing everything
+alone, the leader goes on alone, and meets what failed at its own place in the work.
+"""
+
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import BinaryIO, NoReturn, TypeVar
+
+from shardwise.units import Seconds
+
+__all__ = ["ALONE", "MEMBERS", "Team", "in_team", "num_usable_cpus"]
+
+Item = TypeVar("Item", bound=Hashable)
+Done = TypeVar("Done")
+
+MEMBERS = 2
+FAILED = 1
+PATIENCE_S = 0.03
+"""What the leader may lose by waiting for the follower: a few turns of a scheduler."""
+NICENESS = 10
+"""Of the follower, which is meant for a processor that nobody needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """A member's ends of the two pipes to the other one."""
+
+    incoming: BinaryIO
+    outgoing: BinaryIO
+
+    def send(self, message: object) -> None:
+        """Write a message; returns when the pipe has taken it."""
+        pickle.dump(message, self.outgoing, protocol=pickle.HIGHEST_PROTOCOL)
+        self.outgoing.flush()
+
+    def is_ready(self, *, within_s: Seconds) -> bool:
+        """Whether a message arrives, or the other end is closed, within a time."""
+        return bool(select.select([self.incoming], [], [], within_s)[0])
+
+    def receive(self) -> object:
+        """Wait for a message."""
+        return pickle.load(self.incoming)
+
+    def close(self) -> None:
+        """Nothing more is sent or read."""
+        for end in (self.incoming, self.outgoing):
+            with suppress(OSError):
+                end.close()
+
+
+class Team:
+    """A member's view of the processes that share a search."""
+
+    def __init__(self, channel: Channel | None = None, *, follower: int | None = None) -> None:
+        """A process alone, or one of two with its ends of the channel between them.
+
+        Args:
+            channel: to the other member.
+            follower: its process id, for the one that leads.
+        """
+        self._channel = channel
+        self._follower = follower
+        self.leads = channel is None or follower is not None
+        """Whether the answer is for this process; the follower's is thrown away."""
+        self.is_divided = False
+        """While a member does its half; what it asks meanwhile it does alone."""
+        self._patience_s = PATIENCE_S
+        """How long the leader may still wait: what the other halves have saved it, on top of what it may lose."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process shares the work."""
+        return self._channel is None
+
+    def each(self, work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+        """What ``work`` makes of every item, in order; each item is done by one member.
+
+        Args:
+            work: a pure function, whose results are sent from process to process.
+            items: the same in both members.
+        """
+        if self._channel is None or self.is_divided or len(items) < MEMBERS:
+            return [work(item) for item in items]
+        half = (len(items) + 1) // MEMBERS
+        mine, theirs = (items[:half], items[half:]) if self.leads else (items[half:], items[:half])
+        started_s = time.perf_counter()
+        own = self._own_half(work, mine)
+        done_s = time.perf_counter()
+        self._patience_s += done_s - started_s
+        other = self._exchanged(hash(tuple(items)), own)
+        self._patience_s -= time.perf_counter() - done_s
+        if other is None:
+            self._part()
+            other = [work(item) for item in theirs]
+        return [*own, *other] if self.leads else [*other, *own]
+
+    def _own_half(self, work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+        self.is_divided = True
+        try:
+            return [work(item) for item in items]
+        except BaseException:
+            self._part()
+            raise
+        finally:
+            self.is_divided = False
+
+    def _exchanged(self, asked: int, own: list[Done]) -> list[Done] | None:
+        """The other half; ``None`` when the other member is late, gone, or was asked about other items.
+
+        The follower speaks first, so that the two never both wait for a full pipe to be emptied.
+        """
+        channel = self._channel
+        if channel is None or (self.leads and not channel.is_ready(within_s=max(0.0, self._patience_s))):
+            return None
+        try:
+            if not self.leads:
+                channel.send((asked, own))
+            answer = channel.receive()
+            if self.leads:
+                channel.send((asked, own))
+        except (EOFError, OSError, pickle.UnpicklingError):
+            return None
+        match answer:
+            case (other_asked, list() as other) if other_asked == asked:
+                return other
+        return None
+
+    def _part(self) -> None:
+        """Go on alone. A follower ends, since nobody waits for what it does alone."""
+        if self._follower is None:
+            os._exit(FAILED)
+        self.end()
+
+    def end(self) -> None:
+        """Let the follower do nothing more."""
+        if self._channel is not None and self._follower is not None:
+            os.kill(self._follower, signal.SIGKILL)
+            os.waitpid(self._follower, 0)
+            self._channel.close()
+            self._channel = None
+
+
+ALONE = Team()
+
+
+def in_team(work: Callable[[Team], Done], *, num_processes: int) -> Done:
+    """What ``work`` returns, with a second process beside this one while it runs.
+
+    The second process is a fork, which takes milliseconds and knows what this one knows. It prints nothing, steps back
+    where processors are in demand, and ends with this call, whatever ends it. One process does everything where only
+    one is asked for, where the system cannot fork or does it badly, and where other threads run, whose locks a fork
+    would take along.
+
+    Args:
+        work: what to do; it changes nothing outside but through the member that leads.
+        num_processes: more than one to have the second.
+    """
+    if num_processes < MEMBERS or not _can_fork():
+        return work(ALONE)
+    to_leader, to_follower = os.pipe(), os.pipe()
+    follower = _forked()
+    if not follower:
+        _follow(work, _channel(to_follower, to_leader))
+    team = Team(_channel(to_leader, to_follower), follower=follower)
+    try:
+        return work(team)
+    finally:
+        team.end()
+
+
+def num_usable_cpus() -> int:
+    """Processors that the system lets this process run on."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _can_fork() -> bool:
+    """macOS has a fork, but its libraries do not survive it."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _forked() -> int:
+    """The process id of the follower, 0 in the follower."""
+    with warnings.catch_warnings():
+        # Python warns of threads that are not its own: those of BLAS, which stops them before a fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _channel(incoming: tuple[int, int], outgoing: tuple[int, int]) -> Channel:
+    """Own ends of two pipes; the others are closed, so that the end of either process is seen by the other."""
+    os.close(incoming[1])
+    os.close(outgoing[0])
+    return Channel(incoming=os.fdopen(incoming[0], "rb"), outgoing=os.fdopen(outgoing[1], "wb"))
+
+
+def _follow(work: Callable[[Team], object], channel: Channel) -> NoReturn:
+    """Take part, and end without the clean-up that belongs to the leader; what fails is met by the leader, too."""
+    os.nice(NICENESS)
+    try:
+        work(Team(channel))
+    finally:
+        os._exit(FAILED)
