@@ -58,6 +58,8 @@ direction."""
 _FIRST_AND_AGAIN: tuple[OperationPhase, OperationPhase] = ("forward", "recompute")
 HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
+GATHERED_HOST_CALLS = "host calls, gathered"
+"""The same of a block that is gathered and whose gradients are reduced by itself."""
 DROPOUT_BYTES = 5
 """Per element in 16 bits, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
@@ -99,9 +101,10 @@ def recomputed_operations(
     again = [replace(operation, phase="recompute") for operation in chosen]
     if context.has_torch_host:
         calls = own_host.recompute_calls(recipe, context.layout, computes_on_parts=context.has_own_host)
-        again = [operation for operation in again if operation.name != HOST_CALLS]
+        name = _host_calls_name(context)
+        again = [operation for operation in again if operation.name != name]
         again += [
-            context.memory_operation(HOST_CALLS, phase, 0, num_kernels=number)
+            context.memory_operation(name, phase, 0, num_kernels=number)
             for phase, number in zip(_FIRST_AND_AGAIN, calls, strict=True)
             if number
         ]
@@ -157,10 +160,15 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
     elif context.layout.tp > 1:
         more = _tensor_calls(context)
         forward, backward = forward + more[0], backward + more[1]
+    name = _host_calls_name(context)
     if forward:
-        yield context.memory_operation(HOST_CALLS, "forward", 0, num_kernels=forward)
+        yield context.memory_operation(name, "forward", 0, num_kernels=forward)
     if backward:
-        yield context.memory_operation(f"{HOST_CALLS}.backward", "backward", 0, num_kernels=backward)
+        yield context.memory_operation(f"{name}.backward", "backward", 0, num_kernels=backward)
+
+
+def _host_calls_name(context: OperationContext) -> str:
+    return GATHERED_HOST_CALLS if context.is_gathered else HOST_CALLS
 
 
 def _tensor_calls(context: OperationContext) -> tuple[int, int]:
