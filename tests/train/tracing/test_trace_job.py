@@ -36,7 +36,10 @@ EXTENDED = {
     "fsdp": {"layout": {"dp_shard": 2}},
     "fsdp, recomputed": {"layout": {"dp_shard": 2}, "recompute": "full"},
     "zero 1": {"layout": {"dp_shard": 2, "zero_stage": 1}},
-    "tp, sequence parallel, fsdp": {"layout": {"dp_shard": 2, "tp": 2, "sequence_parallel": True}},
+    "tp, sequence parallel, fsdp": {
+        "layout": {"dp_shard": 2, "tp": 2, "sequence_parallel": True},
+        "micro_batch_size": 1,
+    },
     "experts": {"layout": {"dp_shard": 2, "ep": 2}, "model": MIXTRAL, "precision": "bf16-mixed"},
 }
 
