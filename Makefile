@@ -4,7 +4,7 @@
 BIN := .venv/bin
 DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
-PYTEST_ARGS ?= -n auto --dist loadfile
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test slow check lint types layers bench docs format clean
 

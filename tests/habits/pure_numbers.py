@@ -147,6 +147,8 @@ PURE_FIELDS = {
     "BillComparison.low_amount",
     "BillComparison.predicted_amount",
     "BillComparison.published_amount",
+    "BillComparison.published_high_amount",
+    "BillComparison.published_low_amount",
     "Division.number",  # a rank
     "Edit.effort",  # a class from 0 to 3
     "Field.highest",  # a bound, in the unit of the field it is about

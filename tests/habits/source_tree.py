@@ -4,6 +4,7 @@ import ast
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -20,9 +21,14 @@ def source_files() -> list[Path]:
 
 
 def parsed_files() -> Iterator[tuple[Path, ast.Module]]:
-    """Every file of the package with its syntax tree."""
+    """Every file of the package with its syntax tree, parsed once for all tests, which only look."""
     for path in source_files():
-        yield path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        yield path, _parsed(path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def imported_modules(*, package: str = "shardwise") -> list[ModuleType]:

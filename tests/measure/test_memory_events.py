@@ -101,6 +101,24 @@ def test_what_outlives_backward_is_a_gradient(tmp_path):
     assert dict(sample(tmp_path, take).components_bytes)["gradients"] == 40
 
 
+def test_the_gradient_that_the_loss_makes_is_kept_for_backward_and_then_a_gradient(tmp_path):
+    """90 made beside 70 of logits; the first event of backward hands it over, the optimizer frees it."""
+    take = Allocations()
+    take(15, 1, 5)
+    take(31, 4, 70)
+    take(35, 7, 90)
+    take(39, 4, -70)
+    take(45, 2, 1000, thread=AUTOGRAD)
+    take(46, 2, -1000, thread=AUTOGRAD)
+    take(53, 1, -5, thread=AUTOGRAD)
+    take(65, 7, -90)
+    found = sample(tmp_path, take)
+    assert dict(found.most_bytes)["activations"] == 95
+    assert dict(found.most_bytes)["gradients"] == 90
+    assert (dict(found.components_bytes)["activations"], dict(found.components_bytes)["gradients"]) == (5, 90)
+    assert sum(dict(found.components_bytes).values()) == found.peak_bytes == 3000 + 1095
+
+
 def test_states_that_the_first_step_makes_are_the_optimizers(tmp_path):
     take = Allocations()
     take(15, 1, 5)

@@ -179,8 +179,8 @@ def test_the_assumption_that_moves_the_cost_most_comes_first():
     price, mfu, goodput = cost.sensitivities
     assert price.low_gpu_hours == price.high_gpu_hours == cost.gpu_hours
     assert price.low_usd < cost.usd < price.high_usd
-    assert mfu.swing_ratio == pytest.approx(57 / 29)
-    assert mfu.low_gpu_hours == pytest.approx(cost.gpu_hours * 40 / 57)
+    assert mfu.swing_ratio == pytest.approx(55 / 28)
+    assert mfu.low_gpu_hours == pytest.approx(cost.gpu_hours * 40 / 55)
     assert goodput.high_gpu_hours == pytest.approx(cost.gpu_hours * cost.goodput_fraction / cost.goodput_low_fraction)
 
 

@@ -19,6 +19,9 @@ from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.product_rates import Product, product_rates
 from shardwise.recipe import Recipe
 from shardwise.step.inventory import Operation
+from shardwise.step.operations import BlockBook, operation_groups
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
 from shardwise.units import MIB
 
 CLUSTER = read_cluster("8xh100-sxm")
@@ -36,6 +39,9 @@ CORE = Operation(
     n=8192,
     k=128,
 )
+
+QUICK = replace(BLOCK, seq_len=64, forward_s=0.1e-3, backward_s=0.2e-3)
+"""A block that tells how long its host takes."""
 
 
 def rates_with(**parts):
@@ -117,6 +123,29 @@ def test_a_timed_block_takes_its_measured_time():
     assert times.backward_s == pytest.approx(11e-3)
 
 
+def test_a_block_follows_timed_ones_that_are_gathered_as_it_is():
+    """Whether it is gathered is known of the block; how many calls its host makes says nothing about it."""
+    alone = replace(BLOCK, num_sequences=4, forward_s=10e-3, backward_s=20e-3)
+    slow = replace(alone, is_sharded=True, forward_s=15e-3, backward_s=30e-3)
+    timed = rates_with(products=(timed_product(3e-4),), blocks=(alone, slow, QUICK))
+
+    def between_s(layout, recompute):
+        recipe = Recipe(seq_len=4096, global_batch_size=8, compile=False, recompute=recompute)
+        plan = Plan(model=read_model("llama-3.1-8b"), cluster=CLUSTER, recipe=recipe, layout=layout)
+        context = StageContext(plan=plan, stage=pipeline_stages(model=plan.model, layout=layout)[0])
+        groups = operation_groups(context, BlockBook(plan))
+        operations = next(group.operations for group in groups if group.part == "recomputed blocks")
+        known = timed.durations_s(operations, part="recomputed blocks")
+        plain = timed.durations_s(operations, part="optimizer")
+        return max(one / other for one, other in zip(known, plain, strict=True) if other)
+
+    alone, gathered = (part[0].forward_ratio for part in (timed.parts.blocks, timed.parts.gathered_blocks))
+    assert gathered > 1.1 * alone
+    for recompute in ("selective", "full"):
+        assert between_s(Layout(tp=8, zero_stage=0), recompute) == pytest.approx(alone)
+        assert between_s(Layout(dp_shard=8), recompute) == pytest.approx(gathered)
+
+
 def test_compiled_blocks_do_not_follow_eager_ones():
     parts = {"products": (timed_product(3e-4),), "blocks": (BLOCK,)}
     cluster = calibrated_cluster(CLUSTER, calibration(**parts))
@@ -145,9 +174,8 @@ def test_blocks_between_two_timed_ones_lie_between_their_ratios():
     """What a block takes beyond its products and attention is laid to the kernels between them."""
     long = replace(BLOCK, forward_s=2.3e-3, backward_s=3.3e-3)
     small = replace(BLOCK, seq_len=1024, forward_s=0.62e-3, backward_s=0.8e-3)
-    quick = replace(BLOCK, seq_len=64, forward_s=0.1e-3, backward_s=0.2e-3)
     tables = {"products": (timed_product(3e-4),)}
-    timed, plain = rates_with(**tables, blocks=(long, small, quick)), rates_with(**tables)
+    timed, plain = rates_with(**tables, blocks=(long, small, QUICK)), rates_with(**tables)
     ratios = sorted(part.forward_ratio for part in timed.parts.blocks)
     middle = block_of(replace(BLOCK, seq_len=2048), CLUSTER).forward_and_backward
     forward = [number for number, operation in enumerate(middle) if operation.phase == "forward"]

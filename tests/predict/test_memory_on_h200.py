@@ -1,8 +1,9 @@
 """Predicted beside measured memory of our own trainer on two H200 (torch 2.11), 2026-11-28.
 
-A digest of ``benchmarks/results/2026-11-28-h200-calibrated-runs-2.jsonl``, ``-against-peers-2.jsonl`` and ``-picked-2.json``. What
-compiled blocks keep, when whole units are freed and which pools streams have was learnt from the code and from traces
-after these runs had shown that something was missing, so they hold the model in place and are no independent evidence.
+A digest of ``2026-11-28-h200-calibrated-runs-2.jsonl``, ``-against-peers-2.jsonl`` and ``-picked-2.json`` in
+``benchmarks/results``. What compiled blocks keep, when whole units are freed and which pools streams have was learnt
+from the code and from traces after these runs had shown that something was missing: they hold the model in place and
+are no independent evidence.
 """
 
 import json

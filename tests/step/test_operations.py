@@ -399,7 +399,7 @@ def test_the_host_issues_what_surrounds_a_block():
     """FSDP's units, autocast, tensor-parallel calls and gradients added one by one cost the host, not the device."""
     plain = plan_of(precision="bf16")
     assert "host calls" not in by_name(plain)
-    assert by_name(plan_of(layout=Layout(dp_shard=8)))["host calls"].num_kernels == 54
+    assert by_name(plan_of(layout=Layout(dp_shard=8)))["host calls, gathered"].num_kernels == 54
     calls = by_name(plan_of(engine="megatron", layout=Layout(tp=2, zero_stage=0, sequence_parallel=True)))
     assert calls["host calls"].num_kernels == 8
     assert calls["host calls.backward"].num_kernels == 8 + len(LLAMA.layers[0].weights)
@@ -421,12 +421,20 @@ def test_checkpointing_keeps_torchs_host_busy_and_not_that_of_compiled_blocks():
 
     def around(phase, **recipe):
         found = [one for one in operations_of(plan_of(layout=Layout(dp_shard=8), **recipe)) if one.phase == phase]
-        return sum(one.num_kernels for one in found if one.name == "host calls")
+        return sum(one.num_kernels for one in found if one.name == "host calls, gathered")
 
     assert [around(phase, recompute="full", compile=False) for phase in ("forward", "recompute")] == [54, 63]
     selective = [around(phase, recompute="selective", compile=False) for phase in ("forward", "recompute")]
     assert selective == [54 + 105, 88]
     assert around("recompute", recompute="selective", compile=True) == 0
+
+
+def test_many_host_calls_do_not_make_a_block_a_gathered_one():
+    """Selective recomputation of divided blocks keeps the host busier than gathering does."""
+    whole = plan_of(layout=Layout(tp=2, zero_stage=0), engine="native", recompute="selective", compile=False)
+    calls = [one for one in operations_of(whole) if one.name.startswith("host calls")]
+    assert max(one.num_kernels for one in calls) > 54
+    assert not any("gathered" in one.name for one in calls)
 
 
 def test_fsdp_on_one_rank_casts_weights_and_accumulates_as_autocast_does():

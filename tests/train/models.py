@@ -25,9 +25,22 @@ PLAIN = {"spread_vocabulary": False, "exchange_gradients": False}
 """Units gathered and reduced by FSDP2 alone, unless a test asks for our own ways."""
 
 
+def micro_batch_size_of(layout: Layout) -> int:
+    """One sequence; as many as leave two micro-batches where blocks wait for messages of tensor or context ranks."""
+    if layout.tp * layout.cp == 1 or layout.pp > 1:
+        return 1
+    return GLOBAL_BATCH_SIZE // (2 * layout.data_parallel_size)
+
+
 def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, **recipe) -> Job:
     layout = Layout(**{**PLAIN, **(layout or {})})
-    choices = {"seq_len": 32, "micro_batch_size": 1, "precision": "fp32", "compile": False, **recipe}
+    choices = {
+        "seq_len": 32,
+        "micro_batch_size": micro_batch_size_of(layout),
+        "precision": "fp32",
+        "compile": False,
+        **recipe,
+    }
     chosen = Recipe(global_batch_size=GLOBAL_BATCH_SIZE, **choices)
     return Job(
         layout=layout,

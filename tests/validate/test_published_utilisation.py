@@ -2,8 +2,11 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from shardwise.predict.cost import TYPICAL_MFU_FRACTION
+from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
 from shardwise.validate.published_utilisation import COUNTINGS, NOT_RECOMPUTED, published_utilisations
 from shardwise.validate.rows import read_rows
 
@@ -48,3 +51,32 @@ def test_the_conventions_differ_by_more_than_the_tolerance():
     row = next(row for row in read_rows("throughput") if row.id == "KORTH-004")
     own, foreign = COUNTINGS["KORTH"].model(row), COUNTINGS["MTNLG"].model(row)
     assert abs(foreign / own - 1) * 0.514 > 0.003
+
+
+SIXTEEN_BIT_TFLOP_PER_S = {"H100": 989.5, "B200": 2250, "GB200": 2500, "GB300": 2500}
+UNTIED = ("TTPERF", "NEM15")
+
+
+def counted_as_ours(row):
+    """A published MFU with causal attention once, the input table left out, over the 16-bit peak."""
+    printed, rate = row.number("mfu_pct") / 100, row.number("tflops_per_gpu")
+    if row.family == "MBMOE" and rate is not None:  # over the peak of fp8
+        return rate / SIXTEEN_BIT_TFLOP_PER_S[row.text("gpu").split("-")[0]]
+    sizes = [row.number(name) for name in ("n_params", "n_layers", "d_model", "seq_len")]
+    if row.family not in COUNTINGS or None in sizes:
+        return printed
+    num_params, num_layers, hidden_size, seq_len = sizes
+    looked_up = (row.number("vocab") or 0) * hidden_size if row.family in UNTIED else 0
+    ours = 6 * (num_params - looked_up) + 6 * num_layers * hidden_size * seq_len
+    theirs = COUNTINGS[row.family].model(row)
+    return printed * ours / theirs
+
+
+def test_the_band_of_the_default_mfu_is_the_middle_four_fifths_of_the_published_ones():
+    published = [counted_as_ours(row) for row in read_rows("throughput") if row.number("mfu_pct") is not None]
+    low, median, high = (float(end) for end in np.percentile(published, [10, 50, 90]))
+    assert len(published) == 308
+    assert low == pytest.approx(LOW_MFU_FRACTION, abs=0.005)
+    assert high == pytest.approx(HIGH_MFU_FRACTION, abs=0.005)
+    assert median == pytest.approx(0.42, abs=0.005)
+    assert low < TYPICAL_MFU_FRACTION < high

@@ -5,8 +5,9 @@ the allocator of tensors on a CPU, with address and size. Replayed, they give th
 at it; what a block is follows from where in the step it was made and when it was freed.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -150,10 +151,9 @@ def _sample(replay: _Replay, *, held_bytes: Mapping[MemoryComponent, Bytes], res
     peak = max(range(len(replay.levels)), key=lambda index: replay.levels[index][0])
     peak_bytes, peak_phase = replay.levels[peak]
     found: dict[MemoryComponent, int] = defaultdict(int, held_bytes)
-    first_update = next((index for index, (_, phase) in enumerate(replay.levels) if phase == "optimizer"), None)
-    for block in replay.blocks:
-        if block.born <= peak and (block.dies is None or block.dies > peak):
-            found[_component(block, first_update)] += block.num_bytes
+    for stretch in _stretches(replay):
+        if stretch.start <= peak < stretch.end:
+            found[stretch.component] += stretch.num_bytes
     found["temporaries"] += rest
     found["temporaries"] += peak_bytes - sum(found.values())  # what was alive before the step and is freed by now
     phases: dict[Phase, int] = {}
@@ -163,26 +163,51 @@ def _sample(replay: _Replay, *, held_bytes: Mapping[MemoryComponent, Bytes], res
         peak_bytes=peak_bytes,
         peak_phase=peak_phase,
         components_bytes=tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes > 0),
-        most_bytes=tuple(_most(replay, held_bytes, first_update).items()),
+        most_bytes=tuple(_most(replay, held_bytes).items()),
         phases_bytes=tuple(phases.items()),
     )
 
 
-def _most(
-    replay: _Replay, held_bytes: Mapping[MemoryComponent, Bytes], first_update: int | None
-) -> dict[MemoryComponent, int]:
+def _most(replay: _Replay, held_bytes: Mapping[MemoryComponent, Bytes]) -> dict[MemoryComponent, int]:
     """The high-water mark of every component; what was held before stays."""
     changes: dict[MemoryComponent, list[tuple[int, int]]] = defaultdict(list)
-    for block in replay.blocks:
-        component = _component(block, first_update)
-        changes[component].append((block.born, block.num_bytes))
-        if block.dies is not None:
-            changes[component].append((block.dies, -block.num_bytes))
+    for stretch in _stretches(replay):
+        changes[stretch.component] += [(stretch.start, stretch.num_bytes), (stretch.end, -stretch.num_bytes)]
     most = {name: num_bytes for name, num_bytes in held_bytes.items() if num_bytes}
     for name, found in changes.items():
         levels = accumulate((change for _, change in sorted(found)), initial=held_bytes.get(name, 0))
         most[name] = max(levels)
     return most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """A block under one name."""
+
+    component: MemoryComponent
+    num_bytes: int
+    start: int
+    end: int
+
+
+def _stretches(replay: _Replay) -> Iterator[_Stretch]:
+    """Every block, from its birth to its death; the head's gradient under two names.
+
+    Our loss makes it with the forward pass: until backward comes to it, it is kept for backward, as the plan says, and
+    a gradient from then on.
+    """
+    phases = [phase for _, phase in replay.levels]
+    first_update = next((index for index, phase in enumerate(phases) if phase == "optimizer"), None)
+    backward = [index for index, phase in enumerate(phases) if phase == "backward"]
+    for block in replay.blocks:
+        component, start = _component(block, first_update), block.born
+        end = len(phases) if block.dies is None else block.dies
+        if component == "gradients" and block.birth_phase == "loss":
+            known = bisect_left(backward, start)
+            handed_over = min(backward[known], end) if known < len(backward) else end
+            yield _Stretch(component="activations", num_bytes=block.num_bytes, start=start, end=handed_over)
+            start = handed_over
+        yield _Stretch(component=component, num_bytes=block.num_bytes, start=start, end=end)
 
 
 def _component(block: _Block, first_update: int | None) -> MemoryComponent:

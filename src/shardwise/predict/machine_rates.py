@@ -16,11 +16,10 @@ from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attenti
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.kernel_rates import KernelRates, attention_rate, kernel_rates
-from shardwise.step.block_operations import HOST_CALLS
+from shardwise.step.block_operations import GATHERED_HOST_CALLS, HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
 from shardwise.step.operations import GroupPart
-from shardwise.step.own_host import UNIT_CALLS
 from shardwise.units import BytesPerSecond, Seconds
 
 DEFAULT_HEAD_DIM = 128
@@ -28,8 +27,6 @@ LEAST_RATIO, MOST_RATIO = 0.25, 6.0
 """Blocks that take less or more than this of what their kernels do were disturbed while they were timed."""
 HOST_BOUND_RATIO = 1.02
 """A block whose host needs so much longer than its kernels says nothing about them."""
-GATHERING_KERNELS = UNIT_CALLS[0]
-"""A block whose host makes as many calls around its kernels in forward is gathered (by FSDP2; 4 to 47 otherwise)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ class MachineRates:
 
 
 def _is_gathered(operations: tuple[Operation, ...]) -> bool:
-    return any(op.name == HOST_CALLS and op.num_kernels >= GATHERING_KERNELS for op in operations)
+    return any(operation.name == GATHERED_HOST_CALLS for operation in operations)
 
 
 def _scaled(

@@ -11,6 +11,8 @@ from shardwise.render.text_validation import signed_percent, unused_table
 from shardwise.units import format_count, format_percent
 from shardwise.validate.run_bills import BillComparison, BillReport
 
+CONTRADICTION = "its own figures contradict each other: this step does not give the printed amount"
+
 
 def bills_text(report: BillReport, *, has_unused: bool = False, style: TextStyle = PLAIN) -> str:
     """Everything ``shardwise validate --quantity cost`` prints."""
@@ -20,17 +22,44 @@ def bills_text(report: BillReport, *, has_unused: bool = False, style: TextStyle
 def bill_parts(report: BillReport, *, has_unused: bool) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
     yield bill_table(report)
+    yield Text()
+    yield outside_table(report)
     if has_unused and report.unused:
         yield Text()
         yield unused_table(report.unused)
     yield Text()
-    yield Text(
-        f"{format_percent(report.in_band_fraction)} of {len(report.rows)} published figures lie inside their band; "
-        f"{len(report.unused)} rows state too little (--unused says what). GPU-hours are predicted from parameters, "
-        "tokens and hardware alone; where the source reports no rate, the default MFU and the band of published ones "
-        "are used. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: "
-        "old kernels, small models, distillation, or restarts and evaluation that the source counts."
+    yield Text(summary(report))
+
+
+def summary(report: BillReport) -> str:
+    """How many lie inside, and what the band of the others was."""
+    groups = (
+        ("where the source prints no rate, by the default MFU", [row for row in report.rows if row.is_default]),
+        ("by the rate that it prints", [row for row in report.rows if row.is_of_rate]),
+        ("of single steps of its own arithmetic", [row for row in report.rows if row.is_step]),
     )
+    said = "; ".join(f"{sum(row.is_in_band for row in rows)} of {len(rows)} {name}" for name, rows in groups)
+    inside = format_percent(report.in_band_fraction)
+    return (
+        f"{inside} of {len(report.rows)} published figures lie inside their band: {said}. {len(report.unused)} rows "
+        "state too little (--unused says what). The band of the default MFU holds the middle four fifths of published "
+        "rates. Nothing is fitted on these bills. A bill above its band bought more than steps at a usual rate: old "
+        "kernels, small models, distillation, or restarts and evaluation that the source counts."
+    )
+
+
+def outside_table(report: BillReport) -> Table:
+    """Why each figure outside its band may be there: the rate it implies, and what its source says."""
+    table = plain_table(title="Outside their band", padding=(0, 1, 0, 0))
+    table.add_column("bill", no_wrap=True)
+    table.add_column("run", overflow="fold")
+    table.add_column("rests on", overflow="fold")
+    table.add_column("implies", justify="right", no_wrap=True)
+    table.add_column("what is known of it", overflow="fold")
+    for row in report.outside:
+        implied = "" if row.implied_mfu_fraction is None else f"MFU {format_percent(row.implied_mfu_fraction)}"
+        table.add_row(row.id, row.model, row.basis, implied, CONTRADICTION if row.is_step else row.note)
+    return table
 
 
 def bill_table(report: BillReport) -> Table:

@@ -56,6 +56,8 @@ TENSOR_PARALLEL_KERNELS = 2
 direction."""
 HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
+GATHERED_HOST_CALLS = "host calls, gathered"
+"""The same of a block that is gathered and whose gradients are reduced by itself."""
 DROPOUT_BYTES = 5
 """Per element in 16 bits, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
@@ -124,10 +126,16 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
     elif context.layout.tp > 1:
         more = _tensor_calls(context)
         forward, backward = forward + more[0], backward + more[1]
+    name = host_calls_name(context)
     if forward:
-        yield context.memory_operation(HOST_CALLS, "forward", 0, num_kernels=forward)
+        yield context.memory_operation(name, "forward", 0, num_kernels=forward)
     if backward:
-        yield context.memory_operation(f"{HOST_CALLS}.backward", "backward", 0, num_kernels=backward)
+        yield context.memory_operation(f"{name}.backward", "backward", 0, num_kernels=backward)
+
+
+def host_calls_name(context: OperationContext) -> str:
+    """Under which name the host's work on a block is counted."""
+    return GATHERED_HOST_CALLS if context.is_gathered else HOST_CALLS
 
 
 def _tensor_calls(context: OperationContext) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from shardwise.engine import SelectivePolicy
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.step import own_host
-from shardwise.step.block_operations import FP8_RECAST_BYTES, HOST_CALLS, fp8_casts
+from shardwise.step.block_operations import FP8_RECAST_BYTES, fp8_casts, host_calls_name
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import OperationContext
 
@@ -51,9 +51,10 @@ def recomputed_operations(
     again = [replace(operation, phase="recompute") for operation in chosen]
     if context.has_torch_host:
         calls = own_host.recompute_calls(recipe, context.layout, computes_on_parts=context.has_own_host)
-        again = [operation for operation in again if operation.name != HOST_CALLS]
+        name = host_calls_name(context)
+        again = [operation for operation in again if operation.name != name]
         again += [
-            context.memory_operation(HOST_CALLS, phase, 0, num_kernels=number)
+            context.memory_operation(name, phase, 0, num_kernels=number)
             for phase, number in zip(_FIRST_AND_AGAIN, calls, strict=True)
             if number
         ]

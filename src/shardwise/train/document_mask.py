@@ -15,8 +15,9 @@ import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from shardwise.train.compiled import compiled
+
 DocumentMask: TypeAlias = Tensor | BlockMask
-_compiled_flex = torch.compile(flex_attention, dynamic=False)
 
 
 def document_numbers(places_BS: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ def masked_attention(q_BQNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, mask: Docum
     """Attention of queries to the tokens a mask lets them see: ``(B, Q, N, H)``."""
     q, k, v = (part.transpose(1, 2) for part in (q_BQNH, k_BSKH, v_BSKH))
     if isinstance(mask, BlockMask):
-        out = _compiled_flex(q, k, v, block_mask=mask, enable_gqa=True)
+        out = compiled(flex_attention)(q, k, v, block_mask=mask, enable_gqa=True)
     else:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
     return out.transpose(1, 2)

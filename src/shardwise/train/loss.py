@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from shardwise.train.compiled import compiled
 from shardwise.train.exchange import all_reduced
 
 IGNORED_LABEL = -100
@@ -116,11 +117,11 @@ def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[T
 def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
     """The same, compiled; over several ranks in two parts, before and after what they exchange."""
     if group is None:
-        return _compiled_fused_piece(logits_TV, labels_T, None)
+        return compiled(_fused_piece)(logits_TV, labels_T, None)
     index_T1, is_here_T1 = _targets(labels_T, logits_TV.size(1), group)
     index_T, is_here_T = index_T1.squeeze(1), is_here_T1.squeeze(1)
-    sums_3T = _over_ranks(_compiled_sums(logits_TV, index_T, is_here_T), group)
-    return _compiled_finish(logits_TV, sums_3T, torch.where(is_here_T, index_T, -1), labels_T != IGNORED_LABEL)
+    sums_3T = _over_ranks(compiled(_sums)(logits_TV, index_T, is_here_T), group)
+    return compiled(_finish)(logits_TV, sums_3T, torch.where(is_here_T, index_T, -1), labels_T != IGNORED_LABEL)
 
 
 def _over_ranks(own_3T: Tensor, group: ProcessGroup) -> Tensor:
@@ -151,11 +152,6 @@ def _finish(logits_TV: Tensor, sums_3T: Tensor, target_T: Tensor, is_labelled_T:
     share_TV = (logits_TV.float() - largest_T.unsqueeze(1)).exp() / sum_T.unsqueeze(1)
     gradient_TV = (share_TV - is_target_TV.float()) * is_labelled_T.unsqueeze(1)
     return loss, gradient_TV.to(logits_TV.dtype)
-
-
-_compiled_fused_piece = torch.compile(_fused_piece, dynamic=False)
-_compiled_sums = torch.compile(_sums, dynamic=False)
-_compiled_finish = torch.compile(_finish, dynamic=False)
 
 
 class _SummedTokenLoss(torch.autograd.Function):

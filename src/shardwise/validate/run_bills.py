@@ -1,8 +1,8 @@
 """Published bills of whole training runs beside what the cost model says of them: GPU-hours, days, dollars, energy.
 
-GPU-hours are predicted from parameters, tokens and hardware alone, with the rate the source reports for its run, or
-else with the default MFU and the band of published ones. The other figures follow from the hours that the source
-prints, so they test one step each: hours over GPUs, hours times price, hours times power.
+GPU-hours are predicted from the model, tokens and hardware, with the rate the source reports for its run, or else with
+the default MFU and the band of published ones. The other figures follow from the hours and days that the source prints,
+so they test one step each: hours over GPUs, hours times price, hours times power, a total as the sum of its parts.
 """
 
 import re
@@ -13,11 +13,8 @@ from typing import Literal
 from shardwise.catalog import load_gpu
 from shardwise.cluster import Gpu
 from shardwise.formulas import run_cost
-from shardwise.formulas.flop_counts import six_n_flop_per_token
-from shardwise.predict.cost import TYPICAL_MFU_FRACTION
-from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
-from shardwise.predict.goodput import predict_goodput
-from shardwise.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from shardwise.validate.bill_facts import BillFacts, Span, bill_facts
+from shardwise.validate.bill_hours import DEFAULT_MFU_BASIS, OWN_RATE_BASIS, StatedRun, predicted_hours, run_hours
 from shardwise.validate.records import UnusedRow
 from shardwise.validate.rows import MeasurementRow, read_rows
 
@@ -33,13 +30,11 @@ GPU_IDS = {
     "V100": "v100-sxm2-32",
 }
 """The part of the catalogue by the accelerator's name in the table."""
-HOURS_PER_DAY = SECONDS_PER_DAY / SECONDS_PER_HOUR
-UNSTATED_GPUS = 2048
-"""Assumed for goodput alone where the source does not say how many; a job of 512 differs by two points."""
 PRINTED_DIGITS_FRACTION = 0.05
 """What the rounding of printed figures leaves open: bills print two to four digits, days at least one."""
 FACILITY_OVERHEAD_RATIO = 1.1
-"""Power usage effectiveness of the LLaMA runs (arXiv:2302.13971, table 15); bills print energy with or without it."""
+"""Power usage effectiveness of the LLaMA runs (arXiv:2302.13971, table 15), for bills that do not say what they count:
+they print energy with or without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +45,20 @@ class BillComparison:
     model: str
     source: str
     quantity: BillQuantity
-    """The unit of the four figures below."""
+    """The unit of the six figures below."""
     published_amount: float
+    published_low_amount: float
+    published_high_amount: float
+    """The ends that a rounded figure, or one that is an upper limit, leaves open; else the figure."""
     predicted_amount: float
     low_amount: float
     high_amount: float
     basis: str
     """What the prediction rests on."""
+    implied_mfu_fraction: float | None = None
+    """The MFU at which the run would have cost what was printed, for bills of hours and days."""
+    note: str = ""
+    """What the source says of the bill that the prediction does not know."""
 
     @property
     def signed_error_fraction(self) -> float:
@@ -65,8 +67,23 @@ class BillComparison:
 
     @property
     def is_in_band(self) -> bool:
-        """Whether the published figure lies between the predicted ends."""
-        return self.low_amount <= self.published_amount <= self.high_amount
+        """Whether what was published can lie between the predicted ends."""
+        return self.low_amount <= self.published_high_amount and self.published_low_amount <= self.high_amount
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the source says nothing of its rate, so that the band is that of most runs and not of this one."""
+        return self.basis == DEFAULT_MFU_BASIS
+
+    @property
+    def is_of_rate(self) -> bool:
+        """Whether the band is that of the source's own rate."""
+        return self.basis.startswith(OWN_RATE_BASIS)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step of the source's own arithmetic."""
+        return not self.is_default and not self.is_of_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,101 +98,120 @@ class BillReport:
         """Share of the figures inside their band."""
         return sum(row.is_in_band for row in self.rows) / len(self.rows)
 
+    @property
+    def outside(self) -> tuple[BillComparison, ...]:
+        """The figures that their band misses."""
+        return tuple(row for row in self.rows if not row.is_in_band)
+
 
 def run_bills() -> BillReport:
     """Compare every shipped row of ``catalog/measurements/cost.csv``."""
     compared: list[BillComparison] = []
     unused: list[UnusedRow] = []
     for row in read_rows("cost"):
-        figures = tuple(_comparisons(row))
+        figures = tuple(_comparisons(row, bill_facts().get(row.id, BillFacts())))
         compared.extend(figures)
         if not figures:
             unused.append(UnusedRow(id=row.id, family=row.family, reason=_missing(row)))
     return BillReport(rows=tuple(compared), unused=tuple(unused))
 
 
-def _comparisons(row: MeasurementRow) -> Iterator[BillComparison]:
+def _comparisons(row: MeasurementRow, facts: BillFacts) -> Iterator[BillComparison]:
     gpu_id = GPU_IDS.get(row.text("accelerator"))
-    if gpu_id is None:
+    gpu = None if gpu_id is None else load_gpu(gpu_id)
+    if facts.members:
+        yield _step(row, "GPU-hours", _sum_of(facts.members), "sum of the printed parts")
+    elif gpu is not None:
+        yield from _hours(row, facts, gpu)
+    yield from _follows_from_hours(row, facts, gpu)
+
+
+def _sum_of(members: tuple[str, ...]) -> float:
+    return sum(row.number("accelerator_hours") or 0.0 for row in read_rows("cost") if row.id in members)
+
+
+def _hours(row: MeasurementRow, facts: BillFacts, gpu: Gpu) -> Iterator[BillComparison]:
+    """Hours from model and tokens; days where the source prints only those."""
+    num_gpus = _num_gpus(row)
+    run = StatedRun(row=row, facts=facts, gpu=gpu, num_gpus=num_gpus)
+    predicted, printed_hours = predicted_hours(run), run_hours(row, num_gpus=num_gpus)
+    if predicted is None or printed_hours is None:
         return
-    gpu = load_gpu(gpu_id)
-    yield from _hours(row, gpu)
-    yield from _follows_from_hours(row, gpu)
-
-
-def _hours(row: MeasurementRow, gpu: Gpu) -> Iterator[BillComparison]:
-    """Hours from parameters and tokens; days where the source prints only those."""
-    params = row.number("n_active_params") or row.number("n_params")
-    tokens, hours, days, num_gpus = (row.number("tokens"), row.number("accelerator_hours"), *_days_and_gpus(row))
-    if params is None or tokens is None or (hours is None and (days is None or num_gpus is None)):
-        return
-    flop = six_n_flop_per_token(num_params=params) * tokens
-    peak = gpu.peak_flop_per_s("bf16") or gpu.peak_flop_per_s("fp16") or 0.0
-    low_mfu, mfu, high_mfu, basis = _mfu(row)
-    goodput = predict_goodput(num_gpus=num_gpus or UNSTATED_GPUS)
-    quantity: BillQuantity = "GPU-hours" if hours is not None else "days"
-    divisor = 1.0 if hours is not None else (num_gpus or 1) * HOURS_PER_DAY
-
-    def amount(mfu_fraction: float, goodput_fraction: float) -> float:
-        total = run_cost.gpu_hours(
-            total_flop=flop, peak_flop_per_s=peak, mfu_fraction=mfu_fraction, goodput_fraction=goodput_fraction
-        )
-        return total / divisor
-
+    days = None if row.number("accelerator_hours") is not None else row.number("wall_time_days")
+    divisor = 1.0 if days is None else printed_hours / days
+    published = printed_hours / divisor
+    ends = facts.printed or Span(low=published, high=published)
     yield BillComparison(
         id=row.id,
         model=row.text("model"),
         source=row.text("source"),
-        quantity=quantity,
-        published_amount=hours if hours is not None else days or 0.0,
-        predicted_amount=amount(mfu, goodput.fraction),
-        low_amount=amount(high_mfu, goodput.high_fraction),
-        high_amount=amount(low_mfu, goodput.low_fraction),
-        basis=basis,
+        quantity="GPU-hours" if days is None else "days",
+        published_amount=published,
+        published_low_amount=ends.low,
+        published_high_amount=ends.high,
+        predicted_amount=predicted.middle_gpu_hours / divisor,
+        low_amount=predicted.low_gpu_hours / divisor,
+        high_amount=predicted.high_gpu_hours / divisor,
+        basis=predicted.basis,
+        implied_mfu_fraction=run.implied_mfu_fraction(printed_hours),
+        note=facts.note,
     )
 
 
-def _mfu(row: MeasurementRow) -> tuple[float, float, float, str]:
-    """Lowest, likely and highest MFU of the run, and who says so."""
-    printed = [float(number) / 100 for number in re.findall(r"[\d.]+", row.text("mfu_pct"))]
-    if printed:
-        low, high = min(printed), max(printed)
-        return low, (low + high) / 2, high, f"the source's MFU, {row.text('mfu_pct')} %"
-    return LOW_MFU_FRACTION, TYPICAL_MFU_FRACTION, HIGH_MFU_FRACTION, "the default MFU"
-
-
-def _follows_from_hours(row: MeasurementRow, gpu: Gpu) -> Iterator[BillComparison]:
-    """Days, dollars and energy from the printed hours."""
-    hours = row.number("accelerator_hours")
+def _follows_from_hours(row: MeasurementRow, facts: BillFacts, gpu: Gpu | None) -> Iterator[BillComparison]:
+    """Days, dollars and energy from the printed hours, or hours from the printed days."""
+    num_gpus = _num_gpus(row)
+    hours, days = run_hours(row, num_gpus=num_gpus), row.number("wall_time_days")
+    usd, price, energy = (row.number(name) for name in ("cost_usd", "usd_per_accel_hour", "energy_mwh"))
     if hours is None:
         return
-    days, num_gpus = _days_and_gpus(row)
-    usd, price = row.number("cost_usd"), row.number("usd_per_accel_hour")
-    energy = row.number("energy_mwh")
-    if days is not None and num_gpus is not None:
-        yield _step(row, "days", days, run_cost.run_days(gpu_hours=hours, num_gpus=num_gpus), "printed hours over GPUs")
+    is_printed = row.number("accelerator_hours") is not None and not _are_hours_ours(row)
+    if days is not None and num_gpus is not None and is_printed:
+        yield _step(row, "days", run_cost.run_days(gpu_hours=hours, num_gpus=num_gpus), "printed hours over GPUs")
     if usd is not None and price is not None:
-        yield _step(row, "dollars", usd, run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=price), "hours times price")
-    if energy is not None and gpu.tdp_w:
-        mwh = run_cost.energy_mwh(gpu_hours=hours, gpu_power_w=gpu.tdp_w)
-        yield _step(row, "MWh", energy, mwh, "hours times rated power", overhead_ratio=FACILITY_OVERHEAD_RATIO)
+        yield _step(row, "dollars", run_cost.run_usd(gpu_hours=hours, usd_per_gpu_hour=price), "hours times price")
+    power_w = facts.power_w or (gpu.tdp_w if gpu is not None else None)
+    if energy is not None and power_w:
+        mwh = run_cost.energy_mwh(
+            gpu_hours=hours, gpu_power_w=power_w, power_usage_effectiveness=facts.facility_overhead_ratio
+        )
+        if facts.power_w:
+            yield _step(row, "MWh", mwh, "hours times the source's power")
+        else:
+            yield _step(row, "MWh", mwh, "hours times rated power", overhead_ratio=FACILITY_OVERHEAD_RATIO)
+
+
+def _are_hours_ours(row: MeasurementRow) -> bool:
+    """Whether the table multiplied days and GPUs itself, so that dividing again would say nothing."""
+    return "computed" in row.text("notes")
+
+
+PRINTED_COLUMNS: dict[BillQuantity, str] = {
+    "GPU-hours": "accelerator_hours",
+    "days": "wall_time_days",
+    "dollars": "cost_usd",
+    "MWh": "energy_mwh",
+}
 
 
 def _step(
     row: MeasurementRow,
     quantity: BillQuantity,
-    published: float,
     predicted: float,
     basis: str,
     *,
     overhead_ratio: float = 1.0,
 ) -> BillComparison:
+    """One step of the source's own arithmetic; outside its band the source's figures contradict each other."""
+    published = row.number(PRINTED_COLUMNS[quantity]) or 0.0
     return BillComparison(
         id=row.id,
         model=row.text("model"),
         source=row.text("source"),
         quantity=quantity,
         published_amount=published,
+        published_low_amount=published,
+        published_high_amount=published,
         predicted_amount=predicted,
         low_amount=predicted * (1 - PRINTED_DIGITS_FRACTION),
         high_amount=predicted * (1 + PRINTED_DIGITS_FRACTION) * overhead_ratio,
@@ -183,9 +219,9 @@ def _step(
     )
 
 
-def _days_and_gpus(row: MeasurementRow) -> tuple[float | None, int | None]:
+def _num_gpus(row: MeasurementRow) -> int | None:
     counted = re.search(r"\d+", row.text("n_accelerators"))
-    return row.number("wall_time_days"), int(counted.group()) if counted else None
+    return int(counted.group()) if counted else None
 
 
 def _missing(row: MeasurementRow) -> str:

@@ -1,0 +1,86 @@
+"""What sources say of their bills beyond ``cost.csv``: models, lengths of sequences, rates, how exact a figure is."""
+
+import csv
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+from shardwise.families import read_model
+from shardwise.predict.model_flop import model_flop_per_token
+from shardwise.units import Flop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A figure with the ends that its source leaves open; of an exact one they are equal."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Half way."""
+        return (self.low + self.high) / 2
+
+
+def span(text: str) -> Span | None:
+    """A cell such as ``38-43``, ``1.5e13-1.6e13`` or ``380``; ``None`` when it is empty.
+
+    >>> span("38-43")
+    Span(low=38.0, high=43.0)
+    """
+    ends = [float(part) for part in text.replace("/", "-").split("-") if part]
+    return Span(low=min(ends), high=max(ends)) if ends else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillFacts:
+    """One row of ``bills.csv``; empty where a source says nothing more."""
+
+    model: str = ""
+    """Of the catalogue."""
+    seq_len: int = 0
+    tokens: Span | None = None
+    """Where ``15T+`` or ``~22T`` is printed: half a unit of the last digit around it, or up to the next one."""
+    tokens_per_s_per_gpu: Span | None = None
+    """The rate that the source prints of its run, with half a unit of its last digit."""
+    printed: Span | None = None
+    """The same for the bill's own figure, or the range that an ``at most`` leaves."""
+    members: tuple[str, ...] = ()
+    """Bills whose sum this one is."""
+    goodput_fraction: float | None = None
+    """1 where only steps were counted, not what lay between them."""
+    power_w: float | None = None
+    """Of one accelerator, as the source multiplies it."""
+    facility_overhead_ratio: float = 1.0
+    """Power usage effectiveness, as the source multiplies it."""
+    note: str = ""
+
+    @property
+    def flop_per_token(self) -> Flop | None:
+        """By the convention of our MFU; ``None`` without a model or a length."""
+        if not self.model or not self.seq_len:
+            return None
+        return model_flop_per_token(read_model(self.model), seq_len=self.seq_len)
+
+
+@lru_cache
+def bill_facts() -> dict[str, BillFacts]:
+    """All rows of ``catalog/measurements/bills.csv`` by the id of the bill."""
+    text = files("shardwise.catalog").joinpath("measurements", "bills.csv").read_text(encoding="utf-8")
+    return {cells["id"]: _facts(cells) for cells in csv.DictReader(text.splitlines())}
+
+
+def _facts(cells: dict[str, str]) -> BillFacts:
+    return BillFacts(
+        model=cells["model"],
+        seq_len=int(cells["seq_len"] or 0),
+        tokens=span(cells["tokens"]),
+        tokens_per_s_per_gpu=span(cells["tokens_per_s_per_gpu"]),
+        printed=span(cells["printed"]),
+        members=tuple(cells["members"].split()),
+        goodput_fraction=float(cells["goodput"]) if cells["goodput"] else None,
+        power_w=float(cells["power_w"]) if cells["power_w"] else None,
+        facility_overhead_ratio=float(cells["pue"] or 1),
+        note=cells["note"],
+    )
