@@ -109,6 +109,14 @@ class Evaluator:
         self._weigh_ahead([order], max_fitting=max_fitting, max_per_family=max_per_family)
         self._visit(order, self._take, max_fitting=max_fitting, max_per_family=max_per_family)
 
+    def find_safe(self, order: IntColumn) -> None:
+        """Predict the first row in ``order`` whose memory band lies within the device; nothing when it was already."""
+        for row in order.tolist():
+            if row in self._taken and not self._taken[row].memory.is_borderline:
+                return
+            if row not in self._taken and self._alive[row] and self._take(row, takes_borderline=False) is False:
+                return
+
     def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
         """The memory of the rows that will be visited if all of them fit safely, where others help to compute it."""
         if self._team.is_alone:

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict.memory import predict_memory
+from shardwise.predict.memory import HIGH_FRACTION, predict_memory
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, Mask, group_rows
@@ -32,6 +32,8 @@ SPREAD = 3
 """Pipelines, the fastest, that are tried with uneven stages."""
 MOVED = 2
 """Rows predicted that are fast because they keep states or activations on the host."""
+SAFE_TRIES = 8
+"""Rows, the fastest whose estimated band lies within the device, among which one is looked for that fits safely."""
 SCOUTED_RATIO, SCOUTS = 1.1, 1
 """Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the
 estimate misjudges about all of a kind is corrected by them."""
@@ -199,6 +201,12 @@ class _Order:
         """The least memory first, however slow."""
         return best_first(self.pool.needed_bytes, self.pool.rows, default_zero_stage=self._zero_stage)
 
+    def fitting_safely(self, rows: IntColumn) -> IntColumn:
+        """Those whose memory band is estimated to lie within the device."""
+        is_safe = self.pool.needed_bytes[rows] * HIGH_FRACTION <= self.question.cluster.gpu.memory_bytes
+        chosen: IntColumn = rows[is_safe]
+        return chosen
+
     def along_front(self) -> IntColumn:
         """Rows that no estimate beats in both time and memory, from both ends of the front to its middle."""
         order = self.by_time(self.step_s)
@@ -243,5 +251,6 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
     for _ in range(TOP_UPS):
         missing = min(bounds.max_plans, limit) - evaluator.num_families
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
+    evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
     evaluator.walk(fast[moves], max_fitting=MOVED, max_per_family=per_family)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)
