@@ -37,6 +37,13 @@ def test_allocated_memory_is_within_twelve_percent_for_nine_runs_in_ten(report):
     assert _overall(report, "allocated").p90_absolute_fraction <= 0.12
 
 
+def test_memory_with_single_modules_recomputed_is_within_five_percent(report):
+    """Moonlight on eight H100 with none and five sets of Megatron's modules, which nothing was fitted on."""
+    rows = [row for row in report.rows if row.run.family == "MBSKILL"]
+    assert len({row.run.plan.recipe.recompute_modules for row in rows}) == 6
+    assert all(abs(row.signed_error_fraction) <= 0.05 for row in rows)
+
+
 def test_reserved_memory_of_families_nothing_was_fitted_on_is_close(report):
     assert _reported(report, "reserved").median_absolute_fraction <= 0.05
     assert _reported(report, "reserved").p90_absolute_fraction <= 0.13

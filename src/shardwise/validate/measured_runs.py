@@ -5,7 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from shardwise.validate.conversion import bigscience, finetuning, fms, megatron, pretraining, torchtitan
+from shardwise.validate.conversion import (
+    bigscience,
+    bridge_modules,
+    finetuning,
+    fms,
+    megatron,
+    pretraining,
+    torchtitan,
+)
 from shardwise.validate.conversion.parts import Conversion, figure_interval_bytes, unused
 from shardwise.validate.records import MeasuredRun, Scope, UnusedRow
 from shardwise.validate.rows import MeasurementRow, read_rows
@@ -29,6 +37,7 @@ CONVERTERS: dict[str, Converter] = {
     "QWEN1": finetuning.convert_qwen,
     "COLOSSAL": pretraining.convert_colossal,
     "RUNMPT": pretraining.convert_mpt_run,
+    "MBSKILL": bridge_modules.convert_modules,
 }
 """How a family's rows become plans."""
 
@@ -39,7 +48,6 @@ NOT_CONVERTED: dict[str, str] = {
     "PEFT": "batch and sequence length not printed",
     "LLAMAFAC": "samples of variable length, GPU variant not stated",
     "MBMOE": "figures rounded with a tilde; batch and layout not stated",
-    "MBSKILL": "bf16 gradients or moments, fp8 weights or CUDA graphs, which a recipe cannot say; or batch not printed",
     "EVOMEM": "InternEvo's optimizer is none of the engines a plan names; the tool behind the figure is not stated",
     "RUNBRIDGE": "recomputation not printed, and no memory figure",
 }

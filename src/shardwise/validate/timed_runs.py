@@ -62,7 +62,7 @@ NOT_TIMED: dict[str, str] = {
     "DSBLOG": "model, batch or layout not stated",
     "HFBLOG": "sequence length not printed",
     "MBMOE": "figures rounded with a tilde; batch and layout not stated",
-    "MBSKILL": "single modules recomputed, CUDA graphs, expert overlap, which a plan cannot say; or batch not printed",
+    "MBSKILL": "shared experts beside exchanges, CUDA graphs, which a plan cannot say; or batch not printed",
 }
 """Families none of whose rows can be repeated, with the reason."""
 
