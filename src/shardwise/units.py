@@ -19,6 +19,7 @@ MIB = 2**20
 GIB = 2**30
 GB = 10**9
 MB = 10**6
+GIGA = 1e9
 TERA = 1e12
 GBIT_PER_S: BytesPerSecond = 1e9 / 8
 GB_PER_S: BytesPerSecond = 1e9
@@ -128,11 +129,13 @@ def format_usd(amount_usd: Dollars) -> str:
 
 
 def format_flop_per_s(rate_flop_per_s: FlopPerSecond) -> str:
-    """A compute rate in TFLOP/s.
+    """A compute rate in TFLOP/s, that of a processor in GFLOP/s.
 
-    >>> format_flop_per_s(989.5e12)
-    '989.5 TFLOP/s'
+    >>> format_flop_per_s(989.5e12), format_flop_per_s(150e9)
+    ('989.5 TFLOP/s', '150.0 GFLOP/s')
     """
+    if rate_flop_per_s < TERA:
+        return f"{rate_flop_per_s / GIGA:.1f} GFLOP/s"
     return f"{rate_flop_per_s / TERA:.1f} TFLOP/s"
 
 

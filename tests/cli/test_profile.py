@@ -55,3 +55,53 @@ def test_what_is_no_trace_ends_with_2_and_a_fix(tmp_path, capsys):
     assert "trace-empty" in capsys.readouterr().err
     assert main(["profile", str(tmp_path / "missing.json"), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["code"] == "trace-unreadable"
+
+
+PLAN = {
+    "model": "llama-3.1-8b",
+    "cluster": "2xh100-sxm",
+    "recipe": {"seq_len": 512, "global_batch_size": 4, "compile": False, "adapter": "lora"},
+    "layout": {"dp_shard": 2},
+}
+
+
+@pytest.fixture
+def run_folder(tmp_path, trace):
+    """A run of ours that kept a trace."""
+    folder = tmp_path / "run"
+    (folder / "traces").mkdir(parents=True)
+    trace.rename(folder / "traces" / trace.name)
+    (folder / "plan.json").write_text(json.dumps(PLAN), encoding="utf-8")
+    return folder
+
+
+def test_without_a_plan_gains_are_called_bounds(trace, capsys):
+    assert main(["profile", str(trace)]) == 0
+    assert "bounds from the trace alone" in " ".join(capsys.readouterr().out.split())
+    assert main(["profile", str(trace), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [finding["knobs"] for finding in answer["findings"]] == [None] * len(answer["findings"])
+    assert answer["utilisation"] is None
+
+
+def test_a_run_folder_is_read_with_its_plan(run_folder, capsys):
+    assert main(["profile", str(run_folder), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    turned = [finding["knobs"] for finding in answer["findings"]]
+    assert any(knobs["gains"] or knobs["no_gain"] or knobs["does_not_fit"] for knobs in turned)
+    assert answer["utilisation"][0]["mfu_convention"].endswith("dense bf16 peak of H100 SXM5 80GB, 989.5 TFLOP/s")
+    assert main(["profile", str(run_folder / "traces")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "predicted gain" in printed or "predicted to gain nothing" in printed
+    assert "dense bf16 peak of H100 SXM5 80GB" in printed
+
+
+def test_a_run_that_kept_no_trace_says_how_to_keep_one(tmp_path, capsys):
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN), encoding="utf-8")
+    assert main(["profile", str(tmp_path)]) == 2
+    assert "--profile-every" in capsys.readouterr().err
+
+
+def test_a_calibration_without_a_plan_is_refused(trace, tmp_path, capsys):
+    assert main(["profile", str(trace), "--calibration", str(tmp_path / "here.json")]) == 2
+    assert "--plan" in capsys.readouterr().err

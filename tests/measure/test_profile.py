@@ -137,3 +137,21 @@ def test_a_gloo_run_without_a_device_is_split_by_its_threads(tmp_path):
     assert profile.split.exposed_communication_s * 1e6 == pytest.approx(50)
     assert profile.collectives[0].kind == "all_reduce"
     assert "no device activity" in profile.warnings[0]
+
+
+def test_several_files_of_one_rank_are_its_steps(tmp_path):
+    """A profiler that writes a file for each step of two ranks: two ranks of two steps."""
+    paths = []
+    for step in (1, 2):
+        folder = tmp_path / f"step{step}"
+        folder.mkdir()
+        for rank, late in enumerate((30.0, 0.0)):
+            events = fsdp_rank(late)
+            events[0] = mark(f"ProfilerStep#{step}", 0, 400)
+            paths.append(write_trace(folder, events, rank=rank))
+    profile = profile_traces(paths)
+    assert [(rank.rank, rank.num_steps) for rank in profile.ranks] == [(0, 2), (1, 2)]
+    assert [rank.wait_s * 1e6 for rank in profile.ranks] == pytest.approx([30, 0])
+    gathers = next(family for family in profile.collectives if family.kind == "all_gather")
+    assert gathers.num_calls == 2
+    assert gathers.wait_s * 1e6 == pytest.approx(15)

@@ -6,7 +6,8 @@ a practical checklist answered with this model's numbers, when data parallelism 
 add tensor or pipeline parallelism, and common sentences about sharding, each tested by predictions.
 
 --oom and --allocation-bytes name the tensor behind an out-of-memory error; the plan that was running makes the answer
-sharper but may be left out.
+sharper but may be left out. --record reads what was recorded instead: a run folder, the record of `trace`, or a memory
+snapshot, whose refused requests are explained; beside a plan, what was not predicted.
 """
 
 import argparse
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oom", metavar="TEXT", help="an out-of-memory message, as the framework printed it")
     parser.add_argument("--oom-log", type=Path, metavar="FILE", help="a log that holds the message; '-' reads a pipe")
     parser.add_argument("--allocation-bytes", metavar="SIZE", help="a failed allocation: bytes, or such as '32.00 GiB'")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="a run, a record of `trace`, a memory snapshot")
     parser.add_argument("--strategies", action="store_true", dest="is_strategies", help="compare strategies for a PLAN")
     add_engine_option(parser)
     add_recipe_options(parser)
@@ -49,10 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings."""
     _take_strategy(arguments)
-    texts = [arguments.oom, arguments.oom_log, arguments.allocation_bytes]
+    texts = [arguments.oom, arguments.oom_log, arguments.allocation_bytes, arguments.record]
     num_texts = sum(text is not None for text in texts)
     if num_texts > 1:
-        raise UsageError("--oom, --oom-log and --allocation-bytes exclude each other", code="cli-usage", fix="give one")
+        names = "--oom, --oom-log, --allocation-bytes and --record"
+        raise UsageError(f"{names} exclude each other", code="cli-usage", fix="give one")
     if num_texts:
         return _print_findings(_out_of_memory(arguments), arguments)
     if arguments.source is None:
@@ -86,8 +89,11 @@ def _take_strategy(arguments: argparse.Namespace) -> None:
 
 def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":
     from shardwise.explain import explain_allocation, explain_out_of_memory
+    from shardwise.explain.recorded_memory import explain_recorded_memory, recorded_memory
 
     plan = None if arguments.source is None else plan_from(arguments)
+    if arguments.record is not None:
+        return explain_recorded_memory(recorded_memory(arguments.record), plan=plan)
     if arguments.allocation_bytes is not None:
         return explain_allocation(arguments.allocation_bytes, plan=plan)
     text = arguments.oom if arguments.oom is not None else read_log(arguments.oom_log)

@@ -88,9 +88,10 @@ def _write_page(found: "Reconciliation", arguments: argparse.Namespace) -> None:
 def _reconciled(path: Path, arguments: argparse.Namespace) -> "Reconciliation":
     from shardwise.plan_file import read_plan
     from shardwise.predict import predict
-    from shardwise.reconcile.measured import measured_totals
+    from shardwise.reconcile.measured import measured_totals, require_run
     from shardwise.reconcile.totals import reconcile
 
+    require_run(path)
     plan = calibrated(read_plan(_plan_path(path, arguments.plan)), arguments.calibration)
     found = reconcile(plan, predict(plan), measured_totals(path, plan))
     if not found.rows:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
+_SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
 _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
 
 
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--max-grad-norm", type=amount, default=1.0, metavar="NORM", help="0 never clips (default: 1)")
     run.add_argument("--timeout", type=amount, default=600.0, metavar="SECONDS", help=_TIMEOUT_HELP)
     run.add_argument("--profile-every", type=positive_number, metavar="N", help=_PROFILE_HELP)
+    run.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help="write job and command, start nothing")
     run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
@@ -154,8 +156,11 @@ def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
 def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
     """Warn about what will be felt, and refuse what cannot work."""
     from shardwise.launch.lint import require_no_errors
+    from shardwise.launch.surroundings import read_surroundings, require_allocator
     from shardwise.render.lint import lint_text
 
+    if arguments.has_memory_snapshot:
+        require_allocator(is_on_gpu=_is_on_gpu(arguments, read_surroundings().num_gpus))
     findings = _lint(plan, arguments)
     require_no_errors(findings)
     warnings = tuple(finding for finding in findings if finding.severity == "warning")
@@ -168,12 +173,18 @@ def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ..
     from shardwise.launch.surroundings import read_surroundings
 
     here = read_surroundings(run_folder=arguments.out or Path())
-    is_on_gpu = arguments.device == "cuda" or (arguments.device == "auto" and here.num_gpus > 0)
-    return lint(plan, here, is_on_gpu=is_on_gpu, saves_states=arguments.checkpoint_every is not None)
+    return lint(
+        plan, here, is_on_gpu=_is_on_gpu(arguments, here.num_gpus), saves_states=arguments.checkpoint_every is not None
+    )
+
+
+def _is_on_gpu(arguments: argparse.Namespace, num_gpus: int) -> bool:
+    return arguments.device == "cuda" or (arguments.device == "auto" and num_gpus > 0)
 
 
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
+    from shardwise.launch.surroundings import read_surroundings
     from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
@@ -183,6 +194,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         num_steps=arguments.steps,
         seed=arguments.seed,
         device=arguments.device,
+        is_on_gpu=arguments.is_dry or _is_on_gpu(arguments, read_surroundings(run_folder=folder).num_gpus),
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
         data=DataSpec(
@@ -212,6 +224,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,
             is_memory_sampled=True,
+            has_memory_snapshot=arguments.has_memory_snapshot,
             tensorboard=_absolute(arguments.tensorboard),
         ),
     )
@@ -250,17 +263,26 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.cli.progress import step_bar, waiting
     from shardwise.launch.request import prepare_data
     from shardwise.launch.run import run_job
+    from shardwise.reconcile.measured import totals_of_measurement
+    from shardwise.reconcile.utilisation import utilisations
     from shardwise.render.json_text import json_text
     from shardwise.render.text_training import training_text
+    from shardwise.render.utilisation import utilisation_objects
 
     with waiting("reading the data"):
         prepare_data(job)
     with step_bar(total=job.num_steps) as on_step:
         measured = run_job(job, on_step=on_step, plan=plan)
+    totals = totals_of_measurement(measured)
+    used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
     if arguments.is_json:
-        write_line(json_text({"ok": True, "run_folder": str(job.folder), "measurement": measured}))
+        answer = {"ok": True, "run_folder": str(job.folder), "measurement": measured}
+        write_line(json_text({**answer, "utilisation": utilisation_objects(used)}))
     else:
+        style = stdout_style()
         write_line(
-            training_text(plan=plan, prediction=prediction, measured=measured, folder=job.folder, style=stdout_style())
+            training_text(
+                plan=plan, prediction=prediction, measured=measured, used=used, folder=job.folder, style=style
+            )
         )
     return EXIT_OK

@@ -30,6 +30,8 @@ class TrainRequest:
     num_steps: int = 10
     seed: int = 0
     device: DeviceKind = "auto"
+    is_on_gpu: bool = True
+    """Whether ranks find GPUs; processors are no share of a GPU's peak, so their MFU is left out."""
     implementation: Implementation = "auto"
     timeout_s: float = 600.0
     data: DataSpec = field(default_factory=DataSpec)
@@ -74,9 +76,15 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         tuning=request.tuning,
         watch=request.watch,
         model_flop_per_token=throughput.model_flop_per_step / plan.tokens_per_step if throughput else 0.0,
-        peak_flop_per_s=throughput.peak_flop_per_s if throughput else None,
+        peak_flop_per_s=throughput.peak_flop_per_s if throughput and _is_planned_device(plan, request) else None,
         mfu_convention=throughput.mfu_convention if throughput else "",
     )
+
+
+def _is_planned_device(plan: Plan, request: TrainRequest) -> bool:
+    """Whether the plan's peak may be that of what trains."""
+    gpu = plan.cluster.gpu
+    return request.is_on_gpu or gpu.vendor == "host" or gpu.confidence == "user"
 
 
 def _resolved(plan: Plan) -> Layout:

@@ -13,7 +13,7 @@ from pathlib import Path
 from shardwise.errors import PlanError
 from shardwise.units import Bytes
 
-__all__ = ["Surroundings", "read_surroundings", "require_tensorboard"]
+__all__ = ["Surroundings", "read_surroundings", "require_allocator", "require_tensorboard"]
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
 TENSORBOARD = "tensorboard"
@@ -54,6 +54,20 @@ def require_tensorboard() -> None:
             "--tensorboard writes TensorBoard's events, and tensorboard is not installed",
             code="train-tensorboard",
             fix="pip install tensorboard, or leave the option out: metrics.jsonl holds the same numbers",
+        )
+
+
+def require_allocator(*, is_on_gpu: bool) -> None:
+    """Return when the ranks will have an allocator whose history can be recorded.
+
+    Raises:
+        PlanError: they train on processors, whose allocator keeps none.
+    """
+    if not is_on_gpu:
+        raise PlanError(
+            "--memory-snapshot records the history of CUDA's allocator, and this run is on processors, which have none",
+            code="train-memory-snapshot",
+            fix="leave it out: the measurement names what memory holds at its peak, on processors as well",
         )
 
 

@@ -38,7 +38,7 @@ COMMUNICATION = re.compile(
 ATTENTION = re.compile(r"flash|fmha|attention|\battn|_attn_|sdpa|mha_(fwd|bwd)", re.IGNORECASE)
 GEMM = re.compile(
     r"gemm|cublas|cutlass.*(gemm|Gemm|mma)|nvjet|wgmma|Cijk_|hgemm|sgemm|matmul|splitKreduce|_mm_|addmm|"
-    r"xmma_.*(gemm|conv)|convolve|implicit_convolve|dgrad|wgrad|globalKernel",
+    r"xmma_.*(gemm|conv)|convolve|implicit_convolve|dgrad|wgrad|globalKernel|^aten::(linear|b?mm|baddbmm|einsum)$",
     re.IGNORECASE,
 )
 MEMORY_BOUND = re.compile(

@@ -17,15 +17,18 @@ from shardwise.measure.trace_records import RankTrace
 from shardwise.measure.trace_steps import StepWindow, step_windows
 from shardwise.units import BytesPerSecond, Seconds
 
+PROCESSORS = "processors"
+"""The device of a trace that holds none."""
 STANDS_OUT_FRACTION = 0.02
 """A straggler makes the others wait at least this share of a step longer than it waits itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rank:
-    """One rank's steps with their collectives."""
+    """One rank's steps, of all its files, with their collectives."""
 
-    trace: RankTrace
+    rank: int
+    device_name: str
     windows: tuple[StepWindow, ...]
     calls: tuple[tuple[CollectiveCall, ...], ...]
 
@@ -67,7 +70,7 @@ def profile_traces(paths: Sequence[Path]) -> TraceProfile:
 
 def profile_of(traces: Sequence[RankTrace], *, warnings: Iterable[str] = ()) -> TraceProfile:
     """The report of traces that were read."""
-    ranks = [_rank(trace) for trace in traces]
+    ranks = [_rank([trace for trace in traces if trace.rank == rank]) for rank in sorted({t.rank for t in traces})]
     timed = tuple(_timed_calls(ranks))
     profiles = tuple(_rank_profile(rank, timed, is_alone=len(ranks) == 1) for rank in ranks)
     split = mean_split([profile.split for profile in profiles])
@@ -96,9 +99,15 @@ def profile_of(traces: Sequence[RankTrace], *, warnings: Iterable[str] = ()) -> 
     )
 
 
-def _rank(trace: RankTrace) -> _Rank:
-    windows = step_windows(trace)
-    return _Rank(trace=trace, windows=windows, calls=tuple(collective_calls(trace, window) for window in windows))
+def _rank(traces: Sequence[RankTrace]) -> _Rank:
+    """The steps of one rank, whose profiler may have written a file for each."""
+    found = [(trace, window) for trace in traces for window in step_windows(trace)]
+    return _Rank(
+        rank=traces[0].rank,
+        device_name=traces[0].device_name or ("" if traces[0].has_device else PROCESSORS),
+        windows=tuple(window for _, window in found),
+        calls=tuple(collective_calls(trace, window) for trace, window in found),
+    )
 
 
 def _timed_calls(ranks: Sequence[_Rank]) -> Iterator[_TimedCall]:
@@ -113,7 +122,7 @@ def _timed_calls(ranks: Sequence[_Rank]) -> Iterator[_TimedCall]:
             counts: dict[tuple[object, ...], int] = defaultdict(int)
             for call in calls:
                 group = (window.name, call.group_key, call.kind, call.payload_bytes)
-                same[*group, counts[group]].append((rank.trace.rank, call))
+                same[*group, counts[group]].append((rank.rank, call))
                 counts[group] += 1
     for members in same.values():
         is_shared = len({rank for rank, _ in members}) > 1
@@ -123,11 +132,11 @@ def _timed_calls(ranks: Sequence[_Rank]) -> Iterator[_TimedCall]:
 
 def _rank_profile(rank: _Rank, timed: Sequence[_TimedCall], *, is_alone: bool) -> RankProfile:
     works = [work for window in rank.windows for work in window.works if work.kind != "copy"]
-    waits = [item.wait_s for item in timed if item.rank == rank.trace.rank and item.wait_s is not None]
+    waits = [item.wait_s for item in timed if item.rank == rank.rank and item.wait_s is not None]
     num_steps = len(rank.windows)
     return RankProfile(
-        rank=rank.trace.rank,
-        device_name=rank.trace.device_name,
+        rank=rank.rank,
+        device_name=rank.device_name,
         num_steps=num_steps,
         num_kernels=round(len(works) / num_steps),
         graph_launched_fraction=sum(work.is_graph_launch for work in works) / max(1, len(works)),

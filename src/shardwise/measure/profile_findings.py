@@ -30,6 +30,7 @@ class _Cost:
     sentence: str
     advice: str
     gain_s: Seconds
+    axis: str = ""
 
 
 def find_costs(
@@ -62,6 +63,7 @@ def find_costs(
             advice=cost.advice,
             gain_s=cost.gain_s,
             gain_fraction=cost.gain_s / split.step_s,
+            axis=cost.axis,
         )
         for cost in worth
     )
@@ -82,16 +84,22 @@ def _gathers(units: Sequence[UnitExposure]) -> Iterator[_Cost]:
     """Whether gathers are prefetched, and the unit whose gather is exposed most."""
     for is_backward, direction in ((False, "forward"), (True, "backward")):
         gathers = [unit for unit in units if unit.kind == "all_gather" and unit.is_backward == is_backward]
-        if len(gathers) < 2:
+        if not gathers:
             continue
         hidden = median(1 - unit.exposed_fraction for unit in gathers)
         worst = max(gathers, key=lambda unit: unit.exposed_s)
         verdict = "on" if hidden > 0.5 else "off"
+        covered = (
+            f"{direction} prefetch is {verdict}: compute covers {format_percent(hidden)} of the median unit's "
+            "all-gather; "
+        )
+        exposed = f"{format_percent(worst.exposed_fraction)} exposed ({format_seconds(worst.exposed_s)})"
+        of_one = f"the {direction} all-gather of "  # a single unit has none before it that could gather ahead
         yield _Cost(
             knob="prefetch",
-            sentence=f"{direction} prefetch is {verdict}: compute covers {format_percent(hidden)} of the median unit's "
-            f"all-gather; {worst.unit}'s is {format_percent(worst.exposed_fraction)} exposed "
-            f"({format_seconds(worst.exposed_s)})",
+            sentence=f"{of_one}{worst.unit} is {exposed}"
+            if len(gathers) == 1
+            else f"{covered}{worst.unit}'s is {exposed}",
             advice=_prefetch_advice(direction, is_on=verdict == "on"),
             gain_s=sum(unit.exposed_s for unit in gathers),
         )
@@ -116,6 +124,7 @@ def _reductions(split: StepSplit, units: Sequence[UnitExposure]) -> Iterator[_Co
             f"({format_seconds(worst.exposed_s)})",
             advice="accumulate over more micro-batches, reduce in bf16, or replicate across nodes (HSDP)",
             gain_s=exposed_s,
+            axis="dp_shard",
         )
 
 
@@ -123,7 +132,7 @@ FAMILY_ADVICE: dict[CollectiveKind | None, str] = {
     "all_reduce": "start it under the backward pass (DDP buckets, async tensor parallelism)",
     "all_gather": "issue it earlier, or gather over fewer GPUs",
     "reduce_scatter": "reduce once per step instead of once per micro-batch, or in bf16",
-    "all_to_all": "keep experts inside a node, or send and compute in two halves",
+    "all_to_all": "keep the ranks that exchange inside a node, or send and compute in two halves",
     "send_recv": "more micro-batches, or fewer and fatter stages",
     "broadcast": "keep the value on every rank",
     None: "record shapes and process groups (record_shapes=True), so that the report can say which it is",
@@ -144,6 +153,7 @@ def _families(
                 f"{_share(family.exposed_s, split)} of the step",
                 advice=FAMILY_ADVICE[family.kind],
                 gain_s=family.exposed_s,
+                axis=family.axis,
             )
 
 

@@ -85,6 +85,8 @@ class ProfileFinding:
     """An upper bound, of one step."""
     gain_fraction: float
     """The same as a share of the step."""
+    axis: str = ""
+    """Of the collectives that cost it; empty where the trace does not say, or where it is about none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,9 @@ TrainerName = Literal[
     "torchtitan", "megatron", "deepspeed", "transformers", "lightning", "shardwise", "nvidia-smi", "dcgm"
 ]
 MOST_LOG_BYTES = 512 * MIB
+GZIP_MAGIC = b"\x1f\x8b"
+SNIFFED_BYTES = 65_536
+LOG_FIX = "give the trainer's output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -73,21 +76,38 @@ def read_trainer_log(path: Path) -> TrainerLog:
                 code="trace-unreadable",
                 fix="give the log of one rank, or its last hundred thousand lines",
             )
-        text = COLOUR.sub("", path.read_text(encoding="utf-8", errors="replace"))
+        content = path.read_bytes()
     except OSError as error:
         raise TraceError(
             f"cannot read '{path}': {error.strerror}", code="trace-unreadable", fix="give the path of a log file"
         ) from None
+    _require_text(content, path)
+    text = COLOUR.sub("", content.decode("utf-8", errors="replace"))
     for read in READERS:
         log = read(text)
         if log is not None and log.steps:
             return log
     raise TraceError(
-        f"no line of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the Hugging Face Trainer, Lightning, "
-        "nvidia-smi or DCGM prints",
+        f"none of the {len(text.splitlines()):,} lines of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the "
+        "Hugging Face Trainer, Lightning, nvidia-smi or DCGM prints",
         code="log-foreign",
-        fix="give the trainer's output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text",
+        fix=LOG_FIX,
     )
+
+
+def _require_text(content: bytes, path: Path) -> None:
+    """Return when bytes may be a log; what else they are is said."""
+    what, fix = "", LOG_FIX
+    if not content.strip():
+        what = "is empty"
+    elif content.startswith(GZIP_MAGIC):
+        what, fix = "is compressed, and logs are read as text", f"unpack it: gunzip {path.name}; a trace: profile"
+    elif b"\0" in content[:SNIFFED_BYTES]:
+        what = "is binary, no text"
+    elif content.lstrip().startswith(b"{") and b'"traceEvents"' in content[:SNIFFED_BYTES]:
+        what, fix = "is a profiler's trace", f"read it with `shardwise profile {path.name}`"
+    if what:
+        raise TraceError(f"'{path}' {what}", code="log-foreign", fix=fix)
 
 
 TITAN_STEP = re.compile(

@@ -1,6 +1,7 @@
 """The totals of a measured run, from a run folder of ours or from the log of another trainer."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ class MeasuredTotals:
     """By the ledger's names, where the run says them."""
     sampled: SampledTimes | None = None
     """Of the steps that a profiler looked into; ``None`` without any."""
+    device: str = ""
+    """As the run names it; empty for logs."""
     notes: tuple[str, ...] = ()
 
 
@@ -62,16 +65,36 @@ def measured_totals(path: Path, plan: Plan) -> MeasuredTotals:
     Raises:
         TraceError: nothing there is a measurement or a log that is known.
     """
+    require_run(path)
     file = path / MEASUREMENT_FILE if path.is_dir() else path
-    if file.name == MEASUREMENT_FILE and file.exists():
-        return _of_measurement(file)
-    if path.is_dir():
+    return read_measurement(file) if file.name == MEASUREMENT_FILE else totals_of_log(read_trainer_log(file), plan)
+
+
+def require_run(path: Path) -> None:
+    """Return when something that could be a measurement lies there.
+
+    Raises:
+        TraceError: nothing does, it must not be read, or it is a folder without a measurement.
+    """
+    if not path.exists():
         raise TraceError(
-            f"the folder '{path}' holds no {MEASUREMENT_FILE}: the run did not end, or is no run of ours",
+            f"there is no file or folder '{path}'",
+            code="trace-unreadable",
+            fix="name a run folder, its measurement.json, or a trainer's log",
+        )
+    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        raise TraceError(
+            f"'{path}' must not be read by this user",
+            code="trace-unreadable",
+            fix=f"chmod u+rX '{path}', or name a copy of it",
+        )
+    if path.is_dir() and not (path / MEASUREMENT_FILE).exists():
+        what = "is empty" if not any(path.iterdir()) else f"holds no {MEASUREMENT_FILE}"
+        raise TraceError(
+            f"the folder '{path}' {what}: the run did not end, or is no run of ours",
             code="reconcile-no-measurement",
             fix="name its metrics.jsonl, or the log of the trainer that ran it",
         )
-    return totals_of_log(read_trainer_log(file), plan)
 
 
 def totals_of_log(log: TrainerLog, plan: Plan) -> MeasuredTotals:
@@ -114,15 +137,25 @@ def _contradictions(log: TrainerLog, plan: Plan) -> list[str]:
     ]
 
 
-def _of_measurement(file: Path) -> MeasuredTotals:
+def read_measurement(path: Path) -> MeasuredTotals:
+    """The totals in a measurement of ours, or in the one of a run folder.
+
+    Raises:
+        TraceError: it is none.
+    """
+    require_run(path)
+    file = path / MEASUREMENT_FILE if path.is_dir() else path
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise TraceError(
-            f"'{file}' cannot be read: {error}",
-            code="reconcile-no-measurement",
-            fix="give the run folder of a run that ended",
-        ) from None
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:  # ValueError: no JSON, or no text
+        raise _no_measurement(f"'{file}' cannot be read: {error}") from None
+    if not isinstance(found, dict) or not ({"memory", "time"} & found.keys()):
+        raise _no_measurement(f"'{file}' is JSON, but no measurement: it has neither 'memory' nor 'time'")
+    return totals_of_measurement(found)
+
+
+def totals_of_measurement(found: Mapping[str, object]) -> MeasuredTotals:
+    """The totals of a parsed measurement of ours."""
     memory, time = _part(found, "memory"), _part(found, "time")
     components = _part(memory, "components_bytes")
     return MeasuredTotals(
@@ -134,7 +167,12 @@ def _of_measurement(file: Path) -> MeasuredTotals:
         device_used_bytes=_whole(memory, "device_used_bytes"),
         component_bytes=tuple((name, round(value)) for name in components if (value := _number(components, name))),
         sampled=_sampled(time),
+        device=str(_part(found, "environment").get("device") or ""),
     )
+
+
+def _no_measurement(message: str) -> TraceError:
+    return TraceError(message, code="reconcile-no-measurement", fix="give the run folder of a run that ended")
 
 
 def _sampled(time: Mapping[str, object]) -> SampledTimes | None:

@@ -10,6 +10,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.reconcile.measured import MeasuredTotals
 from shardwise.reconcile.traced import traced_components
+from shardwise.reconcile.utilisation import Utilisation, utilisations
 from shardwise.units import Seconds
 
 STEP_TIME = "step time"
@@ -72,6 +73,8 @@ class Reconciliation:
     rows: tuple[ReconciledRow, ...]
     causes: tuple[Cause, ...]
     """What explains most of the gaps, of time and then of memory."""
+    utilisations: tuple[Utilisation, ...] = ()
+    """The MFU by each convention that the plan's cluster allows."""
 
     def group(self, name: Group) -> tuple[ReconciledRow, ...]:
         """The rows of one group."""
@@ -93,7 +96,16 @@ def reconcile(plan: Plan, prediction: Prediction, measured: MeasuredTotals) -> R
         *_collectives(prediction, measured),
     )
     causes = (*_causes(rows, "time"), *_causes(rows, "memory"))
-    return Reconciliation(plan=plan, prediction=prediction, measured=measured, rows=rows, causes=causes)
+    return Reconciliation(
+        plan=plan,
+        prediction=prediction,
+        measured=measured,
+        rows=rows,
+        causes=causes,
+        utilisations=utilisations(plan, prediction, step_s=measured.step_s, device=measured.device)
+        if measured.step_s
+        else (),
+    )
 
 
 def _totals(prediction: Prediction, measured: MeasuredTotals) -> Iterator[ReconciledRow]:

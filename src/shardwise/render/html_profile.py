@@ -5,6 +5,7 @@ from html import escape
 
 from shardwise.measure.memory_profile import MemoryProfile
 from shardwise.measure.profile_records import TraceProfile
+from shardwise.reconcile.planned_profile import PlannedProfile
 from shardwise.render.svg_memory_profile import memory_history_svg
 from shardwise.render.svg_shares import PART_COLOURS, ranks_svg, units_svg
 from shardwise.render.terminal import TextStyle
@@ -49,15 +50,17 @@ HISTORY = """<p>{title}; recorded by the allocator, event after event.</p>
 {picture}</figure>"""
 
 
-def profile_html(profile: TraceProfile | None, memory: Sequence[MemoryProfile] = ()) -> str:
+def profile_html(
+    profile: TraceProfile | None, memory: Sequence[MemoryProfile] = (), planned: PlannedProfile | None = None
+) -> str:
     """The whole page."""
-    sections = [_step_section(profile)] if profile is not None else []
+    sections = [_step_section(profile, planned)] if profile is not None else []
     if memory:
         sections.append(_memory_section(memory))
     return PAGE.format(sections="\n".join(sections))
 
 
-def _step_section(profile: TraceProfile) -> str:
+def _step_section(profile: TraceProfile, planned: PlannedProfile | None) -> str:
     key = "".join(f'<span style="background:{colour}"></span>{name}' for name, colour in PART_COLOURS.items())
     units = shown_units(profile.units, has_units=False)
     return STEP.format(
@@ -65,7 +68,7 @@ def _step_section(profile: TraceProfile) -> str:
         key=key,
         ranks=ranks_svg(profile),
         units=UNITS.format(picture=units_svg(units)) if units else "",
-        report=escape(profile_text(profile, has_units=True, style=PAGE_WIDTH)),
+        report=escape(profile_text(profile, planned, has_units=True, style=PAGE_WIDTH)),
     )
 
 

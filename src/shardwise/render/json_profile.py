@@ -1,13 +1,17 @@
 """A profile of measured traces as ``shardwise.profile/1``."""
 
+from shardwise.explain.knobs import TurnedKnobs
 from shardwise.measure.profile_records import CollectiveFamily, KernelShare, RankProfile, TraceProfile, UnitExposure
 from shardwise.measure.step_split import DEFINITIONS, StepSplit
+from shardwise.reconcile.planned_profile import PlannedProfile
+from shardwise.render.utilisation import utilisation_objects
 
 PROFILE_SCHEMA = "shardwise.profile/1"
 
 
-def profile_object(profile: TraceProfile) -> dict[str, object]:
-    """Every number of the report; times are seconds of one mean step."""
+def profile_object(profile: TraceProfile, planned: PlannedProfile | None = None) -> dict[str, object]:
+    """Every number of the report; times are seconds of one mean step. Without a plan nothing of it is predicted."""
+    turned = planned.knobs if planned else tuple(None for _ in profile.findings)
     return {
         "schema": PROFILE_SCHEMA,
         "world_size": profile.world_size,
@@ -24,10 +28,12 @@ def profile_object(profile: TraceProfile) -> dict[str, object]:
                 "advice": finding.advice,
                 "gain_at_most_s": finding.gain_s,
                 "gain_at_most_fraction": finding.gain_fraction,
+                "knobs": None if knobs is None else _knobs_object(knobs),
             }
-            for finding in profile.findings
+            for finding, knobs in zip(profile.findings, turned, strict=True)
         ],
-        "warnings": list(profile.warnings),
+        "utilisation": utilisation_objects(planned.utilisations) if planned else None,
+        "warnings": [*profile.warnings, *(planned.notes if planned else ())],
         "definitions": dict(DEFINITIONS),
     }
 
@@ -44,6 +50,23 @@ def split_object(split: StepSplit) -> dict[str, object]:
         "communication_s": split.communication_s,
         "overlapped_s": split.overlapped_s,
         "overlap_fraction": split.overlap_fraction,
+    }
+
+
+def _knobs_object(knobs: TurnedKnobs) -> dict[str, object]:
+    return {
+        "gains": [
+            {
+                "edit": gain.edit,
+                "cost": gain.cost,
+                "predicted_step_s": gain.predicted_step_s,
+                "predicted_gain_s": gain.gain_s,
+                "predicted_gain_fraction": gain.gain_fraction,
+            }
+            for gain in knobs.gains
+        ],
+        "no_gain": list(knobs.useless),
+        "does_not_fit": list(knobs.too_large),
     }
 
 

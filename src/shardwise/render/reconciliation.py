@@ -10,6 +10,7 @@ from shardwise.reconcile.totals import Group, ReconciledRow, Reconciliation
 from shardwise.render.names import cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_validation import signed_percent
+from shardwise.render.utilisation import utilisation_lines, utilisation_objects
 from shardwise.units import format_gib, format_percent, format_seconds
 
 RECONCILIATION_SCHEMA = "shardwise.reconciliation/1"
@@ -45,6 +46,7 @@ def _parts(found: Reconciliation) -> Iterator[RenderableType]:
     yield Text("Errors are predicted over measured minus one: negative is too little.")
     if found.step_time_ratio is not None:
         yield Text(f"This machine takes {found.step_time_ratio:.3f} times the predicted step.")
+    yield from utilisation_lines(found.utilisations)
     for note in found.measured.notes:
         yield Text(f"warning: {note}", style="yellow")
 
@@ -120,5 +122,6 @@ def reconciliation_object(found: Reconciliation) -> dict[str, object]:
             for cause in found.causes
         ],
         "step_time_ratio": found.step_time_ratio,
+        "utilisation": utilisation_objects(found.utilisations),
         "warnings": list(found.measured.notes),
     }

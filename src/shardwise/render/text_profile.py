@@ -3,25 +3,38 @@
 from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.explain.knobs import TurnedKnobs
 from shardwise.measure.profile_records import CollectiveFamily, TraceProfile, UnitExposure
 from shardwise.measure.step_split import DEFINITIONS
+from shardwise.reconcile.planned_profile import PlannedProfile
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.render.utilisation import utilisation_lines
 from shardwise.units import format_bytes_per_s, format_flop_per_s, format_percent, format_seconds
 
 NOTHING = "-"
 MOST_UNITS = 12
 """Shown unless all are asked for."""
+KNOB_INDENT = (0, 0, 0, 4)
 
 
-def profile_text(profile: TraceProfile, *, has_units: bool = False, style: TextStyle = PLAIN) -> str:
+def profile_text(
+    profile: TraceProfile,
+    planned: PlannedProfile | None = None,
+    *,
+    has_units: bool = False,
+    style: TextStyle = PLAIN,
+) -> str:
     """Everything ``shardwise profile`` prints."""
-    return page_text(profile_parts(profile, has_units=has_units), style=style)
+    return page_text(profile_parts(profile, planned, has_units=has_units), style=style)
 
 
-def profile_parts(profile: TraceProfile, *, has_units: bool) -> Iterator[RenderableType]:
+def profile_parts(
+    profile: TraceProfile, planned: PlannedProfile | None, *, has_units: bool
+) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
     yield Text(profile_title(profile), style="bold")
     yield Text()
@@ -39,8 +52,11 @@ def profile_parts(profile: TraceProfile, *, has_units: bool) -> Iterator[Rendera
         yield Text()
         yield kernel_table(profile)
     yield Text()
-    yield from finding_parts(profile)
-    for warning in profile.warnings:
+    yield from finding_parts(profile, planned)
+    if planned is not None:
+        yield Text()
+        yield from utilisation_lines(planned.utilisations)
+    for warning in (*profile.warnings, *(planned.notes if planned else ())):
         yield Text(f"warning: {warning}", style="yellow")
     yield Text()
     yield definition_table()
@@ -155,15 +171,31 @@ def kernel_table(profile: TraceProfile) -> Table:
     return table
 
 
-def finding_parts(profile: TraceProfile) -> Iterator[Text]:
-    """What costs time, and the knob that would help."""
+def finding_parts(profile: TraceProfile, planned: PlannedProfile | None) -> Iterator[RenderableType]:
+    """What costs time, the knobs that would help, and what turning them gains."""
     if not profile.findings:
         yield Text("Nothing stands out: no cause of more than 1 % of the step.")
         return
     yield Text("What would help", style="bold")
-    for finding in profile.findings:
+    turned = planned.knobs if planned else tuple(None for _ in profile.findings)
+    for finding, knobs in zip(profile.findings, turned, strict=True):
         gain = f"at most {format_seconds(finding.gain_s)}, {format_percent(finding.gain_fraction)}"
         yield Text(f"- {finding.sentence}: {finding.advice} ({gain} of the step)")
+        if knobs is not None:
+            yield from _knob_lines(knobs)
+    if planned is None:
+        yield Text("These gains are bounds from the trace alone; with --plan PLAN the knobs are turned and predicted.")
+
+
+def _knob_lines(knobs: TurnedKnobs) -> Iterator[Padding]:
+    """What was predicted of each knob."""
+    for gain in knobs.gains:
+        said = f"{gain.edit}: predicted gain {format_seconds(gain.gain_s)}, {format_percent(gain.gain_fraction)}"
+        yield Padding(Text(f"{said} of the step ({gain.cost})"), KNOB_INDENT)
+    if knobs.useless:
+        yield Padding(Text(f"predicted to gain nothing: {', '.join(knobs.useless)}"), KNOB_INDENT)
+    if knobs.too_large:
+        yield Padding(Text(f"predicted not to fit: {', '.join(knobs.too_large)}"), KNOB_INDENT)
 
 
 def definition_table() -> Table:

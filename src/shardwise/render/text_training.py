@@ -1,6 +1,6 @@
 """What a finished run says: predicted beside measured, and where everything is."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -9,22 +9,30 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.reconcile.utilisation import Utilisation
 from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
-from shardwise.units import format_bytes, format_percent, format_seconds
+from shardwise.render.utilisation import utilisation_lines
+from shardwise.units import format_bytes, format_seconds
 
 ABSENT = "-"
 
 
 def training_text(
-    *, plan: Plan, prediction: Prediction, measured: Mapping[str, object], folder: Path, style: TextStyle = PLAIN
+    *,
+    plan: Plan,
+    prediction: Prediction,
+    measured: Mapping[str, object],
+    used: Sequence[Utilisation],
+    folder: Path,
+    style: TextStyle = PLAIN,
 ) -> str:
     """Everything ``shardwise train`` prints at the end."""
-    return page_text(_parts(plan, prediction, measured, folder), style=style)
+    return page_text(_parts(plan, prediction, measured, used, folder), style=style)
 
 
 def _parts(
-    plan: Plan, prediction: Prediction, measured: Mapping[str, object], folder: Path
+    plan: Plan, prediction: Prediction, measured: Mapping[str, object], used: Sequence[Utilisation], folder: Path
 ) -> Iterator[RenderableType]:
     header = Table.grid(padding=(0, 2))
     header.add_row("model", model_text(plan.model))
@@ -37,6 +45,7 @@ def _parts(
     yield Text()
     yield _comparison(prediction, measured)
     yield Text()
+    yield from utilisation_lines(used)
     loss = _part(measured, "loss")
     yield Text(f"loss {_number(loss, 'first'):.4f} -> {_number(loss, 'last'):.4f}")
     yield Text(f"run folder {folder}", overflow="fold", no_wrap=False)
@@ -53,9 +62,6 @@ def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table
         "tokens/s/GPU",
         f"{prediction.throughput.tokens_per_s_per_gpu:,.0f}",
         _shown(throughput, "tokens_per_s_per_gpu", "{:,.0f}".format),
-    )
-    table.add_row(
-        "MFU", format_percent(prediction.throughput.mfu_fraction), _shown(throughput, "mfu_fraction", format_percent)
     )
     table.add_row(
         "peak allocated",

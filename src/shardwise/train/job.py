@@ -90,6 +90,8 @@ class WatchSpec:
     """Look into every so many steps with the profiler; 0 never does."""
     is_memory_sampled: bool = False
     """Whether the allocations of one early step are recorded, which names what memory holds at its peak."""
+    has_memory_snapshot: bool = False
+    """Whether the history of CUDA's allocator over the first steps is written into the run folder."""
     tensorboard: str | None = None
     """Folder for TensorBoard's events."""
 

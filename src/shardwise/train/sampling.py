@@ -20,10 +20,10 @@ from shardwise.ledger import MemoryComponent
 from shardwise.measure.memory_events import MemorySample, memory_sample
 from shardwise.measure.phase_marks import FORWARD, LOSS, STEP
 from shardwise.measure.step_sample import SampledRun, StepSample, mean_sample, sample_of_trace
+from shardwise.measure.trace_files import TRACE_FOLDER
 from shardwise.train.job import Job
 
 Result = TypeVar("Result")
-TRACE_FOLDER = "traces"
 MEMORY_STEP = 3
 """The optimizer's states are there from the first step on, and DDP makes its buckets anew in the second; medians begin
 later."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from shardwise.train.allocator_history import AllocatorHistory, allocator_history
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.failure.classify import LossError
@@ -73,9 +74,13 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
         vocab_size=int(str(job.model_config["vocab_size"])),
         device=device,
     )
-    with use_fast_kernels():
+    wants_history = job.watch.has_memory_snapshot and device.type == "cuda"
+    with (
+        use_fast_kernels(),
+        allocator_history(job.folder, is_wanted=wants_history, last_step=job.num_steps) as history,
+    ):
         trainer = make_trainer(job, mesh, device=device, source=source)
-        records = _train_all(trainer, job, watch)
+        records = _train_all(trainer, job, watch, history)
     source.close()
     return trainer, records
 
@@ -94,7 +99,7 @@ def open_checkpoints(job: Job) -> DistributedCheckpointer:
     )
 
 
-def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[StepRecord]:
+def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: AllocatorHistory) -> list[StepRecord]:
     checkpoints, states, spec = open_checkpoints(job), trainer.states(), job.checkpoint
     if spec.initial_weights and (job.recipe.adapter != "none" or not spec.resume_from):
         # Checkpoints of adapters hold no frozen weights, so a resumed run reads them here as well.
@@ -109,6 +114,7 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None) -> list[Step
     beat = _watched(trainer, watch)
 
     def after_step(step: int) -> None:
+        history.after_step(step)
         beat(step, "saving" if checkpoints.is_due(step) else "training")
         checkpoints.after_step(step, states)
         beat(step, "training")

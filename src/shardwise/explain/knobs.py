@@ -1,0 +1,160 @@
+"""The knobs that a profile's findings name, turned in the plan that was running and predicted again.
+
+A trace bounds what a knob can gain; a plan says what it does gain, and what takes the place of the time that went away.
+The gain is the predicted share of the step, of the measured step: what the prediction gets wrong of both plans alike
+falls out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardwise.explain.changes import verify_edits
+from shardwise.explain.edits import FLAG, TRAINING, Edit, faster_edits
+from shardwise.explain.records import VerifiedChange
+from shardwise.measure.profile_records import Knob, ProfileFinding, TraceProfile
+from shardwise.plan import EngineName, Plan
+from shardwise.prediction import Prediction
+from shardwise.units import Seconds
+
+__all__ = ["KnobGain", "TurnedKnobs", "turn_knobs"]
+
+WORTH_SAYING_FRACTION = 0.005
+"""Of the step; a prediction does not tell less from nothing."""
+AHEAD_UNITS = (1, 2, 4)
+MAX_GAINS = 3
+MAY_OVERLAP: tuple[EngineName, ...] = ("megatron", "deepspeed")
+"""Engines whose overlap of reductions is a switch, off or on by their own defaults; torch's always overlap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobGain:
+    """One knob that was turned in the plan."""
+
+    edit: str
+    """What to type, as ``prefetch_units=2``."""
+    cost: str
+    predicted_step_s: Seconds
+    """Of the plan with the knob turned."""
+    gain_s: Seconds
+    """Of the measured step."""
+    gain_fraction: float
+    """The same as a share of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedKnobs:
+    """What was tried against one finding."""
+
+    finding: ProfileFinding
+    gains: tuple[KnobGain, ...]
+    """The largest first."""
+    useless: tuple[str, ...]
+    """Edits that gain nothing worth saying, or cost time."""
+    too_large: tuple[str, ...]
+    """Edits whose plan does not fit the memory."""
+
+
+def turn_knobs(profile: TraceProfile, plan: Plan, prediction: Prediction) -> tuple[TurnedKnobs, ...]:
+    """Every finding, in its order, with the knobs that the rules allow in the plan, each predicted again.
+
+    Args:
+        profile: of the step that was measured.
+        plan: what was running, its global batch written down, so that no edit changes what is trained.
+        prediction: of the plan.
+    """
+    wanted = {finding: tuple(_edits(finding, plan)) for finding in profile.findings}
+    edits = {edit.text: edit for found in wanted.values() for edit in found}
+    tried = {change.edit: change for change in verify_edits(edits.values(), plan=plan, prediction=prediction)}
+    return tuple(
+        _turned(finding, [tried[edit.text] for edit in found if edit.text in tried], profile.split.step_s)
+        for finding, found in wanted.items()
+    )
+
+
+def _turned(finding: ProfileFinding, changes: list[VerifiedChange], step_s: Seconds) -> TurnedKnobs:
+    gains = [
+        KnobGain(
+            edit=change.edit,
+            cost=change.cost,
+            predicted_step_s=change.step_s,
+            gain_s=(1 - change.step_ratio) * step_s,
+            gain_fraction=1 - change.step_ratio,
+        )
+        for change in changes
+        if change.fits and 1 - change.step_ratio >= WORTH_SAYING_FRACTION
+    ]
+    told = {gain.edit for gain in gains}
+    return TurnedKnobs(
+        finding=finding,
+        gains=tuple(sorted(gains, key=lambda gain: -gain.gain_s)[:MAX_GAINS]),
+        useless=tuple(change.edit for change in changes if change.fits and change.edit not in told),
+        too_large=tuple(change.edit for change in changes if not change.fits),
+    )
+
+
+def _edits(finding: ProfileFinding, plan: Plan) -> Iterator[Edit]:
+    """What may help against a finding, each knob of the plan that is not turned yet."""
+    names = AXIS_KNOBS.get(_family(finding.axis), EVERY_AXIS) if finding.knob == "overlap" else KNOBS[finding.knob]
+    for edit in (*faster_edits(plan), *_communication_edits(plan)):
+        if edit.text.split("=", maxsplit=1)[0] in names:
+            yield edit
+
+
+def _family(axis: str) -> str:
+    """The parallelism that an axis belongs to, as its name begins; data parallelism may be over dp_shard and cp."""
+    return next((name for name in AXIS_KNOBS if axis.startswith(name)), "")
+
+
+KNOBS: dict[Knob, tuple[str, ...]] = {
+    "compile": ("compile", "micro_batch_size", "recompute", "attention"),
+    "prefetch": ("prefetch_units", "reshard_after_forward", "micro_batch_size", "dp_replicate", "zero_stage"),
+    "copies": ("offload", "activation_offload"),
+    "straggler": (),
+    "idle": (),
+}
+"""Which edits a finding names, by the field that they change first; the last two are no matter of a plan."""
+AXIS_KNOBS: dict[str, tuple[str, ...]] = {
+    "dp": (
+        "overlap_grad_reduce",
+        "defer_grad_reduce",
+        "reshard_after_forward",
+        "reduce_dtype",
+        "micro_batch_size",
+        "dp_replicate",
+    ),
+    "tp": ("async_tensor_parallel", "tp"),
+    "cp": ("cp",),
+    "pp": ("pp", "schedule", "micro_batch_size"),
+}
+"""The same of exposed collectives, by the parallelism whose they are."""
+EVERY_AXIS = tuple(dict.fromkeys(name for names in AXIS_KNOBS.values() for name in names))
+
+
+def _communication_edits(plan: Plan) -> Iterator[Edit]:
+    """Edits that hide communication or move less of it; the rules say which of them the engine has."""
+    layout, recipe = plan.layout, plan.recipe
+    for units in AHEAD_UNITS:
+        if units > layout.prefetch_units:
+            ahead = replace(layout, prefetch_units=units)
+            cost = f"weights of {units} more unit(s) gathered at once"
+            yield Edit(text=f"prefetch_units={units}", cost=cost, effort=FLAG, plan=replace(plan, layout=ahead))
+    if layout.tp > 1 and not layout.async_tensor_parallel:
+        pieces = replace(layout, async_tensor_parallel=True, sequence_parallel=True)
+        compiled = replace(recipe, compile=True)
+        text = "async_tensor_parallel=true" + ("" if recipe.compile else " compile=true")
+        cost = "products in pieces"
+        yield Edit(text=text, cost=cost, effort=FLAG, plan=replace(plan, layout=pieces, recipe=compiled))
+    if layout.defer_grad_reduce is not True and plan.num_microbatches > 1:
+        once = replace(layout, defer_grad_reduce=True)
+        cost = "whole gradients are kept between micro-batches"
+        yield Edit(text="defer_grad_reduce=true", cost=cost, effort=FLAG, plan=replace(plan, layout=once))
+    if recipe.overlap_grad_reduce is False or (recipe.overlap_grad_reduce is None and plan.engine in MAY_OVERLAP):
+        under = replace(plan, recipe=replace(recipe, overlap_grad_reduce=True))
+        yield Edit(text="overlap_grad_reduce=true", cost="buckets under backward", effort=FLAG, plan=under)
+    if recipe.activation_offload:
+        kept = replace(plan, recipe=replace(recipe, activation_offload=False))
+        yield Edit(text="activation_offload=false", cost="activations stay on the GPU", effort=FLAG, plan=kept)
+    if recipe.reduce_dtype != "bf16" and recipe.precision != "fp32":
+        text, cost = "reduce_dtype=bf16", "gradients are rounded before they are added up: check the loss"
+        changed = replace(plan, recipe=replace(recipe, reduce_dtype="bf16"))
+        yield Edit(text=text, cost=cost, effort=TRAINING, plan=changed)
