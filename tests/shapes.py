@@ -1,5 +1,7 @@
 """Hand-made models whose every weight is visible here, for tests of the inventory."""
 
+from dataclasses import replace
+
 from shardwise.cluster import Cluster, Gpu, Network, Node, Peak
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Weight
@@ -117,43 +119,52 @@ def llama_3_70b(num_layers=80):
     return model(layer, num_layers=num_layers, hidden_size=8192, vocab_size=128256)
 
 
-def cluster(num_gpus, *, memory_gib=79.2, host_gib=2048):
-    gpu = Gpu(
-        id="test-gpu",
-        name="test",
-        vendor="test",
-        arch="test",
-        memory_bytes=int(memory_gib * GIB),
-        memory_is_derived=False,
-        memory_bandwidth_bytes_per_s=3.35e12,
-        peaks=(Peak(dtype="bf16", flop_per_s=989.5e12),),
-        sm_count=132,
-        tdp_w=700,
-        scale_up="NVLink",
-        scale_up_bandwidth_bytes_per_s=450e9,
-        peer_bandwidth_bytes_per_s=450e9,
-        pcie_bandwidth_bytes_per_s=63e9,
-        source="test",
-        date="2026-11-27",
-        confidence="user",
-        nominal_memory_bytes=80_000_000_000,
-    )
-    per_node = min(8, num_gpus)
-    node = Node(
+GPU = Gpu(
+    id="test-gpu",
+    name="test",
+    vendor="test",
+    arch="test",
+    memory_bytes=int(79.2 * GIB),
+    memory_is_derived=False,
+    memory_bandwidth_bytes_per_s=3.35e12,
+    peaks=(Peak(dtype="bf16", flop_per_s=989.5e12),),
+    sm_count=132,
+    tdp_w=700,
+    scale_up="NVLink",
+    scale_up_bandwidth_bytes_per_s=450e9,
+    peer_bandwidth_bytes_per_s=450e9,
+    pcie_bandwidth_bytes_per_s=63e9,
+    source="test",
+    date="2026-11-27",
+    confidence="user",
+    nominal_memory_bytes=80_000_000_000,
+)
+"""Much like an H100."""
+
+
+def node(gpu, *, gpus_per_node=8, **changes):
+    """A host of such GPUs on one switch."""
+    made = Node(
         id="test-node",
         name="test",
         gpu=gpu,
-        gpus_per_node=per_node,
-        scale_up_domain_gpus=per_node,
+        gpus_per_node=gpus_per_node,
+        scale_up_domain_gpus=gpus_per_node,
         scale_up_bandwidth_bytes_per_s=450e9,
         network=Network(id="test-net", bandwidth_bytes_per_s=50e9, latency_s=5e-6, source="test", date="2026-11-27"),
-        host_memory_bytes=host_gib * GIB,
+        host_memory_bytes=2048 * GIB,
         nvme_bytes=0,
         prices=(),
         source="test",
         date="2026-11-27",
     )
-    return Cluster(node=node, num_nodes=num_gpus // per_node)
+    return replace(made, **changes)
+
+
+def cluster(num_gpus, *, memory_gib=79.2, host_gib=2048):
+    gpu, per_node = replace(GPU, memory_bytes=int(memory_gib * GIB)), min(8, num_gpus)
+    host = node(gpu, gpus_per_node=per_node, host_memory_bytes=host_gib * GIB)
+    return Cluster(node=host, num_nodes=num_gpus // per_node)
 
 
 def plan(spec, *, engine: EngineName = "native", layout: Layout | None = None, **recipe):

@@ -9,10 +9,8 @@ behind it. ``--device cpu --tiny`` tries the logic without a GPU.
 """
 
 import argparse
-import os
 import tempfile
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +18,9 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from suite_runs import Line, add_suite_options, device_name, join_processes, train_suite, written
 from torch.profiler import ProfilerActivity, profile
-from train_runs import COLLECTIVE_TIMEOUT, device_name, forget, names_done, write_line
-from train_suites import SUITES, TINY, TrainRun
+from train_suites import TrainRun
 
 from shardwise.calibration_file import read_calibration
 from shardwise.errors import ShardwiseError
@@ -183,9 +181,8 @@ def _profiled(profiler: profile) -> Mapping[str, object]:
 
 def run_one(run: TrainRun, arguments: argparse.Namespace, outside: Outside) -> bool:
     """Predict and measure one run; False when it failed and the processes have to end."""
-    device = outside.device
-    line: dict[str, object] = {"name": run.name, "device": device_name(device)}
-    try:
+
+    def fill(line: Line) -> None:
         document = run.plan(gpu=arguments.gpu, world_size=dist.get_world_size(), is_tiny=arguments.tiny)
         plan = read_plan(document)
         line["plan"] = document
@@ -193,20 +190,16 @@ def run_one(run: TrainRun, arguments: argparse.Namespace, outside: Outside) -> b
         request = TrainRequest(num_steps=run.num_steps, device=arguments.device, data=DataSpec(source="synthetic"))
         folder = tempfile.mkdtemp(prefix="shardwise-run-")
         job = make_job(plan, request, prediction=None, run_folder=folder)
-        line["measured"] = measure(job, device, outside)
-    except (Exception, torch.OutOfMemoryError) as error:  # noqa: BLE001 - a failed run is a result
-        line["error"] = f"{type(error).__name__}: {error}"[:1500]
-        line["where"] = traceback.format_exc()[-2500:]
-        if run.name not in names_done(arguments.out):
-            write_line(arguments.out, line)
-        return False
-    if dist.get_rank() == 0:
-        write_line(arguments.out, line)
+        line["measured"] = measure(job, outside.device, outside)
+
+    line: Line = {"name": run.name, "device": device_name(outside.device)}
+    is_measured = written(line, arguments.out, fill)
+    if is_measured and dist.get_rank() == 0:
         _say(line)
-    return True
+    return is_measured
 
 
-def _say(line: dict[str, object]) -> None:
+def _say(line: Line) -> None:
     measured, before, after = (line[name] for name in ("measured", "predicted", "calibrated"))
     step_s = measured["step_s"]  # type: ignore[index]
     print(
@@ -221,34 +214,10 @@ def main() -> int:
     """Every run of the suite that is not in the file yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calibration", type=Path, required=True)
-    parser.add_argument("--suite", choices=sorted(SUITES), default="calibrated")
-    parser.add_argument("--only", help="comma-separated names")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gpu", default="h100-sxm")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--deadline", type=float, default=0.0, help="seconds since the epoch")
+    add_suite_options(parser, default="calibrated")
     arguments = parser.parse_args()
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if arguments.device == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_TIMEOUT)
-    done, only = names_done(arguments.out), set(arguments.only.split(",")) if arguments.only else None
-    dist.all_reduce(torch.ones(1, device=device))
-    outside = Outside(device=device)
-    for run in SUITES[arguments.suite]:
-        if run.name in done or (only is not None and run.name not in only):
-            continue
-        late = torch.tensor(float(arguments.deadline and time.time() > arguments.deadline), device=device)
-        dist.all_reduce(late, op=dist.ReduceOp.MAX)
-        if late.item():
-            break
-        chosen = replace(run, model=TINY[run.model]) if arguments.tiny else run
-        if not run_one(chosen, arguments, outside):
-            os._exit(17)
-        forget(device)
-    dist.destroy_process_group()
+    outside = Outside(device=join_processes(arguments))
+    train_suite(arguments, outside.device, lambda run: run_one(run, arguments, outside))
     return 0
 
 

@@ -9,21 +9,18 @@ without a GPU.
 """
 
 import argparse
-import gc
 import json
-import os
 import tempfile
 import time
-import traceback
-from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
 from memory_trace import peak_composition
-from train_suites import SUITES, TINY, TrainRun
+from suite_runs import Line, add_suite_options, device_name, join_processes, train_suite, written
+from train_suites import TrainRun
 
 from shardwise.launch.request import TrainRequest, make_job
 from shardwise.plan_file import read_plan
@@ -38,7 +35,6 @@ WARM_UP_STEPS = 200
 """Of the learning rate, torchtitan's default: without one the loss of fresh weights jumps at the second step."""
 LOOKED_AT = (11, 13)
 """Steps, counted from 0, that ``--look`` profiles and replays; the median leaves them out."""
-COLLECTIVE_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass
@@ -135,93 +131,38 @@ def look_into(name: str, folder: Path) -> None:
     Trainer.step = step  # type: ignore[method-assign]
 
 
-def forget(device: torch.device) -> None:
-    """Free what the last configuration left."""
-    torch._dynamo.reset()
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def names_done(out: Path) -> set[str]:
-    """Configurations that are in the file already."""
-    if not out.exists():
-        return set()
-    return {json.loads(line)["name"] for line in out.read_text(encoding="utf-8").splitlines() if line.strip()}
-
-
-def write_line(out: Path, line: dict[str, object]) -> None:
-    """Append one result; rank 0's, or that of the rank that failed first."""
-    with out.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
 def run_one(run: TrainRun, arguments: argparse.Namespace, device: torch.device) -> bool:
     """Measure one configuration; False when it failed and the processes have to end."""
-    line: dict[str, object] = {"name": run.name, "tuning": asdict(run.tuning), "device": device_name(device)}
-    try:
+
+    def fill(line: Line) -> None:
         job, said = job_of(run, arguments)
         line.update(said)
         line["measured"] = asdict(measure(job, device))
-    except (Exception, torch.OutOfMemoryError) as error:  # noqa: BLE001 - a failed run is a result
-        line["error"] = f"{type(error).__name__}: {error}"[:1500]
-        line["where"] = traceback.format_exc()[-2500:]
-        if run.name not in names_done(arguments.out):
-            write_line(arguments.out, line)
-        return False
-    if dist.get_rank() == 0:
-        write_line(arguments.out, line)
+
+    if arguments.look and run.name in arguments.look.split(","):
+        look_into(run.name.replace(" ", "-"), arguments.out.parent)
+    line: Line = {"name": run.name, "tuning": asdict(run.tuning), "device": device_name(device)}
+    is_measured = written(line, arguments.out, fill)
+    if is_measured and dist.get_rank() == 0:
         measured = line["measured"]
         print(
             f"{run.name:40s} {measured['tokens_per_s_per_gpu']:9.0f} tokens/s/GPU "  # type: ignore[index]
             f"{measured['peak_allocated_bytes'] / 2**30:6.2f} GiB  loss {measured['losses'][-1]:.4f} "  # type: ignore[index]
-            f"{measured['wall_s']:.1f} s",
+            f"{measured['wall_s']:.1f} s",  # type: ignore[index]
             flush=True,
-        )  # type: ignore[index]
-    return True
-
-
-def device_name(device: torch.device) -> str:
-    """What this ran on."""
-    return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}" if device.type == "cuda" else "cpu"
+        )
+    return is_measured
 
 
 def main() -> int:
     """Measure every configuration of the suite that is not in the file yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", choices=sorted(SUITES), default="smoke")
-    parser.add_argument("--only", help="comma-separated names")
-    parser.add_argument("--out", type=Path, required=True)
+    add_suite_options(parser, default="smoke")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--gpu", default="h100-sxm")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--look", help="names whose steps are profiled; the last of a call, for it changes the others")
-    parser.add_argument("--deadline", type=float, default=0.0, help="seconds since the epoch")
     arguments = parser.parse_args()
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if arguments.device == "cuda" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-    done = names_done(arguments.out)
-    only = set(arguments.only.split(",")) if arguments.only else None
-    dist.barrier()
-    for run in SUITES[arguments.suite]:
-        if run.name in done or (only is not None and run.name not in only):
-            continue
-        late = torch.tensor(float(arguments.deadline and time.time() > arguments.deadline), device=device)
-        dist.all_reduce(late, op=dist.ReduceOp.MAX)
-        if late.item():
-            break
-        chosen = replace(run, model=TINY[run.model]) if arguments.tiny else run
-        if arguments.look and run.name in arguments.look.split(","):
-            look_into(run.name.replace(" ", "-"), arguments.out.parent)
-        if not run_one(chosen, arguments, device):
-            os._exit(17)
-        forget(device)
-    dist.destroy_process_group()
+    device = join_processes(arguments)
+    train_suite(arguments, device, lambda run: run_one(run, arguments, device))
     return 0
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from calibrations import BLOCK, H100, calibration
-from shardwise.calibration import AttentionPoint, ProductPoint, Residual, TimedBytes
+from calibrations import BLOCK, H100, calibration, timed_core
+from shardwise.calibration import ProductPoint, Residual, TimedBytes
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -92,16 +92,7 @@ def test_between_two_sizes_time_follows_the_logarithms():
 
 
 def test_a_timed_core_takes_its_measured_time_and_a_longer_one_the_same_ratio():
-    point = AttentionPoint(
-        num_sequences=1,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        seq_len=8192,
-        dtype="bf16",
-        forward_s=7e-3,
-        backward_s=9e-3,
-    )
+    point = timed_core(forward_s=7e-3, backward_s=9e-3)
     plain, timed = rates_with(), rates_with(attention=(point,), products=(timed_product(3e-4),))
     assert timed.operation_s(CORE) == pytest.approx(7e-3, rel=1e-3)
     longer = replace(CORE, flop=4 * CORE.flop, m=16384, n=16384)
@@ -187,16 +178,7 @@ def test_blocks_between_two_timed_ones_lie_between_their_ratios():
 
 
 def test_context_parallel_attention_is_not_the_kernel_that_was_timed():
-    point = AttentionPoint(
-        num_sequences=2,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        seq_len=4096,
-        dtype="bf16",
-        forward_s=0.5e-3,
-        backward_s=1.5e-3,
-    )
+    point = timed_core(num_sequences=2, seq_len=4096, forward_s=0.5e-3, backward_s=1.5e-3)
     cluster = calibrated_cluster(CLUSTER, calibration(products=(timed_product(3e-4),), attention=(point,)))
     recipe = Recipe(seq_len=8192, global_batch_size=8, compile=False)
     plan = Plan(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=Layout(dp_shard=8))

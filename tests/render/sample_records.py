@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from shardwise.cluster import Cluster, Gpu, Network, Node, Peak, Price
+import shapes
+from shardwise.cluster import Cluster, Network, Peak, Price
 from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Weight
@@ -43,38 +44,28 @@ MODEL = ModelSpec(
     spec_json='"tiny-7"',
     assumptions=("the vocabulary is not padded",),
 )
-GPU = Gpu(
+GPU = replace(
+    shapes.GPU,
     id="g100",
     name="G100 80GB",
     vendor="Acme",
     arch="Test",
     memory_bytes=79 * GIB,
-    memory_is_derived=False,
     memory_bandwidth_bytes_per_s=3e12,
     peaks=(Peak(dtype="bf16", flop_per_s=1e15),),
-    sm_count=132,
-    tdp_w=700.0,
-    scale_up="NVLink",
-    scale_up_bandwidth_bytes_per_s=450e9,
-    peer_bandwidth_bytes_per_s=450e9,
-    pcie_bandwidth_bytes_per_s=63e9,
     source="made for a test",
     date="2026-11-01",
     confidence="high",
+    nominal_memory_bytes=0,
 )
 CLUSTER = Cluster(
     num_nodes=2,
     spec_json='{"node": "acme-8", "num_nodes": 2}',
-    node=Node(
+    node=shapes.node(
+        GPU,
         id="acme-8",
         name="Acme 8",
-        gpu=GPU,
-        gpus_per_node=8,
-        scale_up_domain_gpus=8,
-        scale_up_bandwidth_bytes_per_s=450e9,
         network=Network(id="ib", bandwidth_bytes_per_s=50e9, latency_s=2e-6, source="test", date="2026-11-01"),
-        host_memory_bytes=2048 * GIB,
-        nvme_bytes=0,
         prices=(Price(usd_per_gpu_hour=2.5, provider="Acme", kind="on_demand", date="2026-11-01", source="test"),),
         source="made for a test",
         date="2026-11-01",
