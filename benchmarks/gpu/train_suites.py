@@ -243,6 +243,40 @@ CALIBRATED = (
     TrainRun("3b 8192 fsdp eager", model="3b", recipe={"seq_len": 8192}, num_steps=6),
 )
 """Predicted before and after ``shardwise calibrate``; the first twelve hold every strategy, size and length."""
+NONE_COMPILED = {"compile": True, "recompute": "none"}
+UNSEEN = (
+    TrainRun(
+        "1b 2048 fsdp none compiled", recipe={"seq_len": 2048, "micro_batch_size": 4, **NONE_COMPILED}, num_steps=7
+    ),
+    TrainRun("3b 4096 zero 1 none compiled", "3b", {"zero_stage": 1}, NONE_COMPILED, num_microbatches=2, num_steps=6),
+    TrainRun("3b 8192 tp2 full compiled", "3b", SEQUENCE, {"seq_len": 8192, **FULL, "compile": True}, num_steps=6),
+    TrainRun(
+        "1b 8192 pp2 selective compiled",
+        "1b",
+        {"pp": 2},
+        {"seq_len": 8192, **COMPILED},
+        num_microbatches=4,
+        num_steps=6,
+    ),
+    TrainRun(
+        "3b 2048 hsdp none eager", "3b", {"dp_replicate": 2}, {"seq_len": 2048, "micro_batch_size": 2}, num_steps=6
+    ),
+    TrainRun("8b 2048 fsdp none compiled", "8b", {}, {"seq_len": 2048, **NONE_COMPILED}, num_steps=6),
+    TrainRun(
+        "1b 4096 zero 2 full eager",
+        "1b",
+        {"zero_stage": 2},
+        {"micro_batch_size": 4, **FULL},
+        num_microbatches=2,
+        num_steps=6,
+    ),
+    TrainRun("3b 16384 cp2 full compiled", "3b", {"cp": 2}, {"seq_len": 16384, **FULL, "compile": True}, num_steps=6),
+    TrainRun("3b 4096 fsdp kept none compiled", "3b", {"reshard_after_forward": False}, NONE_COMPILED, num_steps=6),
+    TrainRun("1b 4096 tp2 none eager", "1b", SEQUENCE, {"micro_batch_size": 4}, num_steps=6),
+    TrainRun("8b 4096 tp2 selective compiled", "8b", SEQUENCE, COMPILED, num_steps=6),
+    TrainRun("1b 4096 ddp bf16 compiled", "1b", {"zero_stage": 0}, {"precision": "bf16", "compile": True}, num_steps=7),
+)
+"""Other lengths, batches and combinations than ``CALIBRATED``, for a model that has settled by then."""
 ADAPTED = {"adapter": "lora", "lora_targets": "all-linear", "recompute": "selective", "compile": True}
 FINETUNE = (
     TrainRun("1b lora eager", recipe={**ADAPTED, "compile": False}),
@@ -269,6 +303,7 @@ SUITES: dict[str, tuple[TrainRun, ...]] = {
     "models": _models(),
     "offload": OFFLOADS,
     "calibrated": CALIBRATED,
+    "unseen": UNSEEN,
     "finetune": FINETUNE,
     "variants": VARIANTS,
 }
