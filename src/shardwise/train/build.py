@@ -176,8 +176,10 @@ def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) 
     """Compile what a block computes, not the hooks around it; of a block with experts, whose sizes vary, attention.
 
     By itself the compiler keeps what a product of backward reads. Making activations and norms again in the kernel
-    before it costs no product and a third of what an unrecomputed block keeps.
+    before it costs no product and a third of what an unrecomputed block keeps. Under DDP it would divide a block at the
+    borders of buckets, and keep what crosses them; whole blocks are pieces enough to send the gradients of one early.
     """
+    torch._dynamo.config.optimize_ddp = False
     functorch_config.ban_recompute_materialized_backward = saves_elementwise
     for block in blocks:
         is_moe = isinstance(block, Block) and isinstance(block.mlp, MoeFeedForward)
