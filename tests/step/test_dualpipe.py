@@ -139,6 +139,11 @@ def test_only_its_own_engine_offers_it():
         assert "engine-schedule" in refused
 
 
+def test_a_prediction_says_that_the_engine_is_not_public():
+    assert any(sentence.startswith("hai-llm is not public") for sentence in predict(DUAL).assumptions)
+    assert not any("hai-llm" in sentence for sentence in predict(PLAIN).assumptions)
+
+
 def test_it_is_drawn():
     first = predict_timeline(DUAL).ranks[0]
     assert {span.chunk for span in first.spans if span.category == "forward"} >= {0, 15}

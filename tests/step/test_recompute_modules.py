@@ -218,6 +218,12 @@ def test_a_plan_file_keeps_the_modules_in_one_order():
     assert read_plan(document).recipe == plan.recipe
 
 
+def test_a_prediction_says_which_modules_are_recomputed():
+    sentences = predict(lite("layernorm", precision="fp8-mixed")).assumptions
+    assert "recompute_modules=layernorm are recomputed, the rest is kept" in sentences
+    assert any("delayed scaling" in sentence for sentence in sentences)
+
+
 def test_a_plan_that_says_nothing_of_it_is_written_as_ever():
     written = plan_to_json(lite())["recipe"]
     assert not {"recompute_modules", "activation_func_fp8_input_store", "moment_dtype"} & set(written)

@@ -44,6 +44,8 @@ def _reinterpretations(plan: Plan) -> Iterator[str]:
         yield "precision=fp8-mixed: deepspeed keeps 16-bit weights and gradients; only matrix products have 8 bits"
     if recipe.compile and engine == "megatron":
         yield "compile=true: megatron has no such switch; its own fused kernels are counted either way"
+    if engine == "hai-llm":
+        yield "hai-llm is not public: Megatron's kernels, buffers and dtypes stand for its own"
     if recipe.recompute == "selective" and recipe.recompute_modules is None:
         yield f"recompute=selective: {SELECTIVE_WORDS[engine_profile(engine).selective_policy]}"
     elif recipe.recompute == "selective":

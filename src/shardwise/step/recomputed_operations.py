@@ -93,7 +93,7 @@ def _late_casts(
         num_casts = 2 * _is_latent(layer) + has_shared
         elements = float(num_casts * context.residual_elements)
     if "moe_act" in modules and "moe" not in modules:
-        downs = {weight.name for weight in layer.weights if weight.is_expert and weight.split == "row"}
+        downs = {one.name.removesuffix(".weight") for one in layer.weights if one.is_expert and one.split == "row"}
         products = [one for one in forward if one.kind == "grouped_matmul" and one.name in downs]
         num_casts += len(products)
         elements += sum(product.flop / 2 / product.n for product in products)
