@@ -155,3 +155,21 @@ def test_several_files_of_one_rank_are_its_steps(tmp_path):
     gathers = next(family for family in profile.collectives if family.kind == "all_gather")
     assert gathers.num_calls == 2
     assert gathers.wait_s * 1e6 == pytest.approx(15)
+
+
+def test_a_thread_that_waits_inside_an_operator_computes_nothing(tmp_path):
+    """Autograd functions of tensor parallelism wait for gloo: of 100 us one computes in 60, and 40 are exposed."""
+
+    def ran(name, start, end, *, thread=100):
+        return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": end - start}
+
+    events = [
+        mark("ProfilerStep#1", 0, 100),
+        ran("_GatherDim", 0, 100),
+        ran("_c10d_functional::all_gather_into_tensor", 10, 20),
+        ran("_c10d_functional::wait_tensor", 20, 50),
+        ran("gloo:all_gather", 10, 50, thread=200),
+    ]
+    split = profile_traces([write_trace(tmp_path, events)]).split
+    assert split.compute_s * 1e6 == pytest.approx(60)
+    assert split.exposed_communication_s * 1e6 == pytest.approx(40)

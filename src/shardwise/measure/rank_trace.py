@@ -2,6 +2,8 @@
 
 import json
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from sys import intern
@@ -24,6 +26,8 @@ DEVICE_CATEGORIES: Mapping[str, WorkKind] = {
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "runtime")
 RANGE_CATEGORIES = ("user_annotation", "cpu_op")
 LIBRARY_RANGE = re.compile(r"^(gloo|nccl|rccl):")
+WAITING = re.compile(r"^_c10d_functional::")
+"""Operators that ask for a collective or wait for it: their thread computes nothing, whatever encloses them."""
 WRAPPER = re.compile(r"^(c10d::|autograd::engine::|record_param_comms$)|Backward\d*$")
 """Operators that hold others, and among them waiting for other ranks."""
 MARK = re.compile(
@@ -213,14 +217,32 @@ class _Gathered:
 
 
 def _outermost(operators: list[_Range]) -> Iterator[_Range]:
-    """Operators that no other one on the same thread encloses, wrappers aside."""
+    """Operators that no other one on the same thread encloses, wrappers aside, without the waiting inside them."""
+    waits: dict[int, list[_Range]] = defaultdict(list)
     ends: dict[int, float] = {}
+    outer: list[_Range] = []
     for found in sorted(operators, key=lambda item: (item.thread, item.ts, -item.dur)):
-        if WRAPPER.search(found.name):
-            continue
-        if found.ts >= ends.get(found.thread, float("-inf")):
+        if WAITING.search(found.name):
+            waits[found.thread].append(found)
+        elif not WRAPPER.search(found.name) and found.ts >= ends.get(found.thread, float("-inf")):
             ends[found.thread] = found.ts + found.dur
-            yield found
+            outer.append(found)
+    for found in outer:
+        yield from _between_waits(found, waits[found.thread])
+
+
+def _between_waits(found: _Range, waits: list[_Range]) -> Iterator[_Range]:
+    """The parts of an operator in which its thread does not wait; waits are in order and do not overlap."""
+    start, end = found.ts, found.ts + found.dur
+    for index in range(bisect_left(waits, start, key=lambda wait: wait.ts), len(waits)):
+        wait = waits[index]
+        if wait.ts >= end:
+            break
+        if wait.ts > start:
+            yield found._replace(ts=start, dur=wait.ts - start)
+        start = max(start, min(end, wait.ts + wait.dur))
+    if start < end or not found.dur:
+        yield found._replace(ts=start, dur=end - start)
 
 
 def _device(event: Event, kind: WorkKind, ts: float, dur: float) -> _Device:
