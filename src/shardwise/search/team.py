@@ -88,6 +88,11 @@ class Team:
         """Whether no other process shares the work."""
         return self._channel is None
 
+    @property
+    def divides(self) -> bool:
+        """Whether the other process does part of what is asked now."""
+        return self._channel is not None and not self.is_divided
+
     def each(self, work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
         """What ``work`` makes of every item, in order; each item is done by one member.
 
@@ -95,7 +100,7 @@ class Team:
             work: a pure function, whose results are sent from process to process.
             items: the same in both members.
         """
-        if self._channel is None or self.is_divided or len(items) < MEMBERS:
+        if not self.divides or len(items) < MEMBERS:
             return [work(item) for item in items]
         half = (len(items) + 1) // MEMBERS
         mine, theirs = (items[:half], items[half:]) if self.leads else (items[half:], items[:half])
