@@ -24,9 +24,12 @@ NUMBERS = (2, 3, 5, 7, 11, 13, 17)
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch):
+def _patient(monkeypatch, tmp_path):
     """A busy machine changes nothing, nor do the threads of a test runner."""
     monkeypatch.setattr(team_module, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(team_module, "LOAD", tmp_path / "loadavg")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (tmp_path / "loadavg").write_text("0.50 0.40 0.30 1/400 12345\n", encoding="ascii")
     monkeypatch.setattr(threading, "active_count", lambda: 1)
 
 
@@ -147,6 +150,11 @@ def test_the_follower_prints_nothing_and_cleans_nothing_up():
 def test_one_process_does_everything_where_one_is_asked_for_or_threads_run(monkeypatch, num_processes, threads):
     monkeypatch.setattr(threading, "active_count", lambda: threads)
     assert in_team(lambda team: team, num_processes=num_processes) is ALONE
+
+
+def test_one_process_does_everything_where_all_processors_are_busy(tmp_path):
+    (tmp_path / "loadavg").write_text("0.50 0.40 0.30 2/400 12345\n", encoding="ascii")
+    assert in_team(lambda team: team, num_processes=2) is ALONE
 
 
 def answer(team: Team, asked):

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar
 
 from shardwise.units import Seconds
@@ -29,6 +30,8 @@ __all__ = ["ALONE", "MEMBERS", "Team", "in_team", "num_usable_cpus"]
 Item = TypeVar("Item", bound=Hashable)
 Done = TypeVar("Done")
 
+LOAD = Path("/proc/loadavg")
+"""Its fourth word is how many processes of the machine run or wait for a processor, of how many."""
 MEMBERS = 2
 FAILED = 1
 PATIENCE_S = 0.03
@@ -169,14 +172,14 @@ def in_team(work: Callable[[Team], Done], *, num_processes: int) -> Done:
 
     The second process is a fork, which takes milliseconds and knows what this one knows. It prints nothing, steps back
     where processors are in demand, and ends with this call, whatever ends it. One process does everything where only
-    one is asked for, where the system cannot fork or does it badly, and where other threads run, whose locks a fork
-    would take along.
+    one is asked for, where all processors are busy, where the system cannot fork or does it badly, and where other
+    threads run, whose locks a fork would take along.
 
     Args:
         work: what to do; it changes nothing outside but through the member that leads.
         num_processes: more than one to have the second.
     """
-    if num_processes < MEMBERS or not _can_fork():
+    if num_processes < MEMBERS or not (_can_fork() and _is_any_idle()):
         return work(ALONE)
     to_leader, to_follower = os.pipe(), os.pipe()
     follower = _forked()
@@ -197,6 +200,12 @@ def num_usable_cpus() -> int:
 def _can_fork() -> bool:
     """macOS has a fork, but its libraries do not survive it."""
     return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _is_any_idle() -> bool:
+    """Whether fewer processes want to run at this moment than there are processors."""
+    num_running = int(LOAD.read_text(encoding="ascii").split()[3].partition("/")[0])
+    return num_running < (os.cpu_count() or 1)
 
 
 def _forked() -> int:
