@@ -14,7 +14,7 @@ from shardwise.catalog import read_cluster
 from shardwise.errors import LayoutError
 from shardwise.families import read_model
 from shardwise.recipe import Recipe
-from shardwise.search import SearchBounds, search, what_if
+from shardwise.search import SearchBounds, question_of, search, sweep, what_if
 from shardwise.search import team as team_module
 from shardwise.search.team import ALONE, Team, in_team
 
@@ -187,3 +187,18 @@ def test_two_processes_give_the_answer_of_one(asked):
     *together, is_alone = in_team(lambda team: answer(team, asked), num_processes=2)
     assert not is_alone
     assert repr(together) == repr(list(answer(ALONE, asked)[:2]))
+
+
+def test_two_processes_sweep_as_one():
+    recipe = Recipe(seq_len=2048, global_batch_size=32)
+    questions = [
+        question_of(model=read_model("llama-3.2-1b"), cluster=read_cluster(name), recipe=recipe, engine="native")
+        for name in ("1xh100-sxm", "2xh100-sxm", "4xh100-sxm", "8xa100-sxm-80")
+    ]
+
+    def swept(team):
+        return sweep(questions, bounds=SearchBounds(max_predictions=4), objective="cost", team=team), team.is_alone
+
+    together, is_alone = in_team(swept, num_processes=2)
+    assert not is_alone
+    assert repr(together) == repr(swept(ALONE)[0])
