@@ -14,7 +14,7 @@ from shardwise.catalog import read_cluster
 from shardwise.errors import LayoutError
 from shardwise.families import read_model
 from shardwise.recipe import Recipe
-from shardwise.search import SearchBounds, search, what_if
+from shardwise.search import SearchBounds, question_of, search, sweep, what_if
 from shardwise.search import team as team_module
 from shardwise.search.team import ALONE, Team, in_team
 
@@ -24,9 +24,12 @@ NUMBERS = (2, 3, 5, 7, 11, 13, 17)
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch):
+def _patient(monkeypatch, tmp_path):
     """A busy machine changes nothing, nor do the threads of a test runner."""
     monkeypatch.setattr(team_module, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(team_module, "LOAD", tmp_path / "loadavg")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (tmp_path / "loadavg").write_text("0.50 0.40 0.30 1/400 12345\n", encoding="ascii")
     monkeypatch.setattr(threading, "active_count", lambda: 1)
 
 
@@ -37,9 +40,15 @@ def has_no_children():
 
 
 def test_every_item_is_done_once_by_one_of_two_processes():
-    found = in_team(lambda team: team.each(lambda number: (number, os.getpid()), NUMBERS), num_processes=2)
+    def work(number):
+        time.sleep(0.05)
+        return number, os.getpid()
+
+    found = in_team(lambda team: team.each(work, NUMBERS), num_processes=2)
     assert [number for number, _ in found] == list(NUMBERS)
-    assert [process == os.getpid() for _, process in found] == [True] * 4 + [False] * 3
+    is_mine = [process == os.getpid() for _, process in found]
+    assert is_mine == sorted(is_mine, reverse=True)
+    assert (is_mine[0], is_mine[-1]) == (True, False)
     assert has_no_children()
 
 
@@ -149,6 +158,11 @@ def test_one_process_does_everything_where_one_is_asked_for_or_threads_run(monke
     assert in_team(lambda team: team, num_processes=num_processes) is ALONE
 
 
+def test_one_process_does_everything_where_all_processors_are_busy(tmp_path):
+    (tmp_path / "loadavg").write_text("0.50 0.40 0.30 2/400 12345\n", encoding="ascii")
+    assert in_team(lambda team: team, num_processes=2) is ALONE
+
+
 def answer(team: Team, asked):
     """A search and what would change it, with whether both processes took part to the end."""
     asked = dict(asked)
@@ -173,3 +187,18 @@ def test_two_processes_give_the_answer_of_one(asked):
     *together, is_alone = in_team(lambda team: answer(team, asked), num_processes=2)
     assert not is_alone
     assert repr(together) == repr(list(answer(ALONE, asked)[:2]))
+
+
+def test_two_processes_sweep_as_one():
+    recipe = Recipe(seq_len=2048, global_batch_size=32)
+    questions = [
+        question_of(model=read_model("llama-3.2-1b"), cluster=read_cluster(name), recipe=recipe, engine="native")
+        for name in ("1xh100-sxm", "2xh100-sxm", "4xh100-sxm", "8xa100-sxm-80")
+    ]
+
+    def swept(team):
+        return sweep(questions, bounds=SearchBounds(max_predictions=4), objective="cost", team=team), team.is_alone
+
+    together, is_alone = in_team(swept, num_processes=2)
+    assert not is_alone
+    assert repr(together) == repr(swept(ALONE)[0])

@@ -1,6 +1,7 @@
 """``plan --gpus``: the same question on many clusters, to see how many GPUs, and which, it takes."""
 
 import argparse
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,15 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "SweepResult":
     """The best layout on every cluster that was asked for."""
-    from shardwise.search import assumed_global_batch_size, rounded_batch, sweep, sweep_objective
+    from shardwise.search import (
+        Team,
+        assumed_global_batch_size,
+        in_team,
+        num_usable_cpus,
+        rounded_batch,
+        sweep,
+        sweep_objective,
+    )
 
     questions, skipped = _questions(arguments)
     most = max((question.cluster.num_gpus for question in questions), default=1)
@@ -45,13 +54,18 @@ def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "Swee
             size = batch.num_sequences
             sentences.append(batch.sentence)
         questions = [_with_batch(question, size) for question in questions]
-    with waiting(f"searching layouts on {len(questions)} clusters"):
-        return sweep(
-            questions,
-            bounds=bounds,
-            objective=arguments.objective or sweep_objective(bounds),
-            assumptions=tuple(dict.fromkeys([*sentences, *(s for q in questions for s in _stated(q))])),
-        )
+
+    def swept(team: Team) -> "SweepResult":
+        with waiting(f"searching layouts on {len(questions)} clusters") if team.leads else nullcontext():
+            return sweep(
+                questions,
+                bounds=bounds,
+                objective=arguments.objective or sweep_objective(bounds),
+                assumptions=tuple(dict.fromkeys([*sentences, *(s for q in questions for s in _stated(q))])),
+                team=team,
+            )
+
+    return in_team(swept, num_processes=num_usable_cpus())
 
 
 def write_sweep(result: "SweepResult", *, is_json: bool) -> int:

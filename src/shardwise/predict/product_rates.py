@@ -30,8 +30,8 @@ TILES = (
     (64, 128, 0.75),
     (64, 64, 0.55),
 )
-"""Tile rows, columns and the share of the rate that the tile itself allows: a smaller tile reads more per FLOP
-(NVIDIA, Matrix Multiplication Background User's Guide). The library picks the best."""
+"""Tile rows, columns and the share of the rate that the tile itself allows, the highest first: a smaller tile reads
+more per FLOP (NVIDIA, Matrix Multiplication Background User's Guide). The library picks the best."""
 K_HALF = 100
 """Inner length at which a product reaches half its limit: start and end of a tile's main loop. Smallest median residual
 of our 3,100 products; TileLang's kernels on H800 need 258."""
@@ -205,6 +205,8 @@ def modelled_s(product: Product, machine: Machine, *, element_bytes: int = 2) ->
     best = 1.0 if machine.num_sms <= 1 else 0.0
     if machine.num_sms > 1:
         for tile_m, tile_n, share in TILES:
+            if share <= best:  # waves are at most full, so neither this tile nor a smaller one is better
+                break
             waves = wave_efficiency(m=m, n=n, tile_m=tile_m, tile_n=tile_n, num_sms=machine.num_sms, groups=groups)
             best = max(best, share * waves)
     computing_s = product.flop / (machine.peak_flop_per_s * best * saturation(x=k, half=K_HALF))

@@ -112,7 +112,7 @@ def estimate_space(
     second.run(limits, known=first.estimated())
     kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
-    layers = space.most_layers(rows.take(too_big)) if space.counts_layers else np.ones(len(too_big), dtype=np.int64)
+    layers = space.most_layers(rows)[too_big] if space.counts_layers else 1
     stands_for = np.where(rows.recompute[too_big] > 0, layers, 1)
     nearly = weighing.lacks_least(too_big)
     return Estimates(

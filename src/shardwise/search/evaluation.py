@@ -119,7 +119,7 @@ class Evaluator:
 
     def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
         """The memory of the rows that will be visited if all of them fit safely, where others help to compute it."""
-        if self._team.is_alone:
+        if not self._team.divides:
             return
         expected: list[int] = []
 

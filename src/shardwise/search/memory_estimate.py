@@ -100,7 +100,12 @@ class MemoryEstimate:
         return HeldStates(probes=self.probes)
 
     def device_bytes(
-        self, rows: Candidates, *, num_microbatches: IntColumn, enough_bytes: float = np.inf
+        self,
+        rows: Candidates,
+        *,
+        num_microbatches: IntColumn,
+        enough_bytes: float = np.inf,
+        among: IntColumn | None = None,
     ) -> FloatColumn:
         """What the worst rank of each candidate needs on its device.
 
@@ -108,17 +113,20 @@ class MemoryEstimate:
             rows: the candidates.
             num_microbatches: of every row.
             enough_bytes: a row of which one stage needs more than this may be given with the need of that stage.
+            among: the rows that are asked about; all of them without.
         """
-        if not len(rows):
+        num_rows = len(rows) if among is None else len(among)
+        if not num_rows:
             return np.zeros(0)
-        num_parts = MEMBERS * -(-len(rows) // (MEMBERS * ROWS_AT_ONCE)) if len(rows) > FEW_ROWS else 1
-        size = -(-len(rows) // num_parts)
+        num_parts = MEMBERS * -(-num_rows // (MEMBERS * ROWS_AT_ONCE)) if num_rows > FEW_ROWS else 1
+        size = -(-num_rows // num_parts)
 
         def weighed(start: int) -> FloatColumn:
             part = slice(start, start + size)
-            return self._device_bytes(rows.take(part), num_microbatches[part], enough_bytes)
+            chosen = part if among is None else among[part]
+            return self._device_bytes(rows.take(chosen), num_microbatches[chosen], enough_bytes)
 
-        return np.concatenate(self.probes.team.each(weighed, range(0, len(rows), size)))
+        return np.concatenate(self.probes.team.each(weighed, range(0, num_rows, size)))
 
     def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn, enough_bytes: float) -> FloatColumn:
         activations = self._activations(rows)

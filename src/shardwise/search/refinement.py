@@ -89,6 +89,8 @@ class Refinement:
         self.needed_bytes: FloatColumn = np.full(len(rows), np.nan)
         """Memory of the rows where it is known, to be filled in before they are refined."""
         self._known: Known | None = None
+        self._done: IntColumn = np.zeros(0, dtype=np.int64)
+        """The rows that are estimated, in ascending order."""
         self.step_s: FloatColumn = np.zeros(len(rows))
         """The estimate, or a bound on it where the level is lower."""
         if not len(rows):
@@ -139,8 +141,7 @@ class Refinement:
 
     def estimated(self) -> "Known":
         """The rows that are estimated by now, and those they were compared with, fastest first."""
-        done = np.flatnonzero(self.level == ESTIMATED)
-        step_s, needed_bytes = self.step_s[done], self.needed_bytes[done]
+        step_s, needed_bytes = self.step_s[self._done], self.needed_bytes[self._done]
         if self._known is not None:
             step_s = np.concatenate([step_s, self._known.step_s])
             needed_bytes = np.concatenate([needed_bytes, self._known.needed_bytes])
@@ -187,6 +188,7 @@ class Refinement:
         added = self.estimate.data_parallel_s(some, self.num_microbatches[ready], self._lines[ready])
         self.step_s[ready] += added
         self.level[ready] = ESTIMATED
+        self._done = np.sort(np.concatenate([self._done, ready]))
 
     def bounds_s(self, chosen: IntColumn) -> FloatColumn:
         """What some rows take at the least, as far as their blocks are timed by now."""

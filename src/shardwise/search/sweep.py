@@ -12,6 +12,7 @@ from shardwise.search.one_pass import find
 from shardwise.search.ranking import MAX_TIE_FRACTION, rank
 from shardwise.search.records import Objective, RankedPlan, TargetChange
 from shardwise.search.targets import looser_targets, meeting, meets, require_countable, run_cost
+from shardwise.search.team import ALONE, Team
 from shardwise.units import SECONDS_PER_HOUR, Dollars, format_gib, format_percent
 
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
@@ -60,7 +61,12 @@ def sweep_objective(bounds: SearchBounds) -> Objective:
 
 
 def sweep(
-    questions: Sequence[Plan], *, bounds: SearchBounds, objective: Objective, assumptions: tuple[str, ...] = ()
+    questions: Sequence[Plan],
+    *,
+    bounds: SearchBounds,
+    objective: Objective,
+    assumptions: tuple[str, ...] = (),
+    team: Team = ALONE,
 ) -> SweepResult:
     """The best layout on each cluster, with the same model, batch and tokens on all of them.
 
@@ -69,6 +75,7 @@ def sweep(
         bounds: axes that are pinned or limited, the deadline and the budget.
         objective: what to make small over all clusters.
         assumptions: sentences to carry along.
+        team: the processes that share the work, inside :func:`in_team`.
 
     Raises:
         ClusterError: no clusters are given.
@@ -76,7 +83,7 @@ def sweep(
     if not questions:
         raise ClusterError("no cluster has any of these sizes", code="search-bounds", fix="write --gpus 8..512")
     few = replace(bounds, max_plans=1, max_predictions=min(bounds.max_predictions, MAX_PREDICTIONS))
-    rows = tuple(_row(question, few, objective) for question in questions)
+    rows = tuple(team.each(lambda question: _row(question, few, objective), questions))
     rows = tuple(replace(row, is_on_front=_is_on_front(row, rows)) for row in rows)
     counted = [row for row in rows if row.meets_targets]
     if not counted:

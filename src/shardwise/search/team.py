@@ -1,14 +1,15 @@
 """Two processes that run the same search side by side and divide its heavy parts.
 
-Both run every line, so neither has to be told what the other knows; at :meth:`Team.each` one does half of the items,
-the other the other half, and they exchange what came out. What a search asks there are pure functions, so it makes no
-difference who evaluates them: the answer is the same with one process and with two.
+Both run every line, so neither has to be told what the other knows; at :meth:`Team.each` one begins with the first
+item, the other with the last, until they meet, and they exchange what came out. What a search asks there are pure
+functions, so it makes no difference who evaluates them: the answer is the same with one process and with two.
 
-The process that asked leads. It never depends on the other one: when the follower is gone, because its half failed or
+The process that asked leads. It never depends on the other one: when the follower is gone, because its share failed or
 because it was killed, or when no processor is free for it, so that waiting has taken longer than doing everything
 alone, the leader goes on alone, and meets what failed at its own place in the work.
 """
 
+import mmap
 import os
 import pickle
 import select
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar
 
 from shardwise.units import Seconds
@@ -29,6 +31,8 @@ __all__ = ["ALONE", "MEMBERS", "Team", "in_team", "num_usable_cpus"]
 Item = TypeVar("Item", bound=Hashable)
 Done = TypeVar("Done")
 
+LOAD = Path("/proc/loadavg")
+"""Its fourth word is how many processes of the machine run or wait for a processor, of how many."""
 MEMBERS = 2
 FAILED = 1
 PATIENCE_S = 0.03
@@ -39,10 +43,12 @@ NICENESS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A member's ends of the two pipes to the other one."""
+    """What a member shares with the other one: the ends of two pipes, and how far each of them is."""
 
     incoming: BinaryIO
     outgoing: BinaryIO
+    claims: "memoryview[int]"
+    """In memory of both, of the leader and of the follower: the number of the exchange, and of items begun in it."""
 
     def send(self, message: object) -> None:
         """Write a message; returns when the pipe has taken it."""
@@ -79,14 +85,20 @@ class Team:
         self.leads = channel is None or follower is not None
         """Whether the answer is for this process; the follower's is thrown away."""
         self.is_divided = False
-        """While a member does its half; what it asks meanwhile it does alone."""
+        """While a member does its share; what it asks meanwhile it does alone."""
+        self._num_exchanges = 0
         self._patience_s = PATIENCE_S
-        """How long the leader may still wait: what the other halves have saved it, on top of what it may lose."""
+        """How long the leader may still wait: as long as it has worked itself, on top of what it may lose."""
 
     @property
     def is_alone(self) -> bool:
         """Whether no other process shares the work."""
         return self._channel is None
+
+    @property
+    def divides(self) -> bool:
+        """Whether the other process does part of what is asked now."""
+        return self._channel is not None and not self.is_divided
 
     def each(self, work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
         """What ``work`` makes of every item, in order; each item is done by one member.
@@ -95,38 +107,53 @@ class Team:
             work: a pure function, whose results are sent from process to process.
             items: the same in both members.
         """
-        if self._channel is None or self.is_divided or len(items) < MEMBERS:
+        channel = self._channel
+        if channel is None or self.is_divided or len(items) < MEMBERS:
             return [work(item) for item in items]
-        half = (len(items) + 1) // MEMBERS
-        mine, theirs = (items[:half], items[half:]) if self.leads else (items[half:], items[:half])
         started_s = time.perf_counter()
-        own = self._own_half(work, mine)
+        own = self._own_share(work, items, channel)
         done_s = time.perf_counter()
         self._patience_s += done_s - started_s
-        other = self._exchanged(hash(tuple(items)), own)
+        other = self._exchanged(hash(tuple(items)), own, channel)
         self._patience_s -= time.perf_counter() - done_s
         if other is None:
             self._part()
-            other = [work(item) for item in theirs]
-        return [*own, *other] if self.leads else [*other, *own]
+            return [*own, *(work(item) for item in items[len(own) :])]
+        front, back = (own, other) if self.leads else (other, own)
+        between = [work(item) for item in items[len(front) : len(items) - len(back)]]
+        return [*front, *between, *back[::-1][max(0, len(front) + len(back) - len(items)) :]]
 
-    def _own_half(self, work: Callable[[Item], Done], items: Sequence[Item]) -> list[Done]:
+    def _own_share(self, work: Callable[[Item], Done], items: Sequence[Item], channel: Channel) -> list[Done]:
+        """What this member did, from the front or from the back, before it met the other one.
+
+        Nobody waits for a claim to be seen: where the two meet, both may do the same item.
+        """
+        self._num_exchanges += 1
+        done: list[Done] = []
+        mine, theirs = (0, 2) if self.leads else (2, 0)
+        channel.claims[mine + 1] = 0
+        channel.claims[mine] = self._num_exchanges
         self.is_divided = True
         try:
-            return [work(item) for item in items]
+            for item in items if self.leads else items[::-1]:
+                is_there = channel.claims[theirs] == self._num_exchanges
+                if is_there and len(done) + channel.claims[theirs + 1] >= len(items):
+                    break
+                channel.claims[mine + 1] = len(done) + 1
+                done.append(work(item))
         except BaseException:
             self._part()
             raise
         finally:
             self.is_divided = False
+        return done
 
-    def _exchanged(self, asked: int, own: list[Done]) -> list[Done] | None:
-        """The other half; ``None`` when the other member is late, gone, or was asked about other items.
+    def _exchanged(self, asked: int, own: list[Done], channel: Channel) -> list[Done] | None:
+        """The other share; ``None`` when the other member is late, gone, or was asked about other items.
 
         The follower speaks first, so that the two never both wait for a full pipe to be emptied.
         """
-        channel = self._channel
-        if channel is None or (self.leads and not channel.is_ready(within_s=max(0.0, self._patience_s))):
+        if self.leads and not channel.is_ready(within_s=max(0.0, self._patience_s)):
             return None
         try:
             if not self.leads:
@@ -164,20 +191,21 @@ def in_team(work: Callable[[Team], Done], *, num_processes: int) -> Done:
 
     The second process is a fork, which takes milliseconds and knows what this one knows. It prints nothing, steps back
     where processors are in demand, and ends with this call, whatever ends it. One process does everything where only
-    one is asked for, where the system cannot fork or does it badly, and where other threads run, whose locks a fork
-    would take along.
+    one is asked for, where all processors are busy, where the system cannot fork or does it badly, and where other
+    threads run, whose locks a fork would take along.
 
     Args:
         work: what to do; it changes nothing outside but through the member that leads.
         num_processes: more than one to have the second.
     """
-    if num_processes < MEMBERS or not _can_fork():
+    if num_processes < MEMBERS or not (_can_fork() and _is_any_idle()):
         return work(ALONE)
     to_leader, to_follower = os.pipe(), os.pipe()
+    claims = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
     follower = _forked()
     if not follower:
-        _follow(work, _channel(to_follower, to_leader))
-    team = Team(_channel(to_leader, to_follower), follower=follower)
+        _follow(work, _channel(to_follower, to_leader, claims))
+    team = Team(_channel(to_leader, to_follower, claims), follower=follower)
     try:
         return work(team)
     finally:
@@ -194,6 +222,12 @@ def _can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
+def _is_any_idle() -> bool:
+    """Whether fewer processes want to run at this moment than there are processors."""
+    num_running = int(LOAD.read_text(encoding="ascii").split()[3].partition("/")[0])
+    return num_running < (os.cpu_count() or 1)
+
+
 def _forked() -> int:
     """The process id of the follower, 0 in the follower."""
     with warnings.catch_warnings():
@@ -202,11 +236,11 @@ def _forked() -> int:
         return os.fork()
 
 
-def _channel(incoming: tuple[int, int], outgoing: tuple[int, int]) -> Channel:
+def _channel(incoming: tuple[int, int], outgoing: tuple[int, int], claims: "memoryview[int]") -> Channel:
     """Own ends of two pipes; the others are closed, so that the end of either process is seen by the other."""
     os.close(incoming[1])
     os.close(outgoing[0])
-    return Channel(incoming=os.fdopen(incoming[0], "rb"), outgoing=os.fdopen(outgoing[1], "wb"))
+    return Channel(incoming=os.fdopen(incoming[0], "rb"), outgoing=os.fdopen(outgoing[1], "wb"), claims=claims)
 
 
 def _follow(work: Callable[[Team], object], channel: Channel) -> NoReturn:

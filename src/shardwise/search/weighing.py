@@ -75,9 +75,8 @@ class Weighing:
         self.refinement.needed_bytes[rows] = self._bytes(rows, enough_bytes=self.capacity_bytes)
 
     def _bytes(self, rows: IntColumn, *, enough_bytes: float) -> FloatColumn:
-        counts = self.refinement.num_microbatches[rows]
-        some = self.refinement.rows.take(rows)
-        return self.memory.device_bytes(some, num_microbatches=counts, enough_bytes=enough_bytes)
+        every, counts = self.refinement.rows, self.refinement.num_microbatches
+        return self.memory.device_bytes(every, num_microbatches=counts, enough_bytes=enough_bytes, among=rows)
 
     @cached_property
     def _siblings(self) -> IntColumn:

@@ -16,6 +16,7 @@ from shardwise.units import MICROSECOND, Seconds
 _FOLDER = Path(__file__).parent
 
 ProductPass = Literal["forward", "dgrad", "wgrad"]
+PRODUCT_PASSES: tuple[ProductPass, ...] = get_args(ProductPass)
 PRODUCT_KINDS = ("gemm", "grouped")
 
 
@@ -54,7 +55,7 @@ def load_products(gpu_id: str) -> tuple[ProductReading, ...]:
 
 def _reading(cells: list[str]) -> ProductReading:
     kind, name, dtype, groups, m, n, k, time_us, _, _, source, date = cells
-    product_pass = next(known for known in get_args(ProductPass) if known == name)
+    product_pass = next(known for known in PRODUCT_PASSES if known == name)
     return ProductReading(
         product_pass=product_pass,
         dtype=dtype,
