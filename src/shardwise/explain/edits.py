@@ -70,7 +70,11 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
         yield _recipe_edit(pinned, "recompute=selective", "more activations are kept", FLAG, lighter)
     if recipe.recompute != "none":
         yield _recipe_edit(
-            pinned, "recompute=none", "all activations are kept", FLAG, replace(recipe, recompute="none")
+            pinned,
+            "recompute=none",
+            "all activations are kept",
+            FLAG,
+            replace(recipe, recompute="none", recompute_modules=None),
         )
     for times in (2, 4):
         size = recipe.micro_batch_size * times
@@ -122,7 +126,7 @@ def _flag_edits(plan: Plan) -> Iterator[Edit]:
             plan, "recompute=selective", "a few per cent more compute", FLAG, replace(recipe, recompute="selective")
         )
     if recipe.recompute != "full" or recipe.recompute_layers is not None:
-        everything = replace(recipe, recompute="full", recompute_layers=None)
+        everything = replace(recipe, recompute="full", recompute_layers=None, recompute_modules=None)
         yield _recipe_edit(plan, "recompute=full", "about a third more compute", FLAG, everything)
     yield from _micro_batch_edits(plan)
 

@@ -116,13 +116,19 @@ def pipeline_duration(
 def pipeline_times(
     plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds, gathers_s: Sequence[Seconds]
 ) -> PipelineTimes:
-    """What a schedule needs to be timed; a stage's gathers delay the first of its chunks."""
+    """What a schedule needs to be timed; a stage's gathers delay the first of its chunks.
+
+    DualPipe feeds micro-batches from both ends: the second half of its ranks begin with their second chunk.
+    """
+    layout = plan.layout
     first_passes: list[FirstPass] = []
     if any(gathers_s):
         first_passes = [FirstPass()] * len(chunks)
         for stage, seconds in enumerate(gathers_s):
             at_begin = gathers_at_step_begin(plan)
-            first_passes[stage] = FirstPass(not_before_s=seconds) if at_begin else FirstPass(longer_s=seconds)
+            is_mirrored = layout.schedule == "dualpipe" and stage >= layout.pp // 2
+            chunk = len(chunks) - 1 - stage if is_mirrored else stage
+            first_passes[chunk] = FirstPass(not_before_s=seconds) if at_begin else FirstPass(longer_s=seconds)
     return PipelineTimes(
         chunks=tuple(chunks),
         sends_s=(send_s,) * (len(chunks) - 1) if send_s else (),
