@@ -65,8 +65,8 @@ def test_recomputation_is_found_for_a_plan_that_activations_overflow():
 
 
 def test_several_edits_are_added_up_when_no_single_one_is_enough():
-    """8B undivided on 80 GB: states of 120 GiB and 17 GiB of logits need more than one change."""
-    asked = plan(layout=Layout(dp_replicate=8, zero_stage=0), micro_batch_size=8, recompute="none")
+    """8B undivided on 80 GB: states of 120 GiB and activations of twice that need more than one change."""
+    asked = plan(layout=Layout(dp_replicate=8, zero_stage=0), seq_len=16384, micro_batch_size=8, recompute="none")
     _, changes = changes_of(asked)
     combined = changes[0]
     assert combined.fits
@@ -111,7 +111,7 @@ def test_megatron_is_not_offered_what_it_does_not_have():
 
 
 def test_a_borderline_plan_is_offered_what_makes_it_safe():
-    lengths = range(8192, 16384, 256)
+    lengths = range(8192, 24576, 256)
     plans = (plan(seq_len=length, global_batch_size=64) for length in lengths)
     borderline = next(asked for asked in plans if predict(asked).memory.is_borderline)
     _, changes = changes_of(borderline)
