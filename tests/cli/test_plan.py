@@ -235,7 +235,8 @@ def children_of(pid):
 @pytest.mark.skipif(sys.platform != "linux" or num_usable_cpus() < 2, reason="there is no second process")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_search_that_is_stopped_leaves_no_process_behind(how):
-    command = [sys.executable, "-m", "shardwise", "plan", "llama-3.1-405b", "2048xdgx-h100", "--json"]
+    words = ["plan", "llama-3.1-405b", "--gpus", "256..16384", "--gpu-types", "h100-sxm,h200-sxm", "--json"]
+    command = [sys.executable, "-m", "shardwise", *words]  # many seconds of searching
     program = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -47,7 +47,7 @@ class Channel:
 
     incoming: BinaryIO
     outgoing: BinaryIO
-    claims: "memoryview[int]"
+    claims: memoryview
     """In memory of both, of the leader and of the follower: the number of the exchange, and of items begun in it."""
 
     def send(self, message: object) -> None:
@@ -236,7 +236,7 @@ def _forked() -> int:
         return os.fork()
 
 
-def _channel(incoming: tuple[int, int], outgoing: tuple[int, int], claims: "memoryview[int]") -> Channel:
+def _channel(incoming: tuple[int, int], outgoing: tuple[int, int], claims: memoryview) -> Channel:
     """Own ends of two pipes; the others are closed, so that the end of either process is seen by the other."""
     os.close(incoming[1])
     os.close(outgoing[0])
