@@ -1,4 +1,4 @@
-"""Our overlap beside Holistic Trace Analysis's on the same traces, old and modern kernel names, and a large file.
+"""Our overlap and stragglers beside Holistic Trace Analysis's on the same traces, old and modern names; a large file.
 
 Usage: python benchmarks/traces_against_hta.py CLONE --python PATH [--large-mb 500] [--write]
 
@@ -9,6 +9,7 @@ theirs is copied. The large file is made by repeating the events of one public t
 import argparse
 import gzip
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -19,11 +20,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardwise.measure.intervals import intersection, total_s, union
+from shardwise.measure.profile import profile_traces
 from shardwise.measure.rank_trace import read_rank_trace
 from shardwise.measure.trace_records import RankTrace
 from shardwise.measure.trace_steps import step_windows
 
-DRIVER = Path(__file__).parent / "peers" / "hta_overlap.py"
+PEERS = Path(__file__).parent / "peers"
+DRIVER = PEERS / "hta_overlap.py"
+STRAGGLERS = PEERS / "hta_stragglers.py"
+TWO_RANKS = ("trace_filter/sampled_rank-0.json.gz", "trace_filter/sampled_rank-1.json.gz")
 TRACES = (
     "trace_filter/sampled_rank-0.json.gz",
     "trace_filter/sampled_rank-1.json.gz",
@@ -76,6 +81,32 @@ def rows(clone: Path, python: Path, folder: Path) -> Iterator[str]:
         yield f"| {name} | {ours[0]} | {theirs[0]} | {ours[1]} | {theirs[1]} |"
 
 
+def hta_stragglers(python: Path, paths: list[Path]) -> str:
+    """The rank that it finds, or the last line of its error."""
+    done = subprocess.run([python, STRAGGLERS, *paths], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1][:60]
+    return f"rank {json.loads(done.stdout.strip().splitlines()[-1])['stragglers'][0]}"
+
+
+def our_waits(paths: list[Path]) -> str:
+    """How long each rank waits in collectives a step; the straggler is the one that waits least."""
+    profile = profile_traces(paths)
+    waits = ", ".join(f"{1e3 * rank.wait_s:.1f} ms" for rank in profile.ranks if rank.wait_s is not None)
+    least = min(profile.ranks, key=lambda rank: rank.wait_s or 0.0)
+    return f"rank {least.rank} waits least of {waits}"
+
+
+def straggler_rows(clone: Path, python: Path, folder: Path) -> Iterator[str]:
+    """The rank that the others wait for, by either kernel names."""
+    paths = [clone / "tests" / "data" / name for name in TWO_RANKS]
+    modern = [with_modern_names(path, folder) for path in paths]
+    yield "| kernel names | ours | HTA |"
+    yield "|---|---|---|"
+    for names, found in (("before NCCL 2.19", paths), ("since", modern)):
+        yield f"| {names} | {our_waits(found)} | {hta_stragglers(python, found)} |"
+
+
 def large_file(source: Path, target: Path, *, num_bytes: int) -> None:
     """Repeat the events of a trace, each time later, until the file is large."""
     trace = json.loads(gzip.decompress(source.read_bytes()))
@@ -99,8 +130,12 @@ def timed_read(path: Path) -> str:
         [sys.executable, "-m", "shardwise", "profile", path, "--json"], stdout=subprocess.DEVNULL, check=True
     )
     seconds = time.perf_counter() - before
-    gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    return f"{path.stat().st_size / 1e6:.0f} MB profiled in {seconds:.1f} s, at most {gib:.2f} GiB of memory"
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    size, gib, cpu_s = path.stat().st_size / 1e6, used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime
+    return (
+        f"{size:.0f} MB profiled in {seconds:.1f} s ({cpu_s:.1f} s of one core, others waiting for it: load "
+        f"{os.getloadavg()[0]:.0f}), at most {gib:.2f} GiB of memory"
+    )
 
 
 def main() -> None:
@@ -116,6 +151,7 @@ def main() -> None:
         large_file(arguments.clone / "tests" / "data" / LARGE_SOURCE, large, num_bytes=arguments.large_mb * 10**6)
         reading = timed_read(large)
         table = list(rows(arguments.clone, arguments.python, Path(folder)))
+        stragglers = list(straggler_rows(arguments.clone, arguments.python, Path(folder)))
     report = "\n".join(
         [
             "# Profiler traces: our overlap and Holistic Trace Analysis's",
@@ -126,6 +162,10 @@ def main() -> None:
             "traces with the kernel names of NCCL since 2.19.",
             "",
             *table,
+            "",
+            "Who the others wait for in the two ranks of one step; HTA looks for names that begin with `ncclKernel`.",
+            "",
+            *stragglers,
             "",
             f"A large file (a public trace repeated): {reading}, on two cores.",
             "",

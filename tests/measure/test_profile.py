@@ -120,6 +120,7 @@ def test_rates_follow_from_recorded_shapes(tmp_path):
     launched = kernel(GEMM, 5, 15, launch=1, arguments={"External id": 17})
     (share,) = profile_traces([write_trace(tmp_path, [{**operator, "args": shapes}, *launched])]).kernels
     assert (share.family, share.flop_per_s) == ("gemm", pytest.approx(2 * 4096 * 1024 * 512 / 10e-6))
+    assert share.peak_fraction == pytest.approx(429.5 / 989.5, rel=1e-3)  # of H100's dense peak in bf16
 
 
 def test_a_gloo_run_without_a_device_is_split_by_its_threads(tmp_path):

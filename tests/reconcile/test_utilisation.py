@@ -72,3 +72,19 @@ def test_products_of_another_dtype_are_no_peak():
     _, refused = used(plan)
     assert refused.predicted_fraction is refused.measured_fraction is None
     assert "timed no bf16 products" in refused.refusal
+
+
+def test_products_of_another_machine_are_no_peak():
+    """The calibration is of H100."""
+    plan = replace(PLAN, cluster=calibrated_cluster(PLAN.cluster, full()))
+    _, refused = used(plan, device="NVIDIA A100-SXM4-80GB")
+    assert refused.measured_fraction is None
+    assert "timed on NVIDIA H100 80GB HBM3" in refused.refusal
+
+
+def test_a_part_whose_peak_nobody_states_is_refused():
+    predicted = predict(PLAN)
+    unknown = replace(predicted, throughput=replace(predicted.throughput, peak_flop_per_s=0.0))
+    (refused,) = utilisations(PLAN, unknown, step_s=1.0, device=H100)
+    assert refused.predicted_fraction is refused.measured_fraction is None
+    assert "no source states that peak" in refused.refusal

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from shardwise.catalog import load_gpu
+from shardwise.catalog.hardware.names import driver_gpu_id
 from shardwise.errors import ShardwiseError
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
 from shardwise.measure.predicted_timeline import read_traces
@@ -15,7 +17,7 @@ from shardwise.measure.step_split import mean_split, split_step
 from shardwise.measure.trace_collectives import CollectiveCall, collective_calls
 from shardwise.measure.trace_records import RankTrace
 from shardwise.measure.trace_steps import StepWindow, step_windows
-from shardwise.units import BytesPerSecond, Seconds
+from shardwise.units import BytesPerSecond, FlopPerSecond, Seconds
 
 PROCESSORS = "processors"
 """The device of a trace that holds none."""
@@ -207,7 +209,14 @@ def _units(timed: Sequence[_TimedCall], *, num_steps: int) -> Iterator[UnitExpos
         )
 
 
+def _dense_peak_flop_per_s(device_name: str) -> FlopPerSecond | None:
+    """Of bf16; ``None`` for a device that the catalogue does not have, or whose peak nobody states."""
+    gpu_id = driver_gpu_id(device_name)
+    return load_gpu(gpu_id).peak_flop_per_s("bf16") or None if gpu_id else None
+
+
 def _kernels(ranks: Sequence[_Rank], *, num_steps: int) -> Iterator[KernelShare]:
+    peak = _dense_peak_flop_per_s(ranks[0].device_name)
     durations: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
     for rank in ranks:
         for window in rank.windows:
@@ -221,12 +230,14 @@ def _kernels(ranks: Sequence[_Rank], *, num_steps: int) -> Iterator[KernelShare]
             continue
         shaped = [(seconds, flop) for seconds, flop in found if flop is not None]
         shaped_s = sum(seconds for seconds, _ in shaped)
+        rate = sum(flop for _, flop in shaped) / shaped_s if shaped_s else None
         yield KernelShare(
             family=family,
             num_kernels=len(found) / num_steps,
             duration_s=sum(seconds for seconds, _ in found) / num_steps,
             share_fraction=sum(seconds for seconds, _ in found) / whole_s if whole_s else 0.0,
-            flop_per_s=sum(flop for _, flop in shaped) / shaped_s if shaped_s else None,
+            flop_per_s=rate,
+            peak_fraction=rate / peak if rate and peak else None,
         )
 
 

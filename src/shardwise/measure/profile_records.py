@@ -72,6 +72,8 @@ class KernelShare:
     """Of the time of all kernels that are no communication."""
     flop_per_s: FlopPerSecond | None
     """Over the kernels whose operator recorded its shapes."""
+    peak_fraction: float | None = None
+    """The rate over the dense bf16 peak of the device, whatever kernels compute in; ``None`` where it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

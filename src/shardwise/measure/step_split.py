@@ -22,6 +22,7 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     ("wait", "work minus transfer: this rank stood in the collective while another had not come"),
     ("exposed", "the part of a collective's work that no compute kernel of its rank covers"),
     ("overlap", "share of the communication time under which compute runs, as Holistic Trace Analysis defines it"),
+    ("of peak", "rate over the dense bf16 peak of the device by the catalogue, whatever the kernels compute in"),
     ("bus bandwidth", "payload times the ring's factor over transfer, as nccl-tests defines it"),
 )
 """The words of the report, printed under it."""

@@ -64,7 +64,14 @@ def _both(
         yield _refused(stated, f"no source states that peak: calibrate, and add --calibration for {gpu.name}")
     calibration = plan.cluster.calibration
     if calibration is not None and calibration.is_measured:
-        yield _by_products(calibration, counted, dtype, seconds=(predicted_s, step_s), flop=per_gpu_flop)
+        yield _by_products(
+            calibration,
+            counted,
+            dtype,
+            seconds=(predicted_s, step_s),
+            flop=per_gpu_flop,
+            refusal=_other_machine(calibration, plan, device),
+        )
 
 
 def _divisor_dtype(plan: Plan) -> Dtype:
@@ -74,14 +81,21 @@ def _divisor_dtype(plan: Plan) -> Dtype:
 
 
 def _by_products(
-    calibration: Calibration, counted: str, dtype: Dtype, *, seconds: tuple[Seconds, Seconds | None], flop: float
+    calibration: Calibration,
+    counted: str,
+    dtype: Dtype,
+    *,
+    seconds: tuple[Seconds, Seconds | None],
+    flop: float,
+    refusal: str,
 ) -> Utilisation:
     """Against the best product that was timed in the dtype of the training."""
     best = max((point.rate_flop_per_s for point in calibration.products if point.dtype == dtype), default=0.0)
     convention = f"{counted}; best measured {dtype} product of {calibration.date}"
     if not best:
         return _refused(convention, f"the calibration timed no {dtype} products: calibrate where the plan trains")
-    return _utilisation(f"{convention}, {format_flop_per_s(best)}", peak=best, seconds=seconds, flop=flop, refusal="")
+    named = f"{convention}, {format_flop_per_s(best)}"
+    return _utilisation(named, peak=best, seconds=seconds, flop=flop, refusal=refusal)
 
 
 def _utilisation(
@@ -120,3 +134,13 @@ def _other_device(plan: Plan, device: str) -> str:
         return ""
     what = found or f"'{device}', which is no part of the catalogue"
     return f"it ran on {what}, and the plan's peak is that of {gpu.id}: plan for what ran, or give a calibration of it"
+
+
+def _other_machine(calibration: Calibration, plan: Plan, device: str) -> str:
+    """Why products timed there say nothing about the device that ran; empty where they do."""
+    machine = calibration.machine
+    ran = driver_gpu_id(device) if device else "" if plan.cluster.gpu.confidence == "user" else plan.cluster.gpu.id
+    if ran == machine.gpu_id:
+        return ""
+    what = device or plan.cluster.gpu.name
+    return f"it ran on {what}, and the products were timed on {machine.device}: calibrate where it runs"

@@ -116,4 +116,5 @@ def _kernel_object(share: KernelShare) -> dict[str, object]:
         "duration_s": share.duration_s,
         "share_fraction": share.share_fraction,
         "flop_per_s": share.flop_per_s,
+        "peak_fraction": share.peak_fraction,
     }

@@ -158,7 +158,7 @@ def kernel_table(profile: TraceProfile) -> Table:
     """Kernels by family."""
     table = plain_table(title="Kernels of one step")
     table.add_column("family")
-    for heading in ("kernels", "time", "share", "rate"):
+    for heading in ("kernels", "time", "share", "rate", "of peak"):
         table.add_column(heading, justify="right", no_wrap=True)
     for share in profile.kernels:
         table.add_row(
@@ -167,6 +167,7 @@ def kernel_table(profile: TraceProfile) -> Table:
             format_seconds(share.duration_s),
             format_percent(share.share_fraction),
             NOTHING if share.flop_per_s is None else format_flop_per_s(share.flop_per_s),
+            NOTHING if share.peak_fraction is None else format_percent(share.peak_fraction),
         )
     return table
 
