@@ -10,11 +10,12 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-Row = dict[str, dict[str, float]]
+Row = dict[str, Any]
 QUANTITIES = ("step_s", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
 
@@ -98,6 +99,29 @@ def _exposed_points(rows: list[Row], name: str) -> Iterator[float]:
             yield share - _traced_exposed_s(profile) / profile["step_s"]
 
 
+def ranking(rows: list[Row]) -> Iterator[str]:
+    """For every model and length: what the run predicted best costs over the one measured best, per token."""
+    families: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        plan = row["plan"]
+        families.setdefault((plan["model"]["hidden_size"], plan["recipe"]["seq_len"]), []).append(row)
+    for (hidden, seq_len), runs in sorted(families.items()):
+        if len(runs) == 1:
+            continue
+        best = min(_per_token(run, "measured") for run in runs)
+        chosen = {name: min(runs, key=partial(_per_token, of=name)) for name in ("predicted", "calibrated")}
+        regrets = [
+            f"{name} best: {run['name']} ({_per_token(run, 'measured') / best - 1:+.1%})"
+            for name, run in chosen.items()
+        ]
+        yield f"hidden {hidden}, {seq_len} tokens, {len(runs)} runs; {'; '.join(regrets)}"
+
+
+def _per_token(row: Row, of: str) -> float:
+    recipe = row["plan"]["recipe"]
+    return float(row[of]["step_s"] / (recipe["global_batch_size"] * recipe["seq_len"]))
+
+
 def _traced_exposed_s(profile: dict[str, Any]) -> float:
     """Exposed communication of a profile without messages between stages."""
     messages = (one["exposed_s"] for one in profile["collectives"] if one["kind"] == "send_recv")
@@ -119,7 +143,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--as-written", action="store_true")
     arguments = parser.parse_args()
-    print("\n".join(table(read_rows(arguments.folder, is_written=arguments.as_written))))
+    rows = read_rows(arguments.folder, is_written=arguments.as_written)
+    print("\n".join((*table(rows), "", *ranking(rows))))
 
 
 if __name__ == "__main__":
