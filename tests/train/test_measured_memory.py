@@ -2,47 +2,26 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from shardwise.launch.request import TrainRequest, make_job
-from shardwise.plan_file import read_plan
 from shardwise.predict.memory import predict_memory
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
+from train.two_processes import plan_of_two
 from train.world_member import count, run
 
-TWO_CORES = str(Path(__file__).parents[2] / "examples" / "two-cores.toml")
-MODEL = {
-    "model_type": "llama",
-    "hidden_size": 320,
-    "intermediate_size": 896,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 10,
-    "num_key_value_heads": 10,
-    "vocab_size": 4096,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
-LAYOUTS = {
-    "ddp": {"dp_shard": 2, "zero_stage": 0},
-    "fsdp": {"dp_shard": 2},
-    "tp": {"dp_shard": 1, "tp": 2},
-    "pp": {"dp_shard": 1, "pp": 2},
-    "cp": {"dp_shard": 1, "cp": 2},
-}
 ALLOCATED_TOLERANCE = 0.03
 
 
 def plan_of(layout):
-    recipe = {"seq_len": 128, "micro_batch_size": 2, "global_batch_size": 8, "precision": "fp32", "compile": False}
-    return read_plan({"model": MODEL, "cluster": TWO_CORES, "recipe": recipe, "layout": LAYOUTS[layout]})
+    return plan_of_two(layout, num_layers=4, seq_len=128)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["ddp", "fsdp", "tp", "pp", "cp"])
 def test_allocated_tensors_of_a_run_are_predicted_within_three_per_cent(worlds, tmp_path, layout):
     plan = plan_of(layout)
     job = make_job(plan, TrainRequest(device="cpu", num_steps=3), prediction=None, run_folder=str(tmp_path))

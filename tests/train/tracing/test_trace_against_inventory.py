@@ -1,44 +1,20 @@
 """Two roads to one step: the runtime traced on fake tensors, and the inventory that predictions rest on."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from shardwise.launch.request import TrainRequest, make_job
-from shardwise.plan_file import read_plan
 from shardwise.predict.memory import predict_memory
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
-
-TWO_CORES = str(Path(__file__).parents[3] / "examples" / "two-cores.toml")
-MODEL = {
-    "model_type": "llama",
-    "hidden_size": 320,
-    "intermediate_size": 896,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 10,
-    "num_key_value_heads": 10,
-    "vocab_size": 4096,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
-LAYOUTS = {
-    "ddp": {"dp_shard": 2, "zero_stage": 0},
-    "zero 1": {"dp_shard": 2, "zero_stage": 1},
-    "fsdp": {"dp_shard": 2},
-    "tp": {"dp_shard": 1, "tp": 2},
-    "pp": {"dp_shard": 1, "pp": 2},
-    "cp": {"dp_shard": 1, "cp": 2},
-}
+from train.two_processes import LAYOUTS, plan_of_two
 
 
-def plan_of(layout, *, cluster=TWO_CORES, **recipe):
-    choices = {"seq_len": 256, "micro_batch_size": 2, "precision": "fp32", "compile": False, **recipe}
-    document = {"model": MODEL, "cluster": cluster, "layout": LAYOUTS[layout]}
-    return read_plan({**document, "recipe": {"global_batch_size": 8, **choices}})
+def plan_of(layout, **choices):
+    return plan_of_two(layout, num_layers=3, **{"seq_len": 256, **choices})
 
 
 def both_roads(plan):
