@@ -1,10 +1,10 @@
 """Whatever plan keeps the rules can be predicted: every number is finite and none is negative."""
 
-import time
 from math import isfinite
 
 from hypothesis import given, settings
 
+from call_counts import count_calls
 from shardwise.errors import ShardwiseError
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
@@ -50,12 +50,7 @@ def test_a_document_ends_in_an_error_a_refusal_or_a_prediction(document):
 
 @FUZZ
 @given(valid_plans())
-def test_a_prediction_takes_milliseconds_whatever_the_plan(plan):
-    """200 plans a second are 5 ms each; the bound leaves room for a busy machine."""
+def test_a_prediction_takes_few_calls_whatever_the_plan(plan):
+    """Up to 50,000 (5 ms) in 600 plans; what grows with ranks, layers or micro-batches would exceed any bound."""
     predict(plan)
-    times_s = []
-    for _ in range(3):
-        start_s = time.process_time()
-        predict(plan)
-        times_s.append(time.process_time() - start_s)
-    assert min(times_s) < 0.02
+    assert count_calls(lambda: predict(plan)) < 100_000

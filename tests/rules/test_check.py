@@ -1,9 +1,8 @@
-"""Checking whole plans: which error is raised, how many more there are, and how long it takes."""
-
-import time
+"""Checking whole plans: which error is raised, how many more there are, and how much work it is."""
 
 import pytest
 
+from call_counts import count_calls
 from rules.samples import llama_8b, make_plan
 from shapes import cluster, llama_3_70b
 from shardwise.errors import LayoutError, RecipeError
@@ -47,13 +46,8 @@ def test_a_sound_plan_has_nothing_to_say():
 
 
 def test_a_search_can_ask_for_many_layouts_a_second():
-    """Measured 8 microseconds a call; the bound leaves room for a busy machine."""
+    """A tenth of a prediction's cheapest: 8 microseconds where it was measured."""
     model, machine, layout = llama_3_70b(), cluster(64), Layout(dp_shard=4, tp=8, pp=2, sequence_parallel=True)
     recipe = make_plan(global_batch_size=64).recipe
-    best_s = float("inf")
-    for _ in range(5):
-        start_s = time.perf_counter()
-        for _ in range(500):
-            assert is_valid(model, machine, recipe, layout)
-        best_s = min(best_s, (time.perf_counter() - start_s) / 500)
-    assert best_s < 60e-6
+    assert is_valid(model, machine, recipe, layout)
+    assert count_calls(lambda: is_valid(model, machine, recipe, layout)) < 300
