@@ -1,12 +1,12 @@
 """From the bytes of a plan file to a tree of plain values, refusing whatever is not a small, well-formed document."""
 
-import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import NoReturn
 
 from shardwise.errors import PlanError
+from shardwise.plan_file.json_text import load_json
 
 MAX_PLAN_BYTES = 2**20
 """A plan with a whole model config inside is a few kilobytes."""
@@ -108,7 +108,7 @@ def parse_plan_text(text: str, *, name: str, is_yaml: bool) -> Mapping[str, obje
         PlanError: with the line where the text stops being a plan.
     """
     try:
-        tree = _parse_yaml(text, name=name) if is_yaml else _parse_json(text, name=name)
+        tree = _parse_yaml(text, name=name) if is_yaml else load_json(text, name=name)
     except RecursionError:
         _refuse_depth(name)
     if not isinstance(tree, Mapping):
@@ -157,45 +157,6 @@ def require_plain(tree: object, *, name: str) -> None:
             return
         level = below
     _refuse_depth(name)
-
-
-def _parse_json(text: str, *, name: str) -> object:
-    def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    refuse_duplicate(key, name=name)
-                seen.add(key)
-        return found
-
-    try:
-        tree: object = json.loads(text, object_pairs_hook=without_duplicates)
-    except json.JSONDecodeError as error:
-        raise PlanError(
-            f"{name} is not JSON: {_lower_first(error.msg)} at line {error.lineno}, column {error.colno}",
-            code="plan-syntax",
-            fix="mend that line, or save the plan as .yaml if it is YAML",
-        ) from None
-    except ValueError:
-        raise PlanError(
-            f"{name} holds a whole number of thousands of digits",
-            code="plan-out-of-range",
-            fix="write a smaller number",
-        ) from None
-    return tree
-
-
-def refuse_duplicate(key: str, *, name: str) -> NoReturn:
-    """Raise for a key that was given twice, of which a plain reader would silently drop one."""
-    raise PlanError(
-        f"{name} gives the key {key!r} twice in one place", code="plan-duplicate-key", fix=f"keep one {key!r}"
-    )
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _parse_yaml(text: str, *, name: str) -> object:

@@ -6,7 +6,7 @@ from typing import NoReturn
 import yaml
 
 from shardwise.errors import PlanError
-from shardwise.plan_file.text import refuse_duplicate
+from shardwise.plan_file.duplicates import refuse_duplicate
 
 
 class _PlanLoader(yaml.SafeLoader):
