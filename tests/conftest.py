@@ -1,6 +1,7 @@
 """Settings of every test run."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ settings.register_profile(
     "shardwise", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shardwise")
+
+# A shell's background job ignores Ctrl-C and hands that down to the programs that tests start, and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_FIRST = ("train", "labs", "launch", "search", "story")
 """Folders whose files take longest, real processes above all."""
