@@ -13,11 +13,12 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.predict.memory import predict_memory
+from shardwise.predict.memory import HIGH_FRACTION, predict_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
+from shardwise.search.pool import Pool
 from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
@@ -67,8 +68,10 @@ class Evaluation:
 class Evaluator:
     """Predicts rows of one space and remembers which are known not to fit."""
 
-    def __init__(self, rows: Candidates, *, question: Plan, team: Team = ALONE) -> None:
-        self._rows = rows
+    def __init__(self, pool: Pool, *, question: Plan, team: Team = ALONE) -> None:
+        rows = self._rows = pool.rows
+        self._seems_borderline: Mask = pool.needed_bytes * HIGH_FRACTION > question.cluster.gpu.memory_bytes
+        """By the estimate."""
         self._question = question
         self._team = team
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
@@ -118,14 +121,15 @@ class Evaluator:
                 return
 
     def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
-        """The memory of the rows that will be visited if all of them fit safely, where others help to compute it."""
+        """The memory of the rows that will be visited if the estimate is right, where others help to compute it."""
         if not self._team.divides:
             return
         expected: list[int] = []
 
-        def expect(row: int, *_: object) -> bool:
+        def expect(row: int, takes_borderline: bool) -> bool | None:
             expected.append(row)
-            return False
+            is_borderline = bool(self._seems_borderline[row])
+            return is_borderline if takes_borderline or not is_borderline else None
 
         for order in orders:
             self._visit(order, expect, max_fitting=max_fitting, max_per_family=max_per_family)

@@ -16,8 +16,9 @@ FEW_ROWS = 1 << 13
 """So few rows are weighed at once; of more, the smallest micro-batches first."""
 CLEARLY_RATIO = 1.02
 """How far above the device the example of what does not fit is, so that no rounding of the estimate makes it fit."""
-READ_AT_ONCE = 512
-"""Rows that are weighed to the end together, in search of the one that lacks least."""
+READ_AT_ONCE, READ_NEXT_RATIO = 512, 4
+"""Rows that are weighed to the end together, in search of the one that lacks least, and how many times more of them
+each further time: near the limit are either a few rows or some thousands, which would take long in small parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,10 @@ class Weighing:
         found: tuple[float, int] | None = None
         needed = self.refinement.needed_bytes
         order = too_big[np.argsort(needed[too_big], kind="stable")]
-        for start in range(0, len(order), READ_AT_ONCE):
-            some = order[start : start + READ_AT_ONCE]
+        start, at_once = 0, READ_AT_ONCE
+        while start < len(order):
+            some = order[start : start + at_once]
+            start, at_once = start + at_once, READ_NEXT_RATIO * at_once
             if found is not None and needed[some[0]] > found[0]:
                 break
             exact = self._bytes(some, enough_bytes=np.inf)
