@@ -107,13 +107,6 @@ class Candidates:
             lambda column: constant(int(column[0]), size) if is_constant(column) else column.take(chosen, mode="clip")
         )
 
-    def repeated(self, times: int) -> "Candidates":
-        """Every row so many times in a row."""
-        size = times * len(self)
-        return self._each(
-            lambda column: constant(int(column[0]), size) if is_constant(column) else np.repeat(column, times)
-        )
-
     def joined(self, other: "Candidates") -> "Candidates":
         """These rows, then those of another."""
         return Candidates(**{name: np.concatenate([self.column(name), other.column(name)]) for name in self.names})

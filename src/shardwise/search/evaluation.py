@@ -212,10 +212,15 @@ class Evaluator:
 
     def _predicted(self, taken: Sequence[Taken]) -> list[Evaluated]:
         """Candidates with their predictions."""
-        timed = self._team.each(lambda number: predict_time(taken[number].plan), range(len(taken)))
+        # Those of one pipeline next to each other, so that its schedule is laid out in one process only.
+        order = sorted(range(len(taken)), key=lambda number: _pipeline(taken[number].plan))
+        timed = self._team.each(lambda number: predict_time(taken[number].plan), order)
+        time_of = dict(zip(order, timed, strict=True))
         return [
-            Evaluated(family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time))
-            for one, time in zip(taken, timed, strict=True)
+            Evaluated(
+                family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time_of[number])
+            )
+            for number, one in enumerate(taken)
         ]
 
     def _weigh(self, row: int) -> MemoryPrediction | None:
@@ -254,6 +259,11 @@ def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
     prediction = predict(plan, memory=memory)
     is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
     return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
+
+
+def _pipeline(plan: Plan) -> tuple[object, ...]:
+    """What its order of passes depends on."""
+    return plan.layout.pp, plan.layout.vpp, plan.layout.schedule, plan.num_microbatches
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

@@ -1,7 +1,7 @@
 """Which candidates exist: the options of every axis for a model, a cluster and bounds."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -49,7 +49,7 @@ class AxisOptions:
 
 AXES = ("ep", "pipeline", "zero_stage", "sequence_parallel", "micro_batch_size")
 """The order of enumeration after the degrees whose product is the world size. Recomputation and offload decorate what
-these make, see :meth:`Space.decorate`."""
+these make, see :attr:`Space.ways_to_recompute`."""
 STATE_AXES = ("ep", "pipeline", "zero_stage")
 """The axes that decide the bytes of model states; what they alone make too big is dropped before the others."""
 
@@ -115,14 +115,11 @@ class Space:
             activation_offload=constant(int(self.activation_offloads[0]), len(found)),
         )
 
-    def decorate(self, rows: Candidates) -> Candidates:
-        """Every row once with each recompute mode, of all blocks or of as many as the question says."""
+    @property
+    def ways_to_recompute(self) -> tuple[Key, ...]:
+        """Modes that every row is estimated with, and of how many blocks: all, or as many as the question says."""
         layers = self.question.recipe.recompute_layers or 0
-        modes = np.asarray(self.recomputes, dtype=np.int64)
-        grown = rows.repeated(len(modes))
-        recompute = np.tile(modes, len(rows))
-        recompute_layers = np.where(recompute > 0, layers, 0) if layers else constant(0, len(recompute))
-        return replace(grown, recompute=recompute, recompute_layers=recompute_layers)
+        return tuple((mode, layers if mode else 0) for mode in self.recomputes)
 
     def num_decorations(self, rows: Candidates) -> IntColumn:
         """Recipes each row stands for: recomputation of 0, 1, ... or all blocks of a stage, times ways to offload."""

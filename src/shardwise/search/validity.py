@@ -159,6 +159,19 @@ def _columns_of(rule: Rule, rows: Candidates) -> tuple[str, ...]:
     return RULE_COLUMNS.get(rule.name, (*rows.names, "num_microbatches"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Rows grouped by what a rule reads of them."""
+
+    rows: Candidates
+    group_of: IntColumn
+    """Of every row."""
+    first: IntColumn
+    """Of every group: its first row."""
+    plans: Sequence[Plan]
+    """Of every group: one that has its values."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sieve:
     """Rules applied to the rows of a space, and what they kept out."""
@@ -169,6 +182,9 @@ class Sieve:
     plans: dict[tuple[str, ...], dict[Key, Plan]] = field(default_factory=dict)
     """By the columns that rules read, and by values of these: any plan that has them, since no rule sees the rest. It
     is made once for all rules that read the same columns."""
+
+    groups: dict[tuple[str, ...], Groups] = field(default_factory=dict)
+    """The rows that were grouped last, by the columns."""
 
     def keep(self, rules: Sequence[Rule], rows: Candidates, *, axis: str | None) -> Candidates:
         """The rows that keep all of the rules; the others are counted under the first rule they break."""
@@ -213,26 +229,30 @@ class Sieve:
 
     def _broken(self, rule: Rule, rows: Candidates) -> tuple[Mask, int | None]:
         """Which rows break a rule, and the first of them."""
-        columns, question = _columns_of(rule, rows), self.space.question
+        columns = _columns_of(rule, rows)
         if not columns:
-            answer = rule.breaks(rows.plan(0, question=question))
+            answer = rule.breaks(rows.plan(0, question=self.space.question))
             return np.full(len(rows), answer), 0 if answer else None
-        read = [DERIVED[name](rows, question) if name in DERIVED else rows.column(name) for name in columns]
-        inverse, first = group_rows(read)
-        plans = self._plans_of(columns, read, rows, first)
-        verdicts = np.asarray([rule.breaks(plan) for plan in plans], dtype=np.bool_)
-        guilty = first[verdicts]
-        return verdicts[inverse], int(guilty.min()) if len(guilty) else None
+        groups = self._grouped(rows, columns)
+        verdicts = np.asarray([rule.breaks(plan) for plan in groups.plans], dtype=np.bool_)
+        guilty = groups.first[verdicts]
+        return verdicts[groups.group_of], int(guilty.min()) if len(guilty) else None
 
-    def _plans_of(
-        self, columns: tuple[str, ...], read: Sequence[IntColumn], rows: Candidates, first: IntColumn
-    ) -> list[Plan]:
-        """A plan for every combination of values, of which ``first`` are the first rows."""
+    def _grouped(self, rows: Candidates, columns: tuple[str, ...]) -> Groups:
+        """The rows grouped by some columns; the last ones of these columns where the rows are still the same."""
+        found = self.groups.get(columns)
+        if found is not None and found.rows is rows:
+            return found
+        question = self.space.question
+        read = [DERIVED[name](rows, question) if name in DERIVED else rows.column(name) for name in columns]
+        group_of, first = group_rows(read)
         known = self.plans.setdefault(columns, {})
         keys: list[Key] = list(zip(*(values[first].tolist() for values in read), strict=True))
         fresh = {key: row for key, row in zip(keys, first.tolist(), strict=True) if key not in known}
-        known.update(zip(fresh, rows.plans(fresh.values(), question=self.space.question), strict=True))
-        return [known[key] for key in keys]
+        known.update(zip(fresh, rows.plans(fresh.values(), question=question), strict=True))
+        plans = [known[key] for key in keys]
+        self.groups[columns] = Groups(rows=rows, group_of=group_of, first=first, plans=plans)
+        return self.groups[columns]
 
 
 def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:
