@@ -38,6 +38,16 @@ TOTALS = {
 }
 """What a block adds to a step under each recompute mode."""
 TOTAL_OF_FIELDS = np.asarray([[float(field in names) for names in TOTALS.values()] for field in BLOCK_FIELDS])
+WAITS = ("exposed", "forward_exposed")
+WAITS_OF_FIELDS = np.where(np.isin(BLOCK_FIELDS, WAITS)[:, None], TOTAL_OF_FIELDS, 0.0)
+"""The part of it that waits for communication."""
+LAUNCHES_OF_FIELDS = np.asarray(
+    [
+        [field == "launches" or (field == "launches_again" and mode != "none") for mode in TOTALS]
+        for field in BLOCK_FIELDS
+    ]
+)
+"""What the host has to launch meanwhile, at the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +234,9 @@ class Refinement:
 class CutTree:
     """Cuts of the tokens of a rank, each below the wider one that is at least as fast per token.
 
-    What is timed of a cut bounds every cut below it.
+    What is timed of a cut bounds every cut below it. Waiting for communication is the exception: a block has as many
+    kernels for fewer tokens, and while the host launches them longer than the device computes, messages pass for
+    nothing. What may hide so is left out of the bound.
     """
 
     def __init__(self, estimate: TimeEstimate, keys: Sequence[Key], *, known: frozenset[Key] = frozenset()) -> None:
@@ -234,6 +246,12 @@ class CutTree:
         self._tokens = np.asarray([key[5] / key[1] for key in self._keys])
         self._levels = self._by_depth()
         self._per_token = np.zeros((len(self._keys), len(TOTALS), len(estimate.probes.shapes)))
+        self._waits_per_token = np.zeros_like(self._per_token)
+        """The part of it that waits for communication; where a cut is not timed, of the wider one that bounds it."""
+        self._computed_per_token = np.zeros_like(self._per_token)
+        """The other part."""
+        self._launches_s = np.zeros_like(self._per_token)
+        """To launch a block, however many tokens it computes."""
         self.is_timed: Mask = np.zeros(len(self._keys), dtype=np.bool_)
         self.next_cut: IntColumn = np.arange(len(self._keys))
         """Of every cut: the widest on the way to it that is not timed yet."""
@@ -256,12 +274,24 @@ class CutTree:
         for cut, row in zip(cuts.tolist(), rows, strict=True):
             table = np.asarray(row).reshape(-1, len(BLOCK_FIELDS))
             self._per_token[cut] = (table @ TOTAL_OF_FIELDS).T / self._tokens[cut]
+            self._waits_per_token[cut] = (table @ WAITS_OF_FIELDS).T / self._tokens[cut]
+            self._computed_per_token[cut] = self._per_token[cut] - self._waits_per_token[cut]
+            self._launches_s[cut] = (table @ LAUNCHES_OF_FIELDS).T
         self.is_timed[cuts] = True
         for level in self._levels:
             parent = self._parent[level]
             untimed = level[~self.is_timed[level]]
-            self._per_token[untimed] = self._per_token[self._parent[untimed]]
+            for inherited in (self._waits_per_token, self._computed_per_token, self._launches_s):
+                inherited[untimed] = inherited[self._parent[untimed]]
+            self._per_token[untimed] = self._bound_per_token(untimed)
             self.next_cut[level] = np.where(self.is_timed[parent], level, self.next_cut[parent])
+
+    def _bound_per_token(self, cuts: IntColumn) -> FloatColumn:
+        """Of cuts that are not timed, from the wider ones."""
+        computed = self._computed_per_token[cuts]
+        hides = np.maximum(0.0, self._launches_s[cuts] / self._tokens[cuts, None, None] - computed)
+        bound: FloatColumn = computed + np.maximum(0.0, self._waits_per_token[cuts] - hides)
+        return bound
 
     def _grow(self, keys: Sequence[Key]) -> IntColumn:
         """Append the wider cuts of all keys; the position of the wider cut of each, -1 without."""
