@@ -272,6 +272,13 @@ def expand(
     source = np.repeat(np.arange(len(rows)), counts)
     first_of_row = np.cumsum(counts) - counts
     nth = np.arange(len(source)) - first_of_row[source]
-    chosen = np.concatenate(tables)[starts[inverse[source]] + nth]
+    chosen, values = starts[inverse[source]] + nth, np.concatenate(tables)
     grown = rows.take(source)
-    return replace(grown, **{name: chosen[:, position] for position, name in enumerate(names)})
+    return replace(grown, **{name: _values_at(chosen, values[:, position]) for position, name in enumerate(names)})
+
+
+def _values_at(chosen: IntColumn, values: IntColumn) -> IntColumn:
+    """Some of the values, as a column."""
+    if len(values) and (values == values[0]).all():
+        return constant(int(values[0]), len(chosen))
+    return values[chosen]

@@ -41,13 +41,7 @@ TOTAL_OF_FIELDS = np.asarray([[float(field in names) for names in TOTALS.values(
 WAITS = ("exposed", "forward_exposed")
 WAITS_OF_FIELDS = np.where(np.isin(BLOCK_FIELDS, WAITS)[:, None], TOTAL_OF_FIELDS, 0.0)
 """The part of it that waits for communication."""
-LAUNCHES_OF_FIELDS = np.asarray(
-    [
-        [field == "launches" or (field == "launches_again" and mode != "none") for mode in TOTALS]
-        for field in BLOCK_FIELDS
-    ]
-)
-"""What the host has to launch meanwhile, at the most."""
+NO_RECOMPUTE = list(TOTALS).index("none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +228,10 @@ class Refinement:
 class CutTree:
     """Cuts of the tokens of a rank, each below the wider one that is at least as fast per token.
 
-    What is timed of a cut bounds every cut below it. Waiting for communication is the exception: a block has as many
-    kernels for fewer tokens, and while the host launches them longer than the device computes, messages pass for
-    nothing. What may hide so is left out of the bound.
+    What is timed of a cut bounds every cut below it. Waiting for communication under recomputation is the exception. A
+    block has as many kernels for fewer tokens, and where the host launches them longer than the device computes,
+    messages pass for nothing. That alone makes no cut faster, for the launching takes longer than both; but an estimate
+    lets what is recomputed pass there for nothing, too. What may hide so is left out of the bound.
     """
 
     def __init__(self, estimate: TimeEstimate, keys: Sequence[Key], *, known: frozenset[Key] = frozenset()) -> None:
@@ -250,7 +245,7 @@ class CutTree:
         """The part of it that waits for communication; where a cut is not timed, of the wider one that bounds it."""
         self._computed_per_token = np.zeros_like(self._per_token)
         """The other part."""
-        self._launches_s = np.zeros_like(self._per_token)
+        self._launches_s = np.zeros((len(self._keys), 1, len(estimate.probes.shapes)))
         """To launch a block, however many tokens it computes."""
         self.is_timed: Mask = np.zeros(len(self._keys), dtype=np.bool_)
         self.next_cut: IntColumn = np.arange(len(self._keys))
@@ -276,7 +271,7 @@ class CutTree:
             self._per_token[cut] = (table @ TOTAL_OF_FIELDS).T / self._tokens[cut]
             self._waits_per_token[cut] = (table @ WAITS_OF_FIELDS).T / self._tokens[cut]
             self._computed_per_token[cut] = self._per_token[cut] - self._waits_per_token[cut]
-            self._launches_s[cut] = (table @ LAUNCHES_OF_FIELDS).T
+            self._launches_s[cut] = table[:, BLOCK_FIELDS.index("launches")]
         self.is_timed[cuts] = True
         for level in self._levels:
             parent = self._parent[level]
@@ -288,9 +283,11 @@ class CutTree:
 
     def _bound_per_token(self, cuts: IntColumn) -> FloatColumn:
         """Of cuts that are not timed, from the wider ones."""
-        computed = self._computed_per_token[cuts]
-        hides = np.maximum(0.0, self._launches_s[cuts] / self._tokens[cuts, None, None] - computed)
-        bound: FloatColumn = computed + np.maximum(0.0, self._waits_per_token[cuts] - hides)
+        computed, waits = self._computed_per_token[cuts], self._waits_per_token[cuts]
+        launches = self._launches_s[cuts, 0] / self._tokens[cuts, None]
+        hides = np.maximum(0.0, launches - computed[:, NO_RECOMPUTE])[:, None]
+        bound: FloatColumn = computed + np.maximum(0.0, waits - hides)
+        bound[:, NO_RECOMPUTE] = computed[:, NO_RECOMPUTE] + waits[:, NO_RECOMPUTE]
         return bound
 
     def _grow(self, keys: Sequence[Key]) -> IntColumn:
