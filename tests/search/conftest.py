@@ -52,8 +52,15 @@ def decorated() -> Callable[..., Pool]:
     def build(question: Plan, **bounds: object) -> Pool:
         space = Space(question=question, bounds=SearchBounds(**bounds))
         valid = valid_candidates(space)
-        rows = space.decorate(replace(valid.rows, offload=lowest_choice(valid.rows)))
-        counts = np.repeat(valid.num_microbatches, len(space.recomputes))
+        numbers, copies = np.arange(len(valid.rows)), len(space.recomputes)
+        layers = question.recipe.recompute_layers or 0
+        plain = replace(valid.rows, offload=lowest_choice(valid.rows))
+        rows = replace(
+            plain.take(np.repeat(numbers, copies)),
+            recompute=np.tile(space.recomputes, len(numbers)),
+            recompute_layers=np.tile([layers if mode else 0 for mode in space.recomputes], len(numbers)),
+        )
+        counts = np.repeat(valid.num_microbatches, copies)
         return Pool.of(rows, counts, MemoryEstimate(probes=Probes(question=question)))
 
     return build

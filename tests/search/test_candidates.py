@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from shardwise.rules.book import error_rules
 from shardwise.search.bounds import IntRange, SearchBounds
-from shardwise.search.candidates import expand, option_counts
+from shardwise.search.candidates import Candidates, expand, group_rows, option_counts
 from shardwise.search.space import AXES, Space
+from shardwise.search.validity import RULE_COLUMNS, Sieve
 
 
 def enumerate_all(question, bounds=None):
@@ -76,3 +78,33 @@ def test_a_row_becomes_the_plan_it_stands_for(make_question):
     assert plan.recipe.global_batch_size == question.recipe.global_batch_size
     assert plan.recipe.micro_batch_size == int(rows.micro_batch_size[-1])
     assert plan.layout.zero_stage == int(rows.zero_stage[-1])
+
+
+def test_a_column_of_one_value_takes_no_room_however_rows_are_taken(make_question):
+    _, rows = enumerate_all(make_question())
+    chosen = np.asarray([2, 2, 0])
+    for some in (rows.take(chosen), rows.take(rows.tp > 1), rows.take(slice(None, None, 3))):
+        assert some.ep.base is not None
+        assert some.ep.base.nbytes == 8
+        assert set(some.ep.tolist()) == {1}
+    assert rows.take(chosen).tp.tolist() == [int(rows.tp[2]), int(rows.tp[2]), int(rows.tp[0])]
+    assert [column.tolist() for column in group_rows([rows.ep, rows.tp])] == [
+        column.tolist() for column in group_rows([rows.ep.copy(), rows.tp])
+    ]
+
+
+def test_rules_that_read_the_same_columns_share_their_plans(make_question, monkeypatch):
+    made: list[int] = []
+    plans = Candidates.plans
+    monkeypatch.setattr(
+        Candidates,
+        "plans",
+        lambda self, rows, **asked: [made.append(row) or plans(self, [row], **asked)[0] for row in rows],
+    )
+    space = Space(question=make_question(), bounds=SearchBounds())
+    rows = enumerate_all(make_question())[1]
+    rules = [rule for rule in error_rules("native") if RULE_COLUMNS.get(rule.name) == ("pp", "vpp", "schedule")]
+    keys = set(zip(rows.pp.tolist(), rows.vpp.tolist(), rows.schedule.tolist(), strict=True))
+    assert len(rules) > 3
+    Sieve(space=space).keep(rules, rows, axis="micro_batch_size")
+    assert len(made) <= len(keys) + 2 * len(rules)

@@ -19,7 +19,9 @@ def weighed(request, make_question, decorated, monkeypatch):
     question = make_question(model=model, engine=engine, cluster=cluster, global_batch_size=96)
     pool = decorated(question)
     memory = MemoryEstimate(probes=Probes(question=question))
-    refinement = Refinement(TimeEstimate(memory=memory), pool.rows, pool.num_microbatches, copies=3)
+    plain, ways = pool.rows.take(slice(None, None, 3)), [(mode, 0) for mode in range(3)]
+    refinement = Refinement(TimeEstimate(memory=memory), plain, pool.num_microbatches[::3], ways=ways)
+    assert refinement.take(np.arange(len(pool))).recompute.tolist() == pool.rows.recompute.tolist()
     capacity_bytes = question.cluster.gpu.memory_bytes
     return pool, Weighing(refinement=refinement, memory=memory, capacity_bytes=capacity_bytes)
 

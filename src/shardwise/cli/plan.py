@@ -7,10 +7,8 @@ exit code is then 3. With --gpus the question is asked on many clusters: how man
 """
 
 import argparse
-import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +30,7 @@ from shardwise.cli.output import OutputError, require_free, stdout_style, write_
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
+from shardwise.collector import paused_collector
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Recompute
 
@@ -137,9 +136,9 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             _require_file(path, is_forced=arguments.is_forced)
     arguments = _with_first_precision(arguments)
-    if arguments.gpus is not None or arguments.gpu_types is not None:
-        return _run_sweep(arguments)
-    return _run_search(arguments)
+    is_sweep = arguments.gpus is not None or arguments.gpu_types is not None
+    with paused_collector():
+        return _run_sweep(arguments) if is_sweep else _run_search(arguments)
 
 
 def _run_sweep(arguments: argparse.Namespace) -> int:
@@ -161,8 +160,7 @@ def _run_search(arguments: argparse.Namespace) -> int:
     from shardwise.search import in_team, num_usable_cpus
 
     question, bounds = _question(arguments), bounds_from(arguments)
-    with _without_collector():
-        result, sensitivity = in_team(partial(_searched, arguments, question, bounds), num_processes=num_usable_cpus())
+    result, sensitivity = in_team(partial(_searched, arguments, question, bounds), num_processes=num_usable_cpus())
     result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
     if arguments.out is not None and result.plans:
         write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
@@ -184,18 +182,6 @@ def _write_search(result: "SearchResult", sensitivity: "Sensitivity | None", *, 
     from shardwise.render.text_search import search_text
 
     write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=sys.stdout.isatty()))
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """A search leaves few cycles behind; looking for them takes longer than it is worth before the program ends."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _searched(

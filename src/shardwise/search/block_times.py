@@ -41,9 +41,11 @@ BLOCK_FIELDS = (
     "hideable",
     "forward_exposed",
     "forward_hideable",
+    "launches",
 )
 """Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
-forward pass alone, which full recomputation repeats."""
+forward pass alone, which full recomputation repeats; and what the host needs to launch both passes, where that hides
+what is recomputed besides communication when it is longer than the computing."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
@@ -95,6 +97,9 @@ class BlockTimes:
                 for mode in modes
             )
             exchanges = self._exchanges(context, number, timed_operations(operations, durations))
+            launches_s = 0.0
+            if launches_ahead(context.plan) or selective.forward_work.host_s or full.forward_work.host_s:
+                launches_s = once.forward_work.host_s + once.backward_work.host_s
             if launches_ahead(context.plan):
                 ahead = ahead_block(
                     once,
@@ -104,11 +109,11 @@ class BlockTimes:
                 )
                 found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
                 found += [0.0, ahead.selective_s, ahead.full_s]
-                found += [ahead.exposed_fraction * seconds for seconds in exchanges]
+                found += [*(ahead.exposed_fraction * seconds for seconds in exchanges), launches_s]
                 continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
             again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
-            found += [0.0, *again_s, *exchanges]
+            found += [0.0, *again_s, *exchanges, launches_s]
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:

@@ -25,6 +25,7 @@ __all__ = [
     "IntColumn",
     "Key",
     "Mask",
+    "constant",
     "distinct_keys",
     "expand",
     "group_rows",
@@ -51,6 +52,9 @@ class Candidates:
 
     The last four columns are decorations: choices of the recipe that a layout is combined with. Rows that are not
     decorated yet stand for all of them.
+
+    Most axes have one value until they are enumerated, and many ever after. Such a column is :func:`constant`: taking
+    and repeating rows copies nothing of it.
     """
 
     dp_replicate: IntColumn
@@ -97,16 +101,19 @@ class Candidates:
         """Some of the rows."""
         chosen = np.flatnonzero(rows) if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ else rows
         if isinstance(chosen, slice):
-            return Candidates(**{name: self.column(name)[chosen] for name in self.names})
-        return Candidates(**{name: self.column(name).take(chosen, mode="clip") for name in self.names})
-
-    def repeated(self, times: int) -> "Candidates":
-        """Every row so many times in a row."""
-        return Candidates(**{name: np.repeat(self.column(name), times) for name in self.names})
+            return self._each(lambda column: column[chosen])
+        size = len(chosen)
+        return self._each(
+            lambda column: constant(int(column[0]), size) if is_constant(column) else column.take(chosen, mode="clip")
+        )
 
     def joined(self, other: "Candidates") -> "Candidates":
         """These rows, then those of another."""
         return Candidates(**{name: np.concatenate([self.column(name), other.column(name)]) for name in self.names})
+
+    def _each(self, function: Callable[[IntColumn], IntColumn]) -> "Candidates":
+        """The same done to all columns."""
+        return Candidates(**{name: function(self.column(name)) for name in self.names})
 
     def column(self, name: str) -> IntColumn:
         """A column by its name."""
@@ -170,6 +177,16 @@ class Candidates:
         return found
 
 
+def constant(value: int, size: int) -> IntColumn:
+    """A column with one value for all rows. It takes no room, and cannot be written to."""
+    return np.broadcast_to(np.int64(value), (size,))
+
+
+def is_constant(column: IntColumn) -> bool:
+    """Whether a column was made by :func:`constant`: all its rows are at one place of the memory."""
+    return len(column) > 0 and column.strides == (0,)
+
+
 def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     """Rows grouped by equal values of some columns: the group of each row, and the first row of each group.
 
@@ -178,6 +195,8 @@ def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     codes = np.zeros(len(columns[0]), dtype=np.int64)
     size = 1
     for values in columns:
+        if is_constant(values):
+            continue
         low = int(values.min(initial=0))
         spread = int(values.max(initial=0)) - low + 1
         if spread == 1:
@@ -253,6 +272,13 @@ def expand(
     source = np.repeat(np.arange(len(rows)), counts)
     first_of_row = np.cumsum(counts) - counts
     nth = np.arange(len(source)) - first_of_row[source]
-    chosen = np.concatenate(tables)[starts[inverse[source]] + nth]
+    chosen, values = starts[inverse[source]] + nth, np.concatenate(tables)
     grown = rows.take(source)
-    return replace(grown, **{name: chosen[:, position] for position, name in enumerate(names)})
+    return replace(grown, **{name: _values_at(chosen, values[:, position]) for position, name in enumerate(names)})
+
+
+def _values_at(chosen: IntColumn, values: IntColumn) -> IntColumn:
+    """Some of the values, as a column."""
+    if len(values) and (values == values[0]).all():
+        return constant(int(values[0]), len(chosen))
+    return values[chosen]

@@ -97,11 +97,8 @@ def estimate_space(
     valid = valid_candidates(space, states_fit=states_fit)
     num_valid = valid.num_too_big + int(space.num_decorations(valid.rows).sum())
     plain = replace(valid.rows, offload=lowest_choice(valid.rows)) if len(valid.rows) else valid.rows
-    rows = space.decorate(plain)
-    copies = len(space.recomputes)
-    counts = np.repeat(valid.num_microbatches, copies)
-    first = Refinement(estimate, rows, counts, copies=copies)
-    if len(rows) <= SMALL_SPACE and wanted is None:
+    first = Refinement(estimate, plain, valid.num_microbatches, ways=space.ways_to_recompute)
+    if len(first) <= SMALL_SPACE and wanted is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
     weighing = Weighing(refinement=first, memory=memory, capacity_bytes=capacity_bytes)
     weighed = _weighed(weighing, limits)
@@ -112,8 +109,9 @@ def estimate_space(
     second.run(limits, known=first.estimated())
     kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
-    layers = space.most_layers(rows)[too_big] if space.counts_layers else 1
-    stands_for = np.where(rows.recompute[too_big] > 0, layers, 1)
+    left_out = first.take(too_big)
+    layers = space.most_layers(left_out) if space.counts_layers else 1
+    stands_for = np.where(left_out.recompute > 0, layers, 1)
     nearly = weighing.lacks_least(too_big)
     return Estimates(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
@@ -122,7 +120,7 @@ def estimate_space(
         num_valid=num_valid,
         num_too_big=valid.num_too_big + int(stands_for.sum()),
         num_evaluated=len(weighed) + len(more),
-        too_big=rows.take(nearly) if len(nearly) or not nearest else nearest[0],
+        too_big=first.take(nearly) if len(nearly) or not nearest else nearest[0],
         smallest=partial(_least_memory, weighing, weighed, dropped, space),
     )
 
@@ -165,7 +163,7 @@ def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:
     sample fits, all rows are weighed.
     """
     first = weighing.refinement
-    sample = np.arange(0, len(first.rows), SAMPLE_STRIDE if len(first.rows) > SMALL_SPACE else 1)
+    sample = np.arange(0, len(first), SAMPLE_STRIDE if len(first) > SMALL_SPACE else 1)
     known = weighing.weigh(sample)
     first.run(ONLY_THE_FASTEST, among=known)
     found = first.estimated().step_s
@@ -197,7 +195,7 @@ def _made_to_fit(space: Space, first: Refinement, weighed: IntColumn, *, memory:
 def _least_memory(weighing: Weighing, weighed: IntColumn, dropped: list[Candidates], space: Space) -> Candidates:
     """The rows to look at when nothing fits, those that need least first."""
     if len(weighed) or not dropped or not len(dropped[0]):
-        return weighing.refinement.rows.take(weighing.lightest(weighed, most=TRIED_SMALLEST))
+        return weighing.refinement.take(weighing.lightest(weighed, most=TRIED_SMALLEST))
     rows = dropped[0]
     deepest = np.full(len(rows), max(space.recomputes), dtype=np.int64)
     divides = (rows.tp > 1) & (space.bounds.sequence_parallel is not False)

@@ -13,11 +13,12 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.predict.memory import predict_memory
+from shardwise.predict.memory import HIGH_FRACTION, predict_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
+from shardwise.search.pool import Pool
 from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
@@ -67,8 +68,10 @@ class Evaluation:
 class Evaluator:
     """Predicts rows of one space and remembers which are known not to fit."""
 
-    def __init__(self, rows: Candidates, *, question: Plan, team: Team = ALONE) -> None:
-        self._rows = rows
+    def __init__(self, pool: Pool, *, question: Plan, team: Team = ALONE) -> None:
+        rows = self._rows = pool.rows
+        self._seems_borderline: Mask = pool.needed_bytes * HIGH_FRACTION > question.cluster.gpu.memory_bytes
+        """By the estimate."""
         self._question = question
         self._team = team
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
@@ -118,14 +121,15 @@ class Evaluator:
                 return
 
     def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
-        """The memory of the rows that will be visited if all of them fit safely, where others help to compute it."""
+        """The memory of the rows that will be visited if the estimate is right, where others help to compute it."""
         if not self._team.divides:
             return
         expected: list[int] = []
 
-        def expect(row: int, *_: object) -> bool:
+        def expect(row: int, takes_borderline: bool) -> bool | None:
             expected.append(row)
-            return False
+            is_borderline = bool(self._seems_borderline[row])
+            return is_borderline if takes_borderline or not is_borderline else None
 
         for order in orders:
             self._visit(order, expect, max_fitting=max_fitting, max_per_family=max_per_family)
@@ -208,10 +212,15 @@ class Evaluator:
 
     def _predicted(self, taken: Sequence[Taken]) -> list[Evaluated]:
         """Candidates with their predictions."""
-        timed = self._team.each(lambda number: predict_time(taken[number].plan), range(len(taken)))
+        # Those of one pipeline next to each other, so that its schedule is laid out in one process only.
+        order = sorted(range(len(taken)), key=lambda number: _pipeline(taken[number].plan))
+        timed = self._team.each(lambda number: predict_time(taken[number].plan), order)
+        time_of = dict(zip(order, timed, strict=True))
         return [
-            Evaluated(family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time))
-            for one, time in zip(taken, timed, strict=True)
+            Evaluated(
+                family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time_of[number])
+            )
+            for number, one in enumerate(taken)
         ]
 
     def _weigh(self, row: int) -> MemoryPrediction | None:
@@ -250,6 +259,11 @@ def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
     prediction = predict(plan, memory=memory)
     is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
     return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
+
+
+def _pipeline(plan: Plan) -> tuple[object, ...]:
+    """What its order of passes depends on."""
+    return plan.layout.pp, plan.layout.vpp, plan.layout.schedule, plan.num_microbatches
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

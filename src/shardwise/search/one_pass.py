@@ -111,7 +111,7 @@ def _merged(parts: Sequence[Found]) -> Found:
 def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool, team: Team) -> Found:
     """One pass in one precision."""
     found = estimate_space(question, bounds, objective=objective, team=team)
-    evaluator = Evaluator(found.pool.rows, question=question, team=team)
+    evaluator = Evaluator(found.pool, question=question, team=team)
     if len(found.pool):
         order = _Order(pool=found.pool, step_s=found.step_s, question=question)
         if is_brief:

@@ -5,12 +5,17 @@ from functools import partial
 
 import numpy as np
 
-from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask
+from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, constant
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.space import Space
 from shardwise.units import Bytes
 
 __all__ = ["Pool", "fewest_recomputed", "highest_choice", "least_offloaded", "lowest_choice"]
+
+SETS_OF_OFFLOADS = range(1 << len(OFFLOADS))
+LOWEST_BITS = np.asarray([(choices & -choices).bit_length() - 1 for choices in SETS_OF_OFFLOADS])
+HIGHEST_BITS = np.asarray([choices.bit_length() - 1 for choices in SETS_OF_OFFLOADS])
+"""Of every set of ways to offload: the position of the one that moves least, and most; -1 of the empty set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +61,13 @@ class Pool:
 
 def lowest_choice(rows: Candidates) -> IntColumn:
     """The way to offload that moves least, of those that break no rule."""
-    choices = rows.offload_choices
-    lowest: IntColumn = np.log2((choices & -choices).astype(np.float64)).astype(np.int64)
+    lowest: IntColumn = LOWEST_BITS[rows.offload_choices]
     return lowest
 
 
 def highest_choice(rows: Candidates) -> IntColumn:
     """The way to offload that moves most."""
-    highest: IntColumn = np.floor(np.log2(rows.offload_choices.astype(np.float64))).astype(np.int64)
+    highest: IntColumn = HIGHEST_BITS[rows.offload_choices]
     return highest
 
 
@@ -80,34 +84,35 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
         capacity_bytes: of the device.
     """
     weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
-    found = pool.take(np.zeros(len(pool), dtype=np.bool_))
-    modes = [mode for mode in space.recomputes if mode != RECOMPUTES.index("none")]
-    for mode in modes if space.counts_layers else ():
-        layers = space.most_layers(pool.rows)
-        every = weighed(_recomputing(pool.rows, mode, 0 * layers), pool.num_microbatches)
-        helps = np.flatnonzero((pool.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
-        some, most = pool.take(helps), layers[helps]
-        # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points
-        # and next to it, which is where most are.
-        share = (some.needed_bytes - capacity_bytes) / (some.needed_bytes - every.needed_bytes[helps])
-        fewest, enough = np.zeros_like(most), most.copy()
-        needed = every.needed_bytes[helps]
-        middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
-        is_next_to_it = True
-        while len(left := np.flatnonzero(enough - fewest > 1)):
-            tried = weighed(_recomputing(some.rows.take(left), mode, middle[left]), some.num_microbatches[left])
-            fits = tried.needed_bytes <= capacity_bytes
-            enough[left] = np.where(fits, middle[left], enough[left])
-            needed[left] = np.where(fits, tried.needed_bytes, needed[left])
-            fewest[left] = np.where(fits, fewest[left], middle[left])
-            middle = (fewest + enough) // 2
-            if is_next_to_it:
-                middle[left] = np.where(fits, enough[left] - 1, fewest[left] + 1)
-            is_next_to_it = False
-        rows = _recomputing(some.rows, mode, enough)
-        solved = Pool(rows=rows, num_microbatches=some.num_microbatches, needed_bytes=needed)
-        found = found.joined(solved.take(enough < most))
-    return found
+    modes = [mode for mode in space.recomputes if mode != RECOMPUTES.index("none")] if space.counts_layers else []
+    if not modes or not len(pool):
+        return pool.take(np.zeros(len(pool), dtype=np.bool_))
+    # All modes at once: an estimate of few rows takes nearly as long as one of thousands.
+    which = np.repeat(np.asarray(modes), len(pool))
+    asked = pool.take(np.tile(np.arange(len(pool)), len(modes)))
+    layers = space.most_layers(asked.rows)
+    every = weighed(_recomputing(asked.rows, which, constant(0, len(which))), asked.num_microbatches)
+    helps = np.flatnonzero((asked.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
+    some, mode, most, needed = asked.take(helps), which[helps], layers[helps], every.needed_bytes[helps]
+    # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points
+    # and next to it, which is where most are.
+    share = (some.needed_bytes - capacity_bytes) / (some.needed_bytes - needed)
+    fewest, enough = np.zeros_like(most), most.copy()
+    middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
+    is_next_to_it = True
+    while len(left := np.flatnonzero(enough - fewest > 1)):
+        tried = weighed(_recomputing(some.rows.take(left), mode[left], middle[left]), some.num_microbatches[left])
+        fits = tried.needed_bytes <= capacity_bytes
+        enough[left] = np.where(fits, middle[left], enough[left])
+        needed[left] = np.where(fits, tried.needed_bytes, needed[left])
+        fewest[left] = np.where(fits, fewest[left], middle[left])
+        middle = (fewest + enough) // 2
+        if is_next_to_it:
+            middle[left] = np.where(fits, enough[left] - 1, fewest[left] + 1)
+        is_next_to_it = False
+    rows = _recomputing(some.rows, mode, enough)
+    solved = Pool(rows=rows, num_microbatches=some.num_microbatches, needed_bytes=needed)
+    return solved.take(enough < most)
 
 
 def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacity_bytes: Bytes) -> Pool:
@@ -131,8 +136,8 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
                 continue
             moved = replace(
                 asked.rows,
-                offload=np.full(size, mode, dtype=np.int64),
-                activation_offload=np.full(size, int(moves_activations), dtype=np.int64),
+                offload=constant(mode, size),
+                activation_offload=constant(int(moves_activations), size),
             )
             tried = weighed(moved, asked.num_microbatches)
             fits = tried.needed_bytes <= capacity_bytes
@@ -145,9 +150,9 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
 
 def _all_moved(rows: Candidates, space: Space) -> Candidates:
     """The rows with everything on the host that may move there."""
-    moves = np.full(len(rows), int(max(space.activation_offloads)), dtype=np.int64)
+    moves = constant(int(max(space.activation_offloads)), len(rows))
     return replace(rows, offload=highest_choice(rows), activation_offload=moves)
 
 
-def _recomputing(rows: Candidates, mode: int, layers: IntColumn) -> Candidates:
-    return replace(rows, recompute=np.full(len(rows), mode, dtype=np.int64), recompute_layers=layers)
+def _recomputing(rows: Candidates, mode: IntColumn, layers: IntColumn) -> Candidates:
+    return replace(rows, recompute=mode, recompute_layers=layers)

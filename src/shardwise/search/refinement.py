@@ -12,7 +12,7 @@ changes no estimate and no order among those that are wanted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,10 @@ TOTALS = {
 }
 """What a block adds to a step under each recompute mode."""
 TOTAL_OF_FIELDS = np.asarray([[float(field in names) for names in TOTALS.values()] for field in BLOCK_FIELDS])
+WAITS = ("exposed", "forward_exposed")
+WAITS_OF_FIELDS = np.where(np.isin(BLOCK_FIELDS, WAITS)[:, None], TOTAL_OF_FIELDS, 0.0)
+"""The part of it that waits for communication."""
+NO_RECOMPUTE = list(TOTALS).index("none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class Refinement:
         rows: Candidates,
         num_microbatches: IntColumn,
         *,
-        copies: int = 1,
+        ways: Sequence[Key] = (),
         after: "Refinement | None" = None,
     ) -> None:
         """Rows at their first bound.
@@ -78,31 +82,52 @@ class Refinement:
             estimate: what rows are timed with.
             rows: to be refined.
             num_microbatches: of every row.
-            copies: neighbouring rows that differ in what they recompute only, so that most is computed once for them.
+            ways: to recompute, each a mode and how many blocks. Every row then stands for one of each, which are
+                numbered one after the other; most are never looked at, so they are made when asked for. As the rows
+                say without.
             after: what was refined before, whose cuts are known.
         """
-        self.rows = rows
-        self.copies = copies
-        self.num_microbatches = num_microbatches
+        self.plain = rows
+        self.copies = max(1, len(ways))
+        self._ways = np.asarray(ways, dtype=np.int64).reshape(-1, 2).T
+        self._num_microbatches = num_microbatches
         self.estimate = estimate
-        self.level = np.zeros(len(rows), dtype=np.int64)
-        self.needed_bytes: FloatColumn = np.full(len(rows), np.nan)
+        self.level = np.zeros(len(self), dtype=np.int64)
+        self.needed_bytes: FloatColumn = np.full(len(self), np.nan)
         """Memory of the rows where it is known, to be filled in before they are refined."""
         self._known: Known | None = None
         self._done: IntColumn = np.zeros(0, dtype=np.int64)
         """The rows that are estimated, in ascending order."""
-        self.step_s: FloatColumn = np.zeros(len(rows))
+        self.step_s: FloatColumn = np.zeros(len(self))
         """The estimate, or a bound on it where the level is lower."""
         if not len(rows):
             return
-        plain = rows.take(slice(None, None, copies))
-        keys, key_of = distinct_keys(estimate.block_columns(plain))
+        keys, self._key_of = distinct_keys(estimate.block_columns(rows))
         self._cuts = CutTree(estimate, keys, known=after.timed_cuts if after is not None else frozenset())
-        self._key_of = np.repeat(key_of, copies)
-        self._weight = np.repeat(estimate.passes_weight(plain, num_microbatches[::copies]), copies, axis=0)
-        self._update_s = np.repeat(estimate.host.update_s(plain), copies)
-        self._lines: FloatColumn = np.zeros((len(rows), 2, 2))
-        self.step_s = self.bounds_s(np.arange(len(rows)))
+        self._weight = estimate.passes_weight(rows, num_microbatches)
+        self._update_s = estimate.host.update_s(rows)
+        self._lines: FloatColumn = np.zeros((len(self), 2, 2))
+        self.step_s = self.bounds_s(np.arange(len(self)))
+
+    def __len__(self) -> int:
+        return self.copies * len(self.plain)
+
+    def take(self, chosen: IntColumn) -> Candidates:
+        """Some of the rows, each with its own way to recompute."""
+        row, mode, layers = self._recomputed(chosen)
+        return replace(self.plain.take(row), recompute=mode, recompute_layers=layers)
+
+    def _recomputed(self, chosen: IntColumn) -> tuple[IntColumn, IntColumn, IntColumn]:
+        """Of some of the rows: which they are without a way to recompute, and that: the mode and how many blocks."""
+        if not self._ways.size:
+            return chosen, self.plain.recompute[chosen], self.plain.recompute_layers[chosen]
+        row, way = np.divmod(chosen, self.copies)
+        mode, layers = self._ways
+        return row, mode[way], layers[way]
+
+    def num_microbatches(self, chosen: IntColumn) -> IntColumn:
+        """Of some of the rows."""
+        return self._num_microbatches[chosen // self.copies]
 
     def run(self, wanted: Wanted, *, among: IntColumn | None = None, known: "Known | None" = None) -> None:
         """Refine until every wanted row is estimated.
@@ -113,7 +138,7 @@ class Refinement:
             known: rows estimated elsewhere that these compete with.
         """
         self._known = known
-        running = np.arange(len(self.rows)) if among is None else among
+        running = np.arange(len(self)) if among is None else among
         at_once = FEWEST_AT_ONCE
         while True:
             running = running[self.level[running] < ESTIMATED]
@@ -129,13 +154,13 @@ class Refinement:
     def timed_cuts(self) -> frozenset[Key]:
         """The cuts that were asked about so far: what a refinement does depends on its rows alone, not on what the
         estimate remembers of other searches."""
-        return self._cuts.timed_keys if len(self.rows) else frozenset()
+        return self._cuts.timed_keys if len(self) else frozenset()
 
     def pool(self, chosen: IntColumn) -> Pool:
         """Some of the rows with their memory."""
         return Pool(
-            rows=self.rows.take(chosen),
-            num_microbatches=self.num_microbatches[chosen],
+            rows=self.take(chosen),
+            num_microbatches=self.num_microbatches(chosen),
             needed_bytes=self.needed_bytes[chosen],
         )
 
@@ -164,13 +189,13 @@ class Refinement:
         """Time the blocks of the most promising rows, or the next narrower cut on the way to them."""
         if not len(order):
             return
-        keys = self._key_of[order]
+        keys = self._key_of[order // self.copies]
         is_exact = self._cuts.is_timed[keys]
         self._cuts.time(_first_distinct(self._cuts.next_cut[keys[~is_exact]], at_once))
         ready = order[is_exact][: ROWS_AT_ONCE * at_once]
         if len(ready):
-            some = self.rows.take(ready)
-            found = self.estimate.passes(some, self.num_microbatches[ready], self.estimate.block_work(some))
+            some = self.take(ready)
+            found = self.estimate.passes(some, self.num_microbatches(ready), self.estimate.block_work(some))
             self.step_s[ready] = found.total
             self._lines[ready] = found.lines
             self.level[ready] = TIMED
@@ -181,11 +206,11 @@ class Refinement:
         """Add data parallelism to the most promising rows."""
         if not len(order):
             return
-        rows = self.rows.take(order)
+        rows = self.take(order)
         groups = group_rows(self.estimate.sharding_columns(rows))[0]
         chosen = np.flatnonzero(np.isin(groups, _first_distinct(groups, at_once)))
         ready, some = order[chosen], rows.take(chosen)
-        added = self.estimate.data_parallel_s(some, self.num_microbatches[ready], self._lines[ready])
+        added = self.estimate.data_parallel_s(some, self.num_microbatches(ready), self._lines[ready])
         self.step_s[ready] += added
         self.level[ready] = ESTIMATED
         self._done = np.sort(np.concatenate([self._done, ready]))
@@ -194,16 +219,19 @@ class Refinement:
         """What some rows take at the least, as far as their blocks are timed by now."""
         if not len(chosen):
             return np.zeros(0)
-        mode = np.where(self.rows.recompute_layers[chosen] > 0, 0, self.rows.recompute[chosen])
-        each = self._cuts.totals(self._key_of[chosen], mode)
-        bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[chosen], axis=1)
-        return bound + self._update_s[chosen]
+        row, mode, layers = self._recomputed(chosen)
+        each = self._cuts.totals(self._key_of[row], np.where(layers > 0, 0, mode))
+        bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[row], axis=1)
+        return bound + self._update_s[row]
 
 
 class CutTree:
     """Cuts of the tokens of a rank, each below the wider one that is at least as fast per token.
 
-    What is timed of a cut bounds every cut below it.
+    What is timed of a cut bounds every cut below it. Waiting for communication under recomputation is the exception. A
+    block has as many kernels for fewer tokens, and where the host launches them longer than the device computes,
+    messages pass for nothing. That alone makes no cut faster, for the launching takes longer than both; but an estimate
+    lets what is recomputed pass there for nothing, too. What may hide so is left out of the bound.
     """
 
     def __init__(self, estimate: TimeEstimate, keys: Sequence[Key], *, known: frozenset[Key] = frozenset()) -> None:
@@ -213,6 +241,12 @@ class CutTree:
         self._tokens = np.asarray([key[5] / key[1] for key in self._keys])
         self._levels = self._by_depth()
         self._per_token = np.zeros((len(self._keys), len(TOTALS), len(estimate.probes.shapes)))
+        self._waits_per_token = np.zeros_like(self._per_token)
+        """The part of it that waits for communication; where a cut is not timed, of the wider one that bounds it."""
+        self._computed_per_token = np.zeros_like(self._per_token)
+        """The other part."""
+        self._launches_s = np.zeros((len(self._keys), 1, len(estimate.probes.shapes)))
+        """To launch a block, however many tokens it computes."""
         self.is_timed: Mask = np.zeros(len(self._keys), dtype=np.bool_)
         self.next_cut: IntColumn = np.arange(len(self._keys))
         """Of every cut: the widest on the way to it that is not timed yet."""
@@ -235,12 +269,26 @@ class CutTree:
         for cut, row in zip(cuts.tolist(), rows, strict=True):
             table = np.asarray(row).reshape(-1, len(BLOCK_FIELDS))
             self._per_token[cut] = (table @ TOTAL_OF_FIELDS).T / self._tokens[cut]
+            self._waits_per_token[cut] = (table @ WAITS_OF_FIELDS).T / self._tokens[cut]
+            self._computed_per_token[cut] = self._per_token[cut] - self._waits_per_token[cut]
+            self._launches_s[cut] = table[:, BLOCK_FIELDS.index("launches")]
         self.is_timed[cuts] = True
         for level in self._levels:
             parent = self._parent[level]
             untimed = level[~self.is_timed[level]]
-            self._per_token[untimed] = self._per_token[self._parent[untimed]]
+            for inherited in (self._waits_per_token, self._computed_per_token, self._launches_s):
+                inherited[untimed] = inherited[self._parent[untimed]]
+            self._per_token[untimed] = self._bound_per_token(untimed)
             self.next_cut[level] = np.where(self.is_timed[parent], level, self.next_cut[parent])
+
+    def _bound_per_token(self, cuts: IntColumn) -> FloatColumn:
+        """Of cuts that are not timed, from the wider ones."""
+        computed, waits = self._computed_per_token[cuts], self._waits_per_token[cuts]
+        launches = self._launches_s[cuts, 0] / self._tokens[cuts, None]
+        hides = np.maximum(0.0, launches - computed[:, NO_RECOMPUTE])[:, None]
+        bound: FloatColumn = computed + np.maximum(0.0, waits - hides)
+        bound[:, NO_RECOMPUTE] = computed[:, NO_RECOMPUTE] + waits[:, NO_RECOMPUTE]
+        return bound
 
     def _grow(self, keys: Sequence[Key]) -> IntColumn:
         """Append the wider cuts of all keys; the position of the wider cut of each, -1 without."""

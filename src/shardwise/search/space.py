@@ -1,7 +1,8 @@
 """Which candidates exist: the options of every axis for a model, a cluster and bounds."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from shardwise.search.candidates import (
     Candidates,
     IntColumn,
     Key,
+    constant,
     expand,
     option_counts,
 )
@@ -47,12 +49,12 @@ class AxisOptions:
 
 AXES = ("ep", "pipeline", "zero_stage", "sequence_parallel", "micro_batch_size")
 """The order of enumeration after the degrees whose product is the world size. Recomputation and offload decorate what
-these make, see :meth:`Space.decorate`."""
+these make, see :attr:`Space.ways_to_recompute`."""
 STATE_AXES = ("ep", "pipeline", "zero_stage")
 """The axes that decide the bytes of model states; what they alone make too big is dropped before the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Space:
     """The candidates of a question. ``question`` is a plan whose layout is ignored."""
 
@@ -91,7 +93,7 @@ class Space:
         if not len(found):
             raise self._no_degrees()
         self._require_micro_batch()
-        ones, zeros = np.ones(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
+        ones, zeros = constant(1, len(found)), constant(0, len(found))
         return Candidates(
             tp=found[:, 0],
             cp=found[:, 1],
@@ -102,24 +104,22 @@ class Space:
             ep=ones,
             expert_tp=ones,
             zero_stage=zeros,
-            schedule=zeros + SCHEDULES.index("1f1b"),
+            schedule=constant(SCHEDULES.index("1f1b"), len(found)),
             reshard_after_forward=ones,
             sequence_parallel=zeros,
             micro_batch_size=ones,
-            offload_choices=zeros + sum(1 << OFFLOADS.index(name) for name in self.offloads),
+            offload_choices=constant(sum(1 << OFFLOADS.index(name) for name in self.offloads), len(found)),
             recompute=zeros,
-            recompute_layers=zeros + (self.question.recipe.recompute_layers or 0),
-            offload=zeros + OFFLOADS.index(self.offloads[0]),
-            activation_offload=zeros + self.activation_offloads[0],
+            recompute_layers=constant(self.question.recipe.recompute_layers or 0, len(found)),
+            offload=constant(OFFLOADS.index(self.offloads[0]), len(found)),
+            activation_offload=constant(int(self.activation_offloads[0]), len(found)),
         )
 
-    def decorate(self, rows: Candidates) -> Candidates:
-        """Every row once with each recompute mode, of all blocks or of as many as the question says."""
+    @property
+    def ways_to_recompute(self) -> tuple[Key, ...]:
+        """Modes that every row is estimated with, and of how many blocks: all, or as many as the question says."""
         layers = self.question.recipe.recompute_layers or 0
-        modes = np.asarray(self.recomputes, dtype=np.int64)
-        grown = rows.repeated(len(modes))
-        recompute = np.tile(modes, len(rows))
-        return replace(grown, recompute=recompute, recompute_layers=np.where(recompute > 0, layers, 0))
+        return tuple((mode, layers if mode else 0) for mode in self.recomputes)
 
     def num_decorations(self, rows: Candidates) -> IntColumn:
         """Recipes each row stands for: recomputation of 0, 1, ... or all blocks of a stage, times ways to offload."""
@@ -138,22 +138,26 @@ class Space:
 
     def axis(self, name: str) -> AxisOptions:
         """How one of ``AXES`` is enumerated."""
-        tables = {
+        return self._axes[name]
+
+    @cached_property
+    def _axes(self) -> dict[str, AxisOptions]:
+        """All of them; what a combination of degrees allows is remembered, since every count asks again."""
+        return {
             "sequence_parallel": AxisOptions(
-                names=("sequence_parallel",), keys=("tp",), options=self._sequence_parallel_options
+                names=("sequence_parallel",), keys=("tp",), options=cache(self._sequence_parallel_options)
             ),
-            "ep": AxisOptions(names=("ep", "expert_tp"), keys=("tp",), options=self._expert_options),
-            "pipeline": AxisOptions(names=("schedule", "vpp"), keys=("pp",), options=self._pipeline_options),
+            "ep": AxisOptions(names=("ep", "expert_tp"), keys=("tp",), options=cache(self._expert_options)),
+            "pipeline": AxisOptions(names=("schedule", "vpp"), keys=("pp",), options=cache(self._pipeline_options)),
             "zero_stage": AxisOptions(
                 names=("zero_stage", "reshard_after_forward"),
                 keys=("dp_replicate", "dp_shard", "cp", "pp"),
-                options=self._zero_options,
+                options=cache(self._zero_options),
             ),
             "micro_batch_size": AxisOptions(
-                names=("micro_batch_size",), keys=("dp_replicate", "dp_shard"), options=self._micro_batch_options
+                names=("micro_batch_size",), keys=("dp_replicate", "dp_shard"), options=cache(self._micro_batch_options)
             ),
         }
-        return tables[name]
 
     def grow(self, rows: Candidates, name: str) -> Candidates:
         """Every row once for each option of an axis."""

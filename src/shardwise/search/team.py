@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar
 
+from shardwise.collector import paused_collector
 from shardwise.units import Seconds
 
 __all__ = ["ALONE", "MEMBERS", "Team", "in_team", "num_usable_cpus"]
@@ -198,8 +199,12 @@ def in_team(work: Callable[[Team], Done], *, num_processes: int) -> Done:
         work: what to do; it changes nothing outside but through the member that leads.
         num_processes: more than one to have the second.
     """
-    if num_processes < MEMBERS or not (_can_fork() and _is_any_idle()):
-        return work(ALONE)
+    with paused_collector():
+        return _in_team(work) if num_processes >= MEMBERS and _can_fork() and _is_any_idle() else work(ALONE)
+
+
+def _in_team(work: Callable[[Team], Done]) -> Done:
+    """What ``work`` returns, with a follower."""
     to_leader, to_follower = os.pipe(), os.pipe()
     claims = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
     follower = _forked()

