@@ -67,6 +67,15 @@ def test_the_estimate_knows_pipelines_whose_forward_passes_come_first(make_quest
         assert pool.needed_bytes[row] == pytest.approx(needed_bytes, rel=ALIKE), (plan.layout, plan.recipe)
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_the_estimate_knows_two_copies_of_the_model(make_question, decorated, model):
+    question = make_question(model=model, cluster="16xh100-sxm", engine="hai-llm", compile=False)
+    pool = decorated(question, schedule=("dualpipe",), pp=IntRange(low=2, high=16), activation_offload=False)
+    for row in sampled(pool, 60):
+        plan = pool.rows.plan(int(row), question=question)
+        assert pool.needed_bytes[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=ALIKE), plan.layout
+
+
 def test_offloaded_states_leave_the_device(make_question, decorated):
     question = make_question()
     kept = decorated(question, recompute=("full",), offload=("none",))
