@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shardwise.predict.time import predict_time
+from shardwise.search.block_times import BLOCK_FIELDS
 from shardwise.search.bounds import IntRange
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
@@ -39,6 +40,17 @@ def test_the_estimate_ranks_like_the_prediction(make_question, decorated, asked)
     ratio = step_s / predicted
     assert 0.93 < np.median(ratio) < 1.07
     assert np.percentile(np.abs(ratio - 1), 90) < 0.25
+
+
+@pytest.mark.parametrize(("module", "sends_again"), [("moe", True), ("moe_act", False)])
+def test_modules_that_are_recomputed_whole_send_again(make_question, module, sends_again):
+    """Experts on eight ranks: both exchanges of tokens a second time, or the activation alone."""
+    asked = {"model": "mixtral-8x7b", "engine": "megatron", "recompute": "selective", "compile": False}
+    question = make_question(**asked, recompute_modules=(module,))
+    times = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question))).times
+    found = dict(zip(BLOCK_FIELDS, times.of_blocks((1, 1, 8, 1, 0, 1, 0)), strict=True))
+    assert (found["modules_exposed"] > 0) == sends_again
+    assert found["modules_exposed"] <= found["exposed"]
 
 
 def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):

@@ -216,6 +216,8 @@ class TimeEstimate:
         modes = [again[BLOCK_FIELDS.index(f"recompute_{name}")] for name in RECOMPUTES]
         repeats = rows.recompute == RECOMPUTES.index("full")
         exposed_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_exposed")], 0.0)
+        is_selective = rows.recompute == RECOMPUTES.index("selective")
+        exposed_again = np.where(is_selective, again[BLOCK_FIELDS.index("modules_exposed")], exposed_again)
         hideable_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_hideable")], 0.0)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
