@@ -216,8 +216,9 @@ class Throughput:
 
     tokens_per_s: float
     tokens_per_s_per_gpu: float
-    mfu_fraction: float
-    hfu_fraction: float
+    mfu_fraction: float | None
+    """``None`` where no source states the peak of the device."""
+    hfu_fraction: float | None
     mfu_convention: str
     model_flop_per_step: Flop
     peak_flop_per_s: FlopPerSecond

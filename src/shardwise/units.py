@@ -29,12 +29,12 @@ SECONDS_PER_DAY = 86400.0
 
 
 def format_gib(num_bytes: float) -> str:
-    """Device memory as text in GiB.
+    """Device memory as text in GiB; less than a tenth of one is in the largest unit below it.
 
-    >>> format_gib(85_899_345_920)
-    '80.00 GiB'
+    >>> format_gib(85_899_345_920), format_gib(3_355_443)
+    ('80.00 GiB', '3.20 MiB')
     """
-    return f"{num_bytes / GIB:.2f} GiB"
+    return f"{num_bytes / GIB:.2f} GiB" if abs(num_bytes) >= GIB / 10 else format_bytes(num_bytes)
 
 
 def format_gb(num_bytes: float) -> str:
@@ -117,6 +117,15 @@ def format_percent(fraction: float) -> str:
     '41.2%'
     """
     return f"{fraction:.1%}"
+
+
+def format_utilisation(fraction: float | None) -> str:
+    """MFU or HFU as a percentage, where there is a peak to divide by.
+
+    >>> format_utilisation(0.4125), format_utilisation(None)
+    ('41.2%', 'unknown')
+    """
+    return "unknown" if fraction is None else format_percent(fraction)
 
 
 def format_usd(amount_usd: Dollars) -> str:

@@ -94,6 +94,15 @@ def test_every_plan_has_a_finite_time_whose_parts_add_up(layout, engine, micro_b
     assert throughput.tokens_per_s == pytest.approx(plan.tokens_per_step / time.step_s)
 
 
+def test_utilisation_is_unknown_where_no_source_states_the_peak():
+    asked = plan_of(Layout(), precision="fp32")
+    gpu = replace(asked.cluster.gpu, peaks=tuple(peak for peak in asked.cluster.gpu.peaks if peak.dtype == "bf16"))
+    cluster = replace(asked.cluster, node=replace(asked.cluster.node, gpu=gpu))
+    _, throughput = predict_time(replace(asked, cluster=cluster))
+    assert (throughput.peak_flop_per_s, throughput.mfu_fraction, throughput.hfu_fraction) == (0.0, None, None)
+    assert throughput.tokens_per_s > 0
+
+
 @settings(max_examples=30)
 @given(layout=LAYOUTS, engine=st.sampled_from(ENGINES))
 def test_better_links_and_memory_are_never_slower(layout, engine):

@@ -1,5 +1,6 @@
 """The text of a prediction: approved output, the same in every pipe, and never wider than asked."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from golden_files import assert_golden
 from render.sample_records import PLAN, PREDICTION, too_big
 from shardwise.render.terminal import TextStyle
-from shardwise.render.text_prediction import prediction_text
+from shardwise.render.text_prediction import prediction_text, throughput_text
 
 GOLDEN = Path(__file__).parent / "golden"
 ESCAPE = "\x1b"
@@ -15,6 +16,11 @@ ESCAPE = "\x1b"
 
 def test_a_plan_that_fits_prints_as_approved():
     assert_golden(GOLDEN / "prediction_fits.txt", prediction_text(plan=PLAN, prediction=PREDICTION))
+
+
+def test_a_peak_that_no_source_states_leaves_utilisation_unknown():
+    throughput = replace(PREDICTION.throughput, mfu_fraction=None, hfu_fraction=None)
+    assert "MFU unknown, HFU unknown (" in throughput_text(throughput).plain
 
 
 def test_a_plan_that_does_not_fit_prints_as_approved():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shardwise.predict.memory import predict_memory
+from shardwise.search.bounds import IntRange
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
 
@@ -54,6 +55,25 @@ def test_the_estimate_follows_part_recomputation_and_offload(make_question, deco
     for row in range(len(rows)):
         plan = some.plan(row, question=question)
         assert needed[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=0.005), (plan.layout, plan.recipe)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+def test_the_estimate_knows_pipelines_whose_forward_passes_come_first(make_question, decorated, precision):
+    question = make_question(global_batch_size=8, precision=precision)
+    pool = decorated(question, pp=IntRange(low=2, high=4), schedule=("1f1b", "gpipe"), activation_offload=False)
+    for row in sampled(pool, 80):
+        plan = pool.rows.plan(int(row), question=question)
+        needed_bytes = predict_memory(plan).needed_bytes
+        assert pool.needed_bytes[row] == pytest.approx(needed_bytes, rel=ALIKE), (plan.layout, plan.recipe)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_the_estimate_knows_two_copies_of_the_model(make_question, decorated, model):
+    question = make_question(model=model, cluster="16xh100-sxm", engine="hai-llm", compile=False)
+    pool = decorated(question, schedule=("dualpipe",), pp=IntRange(low=2, high=16), activation_offload=False)
+    for row in sampled(pool, 60):
+        plan = pool.rows.plan(int(row), question=question)
+        assert pool.needed_bytes[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=ALIKE), plan.layout
 
 
 def test_offloaded_states_leave_the_device(make_question, decorated):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from shardwise.predict.time import predict_time
+from shardwise.search.block_times import BLOCK_FIELDS
+from shardwise.search.bounds import IntRange
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
 from shardwise.search.time_estimate import TimeEstimate
@@ -15,6 +17,7 @@ QUESTIONS = [
     {"model": "qwen3-8b", "cluster": "8xh100-sxm", "engine": "torchtitan", "seq_len": 1024},
     {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "deepspeed"},
 ]
+TWO_COPIES = {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "hai-llm", "global_batch_size": 256}
 
 
 def ranks(values):
@@ -31,6 +34,29 @@ def test_the_estimate_ranks_like_the_prediction(make_question, decorated, asked)
     question = make_question(**asked)
     pool = decorated(question, activation_offload=False)
     sample = np.random.default_rng(11).choice(len(pool), size=min(200, len(pool)), replace=False)
+    step_s = estimated(question, pool.take(sample))
+    predicted = np.asarray([predict_time(pool.rows.plan(int(row), question=question))[0].step_s for row in sample])
+    assert np.corrcoef(ranks(step_s), ranks(predicted))[0, 1] > 0.95
+    ratio = step_s / predicted
+    assert 0.93 < np.median(ratio) < 1.07
+    assert np.percentile(np.abs(ratio - 1), 90) < 0.25
+
+
+@pytest.mark.parametrize(("module", "sends_again"), [("moe", True), ("moe_act", False)])
+def test_modules_that_are_recomputed_whole_send_again(make_question, module, sends_again):
+    """Experts on eight ranks: both exchanges of tokens a second time, or the activation alone."""
+    asked = {"model": "mixtral-8x7b", "engine": "megatron", "recompute": "selective", "compile": False}
+    question = make_question(**asked, recompute_modules=(module,))
+    times = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question))).times
+    found = dict(zip(BLOCK_FIELDS, times.of_blocks((1, 1, 8, 1, 0, 1, 0)), strict=True))
+    assert (found["modules_exposed"] > 0) == sends_again
+    assert found["modules_exposed"] <= found["exposed"]
+
+
+def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):
+    question = make_question(**TWO_COPIES, compile=False)
+    pool = decorated(question, schedule=("dualpipe",), pp=IntRange(low=2, high=16), activation_offload=False)
+    sample = np.random.default_rng(11).choice(len(pool), size=min(60, len(pool)), replace=False)
     step_s = estimated(question, pool.take(sample))
     predicted = np.asarray([predict_time(pool.rows.plan(int(row), question=question))[0].step_s for row in sample])
     assert np.corrcoef(ranks(step_s), ranks(predicted))[0, 1] > 0.95

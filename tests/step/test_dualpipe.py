@@ -6,7 +6,7 @@ import pytest
 
 from shapes import cluster, dense_layer, model
 from shardwise.catalog import read_cluster
-from shardwise.errors import LayoutError, SimulationError
+from shardwise.errors import SimulationError
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -16,7 +16,7 @@ from shardwise.predict.step_parts import step_parts
 from shardwise.predict.timeline import predict_timeline
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
-from shardwise.search import SearchBounds, search
+from shardwise.search import IntRange, SearchBounds, search
 from shardwise.simulate.numerics.reenact import reenact
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.operations import stage_operations
@@ -149,15 +149,14 @@ def test_it_is_drawn():
     assert {span.chunk for span in first.spans if span.category == "forward"} >= {0, 15}
 
 
-def test_a_search_says_that_it_does_not_look_for_it():
-    with pytest.raises(LayoutError, match="holds two"):
-        search(
-            model=GPT,
-            cluster=DUAL.cluster,
-            recipe=DUAL.recipe,
-            engine="hai-llm",
-            bounds=SearchBounds(schedule=("dualpipe",)),
-        )
+def test_a_search_tries_it_where_it_is_pinned():
+    asked = {"model": GPT, "cluster": DUAL.cluster, "recipe": DUAL.recipe, "engine": "hai-llm"}
+    pp = IntRange(low=2, high=8)
+    found = search(**asked, bounds=SearchBounds(schedule=("dualpipe",), pp=pp)).plans
+    assert found
+    assert {ranked.plan.layout.schedule for ranked in found} == {"dualpipe"}
+    by_itself = search(**asked, bounds=SearchBounds(pp=pp)).plans
+    assert {ranked.plan.layout.schedule for ranked in by_itself} == {"zb-h1"}
 
 
 def test_its_numbers_are_not_re_enacted():

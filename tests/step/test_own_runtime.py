@@ -11,6 +11,7 @@ from shardwise.step.collectives import stage_collectives
 from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
+from shardwise.step.stage_inventory import stage_inventory
 from shardwise.step.token_collectives import is_for_tokens
 
 
@@ -79,3 +80,24 @@ def test_what_is_done_by_itself_is_predicted_to_take_less_time_and_memory():
     fast, slow = predict(plan), predict(plain)
     assert fast.time.step_s < slow.time.step_s
     assert fast.memory.worst.peak_allocated_bytes < slow.memory.worst.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(("schedule", "batch", "late"), [("1f1b", 4, 1), ("1f1b", 8, 0), ("gpipe", 8, 4)])
+def test_stages_whose_forward_passes_all_come_first_meet_no_gradients_in_them(schedule, batch, late):
+    plan = planned(cluster="4xh100-sxm", layout={"pp": 4, "schedule": schedule}, global_batch_size=batch)
+    with_none = 0
+    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
+        inventory = stage_inventory(plan, stage)
+        held = [t for t in inventory.tensors if t.component == "gradients" and t.born <= 1 <= t.dies]
+        names = [moment.name for moment in inventory.moments]
+        assert (not held) == ("end of the first micro-batch's backward" in names)
+        with_none += not held
+    assert with_none == late
+
+
+def test_the_last_stage_of_gpipe_keeps_what_the_losses_of_all_micro_batches_made():
+    """128,256 x 4,096 bf16 gradients of the head, made with each of eight losses."""
+    plan = planned(cluster="4xh100-sxm", layout={"pp": 4, "schedule": "gpipe"}, global_batch_size=8)
+    inventory = stage_inventory(plan, pipeline_stages(model=plan.model, layout=plan.layout)[-1])
+    made = [tensor.num_bytes for tensor in inventory.tensors if tensor.name.startswith("gradient of the head of other")]
+    assert made == [7 * 128_256 * 4_096 * 2]

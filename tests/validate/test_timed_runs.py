@@ -103,3 +103,11 @@ def test_what_a_source_does_not_state_is_written_down():
     for timed in timed_runs().runs:
         assert timed.assumptions or timed.gaps, timed.id
         assert timed.source
+
+
+def test_runs_of_megatron_bridge_recompute_the_modules_of_their_recipe_files_and_stay_out_of_the_totals():
+    found = [timed for timed in timed_runs().runs if timed.family == "MBRIDGE" and timed.plan.recipe.recompute_modules]
+    assert len(found) == 14
+    assert {timed.plan.recipe.recompute for timed in found} == {"selective"}
+    assert not any(timed.is_faithful for timed in found)
+    assert run("MBRIDGE-002").plan.recipe.recompute_modules == ("mla_up_proj",)

@@ -147,6 +147,20 @@ def _communication_remedy(entry: CommunicationEntry, plan: Plan) -> str:
 
 def _utilisation(prediction: Prediction) -> Finding:
     throughput = prediction.throughput
+    if throughput.mfu_fraction is None or throughput.hfu_fraction is None:
+        return Finding(
+            topic="time",
+            claim=f"MFU and HFU are unknown by the convention {throughput.mfu_convention}.",
+            numbers=(
+                Quantity(
+                    name="model FLOP per second of all devices",
+                    value=throughput.model_flop_per_step / prediction.time.step_s,
+                    unit="flop_per_s",
+                ),
+            ),
+            because="they divide by a dense peak, and no source states the device's",
+            suggestion="measure what the device reaches: `shardwise calibrate`, then --calibration",
+        )
     return Finding(
         topic="time",
         claim=f"MFU {format_percent(throughput.mfu_fraction)} by the convention {throughput.mfu_convention}; counting "

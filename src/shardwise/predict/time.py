@@ -104,13 +104,14 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
     is_frozen = plan.recipe.adapter != "none"
     per_token = model_flop_per_token(plan.model, seq_len=plan.recipe.document_len, is_base_frozen=is_frozen)
     per_step = per_token * plan.tokens_per_step
-    mfu = per_step / (step_s * world * peak) if peak else 0.0
+    mfu = per_step / (step_s * world * peak) if peak else None
+    forwards = 2 if is_frozen else 3  # that a step's own FLOP are worth
     tokens_per_s = plan.tokens_per_step / step_s
     return Throughput(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / world,
         mfu_fraction=mfu,
-        hfu_fraction=mfu * (1 + _recomputed_fraction(times) / (2 if is_frozen else 3)),
+        hfu_fraction=None if mfu is None else mfu * (1 + _recomputed_fraction(times) / forwards),
         mfu_convention=f"{MFU_CONVENTION}{_packed(plan)}; dense {dtype} peak",
         model_flop_per_step=per_step,
         peak_flop_per_s=peak,

@@ -27,7 +27,15 @@ from shardwise.render.names import (
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import components_table, stage_picture
 from shardwise.render.text_timeline import exposed_lines
-from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds, format_usd
+from shardwise.units import (
+    format_count,
+    format_gb,
+    format_gib,
+    format_percent,
+    format_seconds,
+    format_usd,
+    format_utilisation,
+)
 
 MAX_COLLECTIVES = 8
 """Lines of the table of collectives; JSON has them all."""
@@ -160,7 +168,7 @@ def throughput_text(throughput: Throughput) -> Text:
         ("Throughput ", "bold"),
         f"{format_count(throughput.tokens_per_s)} tokens/s, "
         f"{throughput.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
-        f"MFU {format_percent(throughput.mfu_fraction)}, HFU {format_percent(throughput.hfu_fraction)} "
+        f"MFU {format_utilisation(throughput.mfu_fraction)}, HFU {format_utilisation(throughput.hfu_fraction)} "
         f"({throughput.mfu_convention})",
     )
 

@@ -18,7 +18,7 @@ from shardwise.render.text_prediction import assumption_parts, cost_text
 from shardwise.render.text_sweep import target_table
 from shardwise.search.records import ClosestPlan, MissedTargets, RankedPlan, Relief, SearchResult, SearchSpace
 from shardwise.search.what_if import Sensitivity
-from shardwise.units import format_gib, format_percent, format_seconds, format_usd
+from shardwise.units import format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
 NEEDED = "needs GiB"
 """The heading of what one GPU needs at the least, by which plans fit or do not."""
@@ -177,7 +177,7 @@ def _ranking_row(ranked: RankedPlan, *, has_cost: bool) -> list[str]:
         str(recipe.micro_batch_size),
         gib_number(prediction.memory.needed_bytes),
         format_seconds(prediction.time.step_s),
-        format_percent(prediction.throughput.mfu_fraction),
+        format_utilisation(prediction.throughput.mfu_fraction),
     ]
     return [*row, _usd_text(prediction)] if has_cost else row
 

@@ -12,7 +12,7 @@ from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_front import front_lines
 from shardwise.render.text_prediction import assumption_parts, cost_text
 from shardwise.search import SweepResult, SweepRow, TargetChange
-from shardwise.units import format_percent, format_seconds, format_usd
+from shardwise.units import format_seconds, format_usd, format_utilisation
 
 UNKNOWN = "?"
 
@@ -84,7 +84,7 @@ def _cells(row: SweepRow, *, is_recommended: bool, has_run: bool) -> list[str]:
         layout,
         gib_number(prediction.memory.needed_bytes),
         format_seconds(prediction.time.step_s),
-        format_percent(prediction.throughput.mfu_fraction),
+        format_utilisation(prediction.throughput.mfu_fraction),
     ]
     usd = row.usd_per_million_tokens
     if not has_run:

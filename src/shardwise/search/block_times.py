@@ -14,7 +14,7 @@ from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
 from shardwise.step.block_operations import block_operations
-from shardwise.step.collectives import model_parallel_collectives
+from shardwise.step.collectives import block_collectives, model_parallel_collectives, repeats_modules
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.inventory import Collective
 from shardwise.step.operation_context import operation_context
@@ -22,6 +22,7 @@ from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import optimizer_operations, sharding_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
+from shardwise.units import Seconds
 
 __all__ = ["BLOCK_FIELDS", "BLOCK_KEYS", "SHARDING_FIELDS", "TABLE_FIELDS", "BlockTimes"]
 
@@ -42,10 +43,12 @@ BLOCK_FIELDS = (
     "forward_exposed",
     "forward_hideable",
     "launches",
+    "modules_exposed",
 )
 """Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
-forward pass alone, which full recomputation repeats; and what the host needs to launch both passes, where that hides
-what is recomputed besides communication when it is longer than the computing."""
+forward pass alone, which full recomputation repeats; what the host needs to launch both passes, where that hides
+what is recomputed besides communication when it is longer than the computing; and what modules that are recomputed
+whole repeat."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
@@ -100,6 +103,7 @@ class BlockTimes:
             launches_s = 0.0
             if launches_ahead(context.plan) or selective.forward_work.host_s or full.forward_work.host_s:
                 launches_s = once.forward_work.host_s + once.backward_work.host_s
+            repeated_s = self._modules_s(context, number)
             if launches_ahead(context.plan):
                 ahead = ahead_block(
                     once,
@@ -110,10 +114,11 @@ class BlockTimes:
                 found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
                 found += [0.0, ahead.selective_s, ahead.full_s]
                 found += [*(ahead.exposed_fraction * seconds for seconds in exchanges), launches_s]
+                found += [ahead.exposed_fraction * repeated_s]
                 continue
             found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
             again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
-            found += [0.0, *again_s, *exchanges, launches_s]
+            found += [0.0, *again_s, *exchanges, launches_s, repeated_s]
         return tuple(found)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
@@ -215,6 +220,15 @@ class BlockTimes:
             return (0.0,) * 4
         forward, backward = self.machine.block_waits_s(self.probes.shapes[shape], context, timed)
         return (forward + backward, 0.0, forward, 0.0)
+
+    def _modules_s(self, context: StageContext, shape: int) -> Seconds:
+        """What single modules of a block send again when they are recomputed; 0 without any that communicates."""
+        recipe = replace(context.plan.recipe, recompute="selective")
+        if not repeats_modules(recipe):
+            return 0.0
+        selective = replace(context, plan=replace(context.plan, recipe=recipe))
+        calls = block_collectives(self.probes.shapes[shape], selective)
+        return sum(call.count * self.machine.call_s(call) for call in calls if call.phase == "recompute")
 
     def _block_context(self, key: Key) -> StageContext:
         tp, cp, ep, expert_tp, sequence_parallel, micro_batch_size, zero_stage = key

@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, Key, Mask
+from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key, Mask
 from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
 from shardwise.search.tables import Table
 from shardwise.step.own_runtime import is_own_runtime
@@ -21,7 +21,7 @@ from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import held_states
 from shardwise.step.step_operations import trained_elements
 
-__all__ = ["HeldStates", "StageStates"]
+__all__ = ["HeldStates", "StageStates", "model_copies"]
 
 ONE_TOKEN = ProbedBatch(seq_len=1)
 PARTS = 4
@@ -74,8 +74,9 @@ class HeldStates:
         tables = self._tables_table.look_up([*columns, stage.has_embedding, stage.has_head])
         divided_from = np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM
         divided = rows.zero_stage[:, None] >= divided_from
-        dense = np.where(divided, 1 / rows.state_shard_size[:, None], 1.0)
-        routed = np.where(divided, 1 / rows.expert_state_shard_size[:, None], 1.0)
+        copies = model_copies(rows)
+        dense = np.where(divided, 1 / (copies * rows.state_shard_size)[:, None], 1.0)
+        routed = np.where(divided, 1 / (copies * rows.expert_state_shard_size)[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
         per_shape = per_block * stage.blocks[:, :, None]
         parameters, gradients, optimizer, during = (per_shape.sum(axis=1) + tables * dense).T
@@ -92,9 +93,9 @@ class HeldStates:
         blocks = self._elements_table.look_up([rows.tp, rows.ep, rows.expert_tp]).reshape(len(rows), -1, SIDES)
         tables = self._table_elements_table.look_up([rows.tp, stage.has_embedding, stage.has_head])[:, 0]
         dense, routed = np.einsum("rsk,rs->kr", blocks, stage.blocks)
-        is_divided = rows.zero_stage >= 1
-        whole = np.where(is_divided, 1 / rows.state_shard_size, 1.0) * (dense + tables)
-        shard: FloatColumn = whole + np.where(is_divided, 1 / rows.expert_state_shard_size, 1.0) * routed
+        is_divided, copies = rows.zero_stage >= 1, model_copies(rows)
+        whole = np.where(is_divided, 1 / (copies * rows.state_shard_size), 1.0) * (dense + tables)
+        shard: FloatColumn = whole + np.where(is_divided, 1 / (copies * rows.expert_state_shard_size), 1.0) * routed
         return shard
 
     @cached_property
@@ -214,6 +215,12 @@ class HeldStates:
             has_head=bool(tables[1]),
         )
         return StageContext(plan=replace(probe.plan, recipe=recipe), stage=Stage(index=0, chunks=(chunk,)))
+
+
+def model_copies(rows: Candidates) -> IntColumn:
+    """Copies of the model in each row's pipeline: the two of DualPipe divide optimizer states between them."""
+    copies: IntColumn = np.where((rows.schedule == SCHEDULES.index("dualpipe")) & (rows.pp > 1), 2, 1)
+    return copies
 
 
 def _components(context: StageContext) -> tuple[float, ...]:

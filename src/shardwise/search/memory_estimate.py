@@ -48,7 +48,7 @@ from shardwise.step.activations import backward_temporaries
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.in_flight import in_flight_micro_batches
 from shardwise.step.inventory import Tensor
-from shardwise.step.own_runtime import SPLIT_BACKWARD
+from shardwise.step.own_runtime import PLAIN_SCHEDULES, SPLIT_BACKWARD
 from shardwise.step.placement import V_SHAPED_SCHEDULES
 from shardwise.step.stage_context import StageContext
 
@@ -57,9 +57,11 @@ __all__ = ["MemoryEstimate"]
 ONE_TOKEN = ProbedBatch(seq_len=1)
 """For what does not depend on the batch."""
 SPLIT_SCHEDULES = tuple(SCHEDULES.index(name) for name in SPLIT_BACKWARD)
+PLAIN = tuple(SCHEDULES.index(name) for name in PLAIN_SCHEDULES)
 V_SCHEDULES = tuple(SCHEDULES.index(name) for name in V_SHAPED_SCHEDULES)
-TAIL = 2
-"""Moments after the last block's backward: its end, and the optimizer."""
+TAIL = 4
+"""Moments after the last block's backward: the end of the first micro-batch's, a block's of the second one, the end of
+all backward, and the optimizer."""
 HEAD = 4
 """Moments before the first block's backward: end of forward, loss, its backward, the head's."""
 OF_SHAPE = 4
@@ -86,6 +88,8 @@ class Activations:
     """``(rows, 3)`` of the whole micro-batch: loss, its backward and the head's, where a stage holds the head."""
     boundary: FloatColumn
     """Messages of the pipeline."""
+    waiting: FloatColumn
+    """Gradients of the whole micro-batch that the loss made and that wait for its backward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +173,9 @@ class MemoryEstimate:
     ) -> FloatColumn:
         """The highest of all moments of one watched stage."""
         states = self.states.of_stage(rows, stage)
-        buffers = self._buffers(rows, num_microbatches, stage)
+        in_flight = self._in_flight(rows, num_microbatches, stage)
+        comes_first = self._forwards_come_first(rows, num_microbatches, in_flight)
+        buffers = self._buffers(rows, num_microbatches, stage, comes_first)
         recomputed = recomputed_blocks(rows, stage)
         size = rows.micro_batch_size[:, None]
         totals = size * _kept(activations, stage, recomputed)
@@ -177,22 +183,26 @@ class MemoryEstimate:
         own = totals * resident[:, None]
         one = totals / np.maximum(1, stage.blocks)
         last = own - np.maximum(0.0, own - one)
-        others = np.maximum(0.0, self._in_flight(rows, num_microbatches, stage) - 1) * own.sum(axis=1)
+        others = np.maximum(0.0, in_flight - 1) * own.sum(axis=1)
         earlier = np.cumsum(own, axis=1) - own
         inside = size * (activations.live * (recomputed > 0) + activations.working)
         boundary = np.where(rows.pp > 1, rows.micro_batch_size * activations.boundary, 0.0)
         boundary = boundary * self._message_buffers(rows, num_microbatches, stage)
         waits = self.states.accumulates_whole(rows, num_microbatches)
         reduced = np.where(waits, 0.0, states.gradients)
+        boundary = boundary + np.where(comes_first, (in_flight - 1) * stage.has_head * activations.waiting, 0.0)
         during = others + boundary
-        is_born_late = (num_microbatches == 1) & ~self.states.has_persistent_gradients(rows)
+        is_born_late = ((num_microbatches == 1) | (comes_first & ~waits)) & ~self.states.has_persistent_gradients(rows)
         at_loss = (activations.logits * stage.has_head[:, None]).T
         forward = during + own.sum(axis=1)
         held = states.parameters + states.optimizer
         born = np.where(is_born_late, 0.0, reduced)
         moments = [forward, *(forward + part for part in at_loss)]
         highest = held + born + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
+        is_first = np.ones(len(rows), dtype=np.bool_)
+        second = np.zeros(len(rows))
         for shape in reversed(range(own.shape[1])):
+            is_held = stage.blocks[:, shape] > 0
             first, after, final, done = buffers[HEAD + OF_SHAPE * shape : HEAD + OF_SHAPE * (shape + 1)]
             of_shape = np.where(is_born_late, states.block_gradients[:, shape], 0.0)
             each = of_shape / np.maximum(1, stage.blocks[:, shape])
@@ -205,9 +215,14 @@ class MemoryEstimate:
                     before + done + born + of_shape,
                 ]
             )
-            highest = np.maximum(highest, np.where(stage.blocks[:, shape] > 0, held + at.max(axis=0), 0.0))
+            highest = np.maximum(highest, np.where(is_held, held + at.max(axis=0), 0.0))
             born = born + of_shape
-        end = held + reduced + buffers[-TAIL] + boundary
+            second = np.where(is_first & is_held, inside[:, shape], second)
+            is_first &= ~is_held
+        # What waits meets whole gradients: when the first micro-batch is through, and in the second one's first block.
+        met = held + reduced + during + np.maximum(buffers[-TAIL], buffers[1 - TAIL] + second)
+        highest = np.where(comes_first, np.maximum(highest, met), highest)
+        end = held + reduced + buffers[-2] + boundary
         update = held + states.gradients + buffers[-1] + states.during_step
         peak: FloatColumn = np.maximum(highest, np.maximum(end, update))
         return peak
@@ -245,6 +260,7 @@ class MemoryEstimate:
             working=table[:, :, 1],
             logits=ends[:, :3],
             boundary=ends[:, 3],
+            waiting=ends[:, 4],
         )
 
     @cached_property
@@ -282,7 +298,10 @@ class MemoryEstimate:
         return self.probes.table(self._end_bytes)
 
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
-        """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages."""
+        """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages.
+
+        Last come the gradients that our trainer makes with the loss.
+        """
         tp, cp, sequence_parallel, micro_batch_size, is_split, ranks = key
         layout = Layout(
             dp_shard=ranks,
@@ -300,7 +319,9 @@ class MemoryEstimate:
         block = context.block_context
         hidden = block.tokens * block.hidden_size * block.element_bytes
         message = hidden // block.sequence_shards // micro_batch_size
-        return (*_alive((*logit_tensors(context), *spread_tensors(context)), at), 2 * message)
+        logits = tuple(logit_tensors(context))
+        waiting = sum(tensor.num_bytes for tensor in logits if tensor.name.startswith("gradient of the head"))
+        return (*_alive((*logits, *spread_tensors(context)), at), 2 * message, waiting)
 
     def _message_buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction.
@@ -319,7 +340,15 @@ class MemoryEstimate:
         columns = [*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches, stage.stage]
         return look_up(columns, _in_flight_sets)[:, 0]
 
-    def _buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+    def _forwards_come_first(self, rows: Candidates, num_microbatches: IntColumn, in_flight: FloatColumn) -> Mask:
+        """Rows whose stage runs all forward passes before the first backward, as the inventory says."""
+        is_plain = (rows.pp > 1) & np.isin(rows.schedule, PLAIN) & self.states.is_own_runtime
+        comes_first: Mask = is_plain & (num_microbatches > 1) & (num_microbatches <= in_flight)
+        return comes_first
+
+    def _buffers(
+        self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage, comes_first: Mask
+    ) -> FloatColumn:
         """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
         profile = self.states.profile
         is_own = self.states.is_own_runtime
@@ -328,12 +357,14 @@ class MemoryEstimate:
         kind = np.where(is_gathered | tells_stages, rows.zero_stage, 0)
         kind = np.where(is_own & (rows.state_shard_size == 1), 0, kind)
         is_torch = profile.sharding in ("fsdp2", "fsdp1")
-        is_parallel = (rows.data_parallel_size > 1) | (is_own & (rows.state_shard_size > 1))
+        is_sharded = (rows.zero_stage > 0) & (rows.state_shard_size > 1)
+        is_parallel = (rows.data_parallel_size > 1) | (is_own & is_sharded)
         flags: list[Mask] = [
             rows.pp > 1,
             is_parallel & is_torch,
             (num_microbatches > 1) & (~is_gathered | is_own) & (not profile.has_persistent_gradients),
             (rows.recompute > 0) & ~is_gathered & is_torch,
+            comes_first,
         ]
         layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)
         reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
@@ -352,7 +383,7 @@ class MemoryEstimate:
         return self.probes.table(self._transients)
 
     def _transients(self, key: Key) -> tuple[float, ...]:
-        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, layers, *rest = key
+        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, comes_first, layers, *rest = key
         ranks, exchanges, has_embedding, has_head, *blocks = rest
         layout = Layout(
             tp=tp,
@@ -367,7 +398,8 @@ class MemoryEstimate:
         )
         context = self.probes.context(
             layout,
-            batch=replace(ONE_TOKEN, num_microbatches=1 + repeats),
+            # The first of two stages holds two micro-batches: all of two, not of three.
+            batch=replace(ONE_TOKEN, num_microbatches=1 if not repeats else 2 if comes_first else 3),
             recompute=(len(RECOMPUTES) - 1 if recomputes else 0, layers),
             tables=(has_embedding, has_head),
             blocks=tuple(blocks),
@@ -415,7 +447,9 @@ def _moments(context: StageContext, blocks: list[int]) -> Iterator[int]:
             continue
         run = next(runs)
         yield from (run.first_backward, run.after_first, run.last_backward, run.after_last)
-    yield from (timeline.backward_end, timeline.optimizer)
+    last = timeline.runs[-1] if timeline.runs else None
+    again = last.again if last is not None and last.again is not None else timeline.first_backward_end
+    yield from (timeline.first_backward_end, again, timeline.backward_end, timeline.optimizer)
 
 
 def _alive(tensors: tuple[Tensor, ...], moments: tuple[int, ...]) -> tuple[float, ...]:

@@ -55,7 +55,6 @@ def search(
     used = at_most(cluster, asked.max_gpus)
     question = question_of(model=model, cluster=used, recipe=recipe, engine=engine)
     require_layers(asked, model)
-    require_searched_schedules(asked)
     require_countable(question, limits)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
@@ -111,20 +110,6 @@ def require_layers(bounds: SearchBounds, model: ModelSpec) -> None:
             f"stage_layers sums to {sum(stages)} layers, but {model.name} has {model.num_hidden_layers}",
             code="search-bounds",
             fix=f"write stages that sum to {model.num_hidden_layers}, or leave stage_layers out",
-        )
-
-
-def require_searched_schedules(bounds: SearchBounds) -> None:
-    """Return when no schedule is pinned that estimates know nothing of.
-
-    Raises:
-        LayoutError: DualPipe is, whose ranks hold the model twice.
-    """
-    if bounds.schedule is not None and "dualpipe" in bounds.schedule:
-        raise LayoutError(
-            "a search estimates one copy of the model in a pipeline, and schedule dualpipe holds two",
-            code="search-bounds",
-            fix="leave dualpipe out, or ask `shardwise predict` about a plan that has it",
         )
 
 

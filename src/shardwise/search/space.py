@@ -29,8 +29,8 @@ __all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
 MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12
 UNSEARCHED_SCHEDULES = ("gpipe", "dualpipe")
-"""Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight. DualPipe is not
-searched at all: estimates know one copy of the model."""
+"""Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight, and DualPipe holds
+parameters and gradients twice."""
 MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
 FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp2")
 

@@ -30,6 +30,7 @@ from shardwise.search.candidates import (
     IntColumn,
     Key,
 )
+from shardwise.search.held_states import model_copies
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
@@ -41,7 +42,7 @@ __all__ = ["TimeEstimate"]
 
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
-SKEW_ONLY: tuple[Schedule, ...] = ("zbv", "dualpipev")
+SKEW_ONLY: tuple[Schedule, ...] = ("zbv", "dualpipev", "dualpipe")
 """Schedules without a bubble inside, which still wait for the first chunk to reach the last stage."""
 WAITING_SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe")
 """Schedules whose stages wait for each other's messages."""
@@ -167,8 +168,9 @@ class TimeEstimate:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
         blocks = self.probes.watched(rows, FULLEST).blocks
         per_hop = np.where(FILLS[rows.schedule], 0.0, 1.0 / rows.vpp)
-        filling = np.minimum(num_microbatches, rows.pp)
-        rounds = num_microbatches + per_hop * (filling - 1) + (rows.pp - filling)
+        depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        filling = np.minimum(rounds, depth)
+        rounds = rounds + per_hop * (filling - 1) + (depth - filling)
         weight: FloatColumn = (rounds * rows.micro_batch_size / self._asked(rows).micro_batch_size)[:, None] * blocks
         return weight
 
@@ -180,14 +182,15 @@ class TimeEstimate:
 
     def passes(self, rows: Candidates, num_microbatches: IntColumn, work: Work) -> Passes:
         """Time of all micro-batches."""
+        _, rounds = _depth_and_rounds(rows, num_microbatches)
         ends, sends = self._ends(rows), self._sends(rows)
         stages = [
             self._stage_seconds(rows, self.probes.watched(rows, watched), work, ends, sends)
             for watched in (FIRST, FULLEST, LAST)
         ]
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
-        steady = slowest * num_microbatches.astype(np.float64)
-        waits = self.host.update_s(rows) + self.host.copies_s(rows, num_microbatches, steady)
+        steady = slowest * rounds.astype(np.float64)
+        waits = self.host.update_s(rows) + self.host.copies_s(rows, rounds, steady)
         fullest = stages[1]
         return Passes(
             steady=steady,
@@ -213,6 +216,8 @@ class TimeEstimate:
         modes = [again[BLOCK_FIELDS.index(f"recompute_{name}")] for name in RECOMPUTES]
         repeats = rows.recompute == RECOMPUTES.index("full")
         exposed_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_exposed")], 0.0)
+        is_selective = rows.recompute == RECOMPUTES.index("selective")
+        exposed_again = np.where(is_selective, again[BLOCK_FIELDS.index("modules_exposed")], exposed_again)
         hideable_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_hideable")], 0.0)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
@@ -238,8 +243,9 @@ class TimeEstimate:
             np.maximum(fullest.forward, full - 2 * fullest.weight_backward) * chunk_fraction,
             np.where(SKEWS[rows.schedule], fullest.forward / 2, full * chunk_fraction),
         )
-        filling = np.minimum(num_microbatches, rows.pp)
-        bubble: FloatColumn = per_hop * (filling - 1) + full * (rows.pp - filling)
+        depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        filling = np.minimum(rounds, depth)
+        bubble: FloatColumn = per_hop * (filling - 1) + full * (depth - filling)
         return bubble
 
     def _ends(self, rows: Candidates) -> FloatColumn:
@@ -303,7 +309,7 @@ class TimeEstimate:
             line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
             once = once + _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
             each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
-        added: FloatColumn = once + num_microbatches * each
+        added: FloatColumn = once + _depth_and_rounds(rows, num_microbatches)[1] * each
         return added
 
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
@@ -311,6 +317,17 @@ class TimeEstimate:
         hidden = np.minimum(hideable, work)
         added: FloatColumn = hideable - hidden + (self.times.machine.slowdown_ratio - 1) * hidden
         return added
+
+
+def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, IntColumn]:
+    """Ranks from one end of a pipeline to the other, and how often each runs its blocks.
+
+    DualPipe is a V cut in half: every rank runs half of the micro-batches through the chunks of a V of half the ranks.
+    """
+    copies = model_copies(rows)
+    depth: IntColumn = rows.pp // copies
+    rounds: IntColumn = -(-num_microbatches // copies)
+    return depth, rounds
 
 
 def _overlapped_s(

@@ -121,6 +121,14 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
     )
     for name, component, num_bytes in made:
         yield Tensor(name=name, component=component, num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
+        if context.forwards_come_first:
+            yield Tensor(
+                name=f"{name} of other micro-batches",
+                component=component,
+                num_bytes=round((context.in_flight - 1) * num_bytes),
+                born=timeline.forward,
+                dies=timeline.backward_end - 1,
+            )
     divided = hidden // block.sequence_shards
     gathered = hidden if block.sequence_shards > 1 else 0
     yield Tensor(

@@ -102,10 +102,8 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
     elif accumulates or context.is_autocast:
         # A gradient is made whole before it is added, or cast to fp32; otherwise it becomes the gradient itself.
         largest = max((unit.base.largest_matrix for unit in context.units if unit.is_block), default=0)
-        for moments in timeline.runs:
-            yield tensor(
-                "weight gradient", "temporaries", compute * largest, moments.first_backward, moments.last_backward
-            )
+        for born, dies in timeline.spans_of_backward:
+            yield tensor("weight gradient", "temporaries", compute * largest, born, dies)
     is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
     if is_torch and context.plan.layout.tp > 1 and not context.is_own_runtime:
         # DTensor's row-wise embedding leaves the whole table's gradient on every rank until the optimizer (traced).

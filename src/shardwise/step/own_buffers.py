@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.ledger import MemoryComponent
+from shardwise.step.gradient_births import gradient_births
 from shardwise.step.inventory import Tensor
 from shardwise.step.own_runtime import (
     frees_after_forward,
@@ -158,21 +159,27 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
 
 def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
-    """Added up in what they are reduced in, from the first micro-batch to the last.
+    """Added up in what they are reduced in, from the first micro-batch's backward to the last.
 
     Backward makes them on the stream it computes on, a reduction makes its result on its own.
     """
-    trained = sum(context.trained(unit).full * unit.count for unit in context.units)
-    num_bytes = context.states.reduce_bytes * trained
-    timeline = context.timeline
-    yield Tensor(
-        name="whole gradients",
-        component="gradients",
-        num_bytes=round(num_bytes),
-        born=timeline.forward,
-        dies=timeline.backward_end,
-        pool="whole gradients",
-    )
+    timeline, reduce = context.timeline, context.states.reduce_bytes
+    whole = {unit.name: reduce * context.trained(unit).full * unit.count for unit in context.units}
+    parts: list[tuple[Bytes, int]] = [(sum(whole.values()), timeline.forward)]
+    if context.forwards_come_first:
+        parts = [part for unit in context.units for part in gradient_births(context, unit, whole[unit.name])]
+        made = 0 if context.has_adapter else context.states.compute_bytes * context.embedding_elements
+        end = timeline.first_backward_end
+        yield _tensor("gradient of the token table", "gradients", made, end, end)
+    for num_bytes, born in parts:
+        yield Tensor(
+            name="whole gradients",
+            component="gradients",
+            num_bytes=num_bytes,
+            born=born,
+            dies=timeline.backward_end,
+            pool="whole gradients",
+        )
 
 
 def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
@@ -194,15 +201,16 @@ def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     before = tables.head
     for unit in reversed(blocks):
         moments = timeline.runs[unit.run]
-        own = context.trained(unit).full
-        for inside, after in zip(moments.inside, moments.after, strict=True):
+        trained = context.trained(unit)
+        own = trained.full
+        for inside in moments.inside:
+            made = compute * (trained.expert or trained.largest_matrix)
+            yield _tensor("weight gradients", "temporaries", made, inside, inside)
+        for inside, after in zip(moments.inside, moments.after, strict=False):
             is_first = inside == moments.first_backward
             # The second block meets the first one's input: where that is larger, it is counted with the first.
             previous = max(before, own if unit.count > 1 else 0) if is_first else own
             yield _tensor(name, component, 0 if waits else reduce * previous, inside, inside)
-            trained = context.trained(unit)
-            made = compute * (trained.expert or trained.largest_matrix)
-            yield _tensor("weight gradients", "temporaries", made, inside, inside)
             reduced = compute * own if waits else (compute + reduce) * own + reduce * previous
             yield _tensor(name, component, reduced, after, after)
         before = own

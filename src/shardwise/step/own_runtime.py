@@ -11,6 +11,8 @@ SUMS_BYTES = 32
 
 SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
 """Schedules that run the backward pass for inputs and for weights apart."""
+PLAIN_SCHEDULES = ("1f1b", "gpipe")
+"""Schedules of one chunk a stage whose backward pass is one."""
 
 
 def is_own_runtime(plan: Plan) -> bool:

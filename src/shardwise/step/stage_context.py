@@ -12,6 +12,7 @@ from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import in_flight_micro_batches
 from shardwise.step.own_runtime import (
+    PLAIN_SCHEDULES,
     exchanges_gradients,
     is_own_runtime,
     is_replicated,
@@ -77,7 +78,16 @@ class StageContext:
     @cached_property
     def timeline(self) -> Timeline:
         """The moments of the step."""
-        return stage_timeline(self.stage)
+        return stage_timeline(self.stage, forwards_come_first=self.forwards_come_first)
+
+    @cached_property
+    def forwards_come_first(self) -> bool:
+        """Whether our trainer's stage has no gradients yet when its last forward pass ends: all of them come first.
+
+        Stages of several chunks are not: gradients of one chunk meet forward passes of another.
+        """
+        is_plain = self.plan.layout.pp > 1 and self.plan.layout.schedule in PLAIN_SCHEDULES
+        return self.is_own_runtime and is_plain and 1 < self.plan.num_microbatches <= self.in_flight
 
     @cached_property
     def zero_stage(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.ledger import MemoryComponent
+from shardwise.step.gradient_births import gradient_births
 from shardwise.step.inventory import Tensor
 from shardwise.step.own_buffers import accumulates_whole
 from shardwise.step.stage_context import StageContext, Unit
@@ -127,27 +128,10 @@ def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[
 
 
 def _births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
-    """Parts of a unit's gradients with the moment each appears.
-
-    A block's own gradients appear while its activations go: they are counted from the moment after it. Cast from a
-    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit.
-    """
+    """Parts of a unit's gradients with the moment each appears: in this backward, or in one before it."""
     timeline = context.timeline
     if context.gathers_parameters and context.is_own_runtime and accumulates_whole(context):
         return ((num_bytes, timeline.optimizer),)
-    if context.plan.num_microbatches > 1:
+    if context.plan.num_microbatches > 1 and not context.forwards_come_first:
         return ((num_bytes, timeline.forward),)
-    if not unit.is_block:
-        waits = context.gathers_parameters and context.vocabulary_ranks == 1
-        head = 0 if waits else num_bytes * context.head_elements // max(1, unit.base.full)
-        is_cast = context.states.compute_bytes < context.states.gradient_bytes
-        return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.backward_end))
-    moments = timeline.runs[unit.run]
-    if unit.count == 1:
-        return ((num_bytes, moments.after_last),)
-    one = num_bytes // unit.count
-    return (
-        (one, moments.after_first),
-        (num_bytes - 2 * one, moments.last_backward),
-        (one, moments.after_last),
-    )
+    return gradient_births(context, unit, num_bytes)

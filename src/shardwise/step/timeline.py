@@ -1,9 +1,11 @@
 """The moments of one step at which a stage's memory is looked at.
 
-Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice.
+Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice. Of a
+pipeline that runs all its forward passes first, the backward is that of the first micro-batch: activations are most and
+gradients come with it. Two more moments then say what the second micro-batch meets.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.step.inventory import Moment
 from shardwise.step.placement import Stage
@@ -17,11 +19,14 @@ class RunMoments:
     after_first: int
     last_backward: int
     after_last: int
+    again: int | None = None
+    """Inside the first block's backward of the second micro-batch, where that is a moment of its own."""
 
     @property
     def inside(self) -> tuple[int, ...]:
         """Moments inside a block's backward; one when the run is a single block."""
-        return tuple(dict.fromkeys((self.first_backward, self.last_backward)))
+        moments = (self.first_backward, self.last_backward, self.again)
+        return tuple(dict.fromkeys(moment for moment in moments if moment is not None))
 
     @property
     def after(self) -> tuple[int, ...]:
@@ -41,9 +46,17 @@ class Timeline:
     """After the loss: the head's own gradients. All three lie on the last forward moment when the stage has no head."""
     runs: tuple[RunMoments, ...]
     """One per run of blocks, in model order."""
+    first_backward_end: int
+    """When one micro-batch has gone backward and others wait; where there is no such moment, the end of backward."""
     backward_end: int
     optimizer: int
     checkpoint: int
+
+    @property
+    def spans_of_backward(self) -> tuple[tuple[int, int], ...]:
+        """From inside the first block's backward of every run to inside its last one's, of every micro-batch in it."""
+        spans = [(run.first_backward, run.last_backward) for run in self.runs]
+        return (*spans, *((run.again, run.again) for run in self.runs if run.again is not None))
 
     @property
     def last(self) -> int:
@@ -51,8 +64,13 @@ class Timeline:
         return len(self.moments) - 1
 
 
-def stage_timeline(stage: Stage) -> Timeline:
-    """Lay out load, forward, loss, backward of every run in reverse, optimizer step and checkpoint."""
+def stage_timeline(stage: Stage, *, forwards_come_first: bool = False) -> Timeline:
+    """Lay out load, forward, loss, backward of every run in reverse, optimizer step and checkpoint.
+
+    Args:
+        stage: whose blocks run.
+        forwards_come_first: whether several micro-batches wait when the first one goes backward.
+    """
     moments = [Moment(phase="load", name="load"), Moment(phase="forward", name="forward of the last block")]
     loss_forward = loss_backward = head_backward = 1
     if stage.has_head:
@@ -69,6 +87,12 @@ def stage_timeline(stage: Stage) -> Timeline:
         last = _add_block(moments, number - count + 1, stage) if count > 1 else first
         number -= count
         spans.append(RunMoments(first_backward=first, after_first=first + 1, last_backward=last, after_last=last + 1))
+    first_backward_end = len(moments)
+    if forwards_come_first:
+        moments.append(Moment(phase="backward", name="end of the first micro-batch's backward"))
+        if spans:
+            spans[0] = replace(spans[0], again=len(moments))
+        moments.append(Moment(phase="backward", name=f"backward of block {stage.num_layers} in the second micro-batch"))
     backward_end = len(moments)
     moments += [
         Moment(phase="backward", name="end of backward"),
@@ -82,6 +106,7 @@ def stage_timeline(stage: Stage) -> Timeline:
         loss_backward=loss_backward,
         head_backward=head_backward,
         runs=tuple(reversed(spans)),
+        first_backward_end=first_backward_end,
         backward_end=backward_end,
         optimizer=backward_end + 1,
         checkpoint=backward_end + 2,

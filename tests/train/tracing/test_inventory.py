@@ -49,6 +49,16 @@ def test_a_traced_step_is_what_the_inventory_says(name):
     assert traced == said
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_forward_passes_that_all_come_first_meet_no_gradients(schedule):
+    """Two micro-batches in flight on the first stage, and under GPipe on the last one with what their losses made."""
+    recipe = {"global_batch_size": 4, "seq_len": 8192}
+    plan = planned(recipe, {"dp_shard": 2, "pp": 2, "schedule": schedule}, "llama-3.2-1b")
+    traced = traced_step(make_job(plan, TrainRequest(), prediction=None, run_folder=""))
+    for stage, said in zip(traced.stages, predict_memory(plan).stages, strict=True):
+        assert said.peak_allocated_bytes == pytest.approx(stage.peak.allocated_bytes, rel=PEAK_TOLERANCE)
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_four_bit_weights_are_held_as_the_inventory_says(recompute):
     """The inventory counts 4.127 bits a weight, our rows of bytes take 4.133."""

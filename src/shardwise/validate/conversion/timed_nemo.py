@@ -10,6 +10,7 @@ from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Recipe, Recompute
+from shardwise.validate.conversion.bridge_modules import recomputed_modules
 from shardwise.validate.conversion.parts import unused
 from shardwise.validate.conversion.timed_parts import timed
 from shardwise.validate.rows import MeasurementRow, read_rows
@@ -161,6 +162,7 @@ BRIDGE_ASSUMPTIONS = (
 )
 
 USERBUFFERS = "tensor-parallel communication is hidden under products by user buffers"
+DRAWS_BANDS = "recomputes single modules, as the plan says: bands of 8 bits and of experts are drawn from such runs"
 CUDA_GRAPHS = "parts of the step are replayed as CUDA graphs, which hides launches"
 
 
@@ -193,6 +195,8 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
     vpp = (row.integer("vpp") or 1) if pp > 1 else 1
     is_fsdp = row.text("shard").startswith("zero3")
     adapter: Adapter = "lora" if row.text("task") == "lora" else "none"
+    modules = recomputed_modules(recipe.text("recompute"))
+    recompute: Recompute = "full" if recipe.text("recompute") == "full" else "selective" if modules else "none"
     return Plan(
         model=_model(row.text("model")),
         cluster=_cluster(row.text("gpu"), row.integer("n_gpus") or 1),
@@ -201,8 +205,9 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
             micro_batch_size=row.integer("micro_batch") or 1,
             global_batch_size=row.integer("global_batch"),
             precision="bf16-mixed" if row.text("precision") == "BF16" else "fp8-mixed",
-            recompute="full" if recipe.text("recompute") == "full" else "none",
+            recompute=recompute,
             recompute_layers=recipe.integer("recompute_layers"),
+            recompute_modules=modules or None,
             attention="flash",
             compile=False,
             adapter=adapter,
@@ -247,5 +252,5 @@ def _bridge_gaps(row: MeasurementRow, recipe: MeasurementRow) -> tuple[str, ...]
     if recipe.text("offloaded_layers"):
         gaps.append("activations of some layers are offloaded")
     if recipe.text("recompute").startswith("selective"):
-        gaps.append("single modules are recomputed")
+        gaps.append(DRAWS_BANDS)
     return tuple(gaps)
