@@ -219,6 +219,21 @@ def test_context_parallel_attention_is_not_the_kernel_that_was_timed():
     assert machine_rates(replace(plan, layout=Layout(cp=2, dp_shard=4))).kernels.attention_forward is None
 
 
+def test_processors_attend_by_one_kernel_whatever_is_divided():
+    """Masks differ, the kernel does not: what was timed holds for pieces of a sequence, too."""
+    point = timed_core(dtype="fp32", head_dim=128, seq_len=4096, forward_s=0.5e-3, backward_s=1.5e-3)
+    measured = calibration(
+        products=(timed_product(3e-4),), attention=(point,), machine=replace(H100, device_kind="cpu")
+    )
+    plan = Plan(
+        model=read_model("llama-3.1-8b"),
+        cluster=calibrated_cluster(CLUSTER, measured),
+        recipe=Recipe(seq_len=8192, global_batch_size=8, compile=False),
+        layout=Layout(cp=2, dp_shard=4),
+    )
+    assert machine_rates(plan).kernels.attention_forward is not None
+
+
 def test_the_host_of_a_block_and_of_its_gathering_are_told_apart():
     """21 and 34 kernels alone; FSDP2 makes 121 calls around them."""
     tiny = replace(BLOCK, hidden_size=256, intermediate_size=512, seq_len=256, num_sequences=1)

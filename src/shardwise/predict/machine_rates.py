@@ -197,9 +197,11 @@ def calls_flash_attention(plan: Plan) -> bool:
     """Whether another kernel attends than the one that was timed.
 
     Our runtime asks for FlashAttention itself where queries are the last of a prefix: its causal mask is aligned to the
-    lower right corner (``train/context_parallel.py``).
+    lower right corner (``train/context_parallel.py``). Processors have one kernel for every mask.
     """
-    return plan.engine == "native" and plan.layout.cp > 1
+    calibration = plan.cluster.calibration
+    is_one_kernel = calibration is not None and calibration.runs_on_processors
+    return plan.engine == "native" and plan.layout.cp > 1 and not is_one_kernel
 
 
 @cache
