@@ -70,6 +70,7 @@ def full():
         tables=(TablesPoint(hidden_size=2048, vocab_size=32000, num_tokens=4096, dtype="bf16", duration_s=20e-3),),
         kernel_launch_s=8e-6,
         overlap_slowdown_ratio=1.25,
+        meeting_s=12e-6,
         host_to_device_bytes_per_s=25e9,
         disk_write_bytes_per_s=1e9,
         residuals=(Residual(name="compute", ratio=1.05, num_runs=3),),

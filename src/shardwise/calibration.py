@@ -184,6 +184,8 @@ class Calibration:
     """Host time of one small kernel; of the whole kernel where the device is the host."""
     overlap_slowdown_ratio: float | None = field(default=None, compare=False)
     """How many times longer computation and a collective take while both run."""
+    meeting_s: Seconds | None = field(default=None, compare=False)
+    """What a collective takes longer between computations than in a loop of its own, the median of several."""
     host_to_device_bytes_per_s: BytesPerSecond | None = field(default=None, compare=False)
     device_to_host_bytes_per_s: BytesPerSecond | None = field(default=None, compare=False)
     disk_write_bytes_per_s: BytesPerSecond | None = field(default=None, compare=False)

@@ -29,6 +29,7 @@ PAIRS = ("versions", "clocks_mhz")
 RATES = (
     "kernel_launch_s",
     "overlap_slowdown_ratio",
+    "meeting_s",
     "host_to_device_bytes_per_s",
     "device_to_host_bytes_per_s",
     "disk_write_bytes_per_s",

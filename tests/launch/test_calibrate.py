@@ -25,6 +25,7 @@ def test_two_processes_fill_every_table():
     assert found.optimizer
     assert found.disk_write_bytes_per_s > 0
     assert 1.0 <= found.overlap_slowdown_ratio <= 3.0
+    assert found.meeting_s is not None
     assert found.machine.device_kind == "cpu"
     assert found.machine.num_processes == 2
     assert dict(found.machine.versions)["torch"]

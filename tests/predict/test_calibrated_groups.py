@@ -90,3 +90,21 @@ def test_the_measured_slowdown_is_that_of_groups_inside_the_host():
     assert slowdown_ratio(placed(ONE_HOST, overlap_slowdown_ratio=1.07)) == 1.07
     across = calibrated_cluster(TWO_HOSTS, calibration(overlap_slowdown_ratio=1.07))
     assert slowdown_ratio(place_group(cluster=across, size=16, stride=1)) == 1.126
+
+
+def test_ranks_that_computed_meet_later_than_those_of_a_loop():
+    """Whatever the message; a factor from runs is one of calls as steps make them."""
+    points = (table(8, (2**12, 20e-6), (2**24, 777e-6)),)
+    processors = {"collectives": points, "meeting_s": 30e-6, "machine": replace(H100, device_kind="cpu")}
+    learned = (Residual(name="communication dp", ratio=1.5, num_runs=4),)
+    for num_bytes, alone_s in ((2**12, 20e-6), (2**24, 777e-6)):
+        call = replace(GATHER, num_bytes=num_bytes)
+        met = placed(ONE_HOST, **processors)
+        corrected = placed(ONE_HOST, **processors, residuals=learned)
+        assert collective_time_s(call, placement=met) == pytest.approx(alone_s + 30e-6)
+        assert collective_time_s(call, placement=corrected) == pytest.approx(1.5 * (alone_s + 30e-6))
+
+
+def test_meetings_were_timed_inside_the_host():
+    across = calibrated_cluster(TWO_HOSTS, calibration(meeting_s=1.0))
+    assert collective_time_s(GATHER, placement=place_group(cluster=across, size=16, stride=1)) < 0.1

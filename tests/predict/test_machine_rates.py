@@ -152,6 +152,39 @@ def test_where_processors_compute_every_kernel_costs_its_dispatch():
     assert timed.kernels.host_forward_s == 0
 
 
+def on_processors(**parts):
+    """Rates where kernels cost 5 us each, and memory moves at 1 GB/s whatever the size."""
+    moves = tuple(TimedBytes(num_bytes=num_bytes, duration_s=num_bytes / 1e9) for num_bytes in (2**10, 2**30))
+    machine = replace(H100, device_kind="cpu")
+    products = (timed_product(3e-4),)
+    return rates_with(machine=machine, products=products, moves=moves, kernel_launch_s=5e-6, **parts)
+
+
+def test_on_processors_a_call_costs_what_gathering_adds_beyond_its_copies():
+    """121 calls around a unit. Of P weights gathering copies 2 x 4 P bytes both ways, reducing 8 P."""
+    alone = replace(BLOCK, dtype="fp32", forward_s=5e-3, backward_s=11e-3)
+    num_params = 2 * 2048 * 2048 + 2 * 2048 * 1024 + 3 * 2048 * 8192 + 2 * 2048
+    tables = 2 * 2048 * 128 + 2048
+    more_s = 24 * (num_params + tables) / 1e9 + 121 * 50e-6
+    gathered = replace(alone, is_sharded=True, forward_s=6e-3, backward_s=10e-3 + more_s)
+    assert on_processors(blocks=(alone, gathered)).kernels.dispatch_call_s == pytest.approx(50e-6)
+    assert on_processors(blocks=(alone,)).kernels.dispatch_call_s == pytest.approx(5e-6)
+
+
+def test_on_processors_blocks_take_longer_but_their_calls_do_not():
+    """Calls were timed as such: what slows kernels between products does not slow them again."""
+    alone = replace(BLOCK, dtype="fp32", forward_s=5.0, backward_s=11.0)
+    timed = on_processors(blocks=(alone, replace(alone, is_sharded=True, backward_s=11.5)))
+    operations = block_of(replace(alone, is_sharded=True), CLUSTER).forward_and_backward
+    known = timed.durations_s(operations)
+    calls = [number for number, one in enumerate(operations) if one.name.startswith("host calls")]
+    moves = [number for number, one in enumerate(operations) if one.name == "norms"]
+    plain = on_processors().durations_s(operations)
+    assert timed.parts.gathered_blocks == ()
+    assert all(known[number] > 2 * plain[number] for number in moves)
+    assert sum(known[number] for number in calls) == pytest.approx(121 * timed.kernels.dispatch_call_s)
+
+
 def test_factors_from_runs_multiply_kernels_and_the_host():
     plain = rates_with()
     learned = rates_with(
@@ -184,6 +217,21 @@ def test_context_parallel_attention_is_not_the_kernel_that_was_timed():
     plan = Plan(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=Layout(dp_shard=8))
     assert machine_rates(plan).kernels.attention_forward is not None
     assert machine_rates(replace(plan, layout=Layout(cp=2, dp_shard=4))).kernels.attention_forward is None
+
+
+def test_processors_attend_by_one_kernel_whatever_is_divided():
+    """Masks differ, the kernel does not: what was timed holds for pieces of a sequence, too."""
+    point = timed_core(dtype="fp32", head_dim=128, seq_len=4096, forward_s=0.5e-3, backward_s=1.5e-3)
+    measured = calibration(
+        products=(timed_product(3e-4),), attention=(point,), machine=replace(H100, device_kind="cpu")
+    )
+    plan = Plan(
+        model=read_model("llama-3.1-8b"),
+        cluster=calibrated_cluster(CLUSTER, measured),
+        recipe=Recipe(seq_len=8192, global_batch_size=8, compile=False),
+        layout=Layout(cp=2, dp_shard=4),
+    )
+    assert machine_rates(plan).kernels.attention_forward is not None
 
 
 def test_the_host_of_a_block_and_of_its_gathering_are_told_apart():

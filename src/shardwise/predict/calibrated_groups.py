@@ -33,6 +33,18 @@ def communication_ratio(axis: Axis, calibration: Calibration | None) -> float:
     return 1.0 if calibration is None else calibration.ratio_of(FAMILIES[axis])
 
 
+def meeting_s(placement: Placement) -> Seconds:
+    """What ranks that computed add to every call: they arrive one by one, and the threads that carry it have to wake.
+
+    Calls are timed in loops that do nothing else, a step computes between them. Calls that follow each other at once,
+    a few after the last backward, are taken to meet as all others. 0 without a calibration that timed it.
+    """
+    calibration = placement.calibration
+    if calibration is None or calibration.meeting_s is None or placement.num_hosts > 1:
+        return 0.0
+    return calibration.meeting_s
+
+
 @lru_cache(maxsize=1024)
 def calibrated_correction(kind: CollectiveKind, placement: Placement) -> Correction | None:
     """Times of a kind of collective of one group; ``None`` where no such group or link was timed."""

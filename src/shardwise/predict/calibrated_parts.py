@@ -29,6 +29,8 @@ class TimedPart:
     """Of the block."""
     tables: tuple[Operation, ...]
     """Of the embedding, the head and the loss."""
+    copies: tuple[Operation, ...]
+    """What gathering adds around the block."""
 
 
 def block_of(point: BlockPoint, cluster: Cluster) -> TimedPart:
@@ -81,4 +83,9 @@ def _timed(fields: Mapping[str, int], recipe: Recipe, layout: Layout, cluster: C
     def of_parts(*parts: GroupPart) -> tuple[Operation, ...]:
         return tuple(operation for group in groups if group.part in parts for operation in group.operations)
 
-    return TimedPart(plan=plan, forward_and_backward=of_parts("blocks"), tables=of_parts("embedding", "head"))
+    return TimedPart(
+        plan=plan,
+        forward_and_backward=of_parts("blocks"),
+        tables=of_parts("embedding", "head"),
+        copies=of_parts("sharding copies"),
+    )

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import log2
 from typing import Literal
 
-from shardwise.predict.calibrated_groups import calibrated_correction, communication_ratio
+from shardwise.predict.calibrated_groups import calibrated_correction, communication_ratio, meeting_s
 from shardwise.predict.collective_correction import Correction, SweepBook, at, correction, shipped_book
 from shardwise.predict.group_placement import Placement
 from shardwise.predict.nccl_protocols import ProtocolName
@@ -106,7 +106,7 @@ def collective_time_s(collective: Collective, *, placement: Placement) -> Second
         return 0.0
     learned_ratio = communication_ratio(collective.axis, placement.calibration)
     curve = collective_curve(collective.kind, placement, collective.copies_per_token)
-    return learned_ratio * curve.time_s(collective.num_bytes)
+    return learned_ratio * (curve.time_s(collective.num_bytes) + meeting_s(placement))
 
 
 def collective_call(collective: Collective, *, placement: Placement) -> CallTime:

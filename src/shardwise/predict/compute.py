@@ -166,7 +166,7 @@ def durations_s(operations: Iterable[Operation], *, gpu: Gpu, rates: KernelRates
     return tuple(
         rates.slowest_ratio
         * operation.count
-        * (operation_time_s(operation, gpu=gpu, rates=rates) + operation.num_kernels * rates.dispatch_s)
+        * (operation_time_s(operation, gpu=gpu, rates=rates) + rates.dispatched_s(operation))
         for operation in operations
     )
 

@@ -208,6 +208,13 @@ class KernelRates:
     attention_backward: Ratios | None = None
     dispatch_s: Seconds = 0.0
     """What every kernel takes besides its work where the processors that compute also issue it."""
+    dispatch_call_s: Seconds = 0.0
+    """The same of a call around kernels, where its Python is as much in the way as kernels are."""
+
+    def dispatched_s(self, operation: Operation) -> Seconds:
+        """What processors take to issue one execution of an operation."""
+        is_call = operation.name.startswith(HOST_CALLS)
+        return operation.num_kernels * (self.dispatch_call_s if is_call else self.dispatch_s)
 
     def issue_s(self, operation: Operation) -> Seconds:
         """Host time of all executions of an operation, but for the optimizer, whose kernels are few."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log, log2
+from statistics import median
 
 from shardwise.calibration import AttentionPoint, BlockPoint, TablesPoint
 from shardwise.cluster import Cluster
@@ -110,8 +111,8 @@ def _scaled(
 
 
 def is_timed_by_itself(operation: Operation) -> bool:
-    """Whether a calibration has a table for the kind of kernel."""
-    return operation.kind in ("matmul", "grouped_matmul", "attention")
+    """Whether a calibration has a table for the kind of kernel, or it is the host's work around kernels."""
+    return operation.kind in ("matmul", "grouped_matmul", "attention") or operation.name.startswith(HOST_CALLS)
 
 
 def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
@@ -157,7 +158,9 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         )
     if calibration.runs_on_processors:
         launch_s = calibration.kernel_launch_s or 0.0
-        return replace(_with_host_times(rates, (0.0,) * 5), dispatch_s=launch_s, floor_s=0.0)
+        call_s = _processor_call_s(plan.cluster)
+        dispatched = replace(rates, dispatch_s=launch_s, dispatch_call_s=launch_s if call_s is None else call_s)
+        return replace(_with_host_times(dispatched, (0.0,) * 5), floor_s=0.0)
     return _with_host(rates, plan)
 
 
@@ -194,9 +197,11 @@ def calls_flash_attention(plan: Plan) -> bool:
     """Whether another kernel attends than the one that was timed.
 
     Our runtime asks for FlashAttention itself where queries are the last of a prefix: its causal mask is aligned to the
-    lower right corner (``train/context_parallel.py``).
+    lower right corner (``train/context_parallel.py``). Processors have one kernel for every mask.
     """
-    return plan.engine == "native" and plan.layout.cp > 1
+    calibration = plan.cluster.calibration
+    is_one_kernel = calibration is not None and calibration.runs_on_processors
+    return plan.engine == "native" and plan.layout.cp > 1 and not is_one_kernel
 
 
 @cache
@@ -255,6 +260,30 @@ def _call_s(cluster: Cluster) -> Seconds | None:
     return max(0.0, more_s) / counts.num_calls if counts.num_calls else None
 
 
+@cache
+def _processor_call_s(cluster: Cluster) -> Seconds | None:
+    """The same where processors compute, and copies of gathered weights and gradients are a part of what is added.
+
+    The median over blocks that were timed alone and gathered; ``None`` where none was timed in both ways.
+    """
+    calibration = cluster.calibration
+    if calibration is None:
+        return None
+    moves, found = measured_rate(calibration.moves), list[Seconds]()
+    alone = {point.sizes: point for point in calibration.blocks if not point.is_sharded}
+    for point in calibration.blocks:
+        if not point.is_sharded or point.sizes not in alone or moves is None:
+            continue
+        more_s = point.forward_s + point.backward_s - alone[point.sizes].forward_s - alone[point.sizes].backward_s
+        copies_s = sum(moves.duration_s(copy.num_bytes) for copy in block_of(point, _uncalibrated(cluster)).copies)
+        found.append(max(0.0, more_s - copies_s) / _kernel_counts(point, cluster).num_calls)
+    return median(found) if found else None
+
+
+def _uncalibrated(cluster: Cluster) -> Cluster:
+    return replace(cluster, calibration=None)
+
+
 def _smallest_block(cluster: Cluster, *, is_sharded: bool) -> BlockPoint | None:
     points = cluster.calibration.blocks if cluster.calibration else ()
     fitting = [point for point in points if point.is_sharded == is_sharded]
@@ -272,7 +301,7 @@ class KernelCounts:
 
 
 def _kernel_counts(point: BlockPoint, cluster: Cluster) -> KernelCounts:
-    operations = block_of(point, replace(cluster, calibration=None)).forward_and_backward
+    operations = block_of(point, _uncalibrated(cluster)).forward_and_backward
     kernels = [operation for operation in operations if not operation.name.startswith(HOST_CALLS)]
     forward, backward = (
         sum(operation.num_kernels for operation in kernels if operation.phase == phase)
@@ -291,7 +320,10 @@ def _part_ratios(cluster: Cluster) -> PartRatios:
     calibration = cluster.calibration
     if calibration is None:
         return PartRatios()
-    blocks = [(point, _block_ratio(point, cluster)) for point in calibration.blocks]
+    # On processors calls and copies account for what gathering adds; the kernels between them are the same.
+    is_told_apart = calibration.runs_on_processors and _processor_call_s(cluster) is not None
+    points = [point for point in calibration.blocks if not (point.is_sharded and is_told_apart)]
+    blocks = [(point, _block_ratio(point, cluster)) for point in points]
     return PartRatios(
         blocks=tuple(ratio for point, ratio in blocks if not point.is_sharded and ratio is not None),
         gathered_blocks=tuple(ratio for point, ratio in blocks if point.is_sharded and ratio is not None),

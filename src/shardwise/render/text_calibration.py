@@ -28,9 +28,7 @@ def _lines(calibration: Calibration) -> Iterator[str]:
         yield f"blocks        {len(calibration.blocks)} of our decoder, {len(calibration.tables)} of tables and loss"
     if calibration.kernel_launch_s is not None:
         yield f"launch        {format_seconds(calibration.kernel_launch_s)} a kernel"
-    if calibration.overlap_slowdown_ratio is not None:
-        ratio = calibration.overlap_slowdown_ratio
-        yield f"overlap       computation and a collective at once take {ratio:.2f} times as long"
+    yield from _at_once(calibration)
     copies = (
         ("to device", calibration.host_to_device_bytes_per_s),
         ("to host", calibration.device_to_host_bytes_per_s),
@@ -42,6 +40,15 @@ def _lines(calibration: Calibration) -> Iterator[str]:
             yield f"{label:13} {', '.join(said)}"
     for residual in calibration.residuals:
         yield f"from runs     {residual.name}: times {residual.ratio:.3f} by {residual.num_runs} run(s)"
+
+
+def _at_once(calibration: Calibration) -> Iterator[str]:
+    """Collectives among computation."""
+    if calibration.overlap_slowdown_ratio is not None:
+        ratio = calibration.overlap_slowdown_ratio
+        yield f"overlap       computation and a collective at once take {ratio:.2f} times as long"
+    if calibration.meeting_s is not None:
+        yield f"meetings      a call between computations takes {format_seconds(calibration.meeting_s)} longer"
 
 
 def _tables(calibration: Calibration) -> Iterator[str]:

@@ -61,11 +61,12 @@ def collective_cases(groups: list[RankGroup], desk: Desk) -> list[tuple[RankGrou
 def collective_row(case: tuple[RankGroup, str, int], desk: Desk) -> Row:
     """One collective call. Bytes are the whole tensor's: gathered, before reduction, or the message."""
     group, kind, num_bytes = case
-    duration_s = agreed_s(_action(group, kind, num_bytes, desk), desk)
+    duration_s = agreed_s(call_action(group, kind, num_bytes, desk), desk)
     return {"kind": kind, "group_size": group.size, "stride": 1, "num_bytes": num_bytes, "duration_s": duration_s}
 
 
-def _action(group: RankGroup, kind: str, num_bytes: int, desk: Desk) -> Action:
+def call_action(group: RankGroup, kind: str, num_bytes: int, desk: Desk) -> Action:
+    """A call to repeat, on buffers of its own."""
     count = max(group.size, num_bytes // desk.dtype.itemsize)
     whole = torch.zeros(count, device=desk.device, dtype=desk.dtype)
     other = torch.empty_like(whole)

@@ -36,6 +36,7 @@ from shardwise.train.calibrate.kernels import (
     product_rows,
     product_shapes,
 )
+from shardwise.train.calibrate.meetings import meeting_s
 from shardwise.train.mesh import pick_device
 from shardwise.train.precision import use_fast_kernels
 
@@ -44,6 +45,8 @@ PROGRESS_FILE = "progress.jsonl"
 TIMEOUT = timedelta(seconds=60)
 SHARES = {"products": 0.30, "attention": 0.10, "memory": 0.08, "collectives": 0.27, "blocks": 0.17, "disk": 0.08}
 """Of the time that is left when the processes have met; each table lists first what decides most."""
+MEETINGS_SHARE = 0.3
+"""Of the time of collectives."""
 Case = TypeVar("Case")
 Row = Mapping[str, object]
 
@@ -127,10 +130,16 @@ def measure_groups(session: Session) -> dict[str, object]:
         return {"collectives": []}
     deadline_s = session.deadline_s("collectives")
     groups = own_groups(dist.get_world_size())
+    early_s = time.time() + MEETINGS_SHARE * max(0.0, deadline_s - time.time())
+    met_s = meeting_s(groups[0], desk, deadline_s=early_s)
     rows = [
         collective_row(case, desk) for case in until(collective_cases(groups, desk), deadline_s=deadline_s, desk=desk)
     ]
-    return {"collectives": group_tables(iter(rows)), "overlap_slowdown_ratio": overlap_ratio(desk)}
+    return {
+        "collectives": group_tables(iter(rows)),
+        "overlap_slowdown_ratio": overlap_ratio(desk),
+        "meeting_s": met_s,
+    }
 
 
 def measure_blocks(session: Session) -> dict[str, object]:
