@@ -2,13 +2,14 @@
 
 import importlib.util
 import inspect
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from train.preload import forks
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TIMEOUT_S = 60
@@ -43,9 +44,8 @@ def start_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> l
 
 
 def _start(world_size, function, given, folder):
-    context = multiprocessing.get_context("forkserver")
+    context = forks()
     place = (inspect.getfile(function), function.__name__)
-    context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp"])
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
     processes = [
         context.Process(target=_run, args=(rank, world_size, f"{folder}/store", pipes[rank][1], place, given))
