@@ -2,7 +2,7 @@
 
 import pytest  # noqa: F401
 import torch.distributed.checkpoint
-import torch.distributed.fsdp
+import torch.distributed.fsdp  # noqa: F401
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
 from transformers.models.gemma import modeling_gemma  # noqa: F401
 from transformers.models.llama import modeling_llama  # noqa: F401

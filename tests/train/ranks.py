@@ -12,7 +12,8 @@ from typing import Any
 from train.preload import forks
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-TIMEOUT_S = 60
+TIMEOUT_S = 240
+GLOO_TIMEOUT = timedelta(seconds=120)
 
 
 class RankFailedError(AssertionError):
@@ -82,7 +83,7 @@ def _run(rank, world_size, store, sender, place, given):
     os.environ.update(ENVIRONMENT, RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{Path(store)}", rank=rank, world_size=world_size, timeout=timedelta(seconds=40)
+        "gloo", init_method=f"file://{Path(store)}", rank=rank, world_size=world_size, timeout=GLOO_TIMEOUT
     )
     try:
         sender.send((True, _load(*place)(rank, *given)))

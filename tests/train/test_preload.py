@@ -12,4 +12,3 @@ def _has_imports(rank):
 def test_a_process_finds_its_modules_imported():
     """The server passes over a module that it cannot find, and every process would then import torch again."""
     assert run_ranks(1, _has_imports) == [True]
-
