@@ -8,44 +8,18 @@ import sys
 import time
 
 import pytest
-from transformers import AutoModelForCausalLM
 
+from launch.desk import lay_out, losses
 from shardwise.cli.main import main
 from shardwise.train.checkpoint.folder import CheckpointFolder
 
-CONFIG = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 260,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 512,
-}
 ENDLESS = 1_000_000
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
-    """A folder with a model, a text, and plans for one process and for two."""
-    folder = tmp_path_factory.mktemp("desk")
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    lines = [
-        json.dumps({"text": f"document {number}: " + "the quick brown fox. " * (number % 7)}) for number in range(99)
-    ]
-    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    for size in (1, 2):
-        plan = {
-            "model": "config.json",
-            "cluster": {"gpu": "h100-sxm", "gpus_per_node": size, "num_nodes": 1},
-            "recipe": {"seq_len": 32, "global_batch_size": 4, "precision": "fp32", "compile": False},
-            "layout": {"dp_shard": size},
-        }
-        (folder / f"plan{size}.json").write_text(json.dumps(plan), encoding="utf-8")
-    return folder
+    """A folder with what runs start from."""
+    return lay_out(tmp_path_factory.mktemp("desk"))
 
 
 def command(desk, *words):
@@ -54,40 +28,17 @@ def command(desk, *words):
     return subprocess.Popen(full, cwd=desk, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def answer(process, *, timeout_s=90):
+def answer(process, *, timeout_s=120):
+    """Exit code and JSON, within a fifth of the ten minutes that a collective may take."""
     out, err = process.communicate(timeout=timeout_s)
     assert out, err
     return process.returncode, json.loads(out)
 
 
-def losses(run):
-    return {
-        line["step"]: line["loss"]
-        for line in map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    }
-
-
-def test_a_run_is_saved_exported_and_continued_on_another_number_of_processes(desk):
-    data = ("--data", "corpus.jsonl", "--steps")
-    code, _ = answer(
-        command(desk, "plan2.json", *data, 6, "--out", "whole", "--checkpoint-every", 3, "--export", "exported")
-    )
-    assert code == 0
-    model, report = AutoModelForCausalLM.from_pretrained(desk / "exported", output_loading_info=True)
-    assert not report["missing_keys"]
-    assert model.config.hidden_size == 32
-    resumed = desk / "whole" / "checkpoints" / "step-00000003"
-    code, _ = answer(command(desk, "plan1.json", *data, 6, "--out", "part", "--resume", resumed))
-    assert code == 0
-    whole, part = losses(desk / "whole"), losses(desk / "part")
-    assert sorted(part) == [4, 5, 6]
-    assert [part[step] for step in (4, 5, 6)] == pytest.approx([whole[step] for step in (4, 5, 6)], rel=1e-5)
-
-
 def started(desk, *words, out):
     """A run that has done some steps."""
     process = command(desk, "plan2.json", "--steps", ENDLESS, "--out", out, *words)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     metrics = desk / out / "metrics.jsonl"
     while time.monotonic() < deadline and process.poll() is None:
         if metrics.exists() and len(metrics.read_text(encoding="utf-8").splitlines()) > 2:
@@ -101,9 +52,7 @@ def test_a_killed_process_ends_the_run_with_one_message(desk):
     process = started(desk, out="killed")
     record = json.loads((desk / "killed" / "ranks" / "rank-0001.json").read_text(encoding="utf-8"))
     os.kill(record["pid"], signal.SIGKILL)
-    killed = time.monotonic()
     code, said = answer(process)
-    assert time.monotonic() - killed < 20
     assert (code, said["code"]) == (1, "train-rank-died")
     assert said["error"].startswith(f"rank 1 (process {record['pid']} on ")
 

@@ -1,4 +1,4 @@
-"""What a real run of two processes says about its time and memory besides losses."""
+"""What a real run of two processes says about its time and memory besides losses, and what it leaves to go on from."""
 
 import json
 import os
@@ -7,8 +7,9 @@ import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM
 
-from launch.test_train_command import CONFIG
+from launch.desk import lay_out, losses
 from shardwise.cli.main import main
 from shardwise.measure.profile import profile_traces
 
@@ -17,26 +18,35 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """The folder of a run in which step 3 was looked into for memory and step 5 for time."""
-    folder = tmp_path_factory.mktemp("watched")
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    plan = {
-        "model": "config.json",
-        "cluster": {"gpu": "h100-sxm", "gpus_per_node": 2, "num_nodes": 1},
-        "recipe": {"seq_len": 32, "global_batch_size": 4, "precision": "fp32", "compile": False},
-        "layout": {"dp_shard": 2},
-    }
-    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    words = ["plan.json", "--device", "cpu", "--steps", STEPS, "--out", "run", "--profile-every", 5]
+    """The folder of a run that is saved at step 3 and exported; steps 3 and 5 were looked into for memory and time."""
+    folder = lay_out(tmp_path_factory.mktemp("watched"))
+    train(folder, "plan2.json", "--out", "run", "--profile-every", 5, "--tensorboard", "board", *SAVED)
+    return folder
+
+
+SAVED = ("--checkpoint-every", 3, "--export", "exported")
+
+
+def train(folder, *words):
+    common = ["--device", "cpu", "--data", "corpus.jsonl", "--steps", STEPS, "--json"]
     subprocess.run(
-        [sys.executable, "-m", "shardwise", "train", *map(str, words), "--tensorboard", "board", "--json"],
+        [sys.executable, "-m", "shardwise", "train", *map(str, (*words, *common))],
         cwd=folder,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "GLOO_SOCKET_IFNAME": "lo"},
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=240,
     )
-    return folder
+
+
+def test_a_run_is_saved_exported_and_continued_on_another_number_of_processes(watched):
+    model, report = AutoModelForCausalLM.from_pretrained(watched / "exported", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert model.config.hidden_size == 32
+    train(watched, "plan1.json", "--out", "part", "--resume", watched / "run" / "checkpoints" / "step-00000003")
+    whole, part = losses(watched / "run"), losses(watched / "part")
+    assert sorted(part) == [4, 5, 6]
+    assert [part[step] for step in (4, 5, 6)] == pytest.approx([whole[step] for step in (4, 5, 6)], rel=1e-5)
 
 
 def measurement(watched):
@@ -87,7 +97,7 @@ def test_tensorboard_shows_every_step(watched):
 
 def test_tensorboard_is_asked_for_in_vain_where_it_is_not_installed(watched, monkeypatch, capsys):
     monkeypatch.setattr("shardwise.launch.surroundings.TENSORBOARD", "no_such_package")
-    words = ["train", str(watched / "plan.json"), "--device", "cpu", "--tensorboard", str(watched / "other")]
+    words = ["train", str(watched / "plan2.json"), "--device", "cpu", "--tensorboard", str(watched / "other")]
     assert main([*words, "--out", str(watched / "never")]) == 2
     assert "[train-tensorboard]" in capsys.readouterr().err
     assert not (watched / "never").exists()

@@ -17,8 +17,20 @@ def worlds():
 
 
 @pytest.fixture(scope="session")
-def alone(worlds):
+def curve(worlds):
+    """What rank 0 of a number of processes gets of a job; tests that compare with the same one share its run."""
+    known = {}
+
+    def get(size, **named):
+        key = (size, repr(sorted(named.items())))
+        if key not in known:
+            known[key] = worlds[size].run(run, make_job(**named))[0]
+        return known[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def alone(curve):
     """What one process alone gets, in fp32: by model."""
-    return {
-        name: worlds[1].run(run, make_job(model=model))[0] for name, model in (("llama", LLAMA), ("mixtral", MIXTRAL))
-    }
+    return {name: curve(1, model=model) for name, model in (("llama", LLAMA), ("mixtral", MIXTRAL))}

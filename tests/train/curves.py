@@ -2,8 +2,8 @@
 
 import pytest
 
-RELATIVE = 1e-5
-"""fp32: sums in another order."""
+RELATIVE = 1e-6
+"""fp32: sums in another order differ by up to 1e-7 over four steps, a second beta of 0.951 instead of 0.95 by 2e-6."""
 
 
 def assert_same(results, expected, *, relative=RELATIVE):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,8 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from train.preload import forks
+
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-TIMEOUT_S = 60
+TIMEOUT_S = 240
+GLOO_TIMEOUT = timedelta(seconds=120)
 
 
 class RankFailedError(AssertionError):
@@ -43,9 +45,8 @@ def start_ranks(world_size: int, function: Callable[..., Any], *given: Any) -> l
 
 
 def _start(world_size, function, given, folder):
-    context = multiprocessing.get_context("forkserver")
+    context = forks()
     place = (inspect.getfile(function), function.__name__)
-    context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch.distributed.fsdp"])
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
     processes = [
         context.Process(target=_run, args=(rank, world_size, f"{folder}/store", pipes[rank][1], place, given))
@@ -82,7 +83,7 @@ def _run(rank, world_size, store, sender, place, given):
     os.environ.update(ENVIRONMENT, RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{Path(store)}", rank=rank, world_size=world_size, timeout=timedelta(seconds=40)
+        "gloo", init_method=f"file://{Path(store)}", rank=rank, world_size=world_size, timeout=GLOO_TIMEOUT
     )
     try:
         sender.send((True, _load(*place)(rank, *given)))

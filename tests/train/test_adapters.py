@@ -35,8 +35,8 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def lora_alone(worlds):
-    return worlds[1].run(run, make_job(num_steps=4, **LORA))[0]
+def lora_alone(curve):
+    return curve(1, num_steps=4, **LORA)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -55,16 +55,16 @@ def test_adapters_lower_the_loss_but_start_where_the_base_model_is(lora_alone, a
 
 
 @pytest.mark.parametrize("layout", [{"dp_shard": 2}, {"dp_replicate": 2, "zero_stage": 0}], ids=str)
-def test_four_bit_weights_give_the_same_under_a_layout(worlds, layout):
-    expected = worlds[1].run(run, make_job(num_steps=4, **QLORA))[0]
+def test_four_bit_weights_give_the_same_under_a_layout(worlds, curve, layout):
+    expected = curve(1, num_steps=4, **QLORA)
     for result in worlds[2].run(run, make_job(layout=layout, num_steps=4, **QLORA)):
         assert result.losses == pytest.approx(expected.losses, rel=RELATIVE)
         assert result.norms == pytest.approx(expected.norms, rel=10 * RELATIVE)
 
 
 @pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
-def test_low_precision_stays_near_fp32(worlds, recipe):
-    exact = worlds[1].run(run, make_job(num_steps=4, **recipe))[0]
+def test_low_precision_stays_near_fp32(worlds, curve, recipe):
+    exact = curve(1, num_steps=4, **recipe)
     mixed = worlds[2].run(run, make_job(layout={"dp_shard": 2}, num_steps=4, precision="bf16-mixed", **recipe))[0]
     assert mixed.losses == pytest.approx(exact.losses, rel=2e-3)
 

@@ -15,27 +15,29 @@ from train.world_member import run
 FSDP = {"dp_shard": 2}
 
 
-def losses(worlds, size, **named):
-    return worlds[size].run(run, make_job(num_steps=6, **named))[0].losses
+@pytest.fixture(scope="module")
+def losses(curve):
+    """Of four steps of a number of processes."""
+    return lambda size, **named: curve(size, num_steps=4, **named).losses
 
 
 @pytest.mark.parametrize("optimizer", ["lion", "muon"])
 @pytest.mark.parametrize("layout", [FSDP, {"tp": 2}], ids=str)
-def test_an_optimizer_learns_what_it_learns_in_one_process(worlds, optimizer, layout):
-    alone = losses(worlds, 1, optimizer=optimizer)
-    assert losses(worlds, 2, layout=layout, optimizer=optimizer) == pytest.approx(alone, rel=5e-5)
+def test_an_optimizer_learns_what_it_learns_in_one_process(losses, optimizer, layout):
+    alone = losses(1, optimizer=optimizer)
+    assert losses(2, layout=layout, optimizer=optimizer) == pytest.approx(alone, rel=5e-5)
     assert alone[-1] < alone[0]
 
 
-def test_muon_gathers_matrices_that_two_axes_divide(worlds):
+def test_muon_gathers_matrices_that_two_axes_divide(losses):
     layout = {"dp_shard": 2, "tp": 2, "sequence_parallel": True}
-    alone = losses(worlds, 1, optimizer="muon")
-    assert losses(worlds, 4, layout=layout, optimizer="muon") == pytest.approx(alone, rel=5e-5)
+    alone = losses(1, optimizer="muon")
+    assert losses(4, layout=layout, optimizer="muon") == pytest.approx(alone, rel=5e-5)
 
 
-def test_eight_bit_moments_follow_adamw(worlds):
-    exact = losses(worlds, 1)
-    assert losses(worlds, 2, layout=FSDP, optimizer="adamw-8bit") == pytest.approx(exact, rel=2e-3)
+def test_eight_bit_moments_follow_adamw(losses):
+    exact = losses(1)
+    assert losses(2, layout=FSDP, optimizer="adamw-8bit") == pytest.approx(exact, rel=2e-3)
 
 
 def test_eight_bit_moments_take_a_quarter_of_the_bytes(worlds):
@@ -63,11 +65,11 @@ def test_eight_bit_moments_go_on_under_another_layout(worlds, tmp_path):
     assert worlds[2].run(run, replace(other, checkpoint=spec))[0].losses == pytest.approx(whole[2:], rel=1e-4)
 
 
-def test_optimizer_states_on_the_host_change_no_number(worlds, alone):
+def test_optimizer_states_on_the_host_change_no_number(losses):
     """On a CPU host and device are one memory, but the copies between them are made."""
     for optimizer in ("adamw", "muon"):
-        kept = losses(worlds, 2, layout=FSDP, optimizer=optimizer)
-        assert losses(worlds, 2, layout=FSDP, optimizer=optimizer, offload="optimizer") == kept
+        kept = losses(2, layout=FSDP, optimizer=optimizer)
+        assert losses(2, layout=FSDP, optimizer=optimizer, offload="optimizer") == kept
 
 
 def test_a_run_with_states_on_the_host_goes_on_bit_for_bit(worlds, tmp_path):

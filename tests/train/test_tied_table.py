@@ -31,9 +31,9 @@ def chunks_of(layout):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_tied_table_learns_what_it_learns_in_one_process(worlds, name):
+def test_a_tied_table_learns_what_it_learns_in_one_process(worlds, curve, name):
     size, layout = LAYOUTS[name]
-    alone = worlds[1].run(run, make_job(model=TIED, num_steps=4))[0]
+    alone = curve(1, model=TIED, num_steps=4)
     job = make_job(model=TIED, num_steps=4, layout=layout, chunk_layers=chunks_of(layout))
     for result in worlds[size].run(run, job):
         assert result.losses == pytest.approx(alone.losses, rel=1e-5)

@@ -7,8 +7,9 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-PRELOAD = ["train.world_member"]
-JOB_TIMEOUT_S = 90.0
+from train.preload import forks
+
+JOB_TIMEOUT_S = 240.0
 
 
 class World:
@@ -37,8 +38,7 @@ class World:
         return answers
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        context = forks()
         rendezvous = Path(tempfile.mkdtemp(prefix="shardwise-world-")) / "rendezvous"
         for rank in range(self.size):
             ours, theirs = context.Pipe()

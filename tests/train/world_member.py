@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from shardwise.step.own_runtime import uses_ddp
 from shardwise.train.counting import CollectiveCounter, Counted
 from shardwise.train.feed import open_feed
 from shardwise.train.job import Job
@@ -15,7 +16,7 @@ from shardwise.train.mesh import make_mesh
 from shardwise.train.worker import run_job
 
 CPU = torch.device("cpu")
-GLOO_TIMEOUT = timedelta(seconds=60)
+GLOO_TIMEOUT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ def run(job: Job) -> Result:
 
 
 def count(job: Job) -> list[tuple[Counted, int]]:
-    """Collectives of the third optimizer step: DDP agrees on its buckets in the first two."""
+    """Collectives of the second optimizer step, or the third: DDP agrees on its buckets in the first two."""
     mesh = make_mesh(job.layout, device_type="cpu")
     feed = open_feed(job, data_parallel_rank=mesh.data_parallel_rank, vocab_size=256, device=CPU)
     trainer = make_trainer(job, mesh, device=CPU, source=feed)
-    trainer.step()
-    trainer.step()
+    for _ in range(2 if uses_ddp(layout=job.layout, recipe=job.recipe) else 1):
+        trainer.step()
     with CollectiveCounter() as counter:
         trainer.step()
     feed.close()

@@ -1,7 +1,7 @@
 import os
 import resource
 import signal
-import time
+import threading
 
 import pytest
 import torch
@@ -245,15 +245,18 @@ def _order_of_events(rank, folder):
     events = []
     publish = CheckpointFolder.publish
 
-    def slowly(self, step):
-        time.sleep(0.5)
+    is_step_done = threading.Event()
+
+    def late(self, step):
+        is_step_done.wait(60)
         events.append("published")
         return publish(self, step)
 
-    CheckpointFolder.publish = slowly
+    CheckpointFolder.publish = late
     run.checkpointer.save(1, run.states)
     events.append("save returned")
     run.steps(1, 2)
     events.append("step done")
+    is_step_done.set()
     run.checkpointer.finish(1, run.states)
     return events

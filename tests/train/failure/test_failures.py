@@ -1,4 +1,4 @@
-"""Real ranks that really fail: killed, out of memory, stuck, out of disk; the others must end within seconds."""
+"""Real ranks that really fail: killed, out of memory, stuck, out of disk; the others end long before a time-out."""
 
 import json
 import os
@@ -23,8 +23,9 @@ from shardwise.train.failure.record import FailureRecord, RankRecord, failures_o
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from train.ranks import run_ranks, start_ranks
 
-LIMITS = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=30.0, stop_grace_s=20.0)
-SECONDS_TO_END = 10.0
+LIMITS = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=90.0, stop_grace_s=60.0)
+SECONDS_TO_END = 45.0
+"""Half of what the watch and gloo wait: whoever ends sooner has heard of the failure. On an idle machine 1 to 2 s."""
 
 
 class State:
@@ -68,7 +69,7 @@ def fails(world_size, function, folder, *given):
     processes = start_ranks(world_size, function, folder, *given)
     ended = {}
     started = time.monotonic()
-    while len(ended) < world_size and time.monotonic() - started < 60:
+    while len(ended) < world_size and time.monotonic() - started < 180:
         for number, process in enumerate(processes):
             if number not in ended and process.exitcode is not None:
                 ended[number] = time.monotonic()
@@ -219,21 +220,30 @@ def test_an_error_of_the_program_names_rank_step_and_error(tmp_path):
     assert error.message.startswith("rank 0 failed after step 2 (training): RuntimeError: mat1 and mat2 shapes cannot")
 
 
+def _says_it_goes(folder):
+    """What a rank does at a step, so that the test knows it has done some."""
+    return lambda rank, step: (folder / f"going-{rank}").touch() if step == 3 else None
+
+
+def wait_until_two_go(folder):
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("going-*"))) < 2:
+        assert time.monotonic() < deadline, "the ranks did not get going"
+        time.sleep(0.05)
+
+
 def _stops_when_asked(rank, folder):
     checkpointer = DistributedCheckpointer(CheckpointRequest(folder=folder / "checkpoints"))
-    return watched(rank, folder, lambda rank, step: None, checkpointer=checkpointer)
+    return watched(rank, folder, _says_it_goes(folder), checkpointer=checkpointer)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_one_rank_stops_all_after_the_step_with_a_checkpoint(tmp_path, number):
     processes = start_ranks(2, _stops_when_asked, tmp_path)
-    deadline = time.monotonic() + 30
-    while not list((tmp_path / "ranks").glob("*.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
+    wait_until_two_go(tmp_path)
     os.kill(processes[0].pid, number)
     for process in processes:
-        process.join(20)
+        process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
     assert failures_of(tmp_path) == lost_ranks(tmp_path) == ()
     assert find_checkpoint(tmp_path).step > 0
@@ -241,18 +251,15 @@ def test_a_signal_to_one_rank_stops_all_after_the_step_with_a_checkpoint(tmp_pat
 
 def _goes_on(rank, folder):
     limits = WatchLimits(poll_s=0.1, peer_grace_s=1.0, hang_s=4.0)
-    return watched(rank, folder, lambda rank, step: None, limits=limits)
+    return watched(rank, folder, _says_it_goes(folder), limits=limits)
 
 
 def test_a_rank_that_is_stopped_from_outside_is_named_and_ends_the_run(tmp_path):
     processes = start_ranks(2, _goes_on, tmp_path)
-    deadline = time.monotonic() + 30
-    while len(list((tmp_path / "ranks").glob("rank-*.json"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
+    wait_until_two_go(tmp_path)
     os.kill(processes[1].pid, signal.SIGSTOP)
     for process in processes:
-        process.join(20)
+        process.join(60)
     assert [process.exitcode for process in processes] == [1, -signal.SIGKILL]
     (failure,) = failures_of(tmp_path)
     assert failure.kind == "hang"

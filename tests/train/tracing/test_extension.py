@@ -11,7 +11,7 @@ from shardwise.train.tracing.trace_job import trace_stage
 from train.models import MIXTRAL, make_job
 from train.tracing.held import held
 
-DEEP = 7
+DEEP = 6
 
 
 def deep(job: Job, num_layers: int = DEEP) -> Job:
@@ -51,7 +51,7 @@ def test_extending_few_blocks_and_micro_batches_is_tracing_all_of_them(monkeypat
 
 
 def test_extending_the_blocks_of_pipeline_stages_is_tracing_all_of_them(monkeypatch):
-    job = deep(make_job(layout={"pp": 2, "dp_shard": 2}, chunk_layers=(6, 6)), 12)
+    job = deep(make_job(layout={"pp": 2, "dp_shard": 2}, chunk_layers=(6, 6), micro_batch_size=2), 12)
     for stage in (0, 1):
         short = trace_stage(job, stage)
         assert short.num_traced_blocks == 5

@@ -13,6 +13,18 @@ from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
 
 PEAK_TOLERANCE = 0.002
+FEW_BLOCKS = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+"""Of llama-3.1-8b's sizes: buckets of DDP span blocks, so all of them are traced."""
 PLANS = {
     "by itself": ({"recompute": "full"}, {"dp_shard": 4}),
     "by itself, accumulated": ({"global_batch_size": 16}, {"dp_shard": 4}),
@@ -23,7 +35,11 @@ PLANS = {
         {"dp_shard": 4},
     ),
     "adapters over two axes": ({"adapter": "lora", "lora_targets": "all-linear"}, {"dp_shard": 2, "tp": 2}),
-    "whole base beside adapters": ({"adapter": "lora", "recompute": "full"}, {"dp_replicate": 4, "zero_stage": 0}),
+    "whole base beside adapters": (
+        {"adapter": "lora", "recompute": "full"},
+        {"dp_replicate": 4, "zero_stage": 0},
+        FEW_BLOCKS,
+    ),
     "exchanged alone": ({"recompute": "full"}, {"dp_shard": 4, "spread_vocabulary": False}),
 }
 

@@ -15,8 +15,8 @@ from train.world_member import count
 @pytest.mark.parametrize(
     "case",
     [
-        {"layout": {"dp_replicate": 2, "zero_stage": 0}},
-        {"layout": {"dp_shard": 2}, "recompute": "full"},
+        {"layout": {"dp_replicate": 2, "zero_stage": 0}, "micro_batch_size": 2},
+        {"layout": {"dp_shard": 2}, "recompute": "full", "micro_batch_size": 2},
         {"layout": {"tp": 2, "sequence_parallel": True}},
         {"layout": {"pp": 2}, "chunk_layers": (2, 2)},
     ],

@@ -18,8 +18,9 @@ from shardwise.train.tracing.whereabouts import Place, Whereabouts
 
 ALLOCATION_UNIT_BYTES = 512
 """torch's CUDA allocator rounds every request up to it (``c10/cuda/CUDACachingAllocator.cpp`` ``kMinBlockSize``)."""
-NO_OPERATORS = ("prim::device", "profiler::_record_function_exit")
-UNIT_STARTS = ("profiler::_record_function_enter_new", "profiler::_record_function_enter")
+DEVICE = torch.ops.prim.device.default
+UNIT_END = "profiler::_record_function_exit"
+UNIT_MARKS = ("profiler::_record_function_enter_new", "profiler::_record_function_enter", UNIT_END)
 
 
 @dataclass(slots=True)
@@ -113,13 +114,11 @@ class Recorder(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its operators on local parts come here next
         keywords = dict(kwargs or {})
+        if func is DEVICE:
+            return _device_of(args[0])
         name = str(func._schema.name)
-        if name in NO_OPERATORS:
-            if name.startswith("profiler") and self._units:
-                self._units.pop()
-            return func(*args, **keywords)
-        if name in UNIT_STARTS:
-            self._units.append(str(args[0]))
+        if name in UNIT_MARKS:
+            self._see_unit(name, args)
             return func(*args, **keywords)
         tensors = list(_tensors((args, keywords)))
         if _has_values(name, tensors, keywords):
@@ -131,6 +130,13 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **keywords)
         self._account(name, args, keywords, result)
         return result
+
+    def _see_unit(self, name: str, args: Sequence[Any]) -> None:
+        """A unit of FSDP2 begins or ends."""
+        if name != UNIT_END:
+            self._units.append(str(args[0]))
+        elif self._units:
+            self._units.pop()
 
     def _is_answered(self, asked: Tensor) -> bool:
         """Values that only scale: what stages vote for when they start, and what an optimizer looks at."""
@@ -218,6 +224,13 @@ MARKS = {
     "c10d::_reduce_scatter_base_": Mark("reduced", 0),
     "c10d::recv_": Mark("communication_buffers", 0),
 }
+
+
+def _device_of(tensor: Tensor) -> Any:
+    """What a tensor answers to ``prim::device``, which is asked twice for every operator: the way there is long."""
+    if isinstance(tensor, FakeTensor) and not tensor.fake_mode.in_kernel_invocation:
+        return tensor.fake_device
+    return DEVICE(tensor)
 
 
 def _has_values(name: str, tensors: Sequence[Tensor], keywords: dict[str, Any]) -> bool:

@@ -73,12 +73,15 @@ class FakeFeed:
     def __init__(self, job: Job, *, num_waiting: int) -> None:
         self.shape = (job.recipe.micro_batch_size, job.recipe.seq_len)
         self.num_microbatches, self.num_waiting = job.num_microbatches, num_waiting
+        self.num_first = job.num_microbatches if job.layout.pp > 1 else 1
+        """Micro-batches of the first step: schedules are made for their number, elsewhere one leaves what many do."""
         self.waiting: list[Batch] = []
 
     def next_step(self) -> list[Batch]:
         """The micro-batches of a step."""
         self.waiting = [self._batch() for _ in range(self.num_waiting)]
-        return [self._batch() for _ in range(self.num_microbatches)]
+        count, self.num_first = self.num_first, self.num_microbatches
+        return [self._batch() for _ in range(count)]
 
     def _batch(self) -> Batch:
         ids, labels, positions = (torch.zeros(self.shape, dtype=torch.int64) for _ in range(3))
