@@ -32,7 +32,7 @@ def micro_batch_size_of(layout: Layout) -> int:
     return GLOBAL_BATCH_SIZE // (2 * layout.data_parallel_size)
 
 
-def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=4, **recipe) -> Job:
+def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, **recipe) -> Job:
     layout = Layout(**{**PLAIN, **(layout or {})})
     choices = {
         "seq_len": 32,

@@ -1,4 +1,4 @@
-"""Every layout trains the model that one process trains: the same losses and gradient norms over four steps."""
+"""Every layout trains the model that one process trains: the same losses and gradient norms over ten steps."""
 
 import pytest
 

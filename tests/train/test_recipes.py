@@ -33,7 +33,7 @@ def test_one_seed_trains_one_curve_and_another_seed_another(worlds, alone):
 
 
 MIXED = {"bf16-mixed": 2e-3, "fp16-mixed": 5e-4}
-"""Relative difference from fp32 after four steps: bf16 keeps 8 bits of a number, fp16 keeps 11."""
+"""Relative difference from fp32 after ten steps: bf16 keeps 8 bits of a number, fp16 keeps 11."""
 
 
 @pytest.mark.parametrize("precision", MIXED)
@@ -50,7 +50,7 @@ def test_other_optimizers_lower_the_loss(worlds, optimizer):
 
 
 def test_gradients_that_travel_in_bf16_and_add_up_in_fp32_are_those_reduced_in_fp32(worlds, curve):
-    """The same summands in another order, through four steps in bf16."""
+    """The same summands in another order, through ten steps in bf16."""
     layout = {"dp_shard": 2}
     reduced = curve(2, layout=layout, precision="bf16-mixed")
     exchanging = {**layout, "exchange_gradients": True}

@@ -33,7 +33,7 @@ READ_AT_ONCE = 1024
 """Rows that are read together for the first different values."""
 TOTALS = {
     "none": ("forward", "backward", "exposed"),
-    "selective": ("forward", "backward", "exposed", "recompute_selective"),
+    "selective": ("forward", "backward", "exposed", "recompute_selective", "modules_exposed"),
     "full": ("forward", "backward", "exposed", "recompute_full", "forward_exposed"),
 }
 """What a block adds to a step under each recompute mode."""
