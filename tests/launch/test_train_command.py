@@ -12,6 +12,7 @@ import pytest
 from launch.desk import lay_out, losses
 from shardwise.cli.main import main
 from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.failure.record import is_alive
 
 ENDLESS = 1_000_000
 
@@ -55,6 +56,20 @@ def test_a_killed_process_ends_the_run_with_one_message(desk):
     code, said = answer(process)
     assert (code, said["code"]) == (1, "train-rank-died")
     assert said["error"].startswith(f"rank 1 (process {record['pid']} on ")
+
+
+def test_a_run_whose_command_is_killed_saves_a_checkpoint_and_ends(desk):
+    process = started(desk, "--checkpoint-every", ENDLESS, out="orphaned")
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in (desk / "orphaned" / "ranks").glob("*.json")]
+    process.kill()
+    process.communicate()
+    ends_s = time.monotonic() + 120
+    while any(is_alive(record["pid"]) for record in records) and time.monotonic() < ends_s:
+        time.sleep(0.1)
+    assert len(records) == 2
+    assert not any(is_alive(record["pid"]) for record in records)
+    newest = CheckpointFolder(desk / "orphaned" / "checkpoints").newest()
+    assert newest.step == max(losses(desk / "orphaned"))
 
 
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(desk):

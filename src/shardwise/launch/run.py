@@ -15,7 +15,14 @@ from shardwise.launch.command import environment, torchrun_words
 from shardwise.plan import Plan
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
-from shardwise.train.failure.record import clear_records, failures_of, is_alive, lost_ranks, ranks_of
+from shardwise.train.failure.record import (
+    LAUNCHER_VARIABLE,
+    clear_records,
+    failures_of,
+    is_alive,
+    lost_ranks,
+    ranks_of,
+)
 from shardwise.train.job import Job, write_job
 
 POLL_S = 0.2
@@ -81,7 +88,7 @@ def run_job(
     clear_records(job.folder)
     write_job(job)
     output = job.folder / OUTPUT_FILE
-    added = environment(job.layout, inherited=os.environ)
+    added = environment(job.layout, inherited=os.environ) | {LAUNCHER_VARIABLE: str(os.getpid())}
     with output.open("ab") as log, _started(job, torchrun_words(job, num_nodes=1), added, log) as (process, ending):
         for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 __all__ = [
+    "LAUNCHER_VARIABLE",
     "FailureKind",
     "FailureRecord",
     "RankRecord",
@@ -28,6 +29,8 @@ __all__ = [
 FailureKind = Literal["out-of-memory", "loss", "disk-full", "refused", "exception", "hang", "peer-lost", "stopped"]
 FAILURES = "failures"
 RANKS = "ranks"
+LAUNCHER_VARIABLE = "SHARDWISE_LAUNCHER_PID"
+"""In the environment of the ranks of one machine: the process that started them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from shardwise.train.failure.classify import classify
 from shardwise.train.failure.flight_recorder import waiting_collective
 from shardwise.train.failure.record import (
     FAILURES,
+    LAUNCHER_VARIABLE,
     FailureKind,
     FailureRecord,
     RankRecord,
@@ -65,6 +66,8 @@ class RankWatch:
         self._rank = rank
         self._limits = limits or WatchLimits()
         self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname(), attempt=_attempt())
+        launcher = os.environ.get(LAUNCHER_VARIABLE)
+        self._launcher = int(launcher) if launcher else None
         self._read_end, self._write_end = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="shardwise-watch", daemon=True)
         self._is_over = threading.Event()
@@ -75,7 +78,7 @@ class RankWatch:
         self.phase = "starting"
         """What this rank is doing, in a word."""
         self.is_stop_requested = False
-        """Whether a signal asked this rank to stop after the step it is in."""
+        """Whether a signal, or the end of who started it, asks this rank to stop after the step it is in."""
         self.measure_memory: Callable[[], Mapping[str, int]] = dict
         """Gives the bytes of every component this rank holds, for the record of a failure."""
 
@@ -123,6 +126,7 @@ class RankWatch:
                 self.is_stop_requested = True
             now_s = time.monotonic()
             stop_s = stop_s or (now_s if self.is_stop_requested else None)
+            self.is_stop_requested |= self._lost_launcher()
             lost_s = lost_s or (now_s if self._lost_peer() else None)
             if lost_s is not None and now_s - lost_s > self._limits.peer_grace_s:
                 self._end("stopped", message="stopped because another rank had failed")
@@ -130,6 +134,10 @@ class RankWatch:
                 self._end("stopped", message=f"did not come to a stop {self._limits.stop_grace_s:.0f} s after a signal")
             if now_s - self._beat_s > self._limits.hang_s and self.phase not in UNTIMED_PHASES:
                 self._end("hang", message=f"no step was finished for {self._limits.hang_s:.0f} s")
+
+    def _lost_launcher(self) -> bool:
+        """Whether ``shardwise train`` was killed, which could not say so; a run of many nodes has no such process."""
+        return self._launcher is not None and not is_alive(self._launcher)
 
     def _lost_peer(self) -> bool:
         """Whether another rank has failed, or is gone from this machine without a word."""
