@@ -1,4 +1,4 @@
-"""What a collective takes longer where ranks computed before it, as in a training step, than in a loop of its own.
+"""What a collective of processors takes longer where ranks computed before it, as in a step, than in a loop of its own.
 
 Ranks arrive one after the other, threads that move the message sleep, and its buffers left the cache. Products and a
 pass over memory stand for what a step computes between two collectives.
@@ -20,10 +20,8 @@ WORK_S = 4e-3
 """Of computation between two meetings, as long as small blocks compute between two collectives."""
 NUM_PARTS = 8
 """Of memory that passes go over in turn."""
-LOOP_S = 0.2
-"""Of one loop on GPUs, whose hosts are ahead of them."""
 NUM_LOOPS, NUM_TURNS = 8, 10
-"""On processors: loops, of which one is as little disturbed by other programs as other tables are, and their turns."""
+"""Loops, of which one is as little disturbed by other programs as other tables are, and their turns."""
 
 
 def meeting_s(group: RankGroup, desk: Desk, *, deadline_s: Seconds) -> Seconds:
@@ -39,15 +37,12 @@ def meeting_s(group: RankGroup, desk: Desk, *, deadline_s: Seconds) -> Seconds:
 
 def _cases(desk: Desk) -> list[tuple[str, Bytes]]:
     """Messages that links move in less time than ranks compute between them."""
-    exponents = (12,) if desk.is_tiny else (20, 22) if desk.is_cuda else (16, 19)
+    exponents = (12,) if desk.is_tiny else (16, 19)
     return [(kind, 2**exponent) for exponent in exponents for kind in KINDS]
 
 
 def _behind_computation_s(compute: Action, call: Action, desk: Desk) -> Seconds:
-    """A call of ranks that compute before each, in the mean of the ranks; on GPUs what it adds to their computation."""
-    if desk.is_cuda:
-        both_s = agreed_s(lambda index: (compute(index), call(index)), desk, target_s=LOOP_S)
-        return both_s - slowest(loop_s(compute, desk, target_s=LOOP_S), desk)
+    """A call of ranks that compute before each, in the mean of the ranks."""
     loops = torch.zeros(NUM_LOOPS, dtype=torch.float64)
     for number in range(-1, NUM_LOOPS):  # the first warms up, and the next takes its place
         dist.barrier()
@@ -65,7 +60,7 @@ def _call_s(compute: Action, call: Action) -> Seconds:
 
 def _computation(desk: Desk) -> Action:
     """Products and a pass over memory that no cache holds, as much on every rank."""
-    width, num_bytes = (64, 2**16) if desk.is_tiny else (2048, 2**26) if desk.is_cuda else (256, 2**22)
+    width, num_bytes = (64, 2**16) if desk.is_tiny else (256, 2**22)
     x = torch.randn(width, width, device=desk.device, dtype=desk.dtype)
     out = torch.empty_like(x)
     numel = num_bytes // desk.dtype.itemsize
