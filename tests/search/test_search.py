@@ -54,6 +54,30 @@ def test_seventy_billion_parameters_on_64_gpus_have_an_answer():
     assert result.plans[0].prediction.fits
 
 
+def test_a_shorter_answer_recommends_the_same():
+    long, short = (plan_8b(cluster="16xh100-sxm", bounds=SearchBounds(max_plans=most)) for most in (10, 1))
+    assert short.plans == long.plans[:1]
+    assert short.space.layouts_predicted == long.space.layouts_predicted
+
+
+def test_the_fastest_plan_is_always_shown():
+    result = plan_8b(cluster="8xl40s", recipe=Recipe(seq_len=8192, global_batch_size=512))
+    assert min(ranked.ratio_to_best for ranked in result.plans) == 1.0
+    assert result.plans[0].ratio_to_best > 1.0
+    assert result.pareto[0].plan in [ranked.plan for ranked in result.plans]
+
+
+def test_what_only_the_host_lacks_is_said_with_how_much():
+    """2 TiB of a node do not hold the optimizer states of 405B parameters."""
+    one = IntRange(low=1, high=1)
+    bounds = SearchBounds(cp=one, pp=one, offload=("parameters",), zero_stage=(3,))
+    closest = plan_8b(model="llama-3.1-405b", bounds=bounds).closest
+    assert closest is not None
+    assert closest.missing_bytes == 0
+    assert closest.lacks.endswith(" GiB of host memory per node")
+    assert "of host memory per node, more than the 2048.00 GiB that it has" in closest.because
+
+
 def test_pinned_axes_stay_pinned_and_bounded_ones_in_bounds():
     bounds = SearchBounds(
         tp=IntRange(low=2, high=2),
@@ -232,8 +256,8 @@ def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
     fastest = min(ranked.prediction.time.step_s for ranked in pinned.plans)
     assert result.pareto[0].prediction.time.step_s <= fastest * 1.001
     assert not result.plans[0].prediction.memory.is_borderline
-    layout, _recompute, _micro_batch = short_variant(result.pareto[0].plan).split(", ")
-    assert f"from the fastest ({layout})" in result.plans[0].why
+    assert f"from the fastest ({short_variant(result.pareto[0].plan)})" in result.plans[0].why
+    assert result.pareto[0].plan == result.plans[1].plan
     assert "memory band reaches beyond the device" in result.plans[0].why
 
 

@@ -14,11 +14,11 @@ from shardwise.rules import RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.closest import closest_plan
 from shardwise.search.clusters import at_most, with_num_nodes
-from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
-from shardwise.search.ranking import pareto_front, rank
+from shardwise.search.ranking import rank, ranked_front
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
 from shardwise.search.repairs import repairs
+from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.targets import meeting, missed_targets, require_countable
 from shardwise.search.team import ALONE, Team
 
@@ -68,12 +68,13 @@ def search(
         bounds=asked,
         space=replace(found.space, wall_s=time.perf_counter() - started_s),
         plans=plans,
-        pareto=_pareto(fitting, plans, objective),
+        pareto=ranked_front(fitting, objective=objective),
         rejected=found.rejected,
         closest=None if fits or is_invalid else closest_plan(question, limits, found),
         repairs=repairs(question, limits) if is_invalid else (),
         missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
+        asked_recipe=question.recipe,
         notes=() if fits and not fitting else _notes(plans, found.space),
     )
 
@@ -124,7 +125,7 @@ def require_searched_schedules(bounds: SearchBounds) -> None:
         raise LayoutError(
             "a search estimates one copy of the model in a pipeline, and schedule dualpipe holds two",
             code="search-bounds",
-            fix="leave dualpipe out, or ask `shardwise predict` about a plan that has it",
+            fix="leave dualpipe out, or predict a plan that has it",
         )
 
 
@@ -138,21 +139,6 @@ def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
             if meeting(find(smaller, few, is_brief=True).evaluation.fitting, few):
                 return smaller
     return question
-
-
-def _pareto(fitting: Sequence[Evaluated], plans: Sequence[RankedPlan], objective: Objective) -> tuple[RankedPlan, ...]:
-    """The front as ranked plans, compared with the recommended one."""
-    if not plans:
-        return ()
-    winner = Evaluated(family=(), plan=plans[0].plan, prediction=plans[0].prediction)
-    front = pareto_front(fitting)
-    return tuple(_ranked_against(winner, found, position, objective) for position, found in enumerate(front, start=1))
-
-
-def _ranked_against(winner: Evaluated, found: Evaluated, position: int, objective: Objective) -> RankedPlan:
-    pair = rank([found, winner], objective=objective, limit=2)
-    mine = next((ranked for ranked in pair if ranked.plan == found.plan), pair[0])
-    return replace(mine, rank=position)
 
 
 def _assumptions(question: Plan, recipe: Recipe) -> tuple[str, ...]:
@@ -172,10 +158,12 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     notes: list[str] = []
     ties = sum(ranked.is_tie for ranked in plans)
     if ties > 1:
+        moves_less = any(host_moves(tie.plan) > host_moves(plans[0].plan) for tie in plans if tie.is_tie)
+        simplest = "the simplest of those that move least to the host" if moves_less else "the simplest of them"
         chosen = (
-            "the simplest of them is recommended, none fits safely"
+            f"{simplest} is recommended, none fits safely"
             if plans[0].prediction.memory.is_borderline
-            else "the simplest of them that fits safely is recommended"
+            else f"{simplest} that fits safely is recommended"
         )
         notes.append(
             f"{ties} of these plans differ by less than a prediction can tell apart; {chosen}. Start there, and add an "
@@ -185,7 +173,7 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)
     ]
-    if moved := _moved(plans[0].plan):
+    if moved := moved_words(plans[0].plan):
         notes.append(f"The recommended plan keeps its {moved} on the host, and waits for what does not hide.")
     if space.layouts_slower:
         notes.append(
@@ -193,11 +181,3 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
             f"slower or variants of the degrees shown; {space.layouts_predicted} were predicted in full."
         )
     return tuple(notes)
-
-
-def _moved(plan: Plan) -> str:
-    """What a plan offloads, in words."""
-    words = {"none": "", "optimizer": "optimizer states", "parameters": "parameters and optimizer states"}
-    states = words.get(plan.recipe.offload, "optimizer states (on drives)")
-    parts = [states, "activations" if plan.recipe.activation_offload else ""]
-    return " and ".join(part for part in parts if part)
