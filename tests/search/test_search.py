@@ -12,6 +12,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
 from shardwise.search.simplicity import short_variant
+from shardwise.units import GIB, format_gib
 
 
 def plan_8b(**asked):
@@ -65,6 +66,20 @@ def test_the_fastest_plan_is_always_shown():
     assert min(ranked.ratio_to_best for ranked in result.plans) == 1.0
     assert result.plans[0].ratio_to_best > 1.0
     assert result.pareto[0].plan in [ranked.plan for ranked in result.plans]
+
+
+def test_what_a_host_of_unknown_memory_would_need_is_said():
+    one = IntRange(low=1, high=1)
+    bounds = SearchBounds(tp=one, cp=one, pp=one)
+    result = plan_8b(
+        model="qwen2.5-7b", cluster="4xt4", recipe=Recipe(seq_len=2048, precision="fp16-mixed"), bounds=bounds
+    )
+    needed = max(ranked.prediction.memory.host_bytes_per_node for ranked in result.plans)
+    told = [note for note in result.notes if "How much memory the host has is not known" in note]
+    assert needed > 100 * GIB
+    assert len(told) == 1
+    assert format_gib(needed) in told[0]
+    assert any(note.startswith("Plans that move tensors to the host: copies between") for note in result.notes)
 
 
 def test_what_only_the_host_lacks_is_said_with_how_much():

@@ -82,7 +82,8 @@ def _more_time(winner: Evaluated, best: Evaluated) -> str:
 def _why_preferred(winner: Evaluated, best: Evaluated) -> str:
     mine, theirs = winner.plan, best.plan
     if host_moves(mine) < host_moves(theirs):
-        return "not waiting for copies to the host, whose speed a prediction knows least"
+        waits = "waiting less" if host_moves(mine) else "not waiting"
+        return f"{waits} for copies to the host, whose speed a prediction knows least"
     if best.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline:
         simpler = "simpler and " if num_axes(mine.layout) < num_axes(theirs.layout) else ""
         return f"{simpler}safer: the other's memory band reaches beyond the device"

@@ -1,7 +1,7 @@
 """The search: enumerate, drop what breaks a rule or cannot fit, predict the most promising, rank what fits."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
@@ -9,6 +9,7 @@ from shardwise.errors import LayoutError, RecipeError
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
+from shardwise.predict.offload_time import host_copy_sentence
 from shardwise.recipe import Recipe
 from shardwise.rules import RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
@@ -21,6 +22,7 @@ from shardwise.search.repairs import repairs
 from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.targets import meeting, missed_targets, require_countable
 from shardwise.search.team import ALONE, Team
+from shardwise.units import format_gib
 
 __all__ = ["assumed_global_batch_size", "question_of", "search"]
 
@@ -173,11 +175,30 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)
     ]
-    if moved := moved_words(plans[0].plan):
-        notes.append(f"The recommended plan keeps its {moved} on the host, and waits for what does not hide.")
+    notes += _host_notes(plans)
     if space.layouts_slower:
         notes.append(
             f"{space.layouts_slower:,} more candidates are valid and not known to be too big, but estimated to be "
             f"slower or variants of the degrees shown; {space.layouts_predicted} were predicted in full."
         )
     return tuple(notes)
+
+
+def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:
+    """What plans that move tensors to the host ask of it."""
+    if moved := moved_words(plans[0].plan):
+        memory = plans[0].prediction.memory
+        of = f" of {format_gib(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
+        yield (
+            f"The recommended plan keeps its {moved} on the host, {format_gib(memory.host_bytes_per_node)}{of} per "
+            "node, and waits for what does not hide."
+        )
+    movers = [ranked for ranked in plans if host_moves(ranked.plan)]
+    if not movers:
+        return
+    node = movers[0].plan.cluster.node
+    yield f"Plans that move tensors to the host: {host_copy_sentence(node)}."
+    if not node.host_memory_bytes:
+        most = max(movers, key=lambda ranked: ranked.prediction.memory.host_bytes_per_node)
+        needed = format_gib(most.prediction.memory.host_bytes_per_node)
+        yield f"How much memory the host has is not known: plan {most.rank} needs most of it, {needed} per node."
