@@ -95,14 +95,14 @@ def _why_preferred(winner: Evaluated, best: Evaluated) -> str:
 
 
 def _what_stays(winner: Evaluated, best: Evaluated, ties: Sequence[Evaluated], objective: Objective) -> str:
-    """What else decided: a tie that is faster, or as simple, moves more to the host."""
+    """What else decided: a tie that is faster moves more to the host."""
     if objective == "memory" or host_moves(winner.plan) < host_moves(best.plan):
         return ""
     step_s = winner.prediction.time.step_s
     movers = [tie for tie in ties if host_moves(tie.plan) > host_moves(winner.plan)]
     if not any(tie.prediction.time.step_s < step_s for tie in movers):
         return ""
-    return " and moves nothing to the host" if not host_moves(winner.plan) else " and moves less to the host"
+    return f"; unlike a faster tie it moves {'less' if host_moves(winner.plan) else 'nothing'} to the host"
 
 
 def why_it_lost(found: Evaluated, winner: Evaluated, *, is_tie: bool, objective: Objective) -> str:

@@ -176,6 +176,6 @@ def _what_binds(now: RankedPlan, changes: Sequence[WhatIf]) -> str:
     share = wasted.duration_s / time.step_s
     spent = f"the largest part of the step besides computing is {COMPONENT_WORDS[wasted.component]}"
     return (
-        "Memory does not bind the recommended plan: a little more changes nothing; "
+        "Memory does not bind the recommended plan: a little more changes hardly anything; "
         f"{spent}, {format_percent(share)} of it."
     )
