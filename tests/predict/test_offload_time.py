@@ -8,7 +8,15 @@ import shapes
 from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict.offload_time import HOST_LINK_FRACTION, host_copies, offload_time
+from shardwise.predict.assumptions import plan_assumptions
+from shardwise.predict.offload_time import (
+    HOST_LINK_FRACTION,
+    gpus_per_uplink,
+    host_copies,
+    host_copy_bytes_per_s,
+    host_copy_sentence,
+    offload_time,
+)
 from shardwise.predict.stage_time import StageClock
 from shardwise.predict.stage_work import stage_work
 from shardwise.recipe import Recipe
@@ -75,3 +83,35 @@ def test_offloaded_activations_take_twice_the_time_for_twice_the_micro_batches()
     one, two = (copies_s(context_of(global_batch_size=8 * count, **slow)) for count in (1, 2))
     assert two == pytest.approx(2 * one)
     assert one > 0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gb_per_s"),
+    [
+        ("8xa100-sxm-80", 0.85 * 31.5 / 2),
+        ("16xv100-sxm2-32", 0.85 * 15.75 / 2),
+        ("8xh100-sxm", 25.0),
+        ("8xa100-pcie-80", 25.0),
+        ("4xgb300", 0.85 * 450),
+    ],
+)
+def test_gpus_share_a_link_to_the_host_or_its_memory(cluster, gb_per_s):
+    """Pairs of A100 and V100 hang behind one switch; one of them alone reaches 25 GB/s (NVIDIA/nvbandwidth#11)."""
+    assert host_copy_bytes_per_s(read_cluster(cluster).node) / 1e9 == pytest.approx(gb_per_s)
+
+
+def test_the_pair_of_a_switch_gets_what_one_alone_does():
+    """25 to 26 GB/s were measured for one A100, one direction (NVIDIA/nvbandwidth#11)."""
+    node = read_cluster("8xa100-sxm-80").node
+    assert gpus_per_uplink(node) == 2
+    assert 24e9 < 2 * host_copy_bytes_per_s(node) < 27e9
+
+
+def test_what_an_offloaded_plan_says_of_its_copies():
+    sentence = (
+        "copies between a GPU and its host reach 13.4 GB/s a direction while all GPUs copy: 2 GPUs share one PCIe"
+    )
+    assert host_copy_sentence(read_cluster("8xa100-sxm-80").node).startswith(sentence)
+    offloaded = context_of(offload="optimizer").plan
+    assert host_copy_sentence(offloaded.cluster.node) in plan_assumptions(offloaded)
+    assert not any("copies between" in said for said in plan_assumptions(context_of().plan))

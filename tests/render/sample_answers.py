@@ -70,6 +70,7 @@ NOT_FOUND = replace(
         plan=PLAN,
         prediction=too_big(),
         missing_bytes=8 * GIB,
+        lacks="8.00 GiB",
         because="activations fill the device",
         reliefs=(
             Relief(

@@ -16,7 +16,7 @@ from shardwise.prediction import (
     TimePrediction,
 )
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.ranking import objective_value, pareto_front, rank
+from shardwise.search.ranking import objective_value, pareto_front, rank, ranked_front
 from shardwise.search.simplicity import num_axes, straddles_nodes
 from shardwise.units import GIB
 
@@ -100,10 +100,12 @@ def test_a_tie_names_the_fastest_variant_even_of_the_same_degrees(evaluated):
     """The safe plan stands for its degrees; the fastest one, at the edge, is named with what it differs in."""
     edge = evaluated(SIMPLE, step_s=10.0, needed_gib=78)
     safe = evaluated(SIMPLE, step_s=10.2, needed_gib=50)
-    [only] = rank([edge, safe], objective="step_time", limit=10)
-    assert only.ratio_to_best == pytest.approx(1.02)
-    assert only.why.startswith("10.20 s per step, 2.0% from the fastest (dp_shard=64, recompute none, micro-batch 1)")
-    assert "safer" in only.why
+    first, fastest = rank([edge, safe], objective="step_time", limit=10)
+    assert first.ratio_to_best == pytest.approx(1.02)
+    assert first.why.startswith("10.20 s per step, 2.0% from the fastest (dp_shard=64, recompute none, micro-batch 1)")
+    assert "safer" in first.why
+    assert fastest.ratio_to_best == 1.0
+    assert fastest.is_tie
 
 
 def test_with_fewest_gpus_the_fastest_of_them_wins_and_ties_are_in_time(evaluated):
@@ -163,8 +165,90 @@ def test_a_safe_variant_stands_for_its_degrees_when_the_fastest_is_at_the_edge(e
     edge = evaluated(SIMPLE, step_s=10.0, needed_gib=78)
     safe = evaluated(SIMPLE, step_s=10.2, needed_gib=50)
     ranked = rank([edge, safe], objective="step_time", limit=10)
-    assert len(ranked) == 1
-    assert ranked[0].prediction.memory.needed_bytes == 50 * GIB
+    assert [item.prediction.memory.needed_bytes for item in ranked] == [50 * GIB, 78 * GIB]
+    assert [item.prediction.memory.needed_bytes for item in rank([edge, safe], objective="step_time", limit=1)] == [
+        50 * GIB
+    ]
+
+
+def offloading(found, *, step_s):
+    """The same on a part whose band reaches 60 % up, with its activations on the host."""
+    recipe = replace(found.plan.recipe, activation_offload=True)
+    return wide(replace(found, plan=replace(found.plan, recipe=recipe)), step_s=step_s)
+
+
+def wide(found, *, step_s):
+    time = replace(found.prediction.time, step_s=step_s, step_high_s=1.6 * step_s)
+    return replace(found, prediction=replace(found.prediction, time=time))
+
+
+def test_a_plan_that_moves_less_to_the_host_ties_up_to_half_the_band_and_not_beyond(evaluated):
+    fast = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.0)
+    inside = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=12.9)
+    beyond = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=13.1)
+    assert rank([fast, inside], objective="step_time", limit=10)[0].plan.layout == SIMPLE
+    assert rank([fast, beyond], objective="step_time", limit=10)[0].plan.layout == TENSOR
+
+
+def test_plans_that_move_as_little_to_the_host_tie_among_themselves_within_five_percent(evaluated):
+    """All lie inside half the band of the fastest, which waits for its host."""
+    fast = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.0)
+    first = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=11.0)
+    near = wide(evaluated(PIPELINE, step_s=1.0, needed_gib=40), step_s=11.5)
+    far = wide(evaluated(Layout(dp_shard=16, tp=4), step_s=1.0, needed_gib=40), step_s=11.6)
+    ranked = rank([fast, first, near, far], objective="step_time", limit=10)
+    assert [item.is_tie for item in ranked] == [True, True, True, False]
+    assert [item.plan.layout.tp for item in ranked] == [1, 8, 8, 4]
+    assert ranked[3].why.startswith("5.5% slower")
+
+
+def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluated):
+    fast = offloading(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.0)
+    host = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=11.0)
+    safe = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=12.0)
+    ranked = rank([fast, host, safe], objective="step_time", limit=10)
+    assert [item.prediction.time.step_s for item in ranked] == [12.0, 10.0, 11.0]
+    assert ranked[0].why.startswith(
+        "12.00 s per step, 20.0% from the fastest (dp_shard=64, recompute none, micro-batch 1, activations offloaded)"
+    )
+    assert [item.why for item in ranked[1:]] == [
+        "16.7% faster, inside half the band of a step, but it waits for activations on the host, which a prediction "
+        "knows least; saves 0.00 GiB.",
+        "8.3% faster, inside half the band of a step, but it waits for activations on the host, which a prediction "
+        "knows least; saves 0.00 GiB.",
+    ]
+
+
+def test_a_recommendation_over_a_simpler_tie_says_that_it_moves_nothing(evaluated):
+    """The fastest lies at the edge; the simpler, faster tie waits for its host."""
+    edge = evaluated(PIPELINE, step_s=10.0, needed_gib=78)
+    recipe = replace(edge.plan.recipe, activation_offload=True)
+    host = evaluated(SIMPLE, step_s=10.1, needed_gib=30)
+    host = replace(host, plan=replace(host.plan, recipe=recipe))
+    ranked = rank([edge, host, evaluated(TENSOR, step_s=10.2, needed_gib=50)], objective="step_time", limit=10)
+    assert ranked[0].plan.layout == TENSOR
+    assert ranked[0].why.endswith(
+        "it is simpler and safer: the other's memory band reaches beyond the device; unlike a faster tie it moves "
+        "nothing to the host, with 30.00 GiB to spare."
+    )
+
+
+def test_a_fastest_of_the_same_degrees_is_told_apart(evaluated):
+    """Only gathering again sets them apart, and the one that fits safely is recommended."""
+    edge = evaluated(replace(SIMPLE, reshard_after_forward=False), step_s=10.0, needed_gib=78)
+    ranked = rank([edge, evaluated(SIMPLE, step_s=10.2, needed_gib=50)], objective="step_time", limit=10)
+    assert "(dp_shard=64, recompute none, micro-batch 1, reshard_after_forward=off)" in ranked[0].why
+
+
+def test_the_front_is_compared_with_the_recommended_plan(evaluated):
+    least = evaluated(PIPELINE, step_s=15.0, needed_gib=30)
+    found = [evaluated(TENSOR, step_s=10.0, needed_gib=40), evaluated(SIMPLE, step_s=10.2, needed_gib=60), least]
+    front = ranked_front(found, objective="step_time")
+    assert [item.rank for item in front] == [1, 2]
+    assert [item.plan.layout for item in front] == [TENSOR, PIPELINE]
+    assert [item.is_tie for item in front] == [True, False]
+    assert front[1].why.startswith("47.1% slower (+4.80 s)")
+    assert ranked_front([], objective="step_time") == ()
 
 
 def test_the_reason_for_losing_names_the_largest_losses(evaluated):

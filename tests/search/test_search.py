@@ -12,6 +12,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
 from shardwise.search.simplicity import short_variant
+from shardwise.units import GIB, format_gib
 
 
 def plan_8b(**asked):
@@ -52,6 +53,44 @@ def test_seventy_billion_parameters_on_64_gpus_have_an_answer():
     result = plan_8b(model="llama-3.1-70b", cluster="64xh100-sxm", recipe=Recipe(seq_len=8192))
     assert result.space.layouts_considered > 100_000
     assert result.plans[0].prediction.fits
+
+
+def test_a_shorter_answer_recommends_the_same():
+    long, short = (plan_8b(cluster="16xh100-sxm", bounds=SearchBounds(max_plans=most)) for most in (10, 1))
+    assert short.plans == long.plans[:1]
+    assert short.space.layouts_predicted == long.space.layouts_predicted
+
+
+def test_the_fastest_plan_is_always_shown():
+    result = plan_8b(cluster="8xl40s", recipe=Recipe(seq_len=8192, global_batch_size=512))
+    assert min(ranked.ratio_to_best for ranked in result.plans) == 1.0
+    assert result.plans[0].ratio_to_best > 1.0
+    assert result.pareto[0].plan in [ranked.plan for ranked in result.plans]
+
+
+def test_what_a_host_of_unknown_memory_would_need_is_said():
+    one = IntRange(low=1, high=1)
+    bounds = SearchBounds(tp=one, cp=one, pp=one)
+    result = plan_8b(
+        model="qwen2.5-7b", cluster="4xt4", recipe=Recipe(seq_len=2048, precision="fp16-mixed"), bounds=bounds
+    )
+    needed = max(ranked.prediction.memory.host_bytes_per_node for ranked in result.plans)
+    told = [note for note in result.notes if "How much memory the host has is not known" in note]
+    assert needed > 100 * GIB
+    assert len(told) == 1
+    assert format_gib(needed) in told[0]
+    assert any(note.startswith("Plans that move tensors to the host: copies between") for note in result.notes)
+
+
+def test_what_only_the_host_lacks_is_said_with_how_much():
+    """2 TiB of a node do not hold the optimizer states of 405B parameters."""
+    one = IntRange(low=1, high=1)
+    bounds = SearchBounds(cp=one, pp=one, offload=("parameters",), zero_stage=(3,))
+    closest = plan_8b(model="llama-3.1-405b", bounds=bounds).closest
+    assert closest is not None
+    assert closest.missing_bytes == 0
+    assert closest.lacks.endswith(" GiB of host memory per node")
+    assert "of host memory per node, more than the 2048.00 GiB that it has" in closest.because
 
 
 def test_pinned_axes_stay_pinned_and_bounded_ones_in_bounds():
@@ -232,8 +271,8 @@ def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
     fastest = min(ranked.prediction.time.step_s for ranked in pinned.plans)
     assert result.pareto[0].prediction.time.step_s <= fastest * 1.001
     assert not result.plans[0].prediction.memory.is_borderline
-    layout, _recompute, _micro_batch = short_variant(result.pareto[0].plan).split(", ")
-    assert f"from the fastest ({layout})" in result.plans[0].why
+    assert f"from the fastest ({short_variant(result.pareto[0].plan)})" in result.plans[0].why
+    assert result.pareto[0].plan == result.plans[1].plan
     assert "memory band reaches beyond the device" in result.plans[0].why
 
 

@@ -7,8 +7,9 @@ import pytest
 from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.predict import predict
-from shardwise.search import SearchBounds
+from shardwise.search import IntRange, SearchBounds
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.one_pass import find
 from shardwise.search.targets import looser_targets, meets, missed_targets, require_countable
 
 
@@ -71,3 +72,19 @@ def test_a_run_without_a_length_cannot_be_compared_with_a_deadline(make_question
     with pytest.raises(RecipeError) as refused:
         require_countable(make_question(), SearchBounds(deadline_days=30.0))
     assert (refused.value.code, refused.value.fix) == ("cost-tokens", "add --tokens 1T")
+
+
+def test_the_nearest_number_of_nodes_is_looked_for_between_doublings(make_question):
+    """A deadline that two nodes miss and four meet is met by three."""
+    one = IntRange(low=1, high=1)
+    bounds = SearchBounds(
+        tp=one, cp=one, pp=one, offload=("none",), activation_offload=False, recompute=("full",), deadline_days=60.0
+    )
+    question = make_question(model="llama-3.1-8b", global_batch_size=384, tokens=1e12)
+    fitting = find(question, bounds, is_brief=True).evaluation.fitting
+    [nodes] = [
+        change for change in missed_targets(question, bounds, fitting).changes if change.change.startswith("num_nodes=")
+    ]
+    assert nodes.change == "num_nodes=3"
+    assert nodes.days < 60
+    assert nodes.plan.cluster.num_nodes == 3

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwise.predict.time import predict_time
+from shardwise.search import IntRange
 from shardwise.search.block_times import BLOCK_FIELDS
-from shardwise.search.bounds import IntRange
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
 from shardwise.search.time_estimate import TimeEstimate
@@ -63,6 +63,19 @@ def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):
     ratio = step_s / predicted
     assert 0.93 < np.median(ratio) < 1.07
     assert np.percentile(np.abs(ratio - 1), 90) < 0.25
+
+
+@pytest.mark.parametrize("cluster", ["8xa100-sxm-80", "8xh100-sxm"])
+def test_estimate_and_prediction_wait_as_long_for_activations_on_the_host(make_question, decorated, cluster):
+    """Half of the step and more, over a shared link or out of shared memory."""
+    question = make_question(cluster=cluster, activation_offload=True)
+    one = IntRange(low=1, high=1)
+    pool = decorated(question, tp=one, cp=one, pp=one, recompute=("none",)).take(np.arange(12))
+    step_s = estimated(question, pool)
+    predicted = [predict_time(pool.rows.plan(row, question=question))[0] for row in range(12)]
+    waits = [entry.duration_s for time in predicted for entry in time.components if entry.component == "offload"]
+    assert min(waited / time.step_s for waited, time in zip(waits, predicted, strict=True)) > 0.4
+    assert step_s == pytest.approx(np.asarray([time.step_s for time in predicted]), rel=0.08)
 
 
 def test_no_rows_take_no_time(make_question, decorated):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.predict.memory import predict_memory
 from shardwise.search import IntRange, SearchBounds, search, what_if
 
 ONE = IntRange(low=1, high=1)
@@ -34,7 +35,27 @@ def test_more_memory_never_makes_the_fastest_plan_slower(answer):
 def test_memory_binds_exactly_where_more_of_it_helps(answer):
     found = what_if(answer, limits=BOUNDS)
     binds = found.changes[0].step_ratio < 0.99
-    assert found.binding.startswith("Memory binds: with 8.00 GiB more" if binds else "Memory does not bind:")
+    assert found.binding.startswith("Memory binds: with 8.00 GiB more" if binds else "Memory does not bind the")
+
+
+def test_what_is_tried_fits_as_safely_and_moves_no_more_to_the_host(make_question):
+    question = make_question(model="llama-3.1-8b", cluster="8xa100-sxm-40", seq_len=4096, global_batch_size=64)
+    free = SearchBounds(cp=ONE, pp=ONE, tp=ONE)
+    answer = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=free)
+    best = answer.plans[0].plan.recipe
+    assert (best.offload, best.activation_offload) == ("none", False)
+    for change in what_if(answer, limits=free).changes:
+        assert (change.plan.recipe.offload, change.plan.recipe.activation_offload) == ("none", False)
+        assert not predict_memory(change.plan).is_borderline
+
+
+def test_memory_binds_a_recommended_plan_that_recomputes_for_want_of_it(make_question):
+    """8 GiB more on 40 are worth a few blocks less of recomputation."""
+    question = make_question(model="llama-3.1-8b", cluster="8xa100-sxm-40", seq_len=8192, global_batch_size=64)
+    bounds = SearchBounds(cp=ONE, pp=ONE, tp=ONE)
+    answer = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=bounds)
+    assert answer.plans[0].plan.recipe.recompute != "none"
+    assert what_if(answer, limits=bounds).binding.startswith("Memory binds: with 8.00 GiB more")
 
 
 def test_what_is_tried_stays_inside_the_bounds(answer):

@@ -6,7 +6,7 @@ from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
 from shardwise.plan import EngineName, Plan
 from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.kernel_rates import kernel_rates
-from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S
+from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S, host_copy_sentence
 from shardwise.predict.product_rates import (
     DEFAULT_GEMM_FRACTION,
     UNTABLED_FRACTION,
@@ -30,6 +30,7 @@ def plan_assumptions(plan: Plan) -> tuple[str, ...]:
         *plan.cluster.assumptions,
         *engine,
         *_step_assumptions(plan),
+        *_host_assumptions(plan),
         *band_sentences(plan),
         *_link_assumptions(plan),
     )
@@ -134,6 +135,13 @@ def _step_assumptions(plan: Plan) -> Iterator[str]:
     overlaps = profile.sharding == "megatron" and recipe.overlap_grad_reduce is None
     if overlaps and layout.zero_stage in (1, 2) and layout.data_parallel_size > 1:
         yield "Megatron runs with --overlap-grad-reduce and --overlap-param-gather"
+
+
+def _host_assumptions(plan: Plan) -> Iterator[str]:
+    """What the host of an offloaded plan is taken to reach."""
+    recipe = plan.recipe
+    if recipe.offload != "none" or recipe.activation_offload:
+        yield host_copy_sentence(plan.cluster.node)
     if recipe.offload != "none":
         yield f"CPU Adam reaches {HOST_ADAM_BYTES_PER_S / 1e9:.0f} GB/s of host memory bandwidth per node"
     if recipe.offload == "nvme":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.cluster import Cluster
+from shardwise.cluster import Cluster, Node
 from shardwise.formulas.offload_time import cpu_adam_s, host_transfer_s, nvme_step_s
 from shardwise.predict.pass_time import pass_time
 from shardwise.predict.passes import PassCall, Piece
@@ -12,7 +12,7 @@ from shardwise.predict.stage_passes import plain_runs
 from shardwise.step.activation_tensors import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
-from shardwise.units import BytesPerSecond, Seconds
+from shardwise.units import GB, BytesPerSecond, Seconds
 
 HOST_ADAM_BYTES_PER_S: BytesPerSecond = 100e9
 """Memory bandwidth CPU Adam reaches on one host. Low confidence: 117e9 follows from 2.57 s for 10B parameters on a
@@ -24,6 +24,13 @@ HOST_COPIES_BYTES_PER_S: BytesPerSecond = 200e9
 """What the copies of all GPUs of a node reach together in one direction, while the other direction runs too. Low
 confidence: half of the 410e9 of two sockets with eight channels of DDR4-3200, which one direction of copies shares with
 the other and with the processors. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
+GPUS_PER_UPLINK, SHARED_UPLINK_GPUS = 2, 8
+"""NVLink servers of eight and more GPUs on PCIe 3 or 4 hang two of them behind each switch, which has one link to the
+host: the pairs (PXB) of the 8 x A100-SXM4 in NVIDIA/nvbandwidth#53 (2025-11). One such GPU copies at 25 to 26 GB/s a
+direction while the others rest (NVIDIA/nvbandwidth#11, 2023-11); with all of them at it, both directions at once, 5 to
+6 are left for each. With PCIe 5 every GPU has a switch of its own (topology of an 8 x H100 SXM in NVIDIA/nccl#1264)."""
+PCIE_5_BYTES_PER_S: BytesPerSecond = 60e9
+"""Sixteen lanes of it have more than this one way, and of PCIe 4 less."""
 COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
 """A link faster than any PCIe is NVLink-C2C."""
 NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
@@ -116,12 +123,38 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
 
 def copy_s(context: StageContext, num_bytes: float) -> Seconds:
     """Time of a copy to or from the host, which all GPUs of a node make at once."""
-    node = context.plan.cluster.node
+    rate = host_copy_bytes_per_s(context.plan.cluster.node)
+    return host_transfer_s(num_bytes=num_bytes, link_bandwidth_bytes_per_s=rate)
+
+
+def host_copy_bytes_per_s(node: Node) -> BytesPerSecond:
+    """What one GPU copies to or from its host while all GPUs of the node do: its link, its part of a shared one, or its
+    part of the host's memory."""
     link = node.gpu.pcie_bandwidth_bytes_per_s
     rate = link * HOST_LINK_FRACTION
-    if link < COHERENT_LINK_BYTES_PER_S:
-        rate = min(rate, HOST_COPIES_BYTES_PER_S / node.gpus_per_node)
-    return host_transfer_s(num_bytes=num_bytes, link_bandwidth_bytes_per_s=rate)
+    if link >= COHERENT_LINK_BYTES_PER_S:
+        return rate
+    return min(rate / gpus_per_uplink(node), HOST_COPIES_BYTES_PER_S / node.gpus_per_node)
+
+
+def gpus_per_uplink(node: Node) -> int:
+    """GPUs behind one link to the host."""
+    is_shared = node.scale_up.startswith("NVLink") and "bridge" not in node.scale_up
+    is_narrow = node.gpu.pcie_bandwidth_bytes_per_s < PCIE_5_BYTES_PER_S
+    return GPUS_PER_UPLINK if is_shared and is_narrow and node.gpus_per_node >= SHARED_UPLINK_GPUS else 1
+
+
+def host_copy_sentence(node: Node) -> str:
+    """What copies to and from the host are taken to reach, and why."""
+    rate = f"copies between a GPU and its host reach {host_copy_bytes_per_s(node) / GB:.1f} GB/s a direction"
+    if node.gpu.pcie_bandwidth_bytes_per_s >= COHERENT_LINK_BYTES_PER_S:
+        return f"{rate}, over a link of its own"
+    if gpus_per_uplink(node) > 1:
+        return f"{rate} while all GPUs copy: {GPUS_PER_UPLINK} GPUs share one PCIe link to the host"
+    return (
+        f"{rate} while all GPUs copy: over PCIe, and out of {HOST_COPIES_BYTES_PER_S / GB:.0f} GB/s that the host's "
+        "memory is taken to have for them"
+    )
 
 
 def _exposed_s(runs: Sequence[Piece], work: StageWork, coming_s: Seconds, leaving_s: Seconds) -> Seconds:

@@ -101,6 +101,7 @@ def closest_object(closest: ClosestPlan) -> dict[str, object]:
         "plan": plan_to_json(closest.plan),
         "prediction": prediction_object(plan=closest.plan, prediction=closest.prediction),
         "missing_bytes": closest.missing_bytes,
+        "lacks": closest.lacks,
         "because": closest.because,
         "reliefs": [relief_object(relief) for relief in closest.reliefs],
     }

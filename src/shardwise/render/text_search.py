@@ -72,7 +72,8 @@ def _found_parts(result: SearchResult, *, has_picture: bool) -> Iterator[Rendera
     yield Text()
     capacity = format_gib(best.prediction.memory.capacity_bytes)
     yield Text(
-        f"Layouts that fit, best first by {result.objective.replace('_', ' ')}; GiB: needed per GPU, of {capacity}",
+        f"Layouts that fit: the recommended, then the best first by {result.objective.replace('_', ' ')}; "
+        f"GiB: needed per GPU, of {capacity}",
         style="bold",
     )
     yield ranking_table(result.plans)
@@ -97,7 +98,7 @@ def _sensitivity_parts(sensitivity: Sensitivity) -> Iterator[RenderableType]:
     yield Text(sensitivity.binding, style="bold")
     for change in sensitivity.changes:
         ratio = format_percent(abs(1 - change.step_ratio))
-        saved = f"{ratio} {'less' if change.step_ratio < 1 else 'more'} than the fastest here"
+        saved = f"{ratio} {'less' if change.step_ratio < 1 else 'more'} than the recommended here"
         if ratio == format_percent(0):
             saved = "as now"
         yield Text(
@@ -198,7 +199,7 @@ def _usd_text(prediction: Prediction) -> str:
 def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     yield question_header(closest.plan)
     yield Text()
-    yield Text(f"Nothing fits: no plan. The closest lacks {format_gib(closest.missing_bytes)}:", style="bold red")
+    yield Text(f"Nothing fits: no plan. The closest lacks {closest.lacks}:", style="bold red")
     yield Text(layout_text(closest.plan.layout))
     yield Text(closest.because)
     yield from _picture_parts(closest.prediction.memory)

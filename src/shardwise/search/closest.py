@@ -8,13 +8,13 @@ from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.prediction import Prediction, StageMemory
+from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
 from shardwise.search.one_pass import Found, find
 from shardwise.search.records import ClosestPlan, Relief
-from shardwise.units import format_gib
+from shardwise.units import format_gb, format_gib
 
 __all__ = ["closest_plan"]
 
@@ -47,9 +47,20 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
         plan=plan,
         prediction=prediction,
         missing_bytes=prediction.memory.missing_bytes,
+        lacks=_what_it_lacks(prediction.memory),
         because=_what_fills_it(prediction),
         reliefs=tuple(_reliefs(question, bounds, prediction)),
     )
+
+
+def _what_it_lacks(memory: MemoryPrediction) -> str:
+    """The shortage of the device; where it has none, of the host or of its drives."""
+    if memory.missing_bytes or memory.fits_host:
+        return format_gib(memory.missing_bytes)
+    missing_host = memory.host_bytes_per_node - memory.host_capacity_bytes
+    if memory.host_capacity_bytes and missing_host > 0:
+        return f"{format_gib(missing_host)} of host memory per node"
+    return f"{format_gb(memory.nvme_bytes_per_node - memory.nvme_capacity_bytes)} of drives per node"
 
 
 def _what_fills_it(prediction: Prediction) -> str:
@@ -57,14 +68,21 @@ def _what_fills_it(prediction: Prediction) -> str:
     states = _states_bytes(prediction)
     capacity = prediction.memory.capacity_bytes
     if not prediction.memory.fits_host:
-        needed = format_gib(prediction.memory.host_bytes_per_node)
-        return f"what is offloaded needs {needed} of host memory per node, more than it has"
+        return _what_fills_the_host(prediction.memory)
     if states > capacity:
         return (
             f"parameters, gradients and optimizer states alone are {format_gib(states)} per GPU, more than its "
             f"{format_gib(capacity)}; no batch size or recomputation can help"
         )
     return f"model states take {format_gib(states)} per GPU and {_largest_rest(worst)}"
+
+
+def _what_fills_the_host(memory: MemoryPrediction) -> str:
+    needed, has = format_gib(memory.host_bytes_per_node), format_gib(memory.host_capacity_bytes)
+    if memory.host_capacity_bytes and memory.host_bytes_per_node > memory.host_capacity_bytes:
+        return f"what is offloaded needs {needed} of host memory per node, more than the {has} that it has"
+    needed, has = format_gb(memory.nvme_bytes_per_node), format_gb(memory.nvme_capacity_bytes)
+    return f"what is offloaded needs {needed} of drives per node, more than the {has} that it has"
 
 
 def _largest_rest(worst: StageMemory) -> str:

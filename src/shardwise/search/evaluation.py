@@ -16,9 +16,11 @@ from shardwise.predict import predict
 from shardwise.predict.memory import HIGH_FRACTION, predict_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 from shardwise.search.pool import Pool
+from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
@@ -79,6 +81,7 @@ class Evaluator:
         self._timed: dict[int, Evaluated] = {}
         """Of the rows taken: those that something was read of since."""
         self._uneven: list[Evaluated] = []
+        self._made_safe: list[Evaluated] = []
         self._weighed: dict[int, MemoryPrediction | None] = {}
         """Of rows that were not taken so far; ``None`` where a rule is broken."""
         self._nearest: tuple[Plan, MemoryPrediction] | None = None
@@ -182,6 +185,23 @@ class Evaluator:
         found = self._team.each(lambda number: _spread(*pairs[number]), range(len(pairs)))
         self._uneven += [uneven for uneven in found if uneven is not None]
 
+    def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
+        """Predict the fastest plans at the edge of the device again with so many more blocks recomputed as fit safely.
+
+        They are rows of the space, but only the fewest blocks that fit at all are looked for there.
+        """
+        known = self._fitting().values()
+        step_of = {id(found): found.prediction.time.step_s for found in known}
+        safe_s = [step_of[id(found)] for found in known if not found.prediction.memory.is_borderline]
+        edge: dict[Key, Evaluated] = {}
+        for found in sorted(known, key=lambda found: step_of[id(found)]):
+            if found.prediction.memory.is_borderline and step_of[id(found)] < min(safe_s, default=np.inf):
+                edge.setdefault(found.family, found)
+        fastest = list(edge.values())[:most]
+        made = self._team.each(lambda number: _made_safe(fastest[number], modes), range(len(fastest)))
+        plans = [found.plan for found in known]
+        self._made_safe += [found for some in made for found in some if found.plan not in plans]
+
     @property
     def num_fitting(self) -> int:
         """Rows predicted to fit so far."""
@@ -195,7 +215,7 @@ class Evaluator:
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(
-            fitting=(*self._fitting().values(), *self._uneven),
+            fitting=(*self._fitting().values(), *self._uneven, *self._made_safe),
             num_uneven=len(self._uneven),
             num_too_big=int(np.count_nonzero(~self._alive)),
             nearest=None if self._taken else self._nearest,
@@ -259,6 +279,12 @@ def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
     prediction = predict(plan, memory=memory)
     is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
     return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
+
+
+def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[Evaluated]:
+    """A plan at the edge of the device with more blocks recomputed, in each mode that makes it fit safely."""
+    found = safely_recomputed(edge.plan, edge.prediction.memory, modes=modes)
+    return [Evaluated(family=edge.family, plan=plan, prediction=predict(plan, memory=memory)) for plan, memory in found]
 
 
 def _pipeline(plan: Plan) -> tuple[object, ...]:

@@ -9,18 +9,21 @@ from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.memory import HIGH_FRACTION, predict_memory
+from shardwise.recipe import Recompute
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import Candidates, FloatColumn, IntColumn, Mask, group_rows
+from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, group_rows
 from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool, lowest_choice
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.simplicity import short_variant
+from shardwise.search.space import Space
 from shardwise.search.team import ALONE, Team
+from shardwise.search.too_big import way_out
 from shardwise.units import format_gib
 
-__all__ = ["Found", "find"]
+__all__ = ["Found", "counted_modes", "find"]
 
 TOO_BIG = "memory-capacity"
 """The group of layouts that break no rule and do not fit."""
@@ -30,6 +33,8 @@ OTHER_END = 4
 """Rows along the front of time and memory that are predicted besides the fastest."""
 SPREAD = 3
 """Pipelines, the fastest, that are tried with uneven stages."""
+MADE_SAFE = 3
+"""Sets of degrees, the fastest whose plan lies at the edge of the device, that are tried with more recomputation."""
 MOVED = 2
 """Rows predicted that are fast because they keep states or activations on the host."""
 SAFE_TRIES = 8
@@ -39,6 +44,8 @@ SCOUTED_RATIO, SCOUTS = 1.1, 1
 estimate misjudges about all of a kind is corrected by them."""
 RESOLUTION = 0.005
 """Estimates closer than this are ordered by simplicity."""
+LEAST_SHOWN = 10
+"""Sets of degrees that are predicted however few are shown, so that a shorter answer recommends the same."""
 MIN_PER_FAMILY = 2
 """Variants (schedule, ZeRO stage, micro-batch, recompute) predicted for one set of degrees, at least."""
 
@@ -119,6 +126,9 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
         else:
             _predict_promising(evaluator, order, bounds=bounds, objective=objective)
             evaluator.spread_unevenly(most=SPREAD)
+            if objective != "memory":
+                modes = counted_modes(Space(question=question, bounds=bounds))
+                evaluator.recompute_safely(modes=modes, most=MADE_SAFE)
         if not evaluator.num_fitting:
             evaluator.walk(order.smallest(), max_fitting=OTHER_END, max_per_family=OTHER_END)
     evaluation = evaluator.result()
@@ -152,17 +162,15 @@ def _too_big(question: Plan, nearest: Candidates, evaluation: Evaluation, *, cou
         plans = [evaluation.nearest[0]]
     if not count or not plans:
         return
-    memory, recipe = predict_memory(plans[0]), plans[0].recipe
+    memory = predict_memory(plans[0])
     needed, capacity = format_gib(memory.needed_bytes), format_gib(memory.capacity_bytes)
-    fix = "divide more (tp, pp, dp_shard with a higher zero_stage) or take GPUs with more memory"
-    if recipe.micro_batch_size > 1:
-        fix = f"set micro_batch_size={recipe.micro_batch_size // 2}"
-    elif recipe.recompute != "full":
-        fix = "set recompute=full"
-    elif recipe.offload == "none":
-        fix = "set offload=optimizer, or divide more (tp, pp, dp_shard with a higher zero_stage)"
     example = f"{short_variant(plans[0])}: needs {needed} per GPU of {capacity}"
-    yield Rejection(rule=TOO_BIG, count=count, example=example, fix=fix)
+    yield Rejection(rule=TOO_BIG, count=count, example=example, fix=way_out(plans[0], memory))
+
+
+def counted_modes(space: Space) -> tuple[Recompute, ...]:
+    """Ways to recompute of which any number of blocks may be chosen."""
+    return tuple(RECOMPUTES[mode] for mode in space.recomputes if mode) if space.counts_layers else ()
 
 
 def _smallest(question: Plan, rows: Candidates) -> Plan | None:
@@ -249,7 +257,7 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
     corrected = corrected[np.isin(corrected, own)]
     evaluator.walk(corrected, max_fitting=rest, max_per_family=per_family)
     for _ in range(TOP_UPS):
-        missing = min(bounds.max_plans, limit) - evaluator.num_families
+        missing = min(max(bounds.max_plans, LEAST_SHOWN), limit) - evaluator.num_families
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
     evaluator.walk(fast[moves], max_fitting=MOVED, max_per_family=per_family)

@@ -1,22 +1,18 @@
 """Orders the plans that fit, finds ties, and recommends the simplest of them."""
 
 from collections.abc import Callable, Sequence
-from math import inf
+from dataclasses import dataclass
 
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.prediction import Prediction
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.reasons import why_it_lost, why_it_won
+from shardwise.search.reasons import MAX_TIE_FRACTION, why_it_lost, why_it_won
 from shardwise.search.records import Difference, Objective, RankedPlan
 from shardwise.search.simplicity import host_moves, num_axes, simplicity, straddles_nodes
 from shardwise.units import SECONDS_PER_HOUR
 
-__all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank"]
+__all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank", "ranked_front"]
 
-MAX_TIE_FRACTION = 0.05
-"""Two layouts of one model share most of the prediction's error, so the band of a single figure would call too much a
-tie; the tie is half that band, and never more than this. Waiting for the host is an error they do not share: a plan
-that moves less to it ties up to the whole half band."""
 SAME_FRACTION = 0.01
 """Among plans with equally many axes only this much speed is given up for less tensor or pipeline parallelism."""
 
@@ -54,34 +50,85 @@ def _representative(variants: Sequence[Evaluated], objective: Objective) -> Eval
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """Which plan is recommended, and what the others are compared with."""
+
+    winner: Evaluated
+    best: Evaluated
+    """By the objective alone."""
+    ordered: Sequence[Evaluated]
+    """One plan of each set of degrees, the best first."""
+    ties: Sequence[Evaluated]
+    """Of them."""
+    objective: Objective
+
+    def ranked(self, found: Evaluated, *, rank: int) -> RankedPlan:
+        """A plan with how it compares."""
+        value, is_winner = objective_value(found, self.objective), found is self.winner
+        is_tie = self._is_tie(found)
+        return RankedPlan(
+            rank=rank,
+            plan=found.plan,
+            prediction=found.prediction,
+            objective_value=value,
+            ratio_to_best=value / objective_value(self.best, self.objective),
+            is_tie=is_tie,
+            num_axes=num_axes(found.plan.layout),
+            differences=() if is_winner else _differences(found.prediction, self.winner.prediction),
+            why=self._why_it_won()
+            if is_winner
+            else why_it_lost(found, self.winner, is_tie=is_tie, objective=self.objective),
+        )
+
+    def _is_tie(self, found: Evaluated) -> bool:
+        """Whether it is one of the ties; what lies between the best and the recommended plan is no less one."""
+        return found in self.ties or _compared(found, self.objective) <= _compared(self.winner, self.objective)
+
+    def _why_it_won(self) -> str:
+        return why_it_won(
+            self.winner, self.best, ties=self.ties, num_layouts=len(self.ordered), objective=self.objective
+        )
+
+
 def rank(evaluated: Sequence[Evaluated], *, objective: Objective, limit: int) -> tuple[RankedPlan, ...]:
     """Plans in order of preference: the simplest safe tie of the best first, then by the objective.
 
-    The best counts even when another variant of its degrees stands for it because it fits more safely.
+    The best is always among them, also when another variant of its degrees stands for it because it fits more safely.
     """
-    ordered = sorted(best_of_each_family(evaluated, objective), key=lambda found: _order(found, objective))
-    if not ordered:
+    if not evaluated:
         return ()
+    verdict = _verdict(evaluated, objective)
+    shown = verdict.ordered if verdict.best in verdict.ordered else (verdict.best, *verdict.ordered)
+    others = [found for found in shown if found is not verdict.winner][: limit - 1]
+    return tuple(verdict.ranked(found, rank=rank) for rank, found in enumerate((verdict.winner, *others), start=1))
+
+
+def ranked_front(evaluated: Sequence[Evaluated], *, objective: Objective) -> tuple[RankedPlan, ...]:
+    """The front of time and memory, fastest first, each compared with the recommended plan."""
+    if not evaluated:
+        return ()
+    verdict, front = _verdict(evaluated, objective), pareto_front(evaluated)
+    return tuple(verdict.ranked(found, rank=position) for position, found in enumerate(front, start=1))
+
+
+def _verdict(evaluated: Sequence[Evaluated], objective: Objective) -> _Verdict:
+    ordered = sorted(best_of_each_family(evaluated, objective), key=lambda found: _order(found, objective))
     best = min(evaluated, key=lambda found: _order(found, objective))
-    ties = [found for found in ordered if _is_tie(found, best, objective)]
-    winner = _preferred(ties, objective)
-    others = [found for found in ordered if found is not winner][: limit - 1]
-    return tuple(
-        RankedPlan(
-            rank=position,
-            plan=found.plan,
-            prediction=found.prediction,
-            objective_value=objective_value(found, objective),
-            ratio_to_best=objective_value(found, objective) / objective_value(best, objective),
-            is_tie=found in ties,
-            num_axes=num_axes(found.plan.layout),
-            differences=() if found is winner else _differences(found.prediction, winner.prediction),
-            why=why_it_won(winner, best, is_best_listed=best in ordered, num_layouts=len(ordered), objective=objective)
-            if found is winner
-            else why_it_lost(found, winner, is_tie=found in ties, objective=objective),
-        )
-        for position, found in enumerate((winner, *others), start=1)
+    near = [found for found in ordered if _is_tie(found, best, objective)]
+    ties = [found for found in near if _is_tie(found, _rival(found, evaluated, objective), objective)] or near
+    return _Verdict(
+        winner=_preferred(ties, objective), best=best, ordered=tuple(ordered), ties=tuple(ties), objective=objective
     )
+
+
+def _rival(found: Evaluated, evaluated: Sequence[Evaluated], objective: Objective) -> Evaluated:
+    """The best of those that move as little to the host, of the safe ones where there are any: nothing that a
+    prediction knows least sets the two apart."""
+    moves = host_moves(found.plan)
+    like = [other for other in evaluated if host_moves(other.plan) <= moves]
+    safe = [other for other in like if not _is_borderline(other.prediction)]
+    return min(safe or like, key=lambda other: _order(other, objective))
 
 
 def _is_tie(found: Evaluated, best: Evaluated, objective: Objective) -> bool:
@@ -89,9 +136,10 @@ def _is_tie(found: Evaluated, best: Evaluated, objective: Objective) -> bool:
     mine, theirs = _compared(found, objective), _compared(best, objective)
     if objective == "fewest_gpus" and found.plan.cluster.num_gpus != best.plan.cluster.num_gpus:
         return False
+    half_band = _half_band_fraction(best.prediction, objective)
     moves_less = host_moves(found.plan) < host_moves(best.plan)
-    most = inf if moves_less and objective != "memory" else MAX_TIE_FRACTION
-    return mine <= theirs * (1 + min(most, _half_band_fraction(best.prediction, objective)))
+    fraction = half_band if moves_less and objective != "memory" else min(MAX_TIE_FRACTION, half_band)
+    return mine <= theirs * (1 + fraction)
 
 
 def _compared(found: Evaluated, objective: Objective) -> float:

@@ -1,14 +1,27 @@
 """Sentences of a search: why a plan is recommended, and why each of the others lost, in terms of the objective."""
 
+from collections.abc import Sequence
+
 from shardwise.ledger import TimeComponent
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.records import Objective
-from shardwise.search.simplicity import host_moves, num_axes, short_layout, short_variant, simplicity, straddles_nodes
+from shardwise.search.simplicity import (
+    host_moves,
+    moved_words,
+    num_axes,
+    simplicity,
+    straddles_nodes,
+    told_apart,
+)
 from shardwise.units import format_gib, format_percent, format_seconds
 
-__all__ = ["why_it_lost", "why_it_won"]
+__all__ = ["MAX_TIE_FRACTION", "why_it_lost", "why_it_won"]
 
 SHOWN_DIFFERENCES = 3
+MAX_TIE_FRACTION = 0.05
+"""Two layouts of one model share most of the prediction's error, so the band of a single figure would call too much a
+tie; the tie is half that band, and never more than this. Waiting for the host is an error they do not share: a plan
+that moves less to it ties with one that moves more up to the whole half band, and with its own kind up to this."""
 NOTEWORTHY_FRACTION = 0.005
 
 COMPONENT_WORDS: dict[TimeComponent, str] = {
@@ -24,14 +37,14 @@ COMPONENT_WORDS: dict[TimeComponent, str] = {
 
 
 def why_it_won(
-    winner: Evaluated, best: Evaluated, *, is_best_listed: bool, num_layouts: int, objective: Objective
+    winner: Evaluated, best: Evaluated, *, ties: Sequence[Evaluated], num_layouts: int, objective: Objective
 ) -> str:
     """Why a plan is recommended, and what is given up against the best by the objective.
 
     Args:
         winner: the recommended plan.
         best: the plan with the best objective, which may be the same.
-        is_best_listed: whether the best stands for its degrees; otherwise what it differs in is named too.
+        ties: those that cannot be told from the best.
         num_layouts: sets of degrees with a plan that fits.
         objective: what was to be small.
     """
@@ -49,10 +62,10 @@ def why_it_won(
         adjective, behind = "fastest", _more_time(winner, best)
     if winner is best:
         return f"{gpus}{adjective.capitalize()} of {num_layouts} layouts that fit: {figure} with {rest}{safety}."
-    name = short_layout(best.plan) if is_best_listed else short_variant(best.plan)
+    reason = _why_preferred(winner, best) + _what_stays(winner, best, ties, objective)
     return (
-        f"{gpus}{figure}, {behind} the {adjective} ({name}), which is inside the error of a "
-        f"prediction; it is {_why_preferred(winner, best)}, with {rest}{safety}."
+        f"{gpus}{figure}, {behind} the {adjective} ({told_apart(best.plan, winner.plan)}), which is inside the error "
+        f"of a prediction; it is {reason}, with {rest}{safety}."
     )
 
 
@@ -69,7 +82,8 @@ def _more_time(winner: Evaluated, best: Evaluated) -> str:
 def _why_preferred(winner: Evaluated, best: Evaluated) -> str:
     mine, theirs = winner.plan, best.plan
     if host_moves(mine) < host_moves(theirs):
-        return "not waiting for copies to the host, whose speed a prediction knows least"
+        waits = "waiting less" if host_moves(mine) else "not waiting"
+        return f"{waits} for copies to the host, whose speed a prediction knows least"
     if best.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline:
         simpler = "simpler and " if num_axes(mine.layout) < num_axes(theirs.layout) else ""
         return f"{simpler}safer: the other's memory band reaches beyond the device"
@@ -78,6 +92,17 @@ def _why_preferred(winner: Evaluated, best: Evaluated) -> str:
     if simplicity(mine.layout) < simplicity(theirs.layout):
         return "simpler"
     return "faster" if winner.prediction.time.step_s < best.prediction.time.step_s else "as simple"
+
+
+def _what_stays(winner: Evaluated, best: Evaluated, ties: Sequence[Evaluated], objective: Objective) -> str:
+    """What else decided: a tie that is faster moves more to the host."""
+    if objective == "memory" or host_moves(winner.plan) < host_moves(best.plan):
+        return ""
+    step_s = winner.prediction.time.step_s
+    movers = [tie for tie in ties if host_moves(tie.plan) > host_moves(winner.plan)]
+    if not any(tie.prediction.time.step_s < step_s for tie in movers):
+        return ""
+    return f"; unlike a faster tie it moves {'less' if host_moves(winner.plan) else 'nothing'} to the host"
 
 
 def why_it_lost(found: Evaluated, winner: Evaluated, *, is_tie: bool, objective: Objective) -> str:
@@ -92,11 +117,12 @@ def why_it_lost(found: Evaluated, winner: Evaluated, *, is_tie: bool, objective:
         return f"{memory[:1].upper()}{memory[1:]} ({share:+.1%}); {speed}."
     share = slower_s / winner.prediction.time.step_s
     parts = _largest_losses(found, winner)
+    if is_tie and share < -MAX_TIE_FRACTION:
+        reason = _tie_reason(found, winner)
+        return f"{format_percent(-share)} faster, inside half the band of a step, but {reason}; {memory}."
     if is_tie:
         ratio = f"{share:+.1%}" + (f": {parts}" if parts and slower_s > 0 else "")
         return f"As fast within the error ({ratio}), but {_tie_reason(found, winner)}; {memory}."
-    if slower_s <= 0:
-        return f"{format_percent(-share)} faster, but worse by the objective; {memory}."
     slower = f"{format_percent(share)} slower (+{format_seconds(slower_s)})"
     return f"{slower}: {parts or 'a little of everything'}; {memory}."
 
@@ -123,7 +149,7 @@ def _tie_reason(found: Evaluated, winner: Evaluated) -> str:
     if found.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline:
         return "its memory band reaches beyond the device"
     if host_moves(found.plan) > host_moves(winner.plan):
-        return "it moves more to the host"
+        return f"it waits for {moved_words(found.plan)} on the host, which a prediction knows least"
     mine, theirs = num_axes(found.plan.layout), num_axes(winner.plan.layout)
     if mine > theirs:
         return f"it combines {mine} axes instead of {theirs}"

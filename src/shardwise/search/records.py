@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.recipe import Recipe
 from shardwise.search.bounds import SearchBounds
 from shardwise.units import Bytes, Dollars, Seconds
 
@@ -117,9 +118,11 @@ class ClosestPlan:
     plan: Plan
     prediction: Prediction
     missing_bytes: Bytes
-    """What the worst device lacks."""
+    """What the worst device lacks; 0 where only its host does."""
+    lacks: str
+    """The same in words, or what the host or its drives lack where the device holds its part."""
     because: str
-    """What fills the device."""
+    """What fills the device, or the host."""
     reliefs: tuple[Relief, ...]
     """Smallest change first; empty when none was found."""
 
@@ -167,5 +170,7 @@ class SearchResult:
     repairs: tuple[Relief, ...] = ()
     """Only when every layout breaks a rule: changes of the question under which a plan was found."""
     assumptions: tuple[str, ...] = ()
+    asked_recipe: Recipe | None = None
+    """The recipe of the question, with its batch; a search fills in what it leaves open."""
     notes: tuple[str, ...] = ()
     """Sentences about ties, the simplest choice and what was left out."""

@@ -1,7 +1,7 @@
 """The search: enumerate, drop what breaks a rule or cannot fit, predict the most promising, rank what fits."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
@@ -9,18 +9,20 @@ from shardwise.errors import LayoutError, RecipeError
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
+from shardwise.predict.offload_time import host_copy_sentence
 from shardwise.recipe import Recipe
 from shardwise.rules import RANGE_RULES, find_errors, find_refusals
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.closest import closest_plan
 from shardwise.search.clusters import at_most, with_num_nodes
-from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
-from shardwise.search.ranking import pareto_front, rank
+from shardwise.search.ranking import rank, ranked_front
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
 from shardwise.search.repairs import repairs
+from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.targets import meeting, missed_targets, require_countable
 from shardwise.search.team import ALONE, Team
+from shardwise.units import format_gib
 
 __all__ = ["assumed_global_batch_size", "question_of", "search"]
 
@@ -67,12 +69,13 @@ def search(
         bounds=asked,
         space=replace(found.space, wall_s=time.perf_counter() - started_s),
         plans=plans,
-        pareto=_pareto(fitting, plans, objective),
+        pareto=ranked_front(fitting, objective=objective),
         rejected=found.rejected,
         closest=None if fits or is_invalid else closest_plan(question, limits, found),
         repairs=repairs(question, limits) if is_invalid else (),
         missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
+        asked_recipe=question.recipe,
         notes=() if fits and not fitting else _notes(plans, found.space),
     )
 
@@ -125,21 +128,6 @@ def _fewest_nodes(question: Plan, bounds: SearchBounds) -> Plan:
     return question
 
 
-def _pareto(fitting: Sequence[Evaluated], plans: Sequence[RankedPlan], objective: Objective) -> tuple[RankedPlan, ...]:
-    """The front as ranked plans, compared with the recommended one."""
-    if not plans:
-        return ()
-    winner = Evaluated(family=(), plan=plans[0].plan, prediction=plans[0].prediction)
-    front = pareto_front(fitting)
-    return tuple(_ranked_against(winner, found, position, objective) for position, found in enumerate(front, start=1))
-
-
-def _ranked_against(winner: Evaluated, found: Evaluated, position: int, objective: Objective) -> RankedPlan:
-    pair = rank([found, winner], objective=objective, limit=2)
-    mine = next((ranked for ranked in pair if ranked.plan == found.plan), pair[0])
-    return replace(mine, rank=position)
-
-
 def _assumptions(question: Plan, recipe: Recipe) -> tuple[str, ...]:
     stated = (*question.model.assumptions, *question.cluster.assumptions)
     if recipe.global_batch_size is not None:
@@ -157,10 +145,12 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     notes: list[str] = []
     ties = sum(ranked.is_tie for ranked in plans)
     if ties > 1:
+        moves_less = any(host_moves(tie.plan) > host_moves(plans[0].plan) for tie in plans if tie.is_tie)
+        simplest = "the simplest of those that move least to the host" if moves_less else "the simplest of them"
         chosen = (
-            "the simplest of them is recommended, none fits safely"
+            f"{simplest} is recommended, none fits safely"
             if plans[0].prediction.memory.is_borderline
-            else "the simplest of them that fits safely is recommended"
+            else f"{simplest} that fits safely is recommended"
         )
         notes.append(
             f"{ties} of these plans differ by less than a prediction can tell apart; {chosen}. Start there, and add an "
@@ -170,8 +160,7 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)
     ]
-    if moved := _moved(plans[0].plan):
-        notes.append(f"The recommended plan keeps its {moved} on the host, and waits for what does not hide.")
+    notes += _host_notes(plans)
     if space.layouts_slower:
         notes.append(
             f"{space.layouts_slower:,} more candidates are valid and not known to be too big, but estimated to be "
@@ -180,9 +169,21 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _moved(plan: Plan) -> str:
-    """What a plan offloads, in words."""
-    words = {"none": "", "optimizer": "optimizer states", "parameters": "parameters and optimizer states"}
-    states = words.get(plan.recipe.offload, "optimizer states (on drives)")
-    parts = [states, "activations" if plan.recipe.activation_offload else ""]
-    return " and ".join(part for part in parts if part)
+def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:
+    """What plans that move tensors to the host ask of it."""
+    if moved := moved_words(plans[0].plan):
+        memory = plans[0].prediction.memory
+        of = f" of {format_gib(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
+        yield (
+            f"The recommended plan keeps its {moved} on the host, {format_gib(memory.host_bytes_per_node)}{of} per "
+            "node, and waits for what does not hide."
+        )
+    movers = [ranked for ranked in plans if host_moves(ranked.plan)]
+    if not movers:
+        return
+    node = movers[0].plan.cluster.node
+    yield f"Plans that move tensors to the host: {host_copy_sentence(node)}."
+    if not node.host_memory_bytes:
+        most = max(movers, key=lambda ranked: ranked.prediction.memory.host_bytes_per_node)
+        needed = format_gib(most.prediction.memory.host_bytes_per_node)
+        yield f"How much memory the host has is not known: plan {most.rank} needs most of it, {needed} per node."

@@ -3,7 +3,19 @@
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 
-__all__ = ["host_moves", "num_axes", "short_layout", "short_variant", "simplicity", "straddles_nodes"]
+__all__ = [
+    "host_moves",
+    "moved_words",
+    "num_axes",
+    "short_layout",
+    "short_variant",
+    "simplicity",
+    "straddles_nodes",
+    "told_apart",
+]
+
+FINER_FIELDS = ("zero_stage", "reshard_after_forward", "sequence_parallel", "schedule", "stage_layers")
+"""Of a layout: what plans of equal degrees differ in."""
 
 
 def num_axes(layout: Layout) -> int:
@@ -42,6 +54,36 @@ def short_layout(plan: Plan) -> str:
     names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "vpp", "ep", "expert_tp")
     shown = [f"{name}={getattr(layout, name)}" for name in names if getattr(layout, name) > 1]
     return " ".join(shown) or "one GPU"
+
+
+def told_apart(plan: Plan, other: Plan) -> str:
+    """The degrees of a plan; where another has the same ones, how the recipe and the finer fields make them two."""
+    mine, theirs = plan.layout, other.layout
+    if short_layout(plan) != short_layout(other):
+        return short_layout(plan)
+    finer = [
+        f", {name}={_spelled(getattr(mine, name))}"
+        for name in FINER_FIELDS
+        if getattr(mine, name) != getattr(theirs, name)
+    ]
+    return short_variant(plan) + "".join(finer)
+
+
+def _spelled(value: object) -> str:
+    """As the command line writes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return "even" if value is None else str(value)
+
+
+def moved_words(plan: Plan) -> str:
+    """What a plan keeps on the host, in words; nothing where it keeps nothing there."""
+    words = {"none": "", "optimizer": "optimizer states", "parameters": "parameters and optimizer states"}
+    states = words.get(plan.recipe.offload, "optimizer states (on drives)")
+    parts = [states, "activations" if plan.recipe.activation_offload else ""]
+    return " and ".join(part for part in parts if part)
 
 
 def short_variant(plan: Plan) -> str:

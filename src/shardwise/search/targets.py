@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, floor, log10
 
-from shardwise.errors import RecipeError
+from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.search.bounds import SearchBounds
@@ -18,6 +18,7 @@ __all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"
 
 FEW_PREDICTIONS = 6
 MAX_NODE_FACTOR = 64
+MAX_HALVINGS = 3
 KEPT_DIGITS = 3
 """Figures to type next are rounded to so many digits, to the side that is met."""
 
@@ -125,18 +126,46 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
     if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
         return
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    for num_nodes in _nearby_nodes(question.cluster.num_nodes, grows=bounds.deadline_days is not None):
-        cluster = with_num_nodes(question.cluster, num_nodes)
-        found = _fastest_meeting(replace(question, cluster=cluster), few)
-        if found is not None:
-            yield _change(f"num_nodes={num_nodes}", found, caution=f"{cluster.num_gpus:,} GPUs")
-            break
+    nearest = _nearest_nodes(question, few)
+    if nearest is not None:
+        cluster = nearest.plan.cluster
+        yield _change(f"num_nodes={cluster.num_nodes}", nearest, caution=f"{cluster.num_gpus:,} GPUs")
     for gpu in bigger_gpus(question.cluster.gpu):
         other = with_gpu(question.cluster, gpu)
         found = None if other is None else _fastest_meeting(replace(question, cluster=other), few)
         if found is not None:
             yield _change(f"gpu={gpu.id}", found, caution="other hardware")
             return
+
+
+def _nearest_nodes(question: Plan, bounds: SearchBounds) -> Evaluated | None:
+    """The fastest plan on the nearest number of nodes that is found to meet the targets.
+
+    The first doubling (or half) that meets them and the one before, which does not, are the ends of an interval that is
+    halved a few times.
+    """
+
+    def on(num_nodes: int) -> Evaluated | None:
+        try:
+            return _fastest_meeting(replace(question, cluster=with_num_nodes(question.cluster, num_nodes)), bounds)
+        except ShardwiseError:  # no degrees place so many GPUs
+            return None
+
+    missing = question.cluster.num_nodes
+    for num_nodes in _nearby_nodes(missing, grows=bounds.deadline_days is not None):
+        found = on(num_nodes)
+        if found is None:
+            missing = num_nodes
+            continue
+        meeting_it = num_nodes
+        for _ in range(MAX_HALVINGS):
+            middle = (missing + meeting_it) // 2
+            if middle in (missing, meeting_it):
+                break
+            nearer = on(middle)
+            found, meeting_it, missing = (found, meeting_it, middle) if nearer is None else (nearer, middle, missing)
+        return found
+    return None
 
 
 def _nearby_nodes(num_nodes: int, *, grows: bool) -> Iterator[int]:

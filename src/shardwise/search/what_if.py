@@ -1,4 +1,5 @@
-"""Which constraint binds, and what more memory or the next GPU type would change: searched around the answer."""
+"""Which constraint binds the recommended plan, and what more memory or the next GPU type would change: searched around
+it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,12 +8,18 @@ from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.recipe import Recompute
 from shardwise.search.bounds import IntRange, SearchBounds
+from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import bigger_gpus, with_gpu
-from shardwise.search.one_pass import find
+from shardwise.search.evaluation import Evaluated
+from shardwise.search.one_pass import counted_modes, find
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
+from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import short_variant
+from shardwise.search.space import Space
 from shardwise.search.team import ALONE, Team
 from shardwise.units import GIB, Bytes, Seconds, format_gib, format_percent, format_seconds
 
@@ -21,8 +28,6 @@ __all__ = ["Sensitivity", "WhatIf", "what_if"]
 MORE_MEMORY_BYTES: Bytes = 8 * GIB
 FEW_PREDICTIONS = 3
 MAX_TYPES = 8
-SHOWN_PLANS = 1
-"""Plans besides the fastest whose degrees, halved and doubled, span the space that is searched again."""
 NOTEWORTHY_FRACTION = 0.01
 NEIGHBOUR_AXES = ("tp", "cp", "pp", "vpp", "ep", "dp_replicate", "micro_batch_size")
 WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble", "recompute", "offload", "optimizer")
@@ -30,18 +35,19 @@ WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """A changed machine and the fastest plan that was found on it."""
+    """A changed machine and the fastest plan that was found on it, as safe as the recommended one and moving no more to
+    the host."""
 
     change: str
     plan: Plan
     step_s: Seconds
     step_ratio: float
-    """Over the fastest plan of the machine that was asked about."""
+    """Over the recommended plan of the machine that was asked about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What limits the fastest plan, and what was tried."""
+    """What limits the recommended plan, and what was tried."""
 
     binding: str
     """A sentence."""
@@ -49,7 +55,7 @@ class Sensitivity:
 
 
 def what_if(result: SearchResult, *, limits: SearchBounds, team: Team = ALONE) -> Sensitivity | None:
-    """What binds the fastest plan of an answer; ``None`` when there is none.
+    """What binds the recommended plan of an answer; ``None`` when there is none.
 
     Args:
         result: the answer.
@@ -59,14 +65,19 @@ def what_if(result: SearchResult, *, limits: SearchBounds, team: Team = ALONE) -
     if not result.plans:
         return None
     fastest = min((*result.plans, *result.pareto), key=lambda ranked: ranked.prediction.time.step_s)
-    near = _around(result.plans[:SHOWN_PLANS], fastest, limits)
+    now = result.plans[0]
+    near = _moving_no_more(_around((now, fastest), limits), now.plan)
+    asked = replace(result.asked_recipe or now.plan.recipe, precision=now.plan.recipe.precision, offload="none")
+    question = replace(now.plan, recipe=replace(asked, activation_offload=False))
     machines = [
-        (f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", _with_more_memory(fastest.plan.cluster)),
-        *_next_type(fastest.plan.cluster),
+        (f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", _with_more_memory(now.plan.cluster)),
+        *_next_type(now.plan.cluster),
     ]
-    tried = team.each(lambda machine: _tried(*machine, fastest, near, team), machines)
+    tried = team.each(
+        lambda machine: _tried(machine[0], replace(question, cluster=machine[1]), now, near, team), machines
+    )
     changes = tuple(change for change in tried if change is not None)
-    return Sensitivity(binding=_what_binds(fastest, changes), changes=changes)
+    return Sensitivity(binding=_what_binds(now, changes), changes=changes)
 
 
 def _with_more_memory(cluster: Cluster) -> Cluster:
@@ -85,25 +96,49 @@ def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
     return []
 
 
-def _tried(change: str, cluster: Cluster, fastest: RankedPlan, near: SearchBounds, team: Team) -> WhatIf | None:
+def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds, team: Team) -> WhatIf | None:
     """The fastest plan around the answer; the plan itself where nothing faster was found on the same GPU."""
-    question = replace(fastest.plan, cluster=cluster)
     try:
         fitting = find(question, near, is_brief=True, team=team).evaluation.fitting
     except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
         return None
-    if not fitting:
+    if not now.prediction.memory.is_borderline:
+        fitting = _safe(fitting, counted_modes(Space(question=question, bounds=near)))
+    best = min(fitting, key=lambda found: found.prediction.time.step_s, default=None)
+    is_same_gpu = question.cluster.gpu.id == now.plan.cluster.gpu.id
+    now_s = now.prediction.time.step_s
+    if is_same_gpu and (best is None or best.prediction.time.step_s > now_s):
+        return WhatIf(change=change, plan=replace(now.plan, cluster=question.cluster), step_s=now_s, step_ratio=1.0)
+    if best is None:
         return None
-    best = min(fitting, key=lambda found: found.prediction.time.step_s)
-    now_s, step_s, plan = fastest.prediction.time.step_s, best.prediction.time.step_s, best.plan
-    if step_s > now_s and cluster.gpu.id == fastest.plan.cluster.gpu.id:
-        step_s, plan = now_s, fastest.plan
-    return WhatIf(change=change, plan=plan, step_s=step_s, step_ratio=step_s / now_s)
+    step_s = best.prediction.time.step_s
+    return WhatIf(change=change, plan=best.plan, step_s=step_s, step_ratio=step_s / now_s)
 
 
-def _around(plans: Sequence[RankedPlan], fastest: RankedPlan, limits: SearchBounds) -> SearchBounds:
-    """The degrees of the best plans with their halves and doubles, inside the bounds that were asked."""
-    shown = [ranked.plan for ranked in (*plans, fastest)]
+def _safe(fitting: Sequence[Evaluated], modes: Sequence[Recompute]) -> tuple[Evaluated, ...]:
+    """Those that fit safely, and what becomes of the others with more blocks recomputed."""
+    found = [one for one in fitting if not one.prediction.memory.is_borderline]
+    for edge in fitting:
+        if edge.prediction.memory.is_borderline:
+            for plan, memory in safely_recomputed(edge.plan, edge.prediction.memory, modes=modes):
+                found.append(replace(edge, plan=plan, prediction=predict(plan, memory=memory)))
+    return tuple(found)
+
+
+def _moving_no_more(near: SearchBounds, plan: Plan) -> SearchBounds:
+    """The bounds without what moves more to the host than a plan does."""
+    offered = near.offload or OFFLOADS
+    most = OFFLOADS.index(plan.recipe.offload)
+    return replace(
+        near,
+        offload=tuple(name for name in offered if OFFLOADS.index(name) <= most),
+        activation_offload=near.activation_offload if plan.recipe.activation_offload else False,
+    )
+
+
+def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
+    """The degrees of plans with their halves and doubles, inside the bounds that were asked."""
+    shown = [ranked.plan for ranked in found]
     axes: dict[str, IntRange] = {}
     for axis in NEIGHBOUR_AXES:
         asked: IntRange | None = getattr(limits, axis)
@@ -128,16 +163,19 @@ def _around(plans: Sequence[RankedPlan], fastest: RankedPlan, limits: SearchBoun
     )
 
 
-def _what_binds(fastest: RankedPlan, changes: Sequence[WhatIf]) -> str:
+def _what_binds(now: RankedPlan, changes: Sequence[WhatIf]) -> str:
     """Memory where a little more of it helps; otherwise what takes most of the step besides computing."""
-    memory = next((change for change in changes if change.plan.cluster.gpu.id == fastest.plan.cluster.gpu.id), None)
+    memory = next((change for change in changes if change.plan.cluster.gpu.id == now.plan.cluster.gpu.id), None)
     if memory is not None and memory.step_ratio < 1 - NOTEWORTHY_FRACTION:
         return (
-            f"Memory binds: with {memory.change} the fastest plan would take {format_seconds(memory.step_s)} "
+            f"Memory binds: with {memory.change} a plan as safe would take {format_seconds(memory.step_s)} "
             f"({format_percent(1 - memory.step_ratio)} less), as {short_variant(memory.plan)}."
         )
-    time = fastest.prediction.time
+    time = now.prediction.time
     wasted = max((entry for entry in time.components if entry.component in WASTED), key=lambda entry: entry.duration_s)
     share = wasted.duration_s / time.step_s
     spent = f"the largest part of the step besides computing is {COMPONENT_WORDS[wasted.component]}"
-    return f"Memory does not bind: a little more changes nothing; {spent}, {format_percent(share)} of it."
+    return (
+        "Memory does not bind the recommended plan: a little more changes hardly anything; "
+        f"{spent}, {format_percent(share)} of it."
+    )

@@ -1,0 +1,74 @@
+"""A plan whose memory band reaches beyond the device, with the fewest more blocks recomputed that bring it inside."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+
+from shardwise.plan import Plan
+from shardwise.predict.memory import predict_memory
+from shardwise.prediction import MemoryPrediction
+from shardwise.recipe import Recompute
+from shardwise.rules import find_errors
+
+__all__ = ["safely_recomputed"]
+
+DEPTHS: tuple[Recompute, ...] = ("none", "selective", "full")
+"""From what keeps most to what keeps least."""
+
+Weighed = tuple[Plan, MemoryPrediction]
+
+
+def safely_recomputed(plan: Plan, memory: MemoryPrediction, *, modes: Sequence[Recompute]) -> Iterator[Weighed]:
+    """For each mode of recomputation: the plan with the fewest blocks of it that fits safely, with its memory.
+
+    Args:
+        plan: fits, at the edge of the device.
+        memory: what it was predicted to need.
+        modes: to recompute, out of those that may be used.
+    """
+    depth = DEPTHS.index(plan.recipe.recompute)
+    for mode in modes:
+        if DEPTHS.index(mode) < max(1, depth):
+            continue
+        found = _fewest(plan, memory, mode)
+        if found is not None:
+            yield found
+
+
+def _fewest(plan: Plan, memory: MemoryPrediction, mode: Recompute) -> Weighed | None:
+    """More blocks never need more, so the fewest that fit safely are found by halving, from where a straight line
+    points and next to it."""
+    most = max(plan.layout.stage_layers or (-(-plan.model.num_hidden_layers // plan.layout.pp),))
+    now = (plan.recipe.recompute_layers or most) if plan.recipe.recompute == mode else 0
+    every = _recomputing(plan, mode, most, most)
+    if now >= most or not _is_safe(every):
+        return None
+    share = (memory.needed_bytes - _safe_bytes(memory)) / max(1, memory.needed_bytes - every[1].needed_bytes)
+    too_few, enough, found = now, most, every
+    middle, steps = now + ceil(share * (most - now)), 0
+    while enough - too_few > 1:
+        middle = min(max(middle, too_few + 1), enough - 1)
+        tried = _recomputing(plan, mode, middle, most)
+        if _is_safe(tried):
+            enough, found, beside = middle, tried, middle - 1
+        else:
+            too_few, beside = middle, middle + 1
+        steps += 1
+        middle = beside if steps < 3 else (too_few + enough) // 2
+    return found if not find_errors(found[0]) else None
+
+
+def _safe_bytes(memory: MemoryPrediction) -> float:
+    return memory.capacity_bytes / memory.high_fraction
+
+
+def _is_safe(weighed: Weighed) -> bool:
+    memory = weighed[1]
+    return memory.fits_device and memory.fits_host and not memory.is_borderline
+
+
+def _recomputing(plan: Plan, mode: Recompute, layers: int, most: int) -> Weighed:
+    """The plan with so many blocks of every stage recomputed, and what it needs."""
+    recipe = replace(plan.recipe, recompute=mode, recompute_layers=layers if layers < most else None)
+    changed = replace(plan, recipe=recipe)
+    return changed, predict_memory(changed)

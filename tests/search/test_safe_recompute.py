@@ -1,0 +1,65 @@
+"""The fewest more recomputed blocks that bring the memory band of a plan inside the device."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.layout import Layout
+from shardwise.predict.memory import predict_memory
+from shardwise.search import IntRange, SearchBounds, search
+from shardwise.search.safe_recompute import safely_recomputed
+
+MODES = ("selective", "full")
+
+
+@pytest.fixture(scope="module")
+def edge(make_question):
+    """One sequence of 8,192 tokens a rank, not compiled: 78.6 GiB fit, and the band around them does not."""
+    question = make_question(model="llama-3.1-8b", cluster="8xh100-sxm", seq_len=8192, compile=False)
+    plan = replace(question, layout=Layout(dp_shard=8, zero_stage=2))
+    memory = predict_memory(plan)
+    assert memory.fits_device
+    assert memory.is_borderline
+    return plan, memory
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_block_less_is_not_safe(edge, mode):
+    [(plan, memory)] = safely_recomputed(*edge, modes=(mode,))
+    assert plan.recipe.recompute == mode
+    assert memory.fits_device
+    assert not memory.is_borderline
+    layers = plan.recipe.recompute_layers - 1
+    fewer = replace(plan, recipe=replace(plan.recipe, recompute_layers=layers)) if layers else edge[0]
+    assert predict_memory(fewer).is_borderline
+
+
+def test_nothing_but_recomputation_changes(edge):
+    for plan, _ in safely_recomputed(*edge, modes=MODES):
+        assert plan.layout == edge[0].layout
+        assert replace(plan.recipe, recompute="none", recompute_layers=None) == edge[0].recipe
+
+
+def test_no_plan_is_made_to_keep_more(edge, make_question):
+    plan = replace(edge[0], recipe=replace(edge[0].recipe, recompute="full", recompute_layers=2))
+    assert [made.recipe.recompute for made, _ in safely_recomputed(plan, edge[1], modes=MODES)] == ["full"]
+    every = replace(plan, recipe=replace(plan.recipe, recompute_layers=None))
+    assert list(safely_recomputed(every, edge[1], modes=MODES)) == []
+
+
+def test_without_a_mode_nothing_is_tried(edge):
+    assert list(safely_recomputed(*edge, modes=())) == []
+
+
+def test_a_search_offers_the_safe_variant_of_a_fast_layout(make_question):
+    """No plan is recommended that recomputes everything while a part of it is enough, and bounds are kept."""
+    question = make_question(model="llama-3.1-8b", cluster="8xh100-sxm", seq_len=8192, compile=False)
+    asked = {"model": question.model, "cluster": question.cluster, "recipe": question.recipe}
+    one = IntRange(low=1, high=1)
+    kept = SearchBounds(tp=one, cp=one, pp=one, offload=("none",), activation_offload=False)
+    best = search(**asked, bounds=kept).plans[0]
+    assert not best.prediction.memory.is_borderline
+    assert best.plan.recipe.recompute_layers is not None
+    whole = search(**asked, bounds=replace(kept, recompute=("none", "full"))).plans[0]
+    assert whole.plan.recipe.recompute in ("none", "full")
+    assert best.prediction.time.step_s <= whole.prediction.time.step_s

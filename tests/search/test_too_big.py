@@ -1,0 +1,43 @@
+"""What a plan that does not fit is told to change: something that was tried, or how much further to divide it."""
+
+from dataclasses import replace
+
+from shardwise.layout import Layout
+from shardwise.predict.memory import predict_memory
+from shardwise.search.too_big import way_out
+
+
+def asked(question, **recipe):
+    return replace(question, layout=Layout(dp_shard=8), recipe=replace(question.recipe, **recipe))
+
+
+def told(plan):
+    return way_out(plan, predict_memory(plan))
+
+
+def test_half_the_micro_batch_where_that_fits(make_question):
+    assert told(asked(make_question(seq_len=8192), micro_batch_size=4)) == "set micro_batch_size=2"
+
+
+def test_recomputation_where_no_smaller_batch_is_left(make_question):
+    assert told(asked(make_question(seq_len=32768), micro_batch_size=1)) == "set recompute=full"
+
+
+def test_several_changes_where_only_together_they_fit(make_question):
+    plan = asked(make_question(model="llama-3.1-8b", cluster="8xa100-sxm-40", seq_len=32768), micro_batch_size=4)
+    assert told(plan) == "set micro_batch_size=1 recompute=full"
+
+
+def test_the_change_that_is_named_makes_it_fit(make_question):
+    plan = asked(make_question(seq_len=8192), micro_batch_size=4)
+    assert not predict_memory(plan).fits_device
+    assert predict_memory(replace(plan, recipe=replace(plan.recipe, micro_batch_size=2))).fits_device
+
+
+def test_seventy_billion_parameters_on_one_t4_have_to_be_divided(make_question):
+    """1,052 GiB of states on 14.56: neither recomputation nor a smaller batch helps."""
+    plan = replace(make_question(model="llama-3.1-70b", cluster="1xt4", precision="fp16-mixed"), layout=Layout())
+    words = told(plan)
+    assert words.startswith("no smaller batch, recomputation or offload is enough: divide it ")
+    assert int(words.split("divide it ")[1].split()[0]) > 1052 / 14.56
+    assert "recompute=full" not in words
