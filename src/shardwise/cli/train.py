@@ -43,8 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
-    from shardwise.launch.folder import make_run_folder
-    from shardwise.launch.request import make_job, require_native
+    from shardwise.cli.progress import waiting
+    from shardwise.launch.folder import choose_run_folder, make_run_folder
+    from shardwise.launch.inputs import require_inputs
+    from shardwise.launch.request import make_job, prepare_data, require_native
     from shardwise.launch.support import require_supported
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
@@ -63,9 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry
     if is_here:
         _require_surroundings(plan, arguments)
-    folder = make_run_folder(plan, asked=arguments.out, is_resumed=arguments.resume is not None)
+    is_resumed = arguments.resume is not None
+    folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     request = _request(arguments, folder=folder.resolve())
     job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+    require_inputs(job)
+    if is_here:
+        with waiting("reading the data"):
+            prepare_data(job)
+    make_run_folder(plan, asked=folder, is_resumed=is_resumed)
     _keep_prediction(folder, plan, prediction)
     if not is_here:
         return _write_command(job, plan, arguments)
@@ -183,13 +191,13 @@ def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> i
     if arguments.is_json:
         write_line(json_text({"ok": True, "run_folder": str(job.folder), "script": str(script)}))
     else:
-        write_line(f"wrote {script}: run it on each of {plan.cluster.num_nodes} node(s)")
+        nodes = "here" if plan.cluster.num_nodes == 1 else f"on each of {plan.cluster.num_nodes} nodes"
+        write_line(f"what the run reads is there and nothing was started; wrote {script}: run it {nodes}")
     return EXIT_OK
 
 
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace) -> int:
-    from shardwise.cli.progress import step_bar, waiting
-    from shardwise.launch.request import prepare_data
+    from shardwise.cli.progress import step_bar
     from shardwise.launch.run import run_job
     from shardwise.reconcile.measured import totals_of_measurement
     from shardwise.reconcile.utilisation import utilisations
@@ -197,8 +205,6 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.render.text_training import training_text
     from shardwise.render.utilisation import utilisation_objects
 
-    with waiting("reading the data"):
-        prepare_data(job)
     with step_bar(total=job.num_steps) as on_step:
         measured = run_job(job, on_step=on_step, plan=plan)
     totals = totals_of_measurement(measured)
