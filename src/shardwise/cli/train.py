@@ -8,7 +8,7 @@ that every node runs is written into the run folder.
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import (
@@ -17,13 +17,10 @@ from shardwise.cli.options import (
     add_layout_options,
     add_plan_source,
     add_recipe_options,
-    amount,
-    positive_number,
-    whole_number,
 )
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
-from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
+from shardwise.cli.train_options import NUM_KEPT, add_run_options, require_meaning
 
 if TYPE_CHECKING:
     from shardwise.launch.lint import LintFinding
@@ -33,96 +30,29 @@ if TYPE_CHECKING:
     from shardwise.train.job import Job
 
 
-_PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
-_SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
-_TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout; and what a run needs besides."""
     add_plan_source(parser)
     add_calibration_option(parser)
     add_json_option(parser)
-    run = parser.add_argument_group("run")
-    run.add_argument("--steps", type=positive_number, default=10, metavar="N", help="optimizer steps (default: 10)")
-    run.add_argument("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/MODEL-TIME)")
-    run.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of weights and data (default: 0)")
-    run.add_argument("--device", choices=get_args(DeviceKind), default="auto", help="(default: GPUs where there are)")
-    run.add_argument(
-        "--implementation",
-        choices=get_args(Implementation),
-        default="auto",
-        help="our decoder or transformers' model (default: ours where it computes the same)",
-    )
-    run.add_argument("--learning-rate", type=amount, default=3e-4, metavar="RATE", help="(default: 3e-4)")
-    run.add_argument("--warmup-steps", type=whole_number, default=0, metavar="N", help="linear warm-up (default: 0)")
-    run.add_argument("--decay", choices=get_args(Decay), default="constant", help="after it (default: constant)")
-    run.add_argument("--max-grad-norm", type=amount, default=1.0, metavar="NORM", help="0 never clips (default: 1)")
-    run.add_argument("--timeout", type=amount, default=600.0, metavar="SECONDS", help=_TIMEOUT_HELP)
-    run.add_argument("--profile-every", type=positive_number, metavar="N", help=_PROFILE_HELP)
-    run.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
-    run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
-    run.add_argument("--dry-run", action="store_true", dest="is_dry", help="write job and command, start nothing")
-    run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
-    _add_data_options(parser.add_argument_group("data"))
-    _add_checkpoint_options(parser.add_argument_group("checkpoints"))
+    add_run_options(parser)
     add_recipe_options(parser)
     add_layout_options(parser)
     parser.set_defaults(engine=None)
 
 
-def _add_data_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--data",
-        default="synthetic",
-        metavar="PATH",
-        help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: synthetic)",
-    )
-    group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
-    group.add_argument("--data-field", default="text", metavar="NAME", help="key or column of the text (default: text)")
-    group.add_argument(
-        "--packing",
-        choices=get_args(Packing),
-        default="stream",
-        help="cut all documents joined, or keep each whole and pad (default: stream)",
-    )
-    group.add_argument(
-        "--mask-documents",
-        action="store_false",
-        dest="crosses_documents",
-        help="documents do not see each other, and none's first token is predicted from the one before",
-    )
-    group.add_argument(
-        "--no-shuffle", action="store_false", dest="is_shuffled", help="samples in the order of the data"
-    )
-
-
-def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--checkpoint-every",
-        type=positive_number,
-        metavar="N",
-        help="save every N steps, at the end, and when the run is asked to stop (Ctrl-C, SIGTERM)",
-    )
-    group.add_argument(
-        "--checkpoints", type=Path, metavar="FOLDER", help="where (default: checkpoints in the run folder)"
-    )
-    group.add_argument("--async-checkpoints", action="store_true", dest="is_async", help="write while training goes on")
-    group.add_argument("--keep", type=positive_number, default=2, metavar="N", help="newest ones to keep (default: 2)")
-    group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
-    group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")
-    group.add_argument("--export", type=Path, metavar="FOLDER", help="end with a Hugging Face checkpoint")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
-    from shardwise.launch.folder import make_run_folder
-    from shardwise.launch.request import make_job, require_native
+    from shardwise.cli.progress import waiting
+    from shardwise.launch.folder import choose_run_folder, make_run_folder
+    from shardwise.launch.inputs import require_inputs
+    from shardwise.launch.request import make_job, prepare_data, require_native
     from shardwise.launch.support import require_supported
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
 
+    require_meaning(arguments)
     plan = calibrated_plan_from(arguments)
     require_native(plan)
     require_supported(plan)
@@ -135,9 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry
     if is_here:
         _require_surroundings(plan, arguments)
-    folder = make_run_folder(plan, asked=arguments.out, is_resumed=arguments.resume is not None)
+    is_resumed = arguments.resume is not None
+    folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     request = _request(arguments, folder=folder.resolve())
     job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+    require_inputs(job)
+    if is_here:
+        with waiting("reading the data"):
+            prepare_data(job)
+    make_run_folder(plan, asked=folder, is_resumed=is_resumed)
     _keep_prediction(folder, plan, prediction)
     if not is_here:
         return _write_command(job, plan, arguments)
@@ -210,7 +146,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             folder=_absolute(states) if saves else None,
             every_steps=arguments.checkpoint_every or 0,
             is_async=arguments.is_async,
-            num_kept=arguments.keep,
+            num_kept=arguments.keep or NUM_KEPT,
             resume_from=_absolute(arguments.resume),
             initial_weights=_absolute(arguments.weights),
             export_folder=_absolute(arguments.export),
@@ -255,13 +191,13 @@ def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> i
     if arguments.is_json:
         write_line(json_text({"ok": True, "run_folder": str(job.folder), "script": str(script)}))
     else:
-        write_line(f"wrote {script}: run it on each of {plan.cluster.num_nodes} node(s)")
+        nodes = "here" if plan.cluster.num_nodes == 1 else f"on each of {plan.cluster.num_nodes} nodes"
+        write_line(f"what the run reads is there and nothing was started; wrote {script}: run it {nodes}")
     return EXIT_OK
 
 
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace) -> int:
-    from shardwise.cli.progress import step_bar, waiting
-    from shardwise.launch.request import prepare_data
+    from shardwise.cli.progress import step_bar
     from shardwise.launch.run import run_job
     from shardwise.reconcile.measured import totals_of_measurement
     from shardwise.reconcile.utilisation import utilisations
@@ -269,8 +205,6 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.render.text_training import training_text
     from shardwise.render.utilisation import utilisation_objects
 
-    with waiting("reading the data"):
-        prepare_data(job)
     with step_bar(total=job.num_steps) as on_step:
         measured = run_job(job, on_step=on_step, plan=plan)
     totals = totals_of_measurement(measured)

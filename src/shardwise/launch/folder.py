@@ -16,20 +16,30 @@ class RunFolderError(ShardwiseError):
     """A folder a run cannot be written into."""
 
 
+def choose_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path:
+    """Where the run goes: the folder that was asked for, or one named after the model and the time. Makes nothing.
+
+    Raises:
+        RunFolderError: it holds something already and the run is not resumed, or it is no folder.
+    """
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    folder = asked or DEFAULT_PARENT / f"{plan.model.name.replace('/', '-')}-{stamp}"
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_resumed)):
+        raise RunFolderError(
+            f"the run folder '{folder}' is {'not empty' if folder.is_dir() else 'a file'}",
+            code="train-run-folder",
+            fix="give another --out",
+        )
+    return folder
+
+
 def make_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path:
-    """A fresh folder with the plan in it; the one that was asked for, or one named after the model and the time.
+    """The folder that :func:`choose_run_folder` names, made, with the plan in it.
 
     Raises:
         RunFolderError: it holds something already and the run is not resumed, or it cannot be made.
     """
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    folder = asked or DEFAULT_PARENT / f"{plan.model.name.replace('/', '-')}-{stamp}"
-    if folder.exists() and any(folder.iterdir()) and not is_resumed:
-        raise RunFolderError(
-            f"the run folder '{folder}' is not empty",
-            code="train-run-folder",
-            fix="give another --out",
-        )
+    folder = choose_run_folder(plan, asked=asked, is_resumed=is_resumed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "plan.json").write_text(json.dumps(plan_to_json(plan), indent=1) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -12,6 +13,9 @@ __all__ = ["find_documents", "is_document_file", "read_documents"]
 
 PARAGRAPH_CHARS = 1 << 20
 """Characters of a text file read at a time; a document longer than this is cut at the next end of line."""
+
+BROKEN_FILE = (OSError, EOFError, zlib.error)
+"""What reading a file raises that may not be read, or whose compressed bytes are damaged or cut short."""
 
 Reader = Callable[[Path, str], Iterator[str]]
 
@@ -83,6 +87,8 @@ def _read_text(path: Path, field: str) -> Iterator[str]:
                 yield piece + file.readline()
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
+    except BROKEN_FILE as error:
+        raise _unreadable(path, error) from error
 
 
 def _read_json_lines(path: Path, field: str) -> Iterator[str]:
@@ -93,6 +99,8 @@ def _read_json_lines(path: Path, field: str) -> Iterator[str]:
                     yield _text_of(line, field=field, place=f"{path}, line {number}")
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
+    except BROKEN_FILE as error:
+        raise _unreadable(path, error) from error
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
@@ -100,6 +108,15 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
         f"{path} is not UTF-8 text: {error.reason} at byte {error.start}",
         code="data-text",
         fix="convert it, such as with iconv -t utf-8",
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    first_line = str(error).partition("\n")[0]
+    return DataError(
+        f"{path} cannot be read: {first_line}",
+        code="data-unreadable",
+        fix="copy or write the file again, or allow it to be read",
     )
 
 
@@ -125,23 +142,40 @@ def _text_of(line: str, *, field: str, place: str) -> str:
 
 def _read_parquet(path: Path, field: str) -> Iterator[str]:
     try:
-        from pyarrow import parquet  # noqa: PLC0415 - only Parquet files need it
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - only Parquet files need it
     except ImportError as error:
         raise DataError(
             f"{path} needs pyarrow, which is not installed",
             code="data-extra",
             fix="pip install 'shardwise[data]'",
         ) from error
-    with parquet.ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        if field not in names:
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                raise DataError(
+                    f"{path} has no column '{field}'; it has {', '.join(names)}",
+                    code="data-field",
+                    fix="name the column that holds the text with --data-field",
+                )
+            for batch in file.iter_batches(batch_size=1024, columns=[field]):
+                yield from _texts_of(batch.column(0).to_pylist(), field=field, place=str(path))
+    except (ArrowException, *BROKEN_FILE) as error:
+        raise _unreadable(path, error) from error
+
+
+def _texts_of(values: list[object], *, field: str, place: str) -> Iterator[str]:
+    """The texts of a column; rows without one are left out."""
+    for value in values:
+        if isinstance(value, str):
+            if value:
+                yield value
+        elif value is not None:
             raise DataError(
-                f"{path} has no column '{field}'; it has {', '.join(names)}",
+                f"{place}: column '{field}' holds {type(value).__name__}, not text",
                 code="data-field",
                 fix="name the column that holds the text with --data-field",
             )
-        for batch in file.iter_batches(batch_size=1024, columns=[field]):
-            yield from (text for text in batch.column(0).to_pylist() if text)
 
 
 READERS: dict[str, Reader] = {

@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import DataError
+from shardwise.train.data.documents import find_documents, read_documents
 from shardwise.train.data.indexed_tokens import IndexedTokens, read_indexed_tokens
 from shardwise.train.data.prepare import Progress, cache_folder, tokenise_once
 from shardwise.train.data.samples import FittedDocuments, PackedStream, Samples, SyntheticTokens
 from shardwise.train.data.stream import TokenStream
 from shardwise.train.data.tokenizer import open_tokenizer
 
-__all__ = ["SYNTHETIC", "DataRequest", "open_samples"]
+__all__ = ["SYNTHETIC", "DataRequest", "open_samples", "require_readable"]
 
 SYNTHETIC = "synthetic"
+NUM_OPENED = 16
+"""Files whose first document is read before a run; all are read when they are tokenised."""
 
 Packing = Literal["stream", "documents"]
 
@@ -51,6 +54,25 @@ def open_samples(
     return PackedStream(
         stream=stream, seq_len=seq_len, vocab_size=vocab_size, crosses_documents=request.crosses_documents
     )
+
+
+def require_readable(request: DataRequest) -> None:
+    """Return when the data and their tokenizer are there and begin as they should; nothing is tokenised.
+
+    Raises:
+        DataError: a file is missing, may not be read, or is something else.
+    """
+    if request.source == SYNTHETIC:
+        return
+    path = Path(request.source)
+    pairs = _token_pairs(path)
+    for stem in pairs:
+        read_indexed_tokens(stem)
+    if pairs:
+        return
+    open_tokenizer(Path(request.tokenizer) if request.tokenizer else None)
+    for file in find_documents(path)[:NUM_OPENED]:
+        next(read_documents(file, field=request.field), None)
 
 
 def _tokenised(request: DataRequest, path: Path, cache: Path | None, progress: Progress | None) -> IndexedTokens:

@@ -57,13 +57,13 @@ class ByteTokenizer:
 class FileTokenizer:
     """A ``tokenizer.json`` of the tokenizers library, with the tokens it adds by itself at the start of a document."""
 
-    def __init__(self, path: Path, *, end_token: int | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._tokenizer: Any = _load(path)
-        self.end_token = end_token
+        self.end_token = _end_token(path)
         self.vocab_size: int = (
             max(cast("dict[str, int]", self._tokenizer.get_vocab(with_added_tokens=True)).values()) + 1
         )
-        self.fingerprint = hashlib.sha256(path.read_bytes() + str(end_token).encode()).hexdigest()
+        self.fingerprint = hashlib.sha256(path.read_bytes() + str(self.end_token).encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
         """Tokens of every document, closed by the end token unless the tokenizer closed it already."""
@@ -85,7 +85,7 @@ def open_tokenizer(path: Path | None) -> Tokenizer:
             code="data-tokenizer",
             fix="give a tokenizer.json, or the folder of a Hugging Face model; leave it out to train on bytes",
         )
-    return FileTokenizer(file, end_token=_end_token(file))
+    return FileTokenizer(file)
 
 
 def _load(path: Path) -> Any:
@@ -97,21 +97,23 @@ def _load(path: Path) -> Any:
             code="data-extra",
             fix="pip install 'shardwise[data]'",
         ) from error
-    text = path.read_text(encoding="utf-8")
+    if not isinstance(_json(path).get("model"), dict):
+        raise _no_tokenizer(path, "it has no field 'model'")
     try:
-        is_tokenizer = "model" in json.loads(text)
-    except json.JSONDecodeError:
-        is_tokenizer = False
-    if not is_tokenizer:
-        raise DataError(
-            f"{path} is not a tokenizer of the tokenizers library",
-            code="data-tokenizer",
-            fix="give the tokenizer.json of a Hugging Face model",
-        )
-    backend = Backend.from_str(text)
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise _no_tokenizer(path, f"{error}") from error
     backend.no_truncation()
     backend.no_padding()
     return backend
+
+
+def _no_tokenizer(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path} is not a tokenizer of the tokenizers library: {reason.splitlines()[0]}",
+        code="data-tokenizer",
+        fix="give the tokenizer.json of a Hugging Face model",
+    )
 
 
 def _end_token(file: Path) -> int | None:
@@ -127,11 +129,21 @@ def _end_token(file: Path) -> int | None:
             return int(number[name])
     for beside in ("generation_config.json", "config.json"):
         number = _json(file.with_name(beside)).get("eos_token_id")
-        if number is not None:
-            return int(number[0] if isinstance(number, list) else number)
+        first = next(iter(number), None) if isinstance(number, list) else number
+        if first is not None:
+            return int(first)
     usual = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
     return next((int(added[word]) for word in usual if word in added), None)
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    """The object in a file; none without the file."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise _no_tokenizer(path, f"{error}") from error
+    if not isinstance(found, dict):
+        raise _no_tokenizer(path, "it holds no object")
+    return cast("dict[str, Any]", found)

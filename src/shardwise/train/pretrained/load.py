@@ -1,6 +1,5 @@
 """Pretrained weights into sharded parameters: every rank reads its own slices of the files and nothing else."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,10 @@ from torch.distributed.tensor import DTensor
 
 from shardwise.errors import CheckpointError
 from shardwise.train.nf4 import QuantisedLinear, pack
+from shardwise.train.pretrained.files import files_by_tensor, read_config
 from shardwise.train.pretrained.names import Piece, pieces_of
 
 __all__ = ["PretrainedFiles", "load_pretrained", "load_quantised"]
-
-INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class PretrainedFiles:
         self.folder = folder
         self.bytes_read = 0
         """Bytes of all slices taken so far."""
-        self._files = _files_by_tensor(folder)
+        self._files = files_by_tensor(folder)
         self._opened: dict[Path, Any] = {}
 
     def has(self, name: str) -> bool:
@@ -74,7 +72,7 @@ def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -
         CheckpointError: a tensor is missing in the checkpoint or has another shape there.
     """
     files = PretrainedFiles(folder)
-    is_tied = bool(_config(folder).get("tie_word_embeddings", True))
+    is_tied = bool(read_config(folder).get("tie_word_embeddings", True))
     with torch.no_grad():
         for name, tensor in tensors:
             pieces = pieces_of(name, tuple(tensor.shape), has=files.has, is_tied=is_tied)
@@ -170,34 +168,3 @@ def _require_shape(name: str, model: tuple[int, ...], saved: tuple[int, ...], fo
             code="pretrained-tensor",
             fix="use the config.json of that checkpoint",
         )
-
-
-def _files_by_tensor(folder: Path) -> dict[str, Path]:
-    if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        found = {name: folder / file for name, file in index["weight_map"].items()}
-        missing = sorted({path.name for path in found.values() if not path.is_file()})
-        if missing:
-            raise CheckpointError(
-                f"{folder} lacks {', '.join(missing)}, which its index names",
-                code="pretrained-files",
-                fix="copy the missing files as well",
-            )
-        return found
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(
-            f"{folder} holds no safetensors files",
-            code="pretrained-files",
-            fix="name a folder with model.safetensors, or with its parts and their index",
-        )
-    found = {}
-    for path in files:
-        with safe_open(path, framework="pt") as file:
-            found.update(dict.fromkeys(file.keys(), path))
-    return found
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

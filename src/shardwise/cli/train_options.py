@@ -1,0 +1,175 @@
+"""The options of ``train`` that no plan holds: the run, its data, its checkpoints; and the range of every number."""
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from shardwise.cli.command import UsageError
+from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
+
+__all__ = ["NUMBERS", "NUM_KEPT", "NumberRange", "add_run_options", "require_meaning"]
+
+MANY = 1_000_000_000_000
+"""No run has so many steps; below it nothing that is computed from a number of steps loses precision."""
+MAX_SEED = 9_223_372_036_854_775_807
+"""The largest that torch takes."""
+NUM_KEPT = 2
+"""Checkpoints without --keep: one may turn out to be worthless."""
+LONG_S = 10_000_000
+"""Nearly four months."""
+_PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
+_SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
+_TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
+_DRY_HELP = "check what the run reads, write its job and run.sh into the run folder, start nothing"
+_STEPS_HELP = "optimizer steps in all, those before --resume included (default: 10)"
+_ASYNC_HELP = "write while training goes on (with --checkpoint-every)"
+_WHERE_HELP = "where --checkpoint-every or --export saves (default: checkpoints in the run folder)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberRange:
+    """The numbers an option takes, both ends included; no end is open to infinity, and nan is in no range."""
+
+    min_value: float
+    max_value: float = math.inf
+    is_whole: bool = True
+
+    @property
+    def words(self) -> str:
+        """The range as a sentence says it.
+
+        >>> NumberRange(min_value=1, max_value=10_000_000, is_whole=False).words
+        'a number from 1 to 10,000,000'
+        >>> NumberRange(min_value=0, is_whole=False).words
+        'a finite number of at least 0'
+        """
+        kind = "whole number" if self.is_whole else "number"
+        if math.isinf(self.max_value):
+            return f"a finite {kind} of at least {self.min_value:,}"
+        return f"a {kind} from {self.min_value:,} to {self.max_value:,}"
+
+    def read(self, text: str) -> float:
+        """The number in ``text``; argparse makes a usage error of one outside."""
+        try:
+            number = int(text) if self.is_whole else float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or not self.min_value <= number <= self.max_value:
+            raise argparse.ArgumentTypeError(f"'{text[:40]}' is not {self.words}")
+        return number
+
+
+NUMBERS = {
+    "--steps": NumberRange(min_value=1, max_value=MANY),
+    "--seed": NumberRange(min_value=0, max_value=MAX_SEED),
+    "--learning-rate": NumberRange(min_value=0, is_whole=False),
+    "--warmup-steps": NumberRange(min_value=0, max_value=MANY),
+    "--max-grad-norm": NumberRange(min_value=0, is_whole=False),
+    "--timeout": NumberRange(min_value=1, max_value=LONG_S, is_whole=False),
+    "--profile-every": NumberRange(min_value=1, max_value=MANY),
+    "--checkpoint-every": NumberRange(min_value=1, max_value=MANY),
+    "--keep": NumberRange(min_value=1, max_value=MANY),
+}
+"""Every numeric option of ``train`` that is no field of the plan; those of the plan have theirs in ``rules``."""
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """What a run needs besides its plan."""
+    run = parser.add_argument_group("run")
+    _add_number(run, "--steps", default=10, metavar="N", text=_STEPS_HELP)
+    run.add_argument("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/MODEL-TIME)")
+    _add_number(run, "--seed", default=0, metavar="N", text="of weights and data (default: 0)")
+    run.add_argument("--device", choices=get_args(DeviceKind), default="auto", help="(default: GPUs where there are)")
+    run.add_argument(
+        "--implementation",
+        choices=get_args(Implementation),
+        default="auto",
+        help="our decoder or transformers' model (default: ours where it computes the same)",
+    )
+    _add_number(run, "--learning-rate", default=3e-4, metavar="RATE", text="(default: 3e-4)")
+    _add_number(run, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
+    run.add_argument("--decay", choices=get_args(Decay), default="constant", help="after it (default: constant)")
+    _add_number(run, "--max-grad-norm", default=1.0, metavar="NORM", text="0 never clips (default: 1)")
+    _add_number(run, "--timeout", default=600.0, metavar="SECONDS", text=_TIMEOUT_HELP)
+    _add_number(run, "--profile-every", default=None, metavar="N", text=_PROFILE_HELP)
+    run.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
+    run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
+    run.add_argument("--dry-run", action="store_true", dest="is_dry", help=_DRY_HELP)
+    run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
+    _add_data_options(parser.add_argument_group("data"))
+    _add_checkpoint_options(parser.add_argument_group("checkpoints"))
+
+
+def require_meaning(arguments: argparse.Namespace) -> None:
+    """Return when every option that was given has something to act on.
+
+    Raises:
+        UsageError: one would be ignored, because the option that it belongs to is missing.
+    """
+    saves_on_the_way = arguments.checkpoint_every is not None
+    saves = saves_on_the_way or arguments.export is not None
+    idle = {
+        "--async-checkpoints": (arguments.is_async and not saves_on_the_way, "--checkpoint-every 100"),
+        "--keep": (arguments.keep is not None and not saves_on_the_way, "--checkpoint-every 100"),
+        "--checkpoints": (arguments.checkpoints is not None and not saves, "--checkpoint-every 100"),
+        "--tokenizer": (arguments.tokenizer is not None and arguments.data == "synthetic", "--data PATH"),
+    }
+    for option, (is_idle, missing) in idle.items():
+        if is_idle:
+            raise UsageError(
+                f"{option} does nothing without {missing.partition(' ')[0]}",
+                code="cli-usage",
+                fix=f"add {missing}, or leave out {option}",
+            )
+
+
+def _add_number(
+    group: "argparse._ArgumentGroup", option: str, *, default: float | None, metavar: str, text: str
+) -> None:
+    group.add_argument(option, type=NUMBERS[option].read, default=default, metavar=metavar, help=text)
+
+
+def _add_data_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--data",
+        default="synthetic",
+        metavar="PATH",
+        help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: synthetic)",
+    )
+    group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
+    group.add_argument("--data-field", default="text", metavar="NAME", help="key or column of the text (default: text)")
+    group.add_argument(
+        "--packing",
+        choices=get_args(Packing),
+        default="stream",
+        help="cut all documents joined, or keep each whole and pad (default: stream)",
+    )
+    group.add_argument(
+        "--mask-documents",
+        action="store_false",
+        dest="crosses_documents",
+        help="documents do not see each other, and none's first token is predicted from the one before",
+    )
+    group.add_argument(
+        "--no-shuffle", action="store_false", dest="is_shuffled", help="samples in the order of the data"
+    )
+
+
+def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
+    _add_number(
+        group,
+        "--checkpoint-every",
+        default=None,
+        metavar="N",
+        text="save every N steps, at the end, and when the run is asked to stop (Ctrl-C, SIGTERM)",
+    )
+    group.add_argument("--checkpoints", type=Path, metavar="FOLDER", help=_WHERE_HELP)
+    group.add_argument("--async-checkpoints", action="store_true", dest="is_async", help=_ASYNC_HELP)
+    _add_number(
+        group, "--keep", default=None, metavar="N", text="newest ones to keep (with --checkpoint-every; default: 2)"
+    )
+    group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
+    group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")
+    group.add_argument("--export", type=Path, metavar="FOLDER", help="end with a Hugging Face checkpoint")

@@ -1,0 +1,64 @@
+"""What a run will read and write, looked at before anything is written or started: it is there, and it can be used."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from shardwise.errors import CheckpointError
+from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.data import DataRequest, require_readable
+from shardwise.train.job import Job
+from shardwise.train.pretrained.files import require_whole
+
+__all__ = ["require_inputs"]
+
+
+def require_inputs(job: Job) -> None:
+    """Return when the job's data, tokenizer, weights and checkpoint can be read and its results can be written.
+
+    It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded.
+
+    Raises:
+        CheckpointError: the checkpoint has all the steps already, weights are not whole, or a folder cannot be made.
+        DataError: data or tokenizer are missing or are something else.
+    """
+    spec = job.checkpoint
+    if spec.resume_from:
+        _require_steps_left(Path(spec.resume_from), num_steps=job.num_steps)
+    if spec.initial_weights:
+        require_whole(Path(spec.initial_weights))
+    if spec.export_folder:
+        _require_free_name(Path(spec.export_folder), option="--export")
+    if spec.folder:
+        _require_place(Path(spec.folder), option="--checkpoints")
+    require_readable(DataRequest(**asdict(job.data)))
+
+
+def _require_steps_left(path: Path, *, num_steps: int) -> None:
+    checkpoint = find_checkpoint(path)
+    if checkpoint.step >= num_steps:
+        raise CheckpointError(
+            f"{checkpoint.path} is at step {checkpoint.step}, and --steps {num_steps} is the total, so no step is left",
+            code="checkpoint-steps",
+            fix=f"set --steps above {checkpoint.step}",
+        )
+
+
+def _require_free_name(folder: Path, *, option: str) -> None:
+    if folder.exists():
+        raise CheckpointError(
+            f"{option}: {folder} exists already", code="output-exists", fix=f"choose another {option} folder"
+        )
+    _require_place(folder, option=option)
+
+
+def _require_place(folder: Path, *, option: str) -> None:
+    """Return when the folder is there or could be made."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise CheckpointError(
+            f"{option}: {folder} cannot be made, because {nearest} "
+            f"{'may not be written to' if nearest.is_dir() else 'is no folder'}",
+            code="output-path",
+            fix=f"choose a folder for {option} that can be written to",
+        )

@@ -1,0 +1,102 @@
+"""The files of a Hugging Face checkpoint, by their index and headers; needs no torch, so that a launcher can look."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import CheckpointError
+
+__all__ = ["files_by_tensor", "read_config", "require_whole"]
+
+INDEX = "model.safetensors.index.json"
+LENGTH_BYTES = 8
+"""A file begins with the length of its header, little-endian (github.com/huggingface/safetensors, Format)."""
+MAX_HEADER_BYTES = 100_000_000
+"""The longest header that the format allows."""
+
+
+def files_by_tensor(folder: Path) -> dict[str, Path]:
+    """Which file holds which tensor: as the index says, or else the headers of all files.
+
+    Raises:
+        CheckpointError: there are no files, or not all that the index names.
+    """
+    if (folder / INDEX).is_file():
+        found = _indexed(folder)
+        missing = sorted({path.name for path in found.values() if not path.is_file()})
+        if missing:
+            raise CheckpointError(
+                f"{folder} lacks {', '.join(missing)}, which its index names",
+                code="pretrained-files",
+                fix="copy the missing files as well",
+            )
+        return found
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(
+            f"{folder} {'holds no safetensors files' if folder.is_dir() else 'is no folder'}",
+            code="pretrained-files",
+            fix="name a folder with model.safetensors, or with its parts and their index",
+        )
+    return {name: path for path in files for name in _tensor_ends_bytes(path)}
+
+
+def require_whole(folder: Path) -> None:
+    """Return when every file of the checkpoint is as long as its header says, and the config can be read.
+
+    Raises:
+        CheckpointError: one is missing, cut short, or something else.
+    """
+    for path in sorted(set(files_by_tensor(folder).values())):
+        _tensor_ends_bytes(path)
+    read_config(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The fields of the checkpoint's ``config.json``; none without one."""
+    path = folder / "config.json"
+    return _json_object(path) if path.is_file() else {}
+
+
+def _indexed(folder: Path) -> dict[str, Path]:
+    path = folder / INDEX
+    weight_map = _json_object(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise _unreadable(path, "it has no weight_map")
+    return {str(name): folder / str(file) for name, file in weight_map.items()}
+
+
+def _tensor_ends_bytes(path: Path) -> dict[str, int]:
+    """Where every tensor ends behind the header; refuses a file that is shorter or longer than that."""
+    try:
+        with path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            text = file.read(header_bytes) if header_bytes <= MAX_HEADER_BYTES else b""
+        header = json.loads(text)
+        ends = {name: int(row["data_offsets"][1]) for name, row in header.items() if name != "__metadata__"}
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, "it does not begin as safetensors files do") from error
+    promised_bytes = LENGTH_BYTES + header_bytes + max(ends.values(), default=0)
+    if size_bytes != promised_bytes:
+        raise _unreadable(path, f"it has {size_bytes:,} bytes, and its header promises {promised_bytes:,}")
+    return ends
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, str(error).partition("\n")[0]) from error
+    if not isinstance(found, dict):
+        raise _unreadable(path, "it holds no object")
+    return found
+
+
+def _unreadable(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be read: {reason}", code="pretrained-files", fix="copy the file again, or save the model again"
+    )

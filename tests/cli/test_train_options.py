@@ -1,0 +1,89 @@
+"""Numbers of ``train`` out of range, and options that nothing would read, are refused before anything starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.cli import train
+from shardwise.cli.command import find_command, make_parser
+from shardwise.cli.main import main
+from shardwise.cli.options import amount, count, positive_number, whole_number
+from shardwise.cli.train_options import NUMBERS
+
+PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
+TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
+
+
+def refusal(words, capsys, tmp_path) -> dict[str, str]:
+    assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path / "run"), *words]) == 2
+    assert not (tmp_path / "run").exists()
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--steps", "0", "a whole number from 1 to 1,000,000,000,000"),
+        ("--seed", "-1", "a whole number from 0 to 9,223,372,036,854,775,807"),
+        ("--learning-rate", "nan", "a finite number of at least 0"),
+        ("--learning-rate", "-1", "a finite number of at least 0"),
+        ("--learning-rate", "inf", "a finite number of at least 0"),
+        ("--warmup-steps", "-3", "a whole number from 0 to 1,000,000,000,000"),
+        ("--max-grad-norm", "nan", "a finite number of at least 0"),
+        ("--max-grad-norm", "-1", "a finite number of at least 0"),
+        ("--timeout", "0", "a number from 1 to 10,000,000"),
+        ("--timeout", "1e300", "a number from 1 to 10,000,000"),
+        ("--profile-every", "0", "a whole number from 1 to 1,000,000,000,000"),
+        ("--checkpoint-every", "1.5", "a whole number from 1 to 1,000,000,000,000"),
+        ("--keep", "0", "a whole number from 1 to 1,000,000,000,000"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(option, value, words, capsys, tmp_path):
+    refused = refusal([option, value], capsys, tmp_path)
+    assert refused["code"] == "cli-usage"
+    assert refused["error"] == f"argument {option}: '{value}' is not {words}"
+    assert refused["fix"] == f"correct {option}; `shardwise train --help` says what it takes"
+
+
+def test_every_number_that_is_not_the_plans_has_its_range_in_one_table():
+    parser = make_parser(find_command("train"), train)
+    groups = [group for group in parser._action_groups if group.title in ("run", "data", "checkpoints")]
+    actions = [action for group in groups for action in group._group_actions]
+    assert not [action.dest for action in actions if action.type in (amount, count, positive_number, whole_number)]
+    named = {action.option_strings[0]: action.type for action in actions}
+    assert {option: named[option] for option in NUMBERS} == {option: row.read for option, row in NUMBERS.items()}
+
+
+def test_the_page_on_training_says_every_range():
+    text = TRAINING.read_text(encoding="utf-8")
+    assert [option for option, row in NUMBERS.items() if f"| `{option}` | {row.words} |" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--async-checkpoints"], "--async-checkpoints does nothing without --checkpoint-every"),
+        (["--async-checkpoints", "--export", "out"], "--async-checkpoints does nothing without --checkpoint-every"),
+        (["--checkpoints", "states"], "--checkpoints does nothing without --checkpoint-every"),
+        (["--keep", "3"], "--keep does nothing without --checkpoint-every"),
+        (["--tokenizer", "tokenizer.json"], "--tokenizer does nothing without --data"),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(words, error, capsys, tmp_path):
+    refused = refusal(words, capsys, tmp_path)
+    assert (refused["code"], refused["error"]) == ("cli-usage", error)
+    assert refused["fix"].endswith(f"or leave out {words[0]}")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--checkpoint-every", "5"], (5, 2, False)),
+        (["--checkpoint-every", "5", "--keep", "7", "--async-checkpoints"], (5, 7, True)),
+    ],
+)
+def test_what_was_asked_of_checkpoints_is_in_the_job(words, expected, tmp_path):
+    assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path), *words]) == 0
+    saved = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["checkpoint"]
+    assert (saved["every_steps"], saved["num_kept"], saved["is_async"]) == expected

@@ -1,0 +1,118 @@
+"""What a run reads and writes is looked at before a folder is made or a process started, dry runs included."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from shardwise.cli.main import main
+from shardwise.errors import CheckpointError
+from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.pretrained.files import files_by_tensor, require_whole
+
+PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
+WEIGHTS = {"a": torch.zeros(3, 2), "b": torch.zeros(5)}
+
+
+def train(words, capsys) -> tuple[int, dict[str, str]]:
+    exit_code = main(["train", *PLAN, "--device", "cpu", "--json", "--out", "run", *words])
+    return exit_code, json.loads(capsys.readouterr().out)
+
+
+def saved_at(folder, step):
+    states = CheckpointFolder(folder)
+    (states.begin(step) / ".metadata").write_bytes(b"made up")
+    return states.publish(step)
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder with a checkpoint of step 400, a text, and things that are not what they are taken for."""
+    monkeypatch.chdir(tmp_path)
+    saved_at(tmp_path / "old" / "checkpoints", 400)
+    (tmp_path / "a.txt").write_text("some text", encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text('{"body": "some text"}\n', encoding="utf-8")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "cut").mkdir()
+    save_file(WEIGHTS, tmp_path / "cut" / "model.safetensors")
+    whole = (tmp_path / "cut" / "model.safetensors").read_bytes()
+    (tmp_path / "cut" / "model.safetensors").write_bytes(whole[:-4])
+    return tmp_path
+
+
+@pytest.mark.parametrize("is_dry", [False, True], ids=["started", "dry"])
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--resume", "old", "--steps", "12"], "checkpoint-steps", "is at step 400, and --steps 12 is the total"),
+        (["--resume", "old", "--steps", "400"], "checkpoint-steps", "so no step is left"),
+        (["--resume", "nowhere"], "checkpoint-none", "it does not exist"),
+        (["--weights", "nowhere"], "pretrained-files", "is no folder"),
+        (["--weights", "there"], "pretrained-files", "holds no safetensors files"),
+        (["--weights", "cut"], "pretrained-files", "its header promises"),
+        (["--export", "there"], "output-exists", "there exists already"),
+        (["--export", "a.txt/out"], "output-path", "a.txt is no folder"),
+        (["--checkpoint-every", "2", "--checkpoints", "a.txt"], "output-path", "a.txt is no folder"),
+        (["--data", "nowhere.txt"], "data-not-found", "nowhere.txt"),
+        (["--data", "a.jsonl"], "data-field", "no text under 'text'"),
+        (["--data", "tokens.bin"], "data-tokens", "tokens.idx"),
+        (["--data", "a.txt", "--tokenizer", "a.jsonl"], "data-tokenizer", "is not a tokenizer"),
+        (["--out", "a.txt"], "train-run-folder", "is a file"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_leaves_nothing_behind(desk, words, code, says, is_dry, capsys):
+    before = sorted(desk.rglob("*"))
+    exit_code, said = train([*words, *(["--dry-run"] if is_dry else [])], capsys)
+    assert (exit_code, said["code"]) == (2, code)
+    assert says in said["error"]
+    assert sorted(desk.rglob("*")) == before
+
+
+def test_the_fix_of_a_finished_run_names_the_step(desk, capsys):
+    _, said = train(["--resume", "old", "--steps", "12"], capsys)
+    assert said["fix"] == "set --steps above 400"
+
+
+def test_a_dry_run_that_passes_writes_job_and_script(desk, capsys):
+    words = ["--resume", "old", "--steps", "401", "--data", "a.txt", "--export", "exported", "--dry-run"]
+    exit_code, said = train(words, capsys)
+    assert exit_code == 0
+    assert said["script"] == str(desk / "run" / "run.sh")
+    written = sorted(path.name for path in (desk / "run").iterdir())
+    assert written == ["job.json", "plan.json", "prediction.json", "run.sh"]
+
+
+def test_a_dry_run_says_what_it_wrote(desk, capsys):
+    assert main(["train", *PLAN, "--dry-run", "--out", "run"]) == 0
+    script = desk / "run" / "run.sh"
+    assert capsys.readouterr().out == (
+        f"what the run reads is there and nothing was started; wrote {script}: run it here\n"
+    )
+
+
+def test_headers_say_which_file_holds_which_tensor(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file(WEIGHTS, path, metadata={"format": "pt"})
+    require_whole(tmp_path)
+    assert files_by_tensor(tmp_path) == {"a": path, "b": path}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\xff" * 64),
+        ("model.safetensors", (2).to_bytes(8, "little") + b"[]"),
+        ("model.safetensors.index.json", b"\xff"),
+        ("model.safetensors.index.json", b'{"weight_map": []}'),
+        ("config.json", b"{"),
+    ],
+)
+def test_a_broken_file_of_a_pretrained_model_is_named(tmp_path, name, content):
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError) as refused:
+        require_whole(tmp_path)
+    assert refused.value.code == "pretrained-files"
+    assert str(tmp_path / name) in refused.value.message
