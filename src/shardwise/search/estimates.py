@@ -51,8 +51,6 @@ class Estimates:
     valid: ValidCandidates
     num_valid: int
     """Decorated rows that break no rule."""
-    least_offload: int
-    """The position in ``OFFLOADS`` of the way to offload that moves least."""
     num_too_big: int
     """Decorated rows that are known to need more than the device."""
     num_evaluated: int
@@ -119,7 +117,6 @@ def estimate_space(
         step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
         valid=valid,
         num_valid=num_valid,
-        least_offload=space.least_offload,
         num_too_big=valid.num_too_big + int(stands_for.sum()),
         num_evaluated=len(weighed) + len(more),
         too_big=first.take(nearly) if len(nearly) or not nearest else nearest[0],

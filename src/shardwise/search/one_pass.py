@@ -17,6 +17,7 @@ from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_firs
 from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.simplicity import short_variant
+from shardwise.search.space import Space
 from shardwise.search.team import ALONE, Team
 from shardwise.units import format_gib
 
@@ -113,7 +114,8 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
     found = estimate_space(question, bounds, objective=objective, team=team)
     evaluator = Evaluator(found.pool, question=question, team=team)
     if len(found.pool):
-        order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=found.least_offload)
+        least = Space(question=question, bounds=bounds).least_offload
+        order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=least)
         if is_brief:
             evaluator.walk(order.by_time(order.step_s), max_fitting=bounds.max_predictions, max_per_family=1)
         else:

@@ -124,7 +124,7 @@ def require_searched_schedules(bounds: SearchBounds) -> None:
         raise LayoutError(
             "a search estimates one copy of the model in a pipeline, and schedule dualpipe holds two",
             code="search-bounds",
-            fix="leave dualpipe out, or ask `shardwise predict` about a plan that has it",
+            fix="leave dualpipe out, or ask `shardwise predict plan.json` about a plan that has it",
         )
 
 

@@ -24,6 +24,7 @@ from shardwise.search.candidates import (
     expand,
     option_counts,
 )
+from shardwise.search.no_degrees import no_degrees, range_text
 from shardwise.step.own_runtime import is_own_runtime
 
 __all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
@@ -100,7 +101,7 @@ class Space:
         """Every way to write the world size as dp_replicate * dp_shard * tp * cp * pp, all other columns 1 or 0."""
         found = np.asarray(list(self._degree_tuples()), dtype=np.int64).reshape(-1, 5)
         if not len(found):
-            raise self._no_degrees()
+            raise no_degrees(self.bounds, self.question.cluster.num_gpus)
         self._require_micro_batch()
         found, offload_choices = self._with_ways_to_offload(found)
         ones, zeros = constant(1, len(found)), constant(0, len(found))
@@ -209,22 +210,9 @@ class Space:
                             yield tp, cp, pp, dp_replicate, data // dp_replicate
 
     def _pipeline_depths(self, ranks: int) -> list[int]:
-        stages, depths = self.bounds.stage_layers, _allowed_divisors(ranks, self.bounds.pp)
+        stages, least = self.bounds.stage_layers, 2 if self.bounds.needs_pipeline else 1
+        depths = [depth for depth in _allowed_divisors(ranks, self.bounds.pp) if depth >= least]
         return depths if stages is None else [depth for depth in depths if depth == len(stages)]
-
-    def _no_degrees(self) -> LayoutError:
-        world = self.question.cluster.num_gpus
-        names = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
-        asked = {name: getattr(self.bounds, name) for name in names}
-        text = ", ".join(f"{name}={_range_text(limit)}" for name, limit in asked.items() if limit is not None)
-        if self.bounds.stage_layers is not None:
-            text += f"{', ' if text else ''}{len(self.bounds.stage_layers)} stages of stage_layers"
-        allowed = ", ".join(str(divisor) for divisor in divisors(world)[:12])
-        return LayoutError(
-            f"no product of degrees with {text} is the world size {world}",
-            code="search-bounds",
-            fix=f"allow degrees that divide {world}: {allowed}",
-        )
 
     def _require_micro_batch(self) -> None:
         batch, limit = self.question.global_batch_size, self.bounds.micro_batch_size
@@ -233,7 +221,7 @@ class Space:
             return
         allowed = ", ".join(str(size) for size in sizes[:12])
         raise LayoutError(
-            f"micro_batch_size={_range_text(limit)} does not divide the global batch of {batch} sequences",
+            f"micro_batch_size={range_text(limit)} does not divide the global batch of {batch} sequences",
             code="search-bounds",
             fix=f"allow micro-batches that divide {batch}: {allowed}",
         )
@@ -252,10 +240,9 @@ class Space:
         return [(ep, width) for (ep,) in self._ep_options() for width in widths]
 
     def _expert_widths(self, tp: int) -> Sequence[int]:
-        limit = self.bounds.expert_tp
-        if limit is not None and limit.pinned is not None:
+        limit, moe = self.bounds.expert_tp, self.question.model.moe
+        if limit is not None and (limit.pinned is not None or (moe is None and not limit.allows(1))):
             return (limit.low,)
-        moe = self.question.model.moe
         found = [1] if moe is None or limit is None else divisors(tp)
         if moe is not None and limit is None and tp > 1:
             found = [1, tp]
@@ -277,7 +264,9 @@ class Space:
         names = self.bounds.schedule or [
             name for name in SCHEDULES if name in offered and name not in UNSEARCHED_SCHEDULES
         ]
-        return [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
+        found = [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
+        # Chunks that none of these schedules has are left to the rules, which say why.
+        return found or [(SCHEDULES.index(name), self.bounds.vpp.low) for name in names if self.bounds.vpp is not None]
 
     def _vpp_options(self, pp: int, schedule: str) -> Sequence[int]:
         limit = self.bounds.vpp
@@ -345,9 +334,3 @@ def _pinned(found: Sequence[int], limit: IntRange | None) -> Sequence[Key]:
         return [(value,) for value in found]
     explicit = limit.values or ((limit.low,) if limit.pinned is not None else ())
     return [(value,) for value in explicit] or [(value,) for value in found if limit.allows(value)]
-
-
-def _range_text(limit: IntRange) -> str:
-    if limit.values:
-        return ",".join(str(value) for value in limit.values)
-    return str(limit.low) if limit.pinned is not None else f"{limit.low}..{limit.high}"
