@@ -1,5 +1,6 @@
 """Options map one to one to records: same names, same choices; and the list of all options is frozen."""
 
+from argparse import ArgumentTypeError
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -10,7 +11,7 @@ from golden_files import assert_golden
 from shardwise.cli import plan as plan_command
 from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.help_page import option_names
-from shardwise.cli.options import SCHEDULE_HELP, count
+from shardwise.cli.options import SCHEDULE_HELP, count, whole_count
 from shardwise.layout import Layout
 from shardwise.plan import EngineName
 from shardwise.recipe import Recipe
@@ -85,3 +86,14 @@ def test_the_help_of_the_schedule_says_what_the_engines_offer():
     assert OFFERS["deepspeed"].schedules == {"1f1b"}
     for words in ("gpipe, zb-h1, zbv and dualpipev with native", "zb-h1, zb-h2 and zbv with its fork"):
         assert words in SCHEDULE_HELP
+
+
+@pytest.mark.parametrize(("text", "number"), [("8192", 8192), ("8K", 8000), ("1M", 10**6), ("-3", -3), ("1e6", 10**6)])
+def test_lengths_and_batches_take_the_suffixes_of_amounts(text, number):
+    assert whole_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["1.5", "0.0005K", "nan", "inf", "8Q", ""])
+def test_what_is_no_whole_number_is_refused(text):
+    with pytest.raises(ArgumentTypeError, match="is not a whole number"):
+        whole_count(text)

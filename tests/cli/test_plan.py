@@ -49,6 +49,15 @@ def test_bounds_bind(capsys):
         assert ranked["plan"]["recipe"]["recompute"] == "full"
 
 
+@pytest.mark.parametrize(("word", "moves"), [("--activation-offload", True), ("--no-activation-offload", False)])
+def test_activations_move_to_the_host_or_stay_as_asked(word, moves, capsys):
+    """Left free, a search of this keeps activations on the host: the fastest layout fits no other way."""
+    words = ["plan", "qwen2.5-72b", "64xa100-sxm-80", "--cp", "1", "--tp", "1", "--pp", "1", "--no-what-if"]
+    plans = answer([*words, word], capsys)["plans"]
+    assert plans
+    assert {ranked["plan"]["recipe"]["activation_offload"] for ranked in plans} == {moves}
+
+
 def test_the_written_plan_is_the_recommended_one_and_predicts_the_same(tmp_path, capsys):
     path = tmp_path / "plan.json"
     best = answer([*QUESTION, "--out", str(path)], capsys)["plans"][0]
@@ -183,6 +192,23 @@ def test_a_batch_smaller_than_the_pinned_ranks_is_no_plan_with_a_batch_that_has_
     written = answer(words, capsys, exit_code=3)
     assert written["plans"] == []
     assert written["repairs"][0]["change"] == "global_batch_size=8"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--deadline-days", "nan"],
+        ["--deadline-days", "inf"],
+        ["--budget-usd", "nan"],
+        ["--budget-usd", "0"],
+        ["--budget-usd", "-2M"],
+    ],
+)
+def test_targets_that_mean_nothing_are_refused(words, capsys):
+    assert main([*RUN, "=".join(words)]) == 2
+    printed = capsys.readouterr().err
+    assert f"argument {words[0]}" in printed
+    assert "[cli-usage]" in printed
 
 
 def test_a_deadline_needs_tokens(capsys):

@@ -461,11 +461,6 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "routing_imbalance_ratio=1.5 is about routed experts, and llama-3.1-8b has none",
         "set routing_imbalance_ratio=1.0",
     ),
-    "layout-expert-tp-idle": (
-        make_plan(layout=Layout(expert_tp=2)),
-        "expert_tp=2 divides routed experts, and llama-3.1-8b has none",
-        "set expert_tp=1",
-    ),
 }
 
 

@@ -32,16 +32,15 @@ def test_no_candidate_is_listed_twice(make_question):
 def test_the_number_of_descendants_is_what_enumeration_produces(make_question):
     space, rows = enumerate_all(make_question(model="mixtral-8x7b", cluster="16xh100-sxm"))
     assert int(space.num_descendants(space.degrees(), after=None).sum()) == int(space.num_decorations(rows).sum())
-    plain = Space(
-        question=space.question,
-        bounds=SearchBounds(recompute=("none",), offload=("none",), activation_offload=False),
-    )
-    assert int(plain.num_descendants(plain.degrees(), after=None).sum()) == len(rows)
+    kept = SearchBounds(recompute=("none",), offload=("none",), activation_offload=False)
+    plain, undecorated = enumerate_all(space.question, kept)
+    assert int(plain.num_descendants(plain.degrees(), after=None).sum()) == len(undecorated)
 
 
 def test_a_row_stands_for_every_recipe_it_can_be_decorated_with(make_question):
     """32 blocks on 4 stages: none, 1 to 8 blocks selectively or wholly; three ways to offload; activations or not."""
-    bounds = SearchBounds(pp=IntRange(low=4, high=4), tp=IntRange(low=1, high=1))
+    two = IntRange(low=2, high=2)
+    bounds = SearchBounds(pp=IntRange(low=4, high=4), tp=IntRange(low=1, high=1), dp_shard=two)
     space, rows = enumerate_all(make_question(), bounds)
     assert set(space.num_decorations(rows).tolist()) == {(1 + 2 * 8) * 3 * 2}
 

@@ -294,6 +294,24 @@ def test_one_gpu_can_be_planned_with_offload_and_with_fsdp(bounds):
     assert {ranked.plan.layout.zero_stage for ranked in found.plans} <= {1, 2, 3}
 
 
+def test_one_gpu_moves_to_the_host_what_does_not_fit_without_being_told_a_stage():
+    """16 bytes for each of 8.03e9 parameters are 119.7 GiB of states, half as much again as the card."""
+    found = search(
+        model=read_model("llama-3.1-8b"),
+        cluster=read_cluster("1xh100-sxm"),
+        recipe=Recipe(seq_len=8192, global_batch_size=16),
+    )
+    assert found.plans[0].plan.layout.zero_stage == 3
+    assert found.plans[0].plan.recipe.offload == "parameters"
+
+
+def test_a_single_rank_that_fits_divides_nothing_and_keeps_everything_on_the_device():
+    asked = {"cluster": read_cluster("1xh100-sxm"), "recipe": Recipe(seq_len=1024, global_batch_size=16)}
+    for objective in ("step_time", "memory"):
+        best = search(model=read_model("gpt2"), objective=objective, **asked).plans[0].plan
+        assert (best.layout.zero_stage, best.recipe.offload) == (0, "none")
+
+
 def test_the_smallest_plan_keeps_everything_on_the_device_while_anything_fits():
     result = plan_8b(objective="memory")
     recipes = [ranked.plan.recipe for ranked in result.plans]

@@ -1,8 +1,11 @@
 """What a search looks at: the pipelines of models whose layers no number of stages divides."""
 
-from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import SCHEDULES
+import pytest
+
+from shardwise.search.bounds import IntRange, SearchBounds
+from shardwise.search.candidates import OFFLOADS, SCHEDULES
 from shardwise.search.space import Space
+from shardwise.search.validity import valid_candidates
 
 
 def test_stages_that_count_the_embedding_as_a_layer_are_interleaved(make_question):
@@ -14,3 +17,44 @@ def test_stages_that_count_the_embedding_as_a_layer_are_interleaved(make_questio
     interleaved = SCHEDULES.index("interleaved")
     chunks = {vpp for schedule, vpp in space._pipeline_options((16,)) if schedule == interleaved}
     assert {2, 4, 8} <= chunks
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least"),
+    [
+        ({"vpp": IntRange(low=4, high=4)}, 2),
+        ({"vpp": IntRange(low=1, high=4)}, 1),
+        ({"schedule": ("zbv",)}, 2),
+        ({"schedule": ("interleaved", "zb-h1")}, 2),
+        ({"schedule": ("1f1b", "interleaved")}, 1),
+        ({"schedule": ("gpipe",)}, 1),
+    ],
+)
+def test_chunks_and_schedules_of_pipelines_leave_out_layouts_of_one_stage(make_question, bounds, least):
+    space = Space(question=make_question(), bounds=SearchBounds(**bounds))
+    assert space.degrees().pp.min() == least
+
+
+def test_chunks_that_no_allowed_schedule_has_are_refused_by_the_rule_about_them(make_question):
+    bounds = SearchBounds(vpp=IntRange(low=2, high=2), schedule=("1f1b",))
+    found = valid_candidates(Space(question=make_question(), bounds=bounds))
+    assert [group.rule for group in found.rejected] == ["layout-vpp-needs-interleaving"]
+
+
+@pytest.mark.parametrize("limit", [IntRange(low=2, high=2), IntRange(low=2, high=4)])
+def test_a_tensor_degree_inside_experts_is_refused_for_a_dense_model(make_question, limit):
+    found = valid_candidates(Space(question=make_question(), bounds=SearchBounds(expert_tp=limit)))
+    assert (len(found.rows), found.rejected[0].rule) == (0, "layout-experts-without-moe")
+    assert found.rejected[0].fix == "set expert_tp=1"
+
+
+def test_one_rank_divides_nothing_and_has_the_stages_that_offload_needs(make_question):
+    space = Space(question=make_question(cluster="1xh100-sxm"), bounds=SearchBounds())
+    rows = valid_candidates(space).rows
+    ways = {
+        (int(stage), OFFLOADS[mode])
+        for stage, choices in zip(rows.zero_stage, rows.offload_choices, strict=True)
+        for mode in range(len(OFFLOADS))
+        if choices & (1 << mode)
+    }
+    assert ways == {(0, "none"), (1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "parameters")}

@@ -35,8 +35,13 @@ def identity(rows, row):
     return tuple(int(rows.column(name)[row]) for name in rows.names if name != "offload_choices")
 
 
+def ways_to_offload(rows, row):
+    """The positions in ``OFFLOADS`` that a row is searched with."""
+    return [mode for mode in range(len(OFFLOADS)) if rows.offload_choices[row] & (1 << mode)]
+
+
 def rows_as_set(rows):
-    return {identity(rows, row) for row in range(len(rows))}
+    return {(*identity(rows, row), mode) for row in range(len(rows)) for mode in ways_to_offload(rows, row)}
 
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: f"{asked['model']}-{asked['engine']}")
@@ -48,10 +53,12 @@ def test_projected_rules_agree_with_asking_every_rule_about_every_row(make_quest
     sample = np.random.default_rng(5).choice(len(rows), size=min(1500, len(rows)), replace=False)
     allowed = rows_as_set(valid_candidates(space).rows)
     for row in sample:
-        plan = rows.plan(int(row), question=question)
-        key = identity(rows, int(row))
-        broken = [rule.name for rule in rules if rule.breaks(plan)]
-        assert (key in allowed) == (not broken), (plan.layout, plan.recipe.micro_batch_size, broken)
+        stays = rows.plan(int(row), question=question)
+        for mode in ways_to_offload(rows, int(row)):
+            plan = replace(stays, recipe=replace(stays.recipe, offload=OFFLOADS[mode]))
+            broken = [rule.name for rule in rules if rule.breaks(plan)]
+            key = (*identity(rows, int(row)), mode)
+            assert (key in allowed) == (not broken), (plan.layout, plan.recipe.micro_batch_size, broken)
 
 
 def test_every_error_rule_says_what_it_reads():
@@ -71,19 +78,18 @@ def test_ways_to_offload_are_counted_under_the_rule_they_break(make_question, en
     question = make_question(model="gpt2", cluster="2xh100-sxm", engine=engine, seq_len=512, global_batch_size=4)
     space = Space(question=question, bounds=SearchBounds(recompute=("none",), activation_offload=False))
     found = valid_candidates(space)
-    kept = {
-        (*identity(found.rows, row), mode)
-        for row in range(len(found.rows))
-        for mode in range(len(OFFLOADS))
-        if found.rows.offload_choices[row] & (1 << mode)
-    }
+    kept = rows_as_set(found.rows)
     rows, valid = all_rows(space), set()
     for mode, name in enumerate(OFFLOADS):
         if name not in space.offloads:
             continue
         asked = replace(rows, offload=np.full(len(rows), mode))
         plans = [asked.plan(row, question=question) for row in range(len(rows))]
-        valid |= {(*identity(rows, row), mode) for row, plan in enumerate(plans) if not find_errors(plan)}
+        valid |= {
+            (*identity(rows, row), mode)
+            for row, plan in enumerate(plans)
+            if mode in ways_to_offload(rows, row) and not find_errors(plan)
+        }
     assert kept == valid
     assert int(space.num_decorations(found.rows).sum()) == len(valid)
 

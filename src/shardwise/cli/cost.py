@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
-from shardwise.cli.options import add_json_option, add_plan_source, amount, count, whole_number
+from shardwise.cli.options import add_json_option, add_plan_source, amount, count, whole_count, whole_number
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import read_source, require_model
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="ID", help="after MODEL, instead of CLUSTER: an accelerator such as h100-sxm")
     parser.add_argument("--num-gpus", type=whole_number, metavar="N", help="how many of them")
     parser.add_argument("--mfu", type=amount, metavar="SHARE", help="for MODEL: assumed MFU, 0 to 1 (default: 0.4)")
-    parser.add_argument("--seq-len", type=whole_number, metavar="N", help="for MODEL: count causal attention too")
+    parser.add_argument("--seq-len", type=whole_count, metavar="N", help="for MODEL: count causal attention too")
     parser.add_argument("--goodput", type=amount, metavar="SHARE", help="for MODEL: share of time that trains, 0 to 1")
 
 

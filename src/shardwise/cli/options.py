@@ -6,6 +6,7 @@ Nothing has a default here: an option that is not given leaves the record's own 
 import argparse
 from collections.abc import Callable
 from dataclasses import fields
+from math import isfinite
 from pathlib import Path
 from typing import get_args
 
@@ -64,6 +65,22 @@ def byte_size(text: str) -> float:
     return number
 
 
+def positive_amount(text: str) -> float:
+    """An amount above 0 that is finite, such as 0.5 or 2M."""
+    number = parse_count(text)
+    if number is None or number <= 0:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not an amount above 0 such as 0.5, 500K or 2M")
+    return number
+
+
+def finite_number(text: str) -> float:
+    """A plain number such as 0.4, neither infinite nor undefined."""
+    number = amount(text)
+    if not isfinite(number):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a finite number")
+    return number
+
+
 def positive_number(text: str) -> int:
     """A whole number of at least 1."""
     number = whole_number(text)
@@ -78,6 +95,17 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number") from None
+
+
+def whole_count(text: str) -> int:
+    """A whole number that may be large: 8192, or 8K and 1M, which are 8,000 and 1,000,000 as in every amount."""
+    try:
+        return int(text)
+    except ValueError:
+        number = parse_count(text)
+    if number is None or number != int(number):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number such as 8192, 128K or 1M")
+    return int(number)
 
 
 def number_list(text: str) -> tuple[int, ...]:
@@ -144,11 +172,11 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     recipe = parser.add_argument_group("recipe")
     recipe.add_argument(
         "--seq-len",
-        type=whole_number,
+        type=whole_count,
         metavar="N",
         help="tokens per sequence (default: 8192, or a table of positions' fewer)",
     )
-    recipe.add_argument("--global-batch-size", type=whole_number, metavar="N", help="sequences per optimizer step")
+    recipe.add_argument("--global-batch-size", type=whole_count, metavar="N", help="sequences per optimizer step")
     _add_precision_option(recipe, is_list=has_many_precisions)
     recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")
     recipe.add_argument("--attention", choices=get_args(Attention), help="attention kernel (default: flash)")
@@ -175,7 +203,7 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     _add_gradient_options(recipe)
     recipe.add_argument(
         "--mean-document-len",
-        type=whole_number,
+        type=whole_count,
         metavar="N",
         help="tokens of the documents packed into a sequence (default: one document)",
     )

@@ -21,9 +21,10 @@ from shardwise.cli.options import (
     add_json_option,
     add_plan_source,
     add_recipe_options,
-    amount,
     count,
+    finite_number,
     list_of,
+    positive_amount,
     positive_number,
 )
 from shardwise.cli.output import OutputError, require_free, stdout_style, write_file, write_line
@@ -85,8 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="say which constraint binds and what more memory or the next GPU would change (default: on)",
     )
-    parser.add_argument("--deadline-days", type=amount, metavar="DAYS", help="the run has to end within so many days")
-    parser.add_argument("--budget-usd", type=count, metavar="USD", help="the run may cost so many dollars, such as 2M")
+    parser.add_argument(
+        "--deadline-days", type=finite_number, metavar="DAYS", help="the run has to end within so many days"
+    )
+    parser.add_argument(
+        "--budget-usd", type=positive_amount, metavar="USD", help="the run may cost so many dollars, such as 2M"
+    )
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser, has_many_precisions=True)
     parser.add_argument(
@@ -288,6 +293,7 @@ def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
         schedule=arguments.bound_schedule,
         recompute=arguments.bound_recompute,
         offload=arguments.bound_offload,
+        activation_offload=arguments.activation_offload,
         sequence_parallel=arguments.bound_sequence_parallel,
         reshard_after_forward=arguments.bound_reshard_after_forward,
         precision=arguments.bound_precision if len(arguments.bound_precision or ()) > 1 else None,

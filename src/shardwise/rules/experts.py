@@ -38,15 +38,22 @@ def _ep_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_dense(plan: Plan) -> bool:
-    return plan.layout.ep > 1 and not plan.model.is_moe
+    return plan.layout.ep * plan.layout.expert_tp > 1 and not plan.model.is_moe
 
 
 def _dense_message(plan: Plan) -> str:
-    return f"ep={plan.layout.ep} divides routed experts, but {plan.model.name} has none"
+    la = plan.layout
+    asked = f"ep={la.ep}" if la.ep > 1 else f"expert_tp={la.expert_tp}"
+    return f"{asked} divides routed experts, but {plan.model.name} has none"
 
 
-def _dense_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("ep", 1),)
+def _dense_candidates(plan: Plan) -> Iterable[Changes]:
+    if plan.layout.expert_tp == 1:
+        yield (("ep", 1),)
+    elif plan.layout.ep == 1:
+        yield (("expert_tp", 1),)
+    else:
+        yield (("ep", 1), ("expert_tp", 1))
 
 
 def _breaks_experts(plan: Plan) -> bool:
@@ -159,7 +166,7 @@ def _lower_zero(_plan: Plan) -> Iterable[Changes]:
 RULES = (
     Rule(
         name="layout-experts-without-moe",
-        why="Expert parallelism divides routed experts; a dense model has none.",
+        why="Expert parallelism, and tensor parallelism inside experts, divide routed experts; a dense model has none.",
         source="Megatron-LM core/transformer/transformer_config.py",
         breaks=_breaks_dense,
         message=_dense_message,

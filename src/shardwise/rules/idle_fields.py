@@ -42,18 +42,6 @@ def _lora_candidates(plan: Plan) -> Iterable[Changes]:
     yield tuple((name, getattr(UNSET, name)) for name in _idle_lora_fields(plan))
 
 
-def _breaks_expert_tp(plan: Plan) -> bool:
-    return plan.layout.expert_tp > 1 and not plan.model.is_moe
-
-
-def _expert_tp_message(plan: Plan) -> str:
-    return f"expert_tp={plan.layout.expert_tp} divides routed experts, and {plan.model.name} has none"
-
-
-def _expert_tp_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("expert_tp", 1),)
-
-
 def _breaks_routing(plan: Plan) -> bool:
     return plan.recipe.routing_imbalance_ratio != 1 and not plan.model.is_moe
 
@@ -85,15 +73,6 @@ RULES = (
         breaks=_breaks_lora,
         message=_lora_message,
         candidates=_lora_candidates,
-    ),
-    Rule(
-        name="layout-expert-tp-idle",
-        severity="warning",
-        why="The tensor degree inside experts has nothing to divide in a dense model.",
-        source="Megatron-LM core/transformer/transformer_config.py",
-        breaks=_breaks_expert_tp,
-        message=_expert_tp_message,
-        candidates=_expert_tp_candidates,
     ),
     Rule(
         name="recipe-routing-idle",

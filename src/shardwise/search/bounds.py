@@ -10,6 +10,8 @@ from shardwise.recipe import Offload, Precision, Recompute
 __all__ = ["IntRange", "SearchBounds", "parse_counts", "parse_range"]
 
 MAX_DEGREE = 10_000_000
+PLAIN_SCHEDULES: frozenset[Schedule] = frozenset(("1f1b", "gpipe"))
+"""Schedules that one stage runs as well: a forward pass, then a backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,12 @@ class SearchBounds:
         return self.deadline_days is not None or self.budget_usd is not None
 
     @property
+    def needs_pipeline(self) -> bool:
+        """Whether chunks or schedules are asked for that only a pipeline of several stages has."""
+        has_chunks = self.vpp is not None and self.vpp.low > 1
+        return has_chunks or (self.schedule is not None and not set(self.schedule) & PLAIN_SCHEDULES)
+
+    @property
     def without_axes(self) -> "SearchBounds":
         """The same with every axis free: a deadline, a budget and the length of the answer are kept."""
         return SearchBounds(
@@ -98,6 +106,12 @@ def parse_range(text: str, *, axis: str) -> IntRange:
     interval = re.fullmatch(r"(\d{1,8})?\.\.(\d{1,8})?", compact) or re.fullmatch(r"(\d{1,8})-(\d{1,8})", compact)
     if interval and (interval.group(1) or interval.group(2)):
         low, high = int(interval.group(1) or 1), int(interval.group(2) or MAX_DEGREE)
+        if low > high:
+            raise LayoutError(
+                f"{axis}={text[:40]} starts at {low}, which is larger than its end, {high}",
+                code="search-bounds",
+                fix=f"write the smaller number first: {axis} as {high}..{low}",
+            )
         if 1 <= low <= high <= MAX_DEGREE:
             return IntRange(low=low, high=high)
     elif re.fullmatch(r"\d{1,8}(,\d{1,8})*", compact):

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn
+from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, constant
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.pool import Pool, fewest_recomputed, highest_choice, least_offloaded, lowest_choice
 from shardwise.search.probes import Probes
@@ -96,14 +96,13 @@ def estimate_space(
 
     valid = valid_candidates(space, states_fit=states_fit)
     num_valid = valid.num_too_big + int(space.num_decorations(valid.rows).sum())
-    plain = replace(valid.rows, offload=lowest_choice(valid.rows)) if len(valid.rows) else valid.rows
-    first = Refinement(estimate, plain, valid.num_microbatches, ways=space.ways_to_recompute)
+    first, moving = _first_and_moving(estimate, valid, space)
     if len(first) <= SMALL_SPACE and wanted is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
     weighing = Weighing(refinement=first, memory=memory, capacity_bytes=capacity_bytes)
     weighed = _weighed(weighing, limits)
     is_content = objective == "memory" and bool((first.level == ESTIMATED).any())
-    more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, weighed, memory=memory)
+    more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, moving, weighed, memory=memory)
     second = Refinement(estimate, more.rows, more.num_microbatches, after=first)
     second.needed_bytes = more.needed_bytes
     second.run(limits, known=first.estimated())
@@ -176,7 +175,23 @@ def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:
     return np.flatnonzero(~np.isnan(first.needed_bytes))
 
 
-def _made_to_fit(space: Space, first: Refinement, weighed: IntColumn, *, memory: MemoryEstimate) -> Pool:
+def _first_and_moving(
+    estimate: TimeEstimate, valid: ValidCandidates, space: Space
+) -> tuple[Refinement, Refinement | None]:
+    """The rows with the least on the host that is searched, and those that are there only to move more, if any."""
+    rows, counts, ways = valid.rows, valid.num_microbatches, space.ways_to_recompute
+    lowest = lowest_choice(rows)
+    stays = lowest == space.least_offload
+    plain = replace(rows, offload=lowest) if len(rows) else rows
+    if stays.all():
+        return Refinement(estimate, plain, counts, ways=ways), None
+    first = Refinement(estimate, plain.take(stays), counts[stays], ways=ways)
+    return first, Refinement(estimate, plain.take(~stays), counts[~stays], ways=ways, after=first)
+
+
+def _made_to_fit(
+    space: Space, first: Refinement, moving: Refinement | None, weighed: IntColumn, *, memory: MemoryEstimate
+) -> Pool:
     """Rows that are too big, with some blocks recomputed or with states or activations on the host so that they fit.
 
     Only those whose bound leaves them in the running without either.
@@ -188,8 +203,16 @@ def _made_to_fit(space: Space, first: Refinement, weighed: IntColumn, *, memory:
     left = first.pool(too_big[first.bounds_s(too_big) <= MADE_TO_FIT_RATIO * fastest_s])
     plain = left.take(left.rows.recompute == RECOMPUTES.index("none"))
     partly = fewest_recomputed(plain, space, memory=memory, capacity_bytes=capacity_bytes)
+    if moving is not None:
+        left = left.joined(_unfit(moving.pool(np.flatnonzero(moving.step_s <= MADE_TO_FIT_RATIO * fastest_s)), space))
     moved = least_offloaded(left, space, memory=memory, capacity_bytes=capacity_bytes)
     return partly.joined(moved)
+
+
+def _unfit(pool: Pool, space: Space) -> Pool:
+    """Rows as ones that do not fit before anything moves."""
+    nothing = constant(space.least_offload, len(pool))
+    return replace(pool, rows=replace(pool.rows, offload=nothing), needed_bytes=np.full(len(pool), np.inf))
 
 
 def _least_memory(weighing: Weighing, weighed: IntColumn, dropped: list[Candidates], space: Space) -> Candidates:

@@ -15,7 +15,7 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, group_rows
 from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
-from shardwise.search.pool import Pool, lowest_choice
+from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.simplicity import short_variant
 from shardwise.search.space import Space
@@ -120,7 +120,8 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
     found = estimate_space(question, bounds, objective=objective, team=team)
     evaluator = Evaluator(found.pool, question=question, team=team)
     if len(found.pool):
-        order = _Order(pool=found.pool, step_s=found.step_s, question=question)
+        least = Space(question=question, bounds=bounds).least_offload
+        order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=least)
         if is_brief:
             evaluator.walk(order.by_time(order.step_s), max_fitting=bounds.max_predictions, max_per_family=1)
         else:
@@ -190,6 +191,7 @@ class _Order:
     pool: Pool
     step_s: FloatColumn
     question: Plan
+    least_offload: int
 
     @property
     def _zero_stage(self) -> int:
@@ -231,7 +233,7 @@ class _Order:
         """Rows that keep more on the host than they have to."""
         rows = self.pool.rows
         least = rows.activation_offload.min(initial=1)
-        moves: Mask = (rows.offload > lowest_choice(rows)) | (rows.activation_offload > least)
+        moves: Mask = (rows.offload > self.least_offload) | (rows.activation_offload > least)
         return moves
 
     @property

@@ -6,6 +6,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from shardwise.engine import engine_profile
 from shardwise.errors import LayoutError
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Offload
@@ -23,6 +24,8 @@ from shardwise.search.candidates import (
     expand,
     option_counts,
 )
+from shardwise.search.no_degrees import no_degrees, range_text
+from shardwise.step.own_runtime import is_own_runtime
 
 __all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
 
@@ -31,6 +34,8 @@ MAX_VPP = 12
 UNSEARCHED_SCHEDULES = ("gpipe", "dualpipe")
 """Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight, and DualPipe holds
 parameters and gradients twice."""
+STAYS = 1 << OFFLOADS.index("none")
+"""The set of ways to offload in which nothing moves."""
 MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
 FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp2")
 
@@ -70,6 +75,11 @@ class Space:
         return (asked,) if asked != "none" else tuple(name for name in OFFLOADS if name in offered)
 
     @property
+    def least_offload(self) -> int:
+        """The position in ``OFFLOADS`` of the way that moves least of those that are searched."""
+        return min(OFFLOADS.index(name) for name in self.offloads)
+
+    @property
     def activation_offloads(self) -> tuple[bool, ...]:
         """Whether saved activations may, or must, move to the host."""
         if self.bounds.activation_offload is not None:
@@ -91,8 +101,9 @@ class Space:
         """Every way to write the world size as dp_replicate * dp_shard * tp * cp * pp, all other columns 1 or 0."""
         found = np.asarray(list(self._degree_tuples()), dtype=np.int64).reshape(-1, 5)
         if not len(found):
-            raise self._no_degrees()
+            raise no_degrees(self.bounds, self.question.cluster.num_gpus)
         self._require_micro_batch()
+        found, offload_choices = self._with_ways_to_offload(found)
         ones, zeros = constant(1, len(found)), constant(0, len(found))
         return Candidates(
             tp=found[:, 0],
@@ -108,12 +119,27 @@ class Space:
             reshard_after_forward=ones,
             sequence_parallel=zeros,
             micro_batch_size=ones,
-            offload_choices=constant(sum(1 << OFFLOADS.index(name) for name in self.offloads), len(found)),
+            offload_choices=offload_choices,
             recompute=zeros,
             recompute_layers=constant(self.question.recipe.recompute_layers or 0, len(found)),
             offload=constant(OFFLOADS.index(self.offloads[0]), len(found)),
             activation_offload=constant(int(self.activation_offloads[0]), len(found)),
         )
+
+    def _with_ways_to_offload(self, found: IntColumn) -> tuple[IntColumn, IntColumn]:
+        """Degrees, and the ways to offload that each is searched with, as bits.
+
+        One data-parallel rank divides nothing, so what stays on the device is searched at stage 0. Offload needs higher
+        stages: the ways that move something are further rows, which have them.
+        """
+        ways = sum(1 << OFFLOADS.index(name) for name in self.offloads)
+        stays, moves = ways & STAYS, ways & ~STAYS
+        is_one_rank = found[:, 1] * found[:, 3] * found[:, 4] == 1
+        if not (stays and moves) or self.bounds.zero_stage is not None or not is_one_rank.any():
+            return found, constant(ways, len(found))
+        split = found[is_one_rank]
+        choices = np.where(is_one_rank, stays, ways)
+        return np.concatenate([found, split]), np.concatenate([choices, np.full(len(split), moves)])
 
     @property
     def ways_to_recompute(self) -> tuple[Key, ...]:
@@ -151,7 +177,7 @@ class Space:
             "pipeline": AxisOptions(names=("schedule", "vpp"), keys=("pp",), options=cache(self._pipeline_options)),
             "zero_stage": AxisOptions(
                 names=("zero_stage", "reshard_after_forward"),
-                keys=("dp_replicate", "dp_shard", "cp", "pp"),
+                keys=("dp_replicate", "dp_shard", "cp", "pp", "offload_choices"),
                 options=cache(self._zero_options),
             ),
             "micro_batch_size": AxisOptions(
@@ -184,22 +210,9 @@ class Space:
                             yield tp, cp, pp, dp_replicate, data // dp_replicate
 
     def _pipeline_depths(self, ranks: int) -> list[int]:
-        stages, depths = self.bounds.stage_layers, _allowed_divisors(ranks, self.bounds.pp)
+        stages, least = self.bounds.stage_layers, 2 if self.bounds.needs_pipeline else 1
+        depths = [depth for depth in _allowed_divisors(ranks, self.bounds.pp) if depth >= least]
         return depths if stages is None else [depth for depth in depths if depth == len(stages)]
-
-    def _no_degrees(self) -> LayoutError:
-        world = self.question.cluster.num_gpus
-        names = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
-        asked = {name: getattr(self.bounds, name) for name in names}
-        text = ", ".join(f"{name}={_range_text(limit)}" for name, limit in asked.items() if limit is not None)
-        if self.bounds.stage_layers is not None:
-            text += f"{', ' if text else ''}{len(self.bounds.stage_layers)} stages of stage_layers"
-        allowed = ", ".join(str(divisor) for divisor in divisors(world)[:12])
-        return LayoutError(
-            f"no product of degrees with {text} is the world size {world}",
-            code="search-bounds",
-            fix=f"allow degrees that divide {world}: {allowed}",
-        )
 
     def _require_micro_batch(self) -> None:
         batch, limit = self.question.global_batch_size, self.bounds.micro_batch_size
@@ -208,7 +221,7 @@ class Space:
             return
         allowed = ", ".join(str(size) for size in sizes[:12])
         raise LayoutError(
-            f"micro_batch_size={_range_text(limit)} does not divide the global batch of {batch} sequences",
+            f"micro_batch_size={range_text(limit)} does not divide the global batch of {batch} sequences",
             code="search-bounds",
             fix=f"allow micro-batches that divide {batch}: {allowed}",
         )
@@ -227,10 +240,9 @@ class Space:
         return [(ep, width) for (ep,) in self._ep_options() for width in widths]
 
     def _expert_widths(self, tp: int) -> Sequence[int]:
-        limit = self.bounds.expert_tp
-        if limit is not None and limit.pinned is not None:
+        limit, moe = self.bounds.expert_tp, self.question.model.moe
+        if limit is not None and (limit.pinned is not None or (moe is None and not limit.allows(1))):
             return (limit.low,)
-        moe = self.question.model.moe
         found = [1] if moe is None or limit is None else divisors(tp)
         if moe is not None and limit is None and tp > 1:
             found = [1, tp]
@@ -252,7 +264,9 @@ class Space:
         names = self.bounds.schedule or [
             name for name in SCHEDULES if name in offered and name not in UNSEARCHED_SCHEDULES
         ]
-        return [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
+        found = [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
+        # Chunks that none of these schedules has are left to the rules, which say why.
+        return found or [(SCHEDULES.index(name), self.bounds.vpp.low) for name in names if self.bounds.vpp is not None]
 
     def _vpp_options(self, pp: int, schedule: str) -> Sequence[int]:
         limit = self.bounds.vpp
@@ -272,18 +286,25 @@ class Space:
 
     def _zero_options(self, key: Key) -> Sequence[Key]:
         """Stage 0 is spelled with one of dp_replicate and dp_shard only, so that no layout is listed twice."""
-        dp_replicate, dp_shard, cp, pp = key
-        is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
-        is_one_rank = dp_replicate * dp_shard * cp == 1
-        shards_anyway = is_one_rank and (self.bounds.zero_stage is not None or self._offloads)
-        stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 or shards_anyway else [])
+        dp_replicate, dp_shard, cp, pp, ways_to_offload = key
+        if dp_replicate * dp_shard * cp == 1:
+            stages = self._stages_of_one_rank(ways_to_offload)
+        else:
+            is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
+            stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
         allowed = self.bounds.zero_stage or OFFERS[self.question.engine].zero_stages
         return [(stage, again) for stage in stages if stage in allowed for again in self._gathers_again(stage, pp)]
 
-    @property
-    def _offloads(self) -> bool:
-        """Offload belongs to sharding engines, also on one rank."""
-        return self.bounds.offload is not None and self.bounds.offload != ("none",)
+    def _stages_of_one_rank(self, ways_to_offload: int) -> list[int]:
+        """Stages on one rank, which divide nothing.
+
+        They differ in what they allow to offload. FSDP, which is stage 3, also casts weights unit by unit, and so may
+        need less memory than the whole model under autocast; our own trainer does not wrap it around one rank.
+        """
+        if self.bounds.zero_stage is not None or ways_to_offload != STAYS:
+            return [0, 1, 2, 3]
+        casts_by_unit = engine_profile(self.question.engine).sharding in ("fsdp1", "fsdp2")
+        return [0, 3] if casts_by_unit and not is_own_runtime(self.question) else [0]
 
     def _gathers_again(self, zero_stage: int, pp: int) -> Sequence[int]:
         """FSDP2 gathers again for backward or keeps what it gathered; in a pipeline every stage keeps it."""
@@ -313,9 +334,3 @@ def _pinned(found: Sequence[int], limit: IntRange | None) -> Sequence[Key]:
         return [(value,) for value in found]
     explicit = limit.values or ((limit.low,) if limit.pinned is not None else ())
     return [(value,) for value in explicit] or [(value,) for value in found if limit.allows(value)]
-
-
-def _range_text(limit: IntRange) -> str:
-    if limit.values:
-        return ",".join(str(value) for value in limit.values)
-    return str(limit.low) if limit.pinned is not None else f"{limit.low}..{limit.high}"

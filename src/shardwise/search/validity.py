@@ -45,7 +45,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "layout-interleaving-needs-vpp": PIPELINE,
     "engine-megatron-uneven-stages": PIPELINE,
     "engine-torchtitan-tied-embeddings": PIPELINE,
-    "layout-experts-without-moe": ("ep",),
+    "layout-experts-without-moe": ("ep", "expert_tp"),
     "layout-experts-over-ep": ("ep",),
     "layout-ep-borrows-data-ranks": ("ep", "expert_tp", "lent_ranks", "dp_replicate"),
     "layout-expert-width-over-expert-tp": ("expert_tp",),

@@ -146,6 +146,10 @@ def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
         near = {value for degree in now for value in (degree // 2, degree, 2 * degree) if value}
         allowed = sorted(value for value in near if value in now or asked is None or asked.allows(value))
         axes[axis] = IntRange(low=allowed[0], high=allowed[-1], values=tuple(allowed))
+    schedules = {plan.layout.schedule for plan in shown}
+    if axes["pp"].allows(1) and not limits.needs_pipeline:
+        axes["vpp"] = IntRange(low=1, high=axes["vpp"].high, values=tuple(sorted({1, *axes["vpp"].values})))
+        schedules.add("1f1b")
     return replace(
         limits,
         tp=axes["tp"],
@@ -156,7 +160,7 @@ def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
         dp_replicate=axes["dp_replicate"],
         micro_batch_size=axes["micro_batch_size"],
         zero_stage=tuple(sorted({plan.layout.zero_stage for plan in shown})),
-        schedule=tuple(sorted({plan.layout.schedule for plan in shown})),
+        schedule=tuple(sorted(schedules)),
         precision=None,
         max_gpus=None,
         max_predictions=FEW_PREDICTIONS,
