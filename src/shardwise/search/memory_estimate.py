@@ -341,7 +341,9 @@ class MemoryEstimate:
         question = self.probes.question
         own = [vocabulary_ranks(rows, question), exchanges_gradients(rows, question).astype(np.int64)]
         degrees = [rows.tp, rows.ep, rows.expert_tp, kind, reshards]
-        columns = [*degrees, *(flag.astype(np.int64) for flag in flags), layers, *own]
+        # On one rank our trainer leaves plain weights to DDP, unless something moves to the host.
+        is_moved = is_own & (rows.state_shard_size == 1) & (rows.offload > 0)
+        columns = [*degrees, *(flag.astype(np.int64) for flag in [*flags, is_moved]), layers, *own]
         keys, inverse = distinct_keys([*columns, stage.has_embedding, stage.has_head, *counts])
         table = np.asarray(self._transient_table.rows(keys), dtype=np.float64)
         found: FloatColumn = np.take(np.ascontiguousarray(table.T), inverse, axis=1)
@@ -352,7 +354,7 @@ class MemoryEstimate:
         return self.probes.table(self._transients)
 
     def _transients(self, key: Key) -> tuple[float, ...]:
-        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, layers, *rest = key
+        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, is_moved, layers, *rest = key
         ranks, exchanges, has_embedding, has_head, *blocks = rest
         layout = Layout(
             tp=tp,
@@ -372,6 +374,9 @@ class MemoryEstimate:
             tables=(has_embedding, has_head),
             blocks=tuple(blocks),
         )
+        if is_moved:
+            recipe = replace(context.plan.recipe, offload="optimizer")
+            context = replace(context, plan=replace(context.plan, recipe=recipe))
         return _alive(tuple(buffer_tensors(context)), tuple(_moments(context, blocks)))
 
     def _fixed(self, rows: Candidates) -> FloatColumn:
