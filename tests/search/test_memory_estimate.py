@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from shardwise.predict.memory import predict_memory
-from shardwise.search.bounds import IntRange
+from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.memory_estimate import MemoryEstimate
+from shardwise.search.pool import highest_choice
 from shardwise.search.probes import Probes
+from shardwise.search.space import Space
+from shardwise.search.validity import valid_candidates
 
 ALIKE, ALTERNATING = 0.002, 0.03
 """Largest error as a share of what is needed. Blocks that alternate between shapes are taken to be sorted by shape,
@@ -74,6 +77,23 @@ def test_the_estimate_knows_two_copies_of_the_model(make_question, decorated, mo
     for row in sampled(pool, 60):
         plan = pool.rows.plan(int(row), question=question)
         assert pool.needed_bytes[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=ALIKE), plan.layout
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+@pytest.mark.parametrize("global_batch_size", [1, 4])
+def test_what_one_rank_moves_to_the_host_is_estimated_as_predicted(make_question, precision, global_batch_size):
+    """Plain weights on one rank are left to DDP, but gathered unit by unit when they come from the host."""
+    asked = {"precision": precision, "global_batch_size": global_batch_size}
+    question = make_question(model="llama-3.2-1b", cluster="1xh100-sxm", seq_len=1024, **asked)
+    valid = valid_candidates(Space(question=question, bounds=SearchBounds(micro_batch_size=IntRange(low=1, high=1))))
+    rows = replace(valid.rows, offload=highest_choice(valid.rows))
+    needed = MemoryEstimate(probes=Probes(question=question)).device_bytes(
+        rows, num_microbatches=valid.num_microbatches
+    )
+    assert set(rows.offload.tolist()) == {0, 1, 2}
+    for row in range(len(rows)):
+        plan = rows.plan(row, question=question)
+        assert needed[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=0.003), (plan.layout, plan.recipe)
 
 
 def test_offloaded_states_leave_the_device(make_question, decorated):

@@ -1,7 +1,9 @@
 """Whatever is asked, a search answers with plans, with what came closest, or with one sentence and a fix."""
 
+from dataclasses import replace
 from math import isfinite
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,8 @@ from shardwise.families import read_model
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
+from shardwise.search.one_pass import find
+from shardwise.search.search import question_of
 
 MODELS = ("gpt2", "llama-3.1-8b", "qwen3-30b-a3b", "mpt-7b", "pythia-160m", "gemma-2-9b")
 CLUSTERS = ("1xh100-sxm", "8xa100-sxm-40", "4xrtx-4090", "3xdgx-h100", "16xv100-sxm2-32", "8xmi300x")
@@ -109,3 +113,71 @@ def test_a_restricted_search_never_beats_the_full_one_by_more_than_a_tie(model, 
         assert whole.plans
         fastest, restricted = (result.pareto[0].prediction.time.step_s for result in (whole, part))
         assert fastest <= restricted * MAX_TIE_RATIO
+
+
+def only(degree):
+    return IntRange(low=degree, high=degree)
+
+
+DEGREES = ("tp", "pp", "cp", "dp_shard", "dp_replicate", "vpp", "ep")
+PINS = st.one_of(
+    st.tuples(
+        st.sampled_from(("tp", "pp", "cp", "dp_shard", "dp_replicate", "vpp", "ep")), st.integers(1, 2).map(only)
+    ),
+    st.tuples(st.just("micro_batch_size"), st.sampled_from((1, 2, 4)).map(only)),
+    st.tuples(st.just("zero_stage"), st.sampled_from(((0,), (1,), (2,), (3,)))),
+    st.tuples(st.just("offload"), st.sampled_from((("none",), ("optimizer",), ("parameters",)))),
+    st.tuples(st.just("recompute"), st.sampled_from((("none",), ("selective",), ("full",)))),
+    st.tuples(st.just("schedule"), st.sampled_from((("1f1b",), ("interleaved",), ("zbv",), ("gpipe",)))),
+    st.tuples(st.sampled_from(("activation_offload", "sequence_parallel")), st.booleans()),
+)
+HARDLY_MORE = 1.003
+"""How much larger a device is made than what fits it, which is as far as an estimate of memory may be off."""
+
+
+@settings(max_examples=30)
+@given(
+    model=st.sampled_from(("gpt2", "llama-3.2-1b", "llama-3.2-3b", "mixtral-8x7b")),
+    cluster=st.sampled_from(("1xh100-sxm", "2xh100-sxm", "4xh100-sxm")),
+    engine=st.sampled_from(("native", "torchtitan", "megatron", "deepspeed", "fsdp2")),
+    recipe=st.builds(
+        Recipe,
+        seq_len=st.sampled_from((512, 1024)),
+        global_batch_size=st.sampled_from((4, 8, 16)),
+        precision=st.sampled_from(("bf16", "bf16-mixed")),
+        compile=st.booleans(),
+    ),
+    pins=st.lists(PINS, min_size=1, max_size=2),
+)
+def test_a_pin_never_turns_no_plan_into_a_plan(model, cluster, engine, recipe, pins):
+    """On a device just large enough for what the pinned search finds, the free search finds something, too."""
+    bounds = replace(SearchBounds(max_plans=1), **dict(pins))
+    try:
+        question = question_of(model=read_model(model), cluster=read_cluster(cluster), recipe=recipe, engine=engine)
+        pinned = find(on_devices_of(question, 2**40), bounds, objective="memory").evaluation.fitting
+    except ShardwiseError:
+        return
+    needs = [found.prediction.memory.needed_bytes for found in pinned]
+    if needs:
+        tight = on_devices_of(question, int(HARDLY_MORE * min(needs)))
+        if find(tight, bounds).evaluation.fitting:
+            assert find(tight, SearchBounds(max_plans=1)).evaluation.fitting
+
+
+def on_devices_of(question, memory_bytes):
+    """The question on GPUs that differ in their memory only."""
+    node = question.cluster.node
+    gpu = replace(node.gpu, memory_bytes=memory_bytes)
+    return replace(question, cluster=replace(question.cluster, node=replace(node, gpu=gpu)))
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster"), [("llama-3.1-8b", "1xh100-sxm"), ("llama-3.2-3b", "1xrtx-4090"), ("llama-3.2-3b", "1xa10g")]
+)
+def test_one_gpu_has_the_plans_that_its_stages_have_when_pinned(model, cluster):
+    question = question_of(
+        model=read_model(model), cluster=read_cluster(cluster), recipe=Recipe(seq_len=4096), engine="native"
+    )
+    pinned = find(question, SearchBounds(zero_stage=(3,))).evaluation.fitting
+    assert pinned
+    assert find(question, SearchBounds()).evaluation.fitting

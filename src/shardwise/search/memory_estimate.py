@@ -365,6 +365,8 @@ class MemoryEstimate:
             (num_microbatches > 1) & (~is_gathered | is_own) & (not profile.has_persistent_gradients),
             (rows.recompute > 0) & ~is_gathered & is_torch,
             comes_first,
+            # On one rank our trainer leaves plain weights to DDP, unless something moves to the host.
+            is_own & (rows.state_shard_size == 1) & (rows.offload > 0),
         ]
         layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)
         reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
@@ -383,7 +385,8 @@ class MemoryEstimate:
         return self.probes.table(self._transients)
 
     def _transients(self, key: Key) -> tuple[float, ...]:
-        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, repeats, recomputes, comes_first, layers, *rest = key
+        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, *rest = key
+        repeats, recomputes, comes_first, is_moved, layers, *rest = rest
         ranks, exchanges, has_embedding, has_head, *blocks = rest
         layout = Layout(
             tp=tp,
@@ -404,6 +407,9 @@ class MemoryEstimate:
             tables=(has_embedding, has_head),
             blocks=tuple(blocks),
         )
+        if is_moved:
+            recipe = replace(context.plan.recipe, offload="optimizer")
+            context = replace(context, plan=replace(context.plan, recipe=recipe))
         return _alive(tuple(buffer_tensors(context)), tuple(_moments(context, blocks)))
 
     def _fixed(self, rows: Candidates) -> FloatColumn:
