@@ -8,6 +8,7 @@ import pytest
 from shardwise.cli.main import main
 from shardwise.errors import DataError
 from shardwise.train.data.documents import read_documents
+from shardwise.train.data.indexed_tokens import read_indexed_tokens
 from shardwise.train.data.tokenizer import open_tokenizer
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
@@ -90,3 +91,17 @@ def test_the_command_says_it_with_exit_code_2(tmp_path, monkeypatch, capsys):
     for code, rest in words.items():
         assert main(["tokenize", *rest, "--out", "tokens", "--json"]) == 2
         assert json.loads(capsys.readouterr().out)["code"] == code
+
+
+def test_tokens_that_may_not_be_read_are_refused(tmp_path, monkeypatch):
+    """Whoever runs the tests may be allowed to read everything, so the refusal of the system is made here."""
+    (tmp_path / "tokens.bin").write_bytes(b"")
+    (tmp_path / "tokens.idx").write_bytes(b"")
+
+    def refuse(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    with pytest.raises(DataError, match=r"tokens\.idx cannot be read: Permission denied") as refused:
+        read_indexed_tokens(tmp_path / "tokens")
+    assert refused.value.code == "data-unreadable"

@@ -63,6 +63,17 @@ def token_dtype(vocab_size: int) -> np.dtype[np.generic]:
 
 def read_indexed_tokens(stem: Path) -> IndexedTokens:
     """Map ``stem.bin`` and ``stem.idx``; only the index of documents is checked, the tokens stay on disk."""
+    try:
+        return _mapped(stem)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or stem} cannot be read: {error.strerror or error}",
+            code="data-unreadable",
+            fix="allow the files of tokens to be read",
+        ) from error
+
+
+def _mapped(stem: Path) -> IndexedTokens:
     index_path, tokens_path = stem.with_name(f"{stem.name}.idx"), stem.with_name(f"{stem.name}.bin")
     missing = next((path for path in (index_path, tokens_path) if not path.is_file()), None)
     if missing is not None:
