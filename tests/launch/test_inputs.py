@@ -83,6 +83,14 @@ def test_a_dry_run_that_passes_writes_job_and_script(desk, capsys):
     assert written == ["job.json", "plan.json", "prediction.json", "run.sh"]
 
 
+def test_a_command_for_many_nodes_may_name_what_only_they_see(desk, capsys):
+    words = ["llama-3.2-1b", "2xdgx-h100", "--dp-shard", "16", "--seq-len", "64", "--data", "/lustre/tokens.bin"]
+    assert main(["train", *words, "--json", "--out", "run"]) == 0
+    assert (desk / "run" / "run.sh").exists()
+    assert "/lustre/tokens.bin" in (desk / "run" / "job.json").read_text(encoding="utf-8")
+    capsys.readouterr()
+
+
 def test_a_dry_run_says_what_it_wrote(desk, capsys):
     assert main(["train", *PLAN, "--dry-run", "--out", "run"]) == 0
     script = desk / "run" / "run.sh"

@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     request = _request(arguments, folder=folder.resolve())
     job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
-    require_inputs(job)
+    if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
+        require_inputs(job)
     if is_here:
         with waiting("reading the data"):
             prepare_data(job)
