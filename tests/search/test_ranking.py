@@ -213,9 +213,9 @@ def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluat
     )
     assert [item.why for item in ranked[1:]] == [
         "16.7% faster, inside half the band of a step, but it waits for activations on the host, which a prediction "
-        "knows least; saves 0.00 GiB.",
+        "knows least; needs as much.",
         "8.3% faster, inside half the band of a step, but it waits for activations on the host, which a prediction "
-        "knows least; saves 0.00 GiB.",
+        "knows least; needs as much.",
     ]
 
 

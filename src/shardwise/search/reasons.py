@@ -13,7 +13,7 @@ from shardwise.search.simplicity import (
     straddles_nodes,
     told_apart,
 )
-from shardwise.units import format_gib, format_percent, format_seconds
+from shardwise.units import Bytes, format_gib, format_percent, format_seconds
 
 __all__ = ["MAX_TIE_FRACTION", "why_it_lost", "why_it_won"]
 
@@ -105,11 +105,17 @@ def _what_stays(winner: Evaluated, best: Evaluated, ties: Sequence[Evaluated], o
     return f"; unlike a faster tie it moves {'less' if host_moves(winner.plan) else 'nothing'} to the host"
 
 
+def _memory_text(saved_bytes: Bytes) -> str:
+    if not saved_bytes:
+        return "needs as much"
+    return f"saves {format_gib(saved_bytes)}" if saved_bytes > 0 else f"needs {format_gib(-saved_bytes)} more"
+
+
 def why_it_lost(found: Evaluated, winner: Evaluated, *, is_tie: bool, objective: Objective) -> str:
     """What a plan loses against the recommended one, in time and in memory, that of the objective first."""
     slower_s = found.prediction.time.step_s - winner.prediction.time.step_s
     saved_bytes = winner.prediction.memory.needed_bytes - found.prediction.memory.needed_bytes
-    memory = f"saves {format_gib(saved_bytes)}" if saved_bytes >= 0 else f"needs {format_gib(-saved_bytes)} more"
+    memory = _memory_text(saved_bytes)
     if objective == "memory":
         share, speed = -saved_bytes / winner.prediction.memory.needed_bytes, _speed_text(found, winner)
         if is_tie:

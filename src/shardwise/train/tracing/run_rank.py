@@ -73,8 +73,9 @@ class FakeFeed:
     def __init__(self, job: Job, *, num_waiting: int) -> None:
         self.shape = (job.recipe.micro_batch_size, job.recipe.seq_len)
         self.num_microbatches, self.num_waiting = job.num_microbatches, num_waiting
-        self.num_first = job.num_microbatches if job.layout.pp > 1 else 1
-        """Micro-batches of the first step: schedules are made for their number, elsewhere one leaves what many do."""
+        self.num_first = job.num_microbatches if job.layout.pp > 1 else min(2, job.num_microbatches)
+        """Micro-batches of the first step: schedules are made for their number; elsewhere the first makes gradients,
+        the second adds to them, and more leave what two do."""
         self.waiting: list[Batch] = []
 
     def next_step(self) -> list[Batch]:
