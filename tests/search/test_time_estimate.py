@@ -29,17 +29,22 @@ def estimated(question, pool):
     return estimate.step_s(pool.rows, num_microbatches=pool.num_microbatches)
 
 
-@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: f"{asked['model']}-{asked['engine']}")
-def test_the_estimate_ranks_like_the_prediction(make_question, decorated, asked):
-    question = make_question(**asked)
-    pool = decorated(question, activation_offload=False)
-    sample = np.random.default_rng(11).choice(len(pool), size=min(200, len(pool)), replace=False)
+def assert_ranks_like_the_prediction(question, pool, *, num_rows):
+    """Of so many rows at random."""
+    sample = np.random.default_rng(11).choice(len(pool), size=min(num_rows, len(pool)), replace=False)
     step_s = estimated(question, pool.take(sample))
     predicted = np.asarray([predict_time(pool.rows.plan(int(row), question=question))[0].step_s for row in sample])
     assert np.corrcoef(ranks(step_s), ranks(predicted))[0, 1] > 0.95
     ratio = step_s / predicted
     assert 0.93 < np.median(ratio) < 1.07
     assert np.percentile(np.abs(ratio - 1), 90) < 0.25
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: f"{asked['model']}-{asked['engine']}")
+def test_the_estimate_ranks_like_the_prediction(make_question, decorated, asked):
+    question = make_question(**asked)
+    pool = decorated(question, activation_offload=False)
+    assert_ranks_like_the_prediction(question, pool, num_rows=200)
 
 
 @pytest.mark.parametrize(("module", "sends_again"), [("moe", True), ("moe_act", False)])
@@ -56,13 +61,7 @@ def test_modules_that_are_recomputed_whole_send_again(make_question, module, sen
 def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):
     question = make_question(**TWO_COPIES, compile=False)
     pool = decorated(question, schedule=("dualpipe",), pp=IntRange(low=2, high=16), activation_offload=False)
-    sample = np.random.default_rng(11).choice(len(pool), size=min(60, len(pool)), replace=False)
-    step_s = estimated(question, pool.take(sample))
-    predicted = np.asarray([predict_time(pool.rows.plan(int(row), question=question))[0].step_s for row in sample])
-    assert np.corrcoef(ranks(step_s), ranks(predicted))[0, 1] > 0.95
-    ratio = step_s / predicted
-    assert 0.93 < np.median(ratio) < 1.07
-    assert np.percentile(np.abs(ratio - 1), 90) < 0.25
+    assert_ranks_like_the_prediction(question, pool, num_rows=60)
 
 
 @pytest.mark.parametrize("cluster", ["8xa100-sxm-80", "8xh100-sxm"])

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from shardwise.errors import LayoutError
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Precision, Recompute
+from shardwise.step.own_runtime import PLAIN_SCHEDULES
 
 __all__ = ["IntRange", "SearchBounds", "parse_counts", "parse_range"]
 
 MAX_DEGREE = 10_000_000
-PLAIN_SCHEDULES: frozenset[Schedule] = frozenset(("1f1b", "gpipe"))
-"""Schedules that one stage runs as well: a forward pass, then a backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class SearchBounds:
     def needs_pipeline(self) -> bool:
         """Whether chunks or schedules are asked for that only a pipeline of several stages has."""
         has_chunks = self.vpp is not None and self.vpp.low > 1
-        return has_chunks or (self.schedule is not None and not set(self.schedule) & PLAIN_SCHEDULES)
+        return has_chunks or (self.schedule is not None and set(self.schedule).isdisjoint(PLAIN_SCHEDULES))
 
     @property
     def without_axes(self) -> "SearchBounds":

@@ -7,7 +7,7 @@ so a few of them stand for all.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 import numpy as np
 
@@ -190,13 +190,13 @@ class Evaluator:
 
         They are rows of the space, but only the fewest blocks that fit at all are looked for there.
         """
-        known = self._fitting().values()
-        step_of = {id(found): found.prediction.time.step_s for found in known}
-        safe_s = [step_of[id(found)] for found in known if not found.prediction.memory.is_borderline]
+        known = sorted(
+            self._fitting().values(),
+            key=lambda found: (found.prediction.time.step_s, found.prediction.memory.is_borderline),
+        )
         edge: dict[Key, Evaluated] = {}
-        for found in sorted(known, key=lambda found: step_of[id(found)]):
-            if found.prediction.memory.is_borderline and step_of[id(found)] < min(safe_s, default=np.inf):
-                edge.setdefault(found.family, found)
+        for found in takewhile(lambda found: found.prediction.memory.is_borderline, known):
+            edge.setdefault(found.family, found)
         fastest = list(edge.values())[:most]
         made = self._team.each(lambda number: _made_safe(fastest[number], modes), range(len(fastest)))
         plans = [found.plan for found in known]
