@@ -108,3 +108,27 @@ def test_no_rows_need_no_memory(make_question, decorated):
     nothing = decorated(question).rows.take(np.zeros(0, dtype=np.int64))
     memory = MemoryEstimate(probes=Probes(question=question))
     assert len(memory.device_bytes(nothing, num_microbatches=np.zeros(0, dtype=np.int64))) == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "cluster"), [("native", "16xh100-sxm"), ("deepspeed", "16xh100-sxm"), ("megatron", "16xl40s")]
+)
+def test_the_estimate_knows_which_hosts_hold_what_moves_there(make_question, decorated, engine, cluster):
+    question = make_question(engine=engine, cluster=cluster, global_batch_size=256)
+    pool = decorated(question, recompute=("none", "full"))
+    pool = pool.take(sampled(pool, 200))
+    modes = np.asarray(
+        [[mode for mode in range(4) if choices >> mode & 1][-1] for choices in pool.rows.offload_choices]
+    )
+    rows = replace(pool.rows, offload=modes, activation_offload=np.arange(len(pool)) % 2)
+    memories = [predict_memory(rows.plan(row, question=question)) for row in range(len(rows))]
+    held = np.asarray([memory.host_bytes_per_node for memory in memories])
+    drives = np.asarray([memory.nvme_bytes_per_node for memory in memories])
+    node = replace(question.cluster.node, host_memory_bytes=int(np.median(held)), nvme_bytes=int(np.median(drives)))
+    question = replace(question, cluster=replace(question.cluster, node=node))
+    memory = MemoryEstimate(probes=Probes(question=question))
+    fits = memory.fits_host(rows, num_microbatches=pool.num_microbatches)
+    expected = (held <= node.host_memory_bytes) & ((drives <= node.nvme_bytes) | (node.nvme_bytes == 0))
+    is_clear = (abs(held / node.host_memory_bytes - 1) > ALIKE) & (abs(drives - node.nvme_bytes) >= ALIKE * drives)
+    assert np.array_equal(fits[is_clear], expected[is_clear])
+    assert 0.2 < np.mean(fits[is_clear]) < 0.8

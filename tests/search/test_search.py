@@ -316,3 +316,14 @@ def test_the_smallest_plan_keeps_everything_on_the_device_while_anything_fits():
     result = plan_8b(objective="memory")
     recipes = [ranked.plan.recipe for ranked in result.plans]
     assert all(recipe.offload == "none" and not recipe.activation_offload for recipe in recipes)
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"dp_shard": IntRange(low=16, high=16)}, {"offload": ("none", "optimizer")}, {"recompute": ("none",)}]
+)
+def test_what_fills_the_host_hides_no_plan_that_a_pin_finds(bounds):
+    """The fastest layouts of this question keep more on the host than it holds, and none of those may stand for all."""
+    asked = {"model": "qwen2.5-32b", "cluster": "16xl40s", "recipe": Recipe(seq_len=8192, global_batch_size=512)}
+    free, pinned = plan_8b(**asked), plan_8b(**asked, bounds=SearchBounds(**bounds))
+    fastest_s = [min(ranked.prediction.time.step_s for ranked in found.plans) for found in (free, pinned)]
+    assert fastest_s[0] <= fastest_s[1]

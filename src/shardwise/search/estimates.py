@@ -201,7 +201,7 @@ def _made_to_fit(
     fastest_s = known[0] if len(known) else np.inf
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
     left = first.pool(too_big[first.bounds_s(too_big) <= MADE_TO_FIT_RATIO * fastest_s])
-    plain = left.take(left.rows.recompute == RECOMPUTES.index("none"))
+    plain = left.take((left.rows.recompute == RECOMPUTES.index("none")) & np.isfinite(left.needed_bytes))
     partly = fewest_recomputed(plain, space, memory=memory, capacity_bytes=capacity_bytes)
     if moving is not None:
         left = left.joined(_unfit(moving.pool(np.flatnonzero(moving.step_s <= MADE_TO_FIT_RATIO * fastest_s)), space))

@@ -24,11 +24,12 @@ from shardwise.step.step_operations import trained_elements
 __all__ = ["HeldStates", "StageStates", "model_copies"]
 
 ONE_TOKEN = ProbedBatch(seq_len=1)
-PARTS = 4
-"""Parameters, gradients, optimizer, and what only the optimizer step holds."""
+PARTS = 8
+"""On the device: parameters, gradients, optimizer, and what only the optimizer step holds; in the host's memory: the
+first three; on its drives: the optimizer."""
 SIDES = 2
 """Not routed, and routed: they are divided over different groups."""
-DIVIDED_FROM = np.asarray([3, 2, 1, 1])
+DIVIDED_FROM = np.asarray([3, 2, 1, 1, 3, 2, 1, 1])
 """The ZeRO stage from which each part is divided."""
 COMPONENTS = ("parameters", "gradients", "optimizer", "temporaries")
 
@@ -44,6 +45,10 @@ class StageStates:
     optimizer: FloatColumn
     during_step: FloatColumn
     """Copies while the optimizer runs."""
+    host: FloatColumn
+    """In the host's memory."""
+    drives: FloatColumn
+    """On the host's drives."""
 
     @property
     def total(self) -> FloatColumn:
@@ -79,13 +84,15 @@ class HeldStates:
         routed = np.where(divided, 1 / (copies * rows.expert_state_shard_size)[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
         per_shape = per_block * stage.blocks[:, :, None]
-        parameters, gradients, optimizer, during = (per_shape.sum(axis=1) + tables * dense).T
+        parameters, gradients, optimizer, during, *host, drives = (per_shape.sum(axis=1) + tables * dense).T
         return StageStates(
             parameters=parameters,
             gradients=gradients,
             block_gradients=per_shape[:, :, 1],
             optimizer=optimizer,
             during_step=during,
+            host=np.sum(host, axis=0),
+            drives=drives,
         )
 
     def trained_shard(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
@@ -224,6 +231,8 @@ def model_copies(rows: Candidates) -> IntColumn:
 
 
 def _components(context: StageContext) -> tuple[float, ...]:
-    """Bytes of all states of a stage by component."""
-    tensors = held_states(context).tensors
-    return tuple(float(sum(t.num_bytes for t in tensors if t.component == name)) for name in COMPONENTS)
+    """Bytes of all states of a stage, as ``PARTS`` says."""
+    held = held_states(context)
+    device = (sum(t.num_bytes for t in held.tensors if t.component == name) for name in COMPONENTS)
+    host = (held.host.parameters, held.host.gradients, held.host.optimizer)
+    return tuple(map(float, (*device, *host, held.nvme_bytes)))

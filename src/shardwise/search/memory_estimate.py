@@ -36,6 +36,7 @@ from shardwise.search.probes import (
     LAST,
     PIPELINE_KEYS,
     SECOND,
+    WATCHED_STAGES,
     ProbedBatch,
     Probes,
     WatchedStage,
@@ -227,9 +228,29 @@ class MemoryEstimate:
         peak: FloatColumn = np.maximum(highest, np.maximum(end, update))
         return peak
 
+    def fits_host(self, rows: Candidates, *, num_microbatches: IntColumn) -> Mask:
+        """Rows whose hosts and drives hold what is offloaded to them, as far as their size is known."""
+        fits: Mask = np.ones(len(rows), dtype=np.bool_)
+        moving = np.flatnonzero((rows.offload > 0) | (rows.activation_offload > 0))
+        if not len(moving):
+            return fits
+        cluster, some = self.probes.question.cluster, rows.take(moving)
+        node, ranks_per_node = cluster.node, min(cluster.node.gpus_per_node, cluster.num_gpus)
+        for watched in range(WATCHED_STAGES):
+            stage = self.probes.watched(some, watched)
+            states = self.states.of_stage(some, stage)
+            in_flight = self._in_flight(some, num_microbatches[moving], stage)
+            held = states.host + in_flight * self._moved_bytes(some, stage)
+            for each, capacity_bytes in ((held, node.host_memory_bytes), (states.drives, node.nvme_bytes)):
+                if capacity_bytes:
+                    fits[moving] &= ranks_per_node * each <= capacity_bytes
+        return fits
+
     def moved_bytes(self, rows: Candidates) -> FloatColumn:
         """Activations of one micro-batch that the fullest stage moves to the host, where they are offloaded."""
-        stage = self.probes.watched(rows, FULLEST)
+        return self._moved_bytes(rows, self.probes.watched(rows, FULLEST))
+
+    def _moved_bytes(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         kept = _kept(self._activations(rows), stage, recomputed_blocks(rows, stage)).sum(axis=1)
         moved: FloatColumn = rows.micro_batch_size * kept * (1 - self._resident_fraction(rows, stage))
         return moved

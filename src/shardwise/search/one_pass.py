@@ -12,7 +12,7 @@ from shardwise.predict.memory import HIGH_FRACTION, predict_memory
 from shardwise.recipe import Recompute
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, group_rows
+from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
 from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool
@@ -35,8 +35,10 @@ SPREAD = 3
 """Pipelines, the fastest, that are tried with uneven stages."""
 MADE_SAFE = 3
 """Sets of degrees, the fastest whose plan lies at the edge of the device, that are tried with more recomputation."""
+EVERY_KIND = 2
+"""Kinds of tensors that may move to the host: states and activations."""
 MOVED = 2
-"""Rows predicted that are fast because they keep states or activations on the host."""
+"""Rows predicted that are fast because they keep one of the kinds on the host, and as many because they keep both."""
 SAFE_TRIES = 8
 """Rows, the fastest whose estimated band lies within the device, among which one is looked for that fits safely."""
 SCOUTED_RATIO, SCOUTS = 1.1, 1
@@ -229,12 +231,12 @@ class _Order:
         return chosen
 
     @property
-    def moves_to_host(self) -> Mask:
-        """Rows that keep more on the host than they have to."""
+    def kinds_moved(self) -> IntColumn:
+        """What every row keeps on the host without having to: states, activations, or both."""
         rows = self.pool.rows
         least = rows.activation_offload.min(initial=1)
-        moves: Mask = (rows.offload > self.least_offload) | (rows.activation_offload > least)
-        return moves
+        kinds: IntColumn = np.add(rows.offload > self.least_offload, rows.activation_offload > least, dtype=np.int64)
+        return kinds
 
     @property
     def num_families(self) -> int:
@@ -251,8 +253,8 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         evaluator.walk(order.by_time(order.step_s), max_fitting=OTHER_END, max_per_family=OTHER_END)
         return
     fast = order.by_time(order.step_s)
-    moves = order.moves_to_host[fast]
-    own = fast[~moves] if not moves.all() else fast
+    kinds_moved = order.kinds_moved[fast]
+    own = fast[kinds_moved == kinds_moved.min(initial=EVERY_KIND)]
     evaluator.scout(own[order.step_s[own] <= SCOUTED_RATIO * order.step_s[own].min()], per_kind=SCOUTS)
     rest = max(MIN_PER_FAMILY, limit - evaluator.num_fitting)
     corrected = order.by_time(evaluator.corrected(order.step_s))
@@ -262,5 +264,6 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         missing = min(max(bounds.max_plans, LEAST_SHOWN), limit) - evaluator.num_families
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
-    evaluator.walk(fast[moves], max_fitting=MOVED, max_per_family=per_family)
+    for kinds in range(1, 1 + EVERY_KIND):
+        evaluator.walk(fast[kinds_moved == kinds], max_fitting=MOVED, max_per_family=per_family)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)

@@ -141,6 +141,7 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
             )
             tried = weighed(moved, asked.num_microbatches)
             fits = tried.needed_bytes <= capacity_bytes
+            fits[fits] = memory.fits_host(moved.take(fits), num_microbatches=asked.num_microbatches[fits])
             found = found.joined(tried.take(fits))
             unsolved = ~(is_offered & is_other)
             unsolved[np.flatnonzero(is_offered & is_other)[~fits]] = True

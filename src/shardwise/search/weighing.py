@@ -23,7 +23,8 @@ each further time: near the limit are either a few rows or some thousands, which
 
 @dataclass(frozen=True, kw_only=True)
 class Weighing:
-    """Fills in ``Refinement.needed_bytes``. What is too big is given what shows it, which may be less than it needs."""
+    """Fills in ``Refinement.needed_bytes``. What is too big is given what shows it, which may be less than it needs;
+    what offloads more than its host holds is given no end of it."""
 
     refinement: Refinement
     memory: MemoryEstimate
@@ -61,7 +62,7 @@ class Weighing:
             start, at_once = start + at_once, READ_NEXT_RATIO * at_once
             if found is not None and needed[some[0]] > found[0]:
                 break
-            exact = self._bytes(some, enough_bytes=np.inf)
+            exact = self._bytes(some)
             clear = np.flatnonzero(exact > CLEARLY_RATIO * self.capacity_bytes)
             candidates = [(float(exact[position]), int(some[position])) for position in clear]
             found = min([*candidates, *([found] if found else [])], default=None)
@@ -72,14 +73,17 @@ class Weighing:
         shown = rows[np.argsort(self.refinement.needed_bytes[rows], kind="stable")][:READ_AT_ONCE]
         if not len(shown):
             return shown
-        return shown[np.argsort(self._bytes(shown, enough_bytes=np.inf), kind="stable")][:most]
+        return shown[np.argsort(self._bytes(shown), kind="stable")][:most]
 
     def _fill_in(self, rows: IntColumn) -> None:
-        self.refinement.needed_bytes[rows] = self._bytes(rows, enough_bytes=self.capacity_bytes)
-
-    def _bytes(self, rows: IntColumn, *, enough_bytes: float) -> FloatColumn:
         some, counts = self.refinement.take(rows), self.refinement.num_microbatches(rows)
-        return self.memory.device_bytes(some, num_microbatches=counts, enough_bytes=enough_bytes)
+        needed = self.memory.device_bytes(some, num_microbatches=counts, enough_bytes=self.capacity_bytes)
+        needed[~self.memory.fits_host(some, num_microbatches=counts)] = np.inf
+        self.refinement.needed_bytes[rows] = needed
+
+    def _bytes(self, rows: IntColumn) -> FloatColumn:
+        some, counts = self.refinement.take(rows), self.refinement.num_microbatches(rows)
+        return self.memory.device_bytes(some, num_microbatches=counts)
 
     @cached_property
     def _siblings(self) -> IntColumn:

@@ -16,18 +16,32 @@ GRADIENT_BUFFER_FACTOR = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostStates:
+    """What a rank keeps in its host's memory, by what it belongs to."""
+
+    parameters: Bytes = 0
+    gradients: Bytes = 0
+    optimizer: Bytes = 0
+
+    @property
+    def total(self) -> Bytes:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldStates:
     """All states of a stage's rank and where they live."""
 
     tensors: tuple[Tensor, ...]
-    host_bytes: Bytes
+    host: HostStates
     nvme_bytes: Bytes
 
 
 def held_states(context: StageContext) -> HeldStates:
     """States on the device as tensors, and what offload puts on the host or its drives instead."""
     tensors: list[Tensor] = []
-    host = nvme = 0
+    host_parameters = host_gradients = host_optimizer = nvme = 0
     offload = context.plan.recipe.offload
     for unit in context.units:
         states = trained_states(context, unit)
@@ -38,16 +52,17 @@ def held_states(context: StageContext) -> HeldStates:
             tensors += _optimizer(context, unit, states)
         elif offload == "nvme":
             nvme += optimizer
-            host += round(GRADIENT_BUFFER_FACTOR * gradients)
+            host_gradients += round(GRADIENT_BUFFER_FACTOR * gradients)
         else:
-            host += round(GRADIENT_BUFFER_FACTOR * optimizer)
+            host_optimizer += round(GRADIENT_BUFFER_FACTOR * optimizer)
         on_device = offload in ("none", "optimizer")
         frozen = _frozen(context, unit)
         if not on_device:
-            host += parameters + gradients + frozen
+            host_parameters += parameters + frozen
+            host_gradients += gradients
             parameters = gradients = frozen = 0
         elif offload == "optimizer":
-            host += gradients
+            host_gradients += gradients
         tensors += _always(context, f"{unit.name} parameters", "parameters", parameters)
         tensors += _always(context, f"{unit.name} frozen parameters", "parameters", frozen)
         tensors += _gradients(context, unit, gradients)
@@ -55,7 +70,8 @@ def held_states(context: StageContext) -> HeldStates:
             step_gradients = states.step_gradients * unit.count
             tensors += _during_step(context, f"{unit.name} gradients in fp32", "temporaries", step_gradients)
             tensors += _foreach(context, unit, states)
-    return HeldStates(tensors=tuple(tensors), host_bytes=host, nvme_bytes=nvme)
+    host = HostStates(parameters=host_parameters, gradients=host_gradients, optimizer=host_optimizer)
+    return HeldStates(tensors=tuple(tensors), host=host, nvme_bytes=nvme)
 
 
 def trained_states(context: StageContext, unit: Unit) -> UnitStates:
