@@ -15,7 +15,7 @@ from shardwise.predict.pass_time import ExposedCall, pass_time
 from shardwise.predict.passes import PassCall, PassWork, Piece
 from shardwise.predict.stage_computation import BlockWork, StageWork, TableWork
 from shardwise.step.inventory import OperationPhase
-from shardwise.step.reduction_policy import overlaps_reductions, shards_unit_by_unit
+from shardwise.step.reduction_policy import communicates_unit_by_unit, overlaps_reductions
 from shardwise.step.stage_context import StageContext
 
 TABLES = "embedding and head"
@@ -33,14 +33,17 @@ class StagePass:
     """How many micro-batches of a step have it."""
     is_throttled: bool
     prefetch_units: int
-    names: frozenset[str]
-    """Collectives that the pass times; what else belongs to its phase is waited for in full."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Collectives that the pass times; what else belongs to its phase is waited for in full."""
+        return frozenset(call.name for piece in self.runs for call in (*piece.gathers, *piece.reductions))
 
 
 def stage_passes(context: StageContext, calls: Sequence[TimedCall], work: StageWork) -> Iterator[StagePass]:
     """The passes of a stage that data parallelism accompanies."""
     hidden = {timed.collective.name for timed in calls if timed.collective.is_overlappable}
-    unit_by_unit = shards_unit_by_unit(context.plan)
+    unit_by_unit = communicates_unit_by_unit(context.plan)
     phases: tuple[OperationPhase, ...] = ("forward", "backward")
     for phase in phases:
         own = [timed for timed in calls if timed.collective.phase == phase]
@@ -57,7 +60,6 @@ def stage_passes(context: StageContext, calls: Sequence[TimedCall], work: StageW
                 rounds=rounds,
                 is_throttled=unit_by_unit,
                 prefetch_units=context.plan.layout.prefetch_units,
-                names=frozenset(timed.collective.name for timed in together),
             )
 
 

@@ -256,8 +256,9 @@ class StageClock:
             for call in exposed_calls(one):
                 key = (call.name, call.axis, one.phase)
                 exposed[key] = exposed.get(key, 0.0) + one.rounds * call.exposed_s
+            names = one.names
             for timed in data:
-                if timed.collective.name in one.names:
+                if timed.collective.name in names:
                     exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
         return tuple(_with_exposed(times, exposed))
 

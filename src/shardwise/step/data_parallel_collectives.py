@@ -15,8 +15,8 @@ from shardwise.step.gradient_buckets import BucketedGradients, bucketed_gradient
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
 from shardwise.step.own_collectives import own_collectives
-from shardwise.step.own_runtime import is_own_runtime, uses_ddp
-from shardwise.step.reduction_policy import defers_reductions, is_torch, overlaps_reductions, shards_unit_by_unit
+from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.reduction_policy import communicates_unit_by_unit, defers_reductions, is_torch, overlaps_reductions
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
 from shardwise.units import Bytes
@@ -36,11 +36,9 @@ class Part:
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
     """Everything data parallelism communicates in one step of a stage."""
-    layout, recipe = context.plan.layout, context.plan.recipe
-    if is_own_runtime(context.plan) and not uses_ddp(layout=layout, recipe=recipe):
-        yield from own_collectives(context)
-    elif shards_unit_by_unit(context.plan) and not is_own_runtime(context.plan):
-        yield from _fully_sharded(context)
+    layout = context.plan.layout
+    if communicates_unit_by_unit(context.plan):
+        yield from own_collectives(context) if is_own_runtime(context.plan) else _fully_sharded(context)
     elif layout.zero_stage == 0 or layout.state_shard_size == 1:
         yield from _replicated(context)
     elif is_torch(context.plan):

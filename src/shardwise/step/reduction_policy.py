@@ -2,12 +2,23 @@
 
 from shardwise.engine import engine_profile
 from shardwise.plan import Plan
+from shardwise.step.own_runtime import is_own_runtime, uses_ddp
 
 
 def shards_unit_by_unit(plan: Plan) -> bool:
     """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets."""
     zero_stage = plan.layout.zero_stage
     return zero_stage == 3 or (zero_stage == 2 and is_torch(plan))
+
+
+def communicates_unit_by_unit(plan: Plan) -> bool:
+    """Whether gathers and reductions belong to units of the model and not to buckets.
+
+    Our trainer's do wherever DDP does not serve, also those of whole states, which are units of FSDP2 over one rank.
+    """
+    if is_own_runtime(plan):
+        return not uses_ddp(layout=plan.layout, recipe=plan.recipe)
+    return shards_unit_by_unit(plan)
 
 
 def is_torch(plan: Plan) -> bool:
