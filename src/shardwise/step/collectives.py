@@ -1,6 +1,6 @@
 """Everything one rank of one pipeline stage communicates in a step: kind, payload, group, count, phase."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import ceil
 
@@ -73,7 +73,7 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
     return tuple(
         record
         for call, times, is_hidden in calls
-        for record in (call.hidden if is_hidden else call.exposed)(units=times, rounds=1)
+        for record in _issue(call, context, is_hidden=is_hidden)(units=times, rounds=1)
     )
 
 
@@ -83,12 +83,17 @@ def _per_block(
     rounds = context.rounds
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
-        issue = call.hidden if is_hidden else call.exposed
+        issue = _issue(call, context, is_hidden=is_hidden)
         yield from issue(units=times * blocks - _not_asked_for(call, layer, context), rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
             units = _times_again(call, times, layer, context) * recomputed
-            yield from (again.hidden if is_hidden else again.exposed)(units=units, rounds=rounds)
+            yield from _issue(again, context, is_hidden=is_hidden)(units=units, rounds=rounds)
+
+
+def _issue(call: Call, context: StageContext, *, is_hidden: bool) -> Callable[..., Iterator[Collective]]:
+    """How a call becomes records; a host that waits for every kernel hides none."""
+    return call.hidden if is_hidden and not context.plan.recipe.blocking_launches else call.exposed
 
 
 def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
@@ -309,7 +314,7 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
     directions: tuple[tuple[OperationPhase, int], ...] = (("forward", forward), ("backward", backward))
     for phase, sends in directions:
         call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
-        issue = call.hidden if is_hidden else call.exposed
+        issue = _issue(call, context, is_hidden=is_hidden)
         yield from issue(units=sends, rounds=context.rounds)
 
 

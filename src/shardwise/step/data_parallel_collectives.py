@@ -35,7 +35,12 @@ class Part:
 
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
-    """Everything data parallelism communicates in one step of a stage."""
+    """What data parallelism communicates in one step of a stage; a host that waits for every kernel hides none of it."""
+    for call in _calls(context):
+        yield replace(call, is_overlappable=False) if context.plan.recipe.blocking_launches else call
+
+
+def _calls(context: StageContext) -> Iterator[Collective]:
     layout, recipe = context.plan.layout, context.plan.recipe
     if is_own_runtime(context.plan) and not uses_ddp(layout=layout, recipe=recipe):
         yield from own_collectives(context)
