@@ -62,6 +62,9 @@ class Recipe:
     device take turns, and nothing runs beside anything else."""
     clip_gradients: bool = True
     """Gradients are scaled down to a norm over the whole model, which every rank waits for before it updates."""
+    broadcast_weights: bool | None = None
+    """Ranks that divide the optimizer send what they updated by turns, whole tensors each, instead of gathering equal
+    parts at once: InternEvo's ZeRO 1, for which DeepSpeed's stands; ``None`` means what the engine does."""
     reduce_dtype: ReduceDtype | None = None
     """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
     moment_dtype: MomentDtype | None = None

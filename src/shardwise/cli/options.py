@@ -255,6 +255,11 @@ def _add_gradient_options(recipe: argparse._ArgumentGroup) -> None:
         help="wait for the norm of all gradients before the update (default: on)",
     )
     recipe.add_argument(
+        "--broadcast-weights",
+        action=argparse.BooleanOptionalAction,
+        help="send updated tensors from owner after owner, as InternEvo does (deepspeed; default: gather them)",
+    )
+    recipe.add_argument(
         "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"
     )
     recipe.add_argument(

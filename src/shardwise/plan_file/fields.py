@@ -97,6 +97,7 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     Field(name="overlap_grad_reduce", kind="flag", synonyms=("overlap_comm", "overlap_communication")),
     Field(name="blocking_launches", kind="flag", synonyms=("cuda_launch_blocking", "launch_blocking")),
     Field(name="clip_gradients", kind="flag", synonyms=("gradient_clipping", "grad_clip")),
+    Field(name="broadcast_weights", kind="flag", synonyms=("broadcast_params", "broadcast_parameters")),
     Field(
         name="reduce_dtype",
         kind="choice",
