@@ -362,3 +362,31 @@ def test_dualpipe_hides_the_exchange_of_experts():
         for layout in layouts
     ]
     assert hidden == [{False}, {True}]
+
+
+@pytest.mark.parametrize(("ranks", "owners"), [(8, 8), (256, 226), (1024, 226)])
+def test_owners_of_whole_tensors_broadcast_them_one_after_the_other(ranks, owners):
+    """InternEvo's ZeRO 1 of 32 blocks of seven matrices and two tables: further ranks own nothing to send."""
+    layout = Layout(dp_shard=ranks, zero_stage=1)
+    sent, gathered = (plan_of(layout, engine="deepspeed", broadcast_weights=asked) for asked in (True, None))
+    (turn,) = (call for call in calls_of(sent) if call.kind == "broadcast")
+    assert (turn.count, turn.phase, turn.is_overlappable) == (owners, "optimizer", False)
+    assert turn.count * turn.num_bytes == pytest.approx(2 * N, rel=1e-6)
+    assert counts(gathered)["all_gather"] > 0 == counts(sent).get("all_gather", 0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout"),
+    [
+        ("megatron", Layout(dp_shard=8, zero_stage=1)),
+        ("fsdp2", Layout(dp_shard=8)),
+        ("fsdp2", Layout(dp_replicate=8, zero_stage=0)),
+        ("megatron", Layout(dp_shard=2, pp=4, vpp=2, schedule="interleaved", zero_stage=1)),
+    ],
+)
+def test_a_host_that_waits_for_every_kernel_hides_no_collective(engine, layout):
+    settings = {"engine": engine, "global_batch_size": 16 * layout.dp_shard * layout.dp_replicate}
+    free, waiting = (plan_of(layout, blocking_launches=asked, **settings) for asked in (False, True))
+    assert any(call.is_overlappable for call in calls_of(free))
+    assert not any(call.is_overlappable for call in calls_of(waiting))
+    assert counts(free) == counts(waiting)
