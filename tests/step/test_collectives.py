@@ -390,3 +390,18 @@ def test_a_host_that_waits_for_every_kernel_hides_no_collective(engine, layout):
     assert any(call.is_overlappable for call in calls_of(free))
     assert not any(call.is_overlappable for call in calls_of(waiting))
     assert counts(free) == counts(waiting)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sequence_parallel", "parts", "gathers"),
+    [("deepspeed", False, 4, 1), ("megatron", False, 1, 0), ("megatron", True, 4, 0), ("fsdp2", False, 1, 0)],
+)
+def test_tensor_parallel_ranks_of_deepspeed_each_send_a_part_of_a_message(engine, sequence_parallel, parts, gathers):
+    """2,048 tokens of 4,096 in 16 bits between two stages: 16 MiB whole, gathered again where parts of it arrive."""
+    layout = Layout(tp=4, pp=2, zero_stage=0, sequence_parallel=sequence_parallel)
+    plan = plan_of(layout, engine=engine, global_batch_size=8, compile=False)
+    calls = [call for call in calls_of(plan) if call.name.startswith("pipeline forward")]
+    messages = [call for call in calls if call.kind == "send_recv"]
+    joined = [call for call in calls if call.kind == "all_gather"]
+    assert [(call.num_bytes, call.count) for call in messages] == [(2**24 // parts, 8)]
+    assert [(call.num_bytes, call.count, call.group_size) for call in joined] == [(2**24, 8, 4)] * gathers

@@ -304,7 +304,7 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
         return
     group = Groups(layout=layout).pipeline
     last = num_chunks(layout) - 1
-    payload = _hidden_bytes(context) // (layout.tp if layout.sequence_parallel else 1)
+    payload = message_bytes(context)
     is_hidden = layout.schedule not in ("1f1b", "gpipe")
     forward = backward = 0
     for chunk in context.stage.chunks:
@@ -316,6 +316,32 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
         call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
         issue = _issue(call, context, is_hidden=is_hidden)
         yield from issue(units=sends, rounds=context.rounds)
+        if joins_messages(context):
+            joined = Call(
+                name=f"pipeline {phase} joined",
+                kind="all_gather",
+                group=Groups(layout=layout).tensor,
+                num_bytes=_hidden_bytes(context),
+                phase=phase,
+            )
+            yield from joined.exposed(units=sends, rounds=context.rounds)
+
+
+def message_bytes(context: StageContext) -> Bytes:
+    """What one rank sends a neighbour of its pipeline: its part of the sequence, or of what all ranks hold alike."""
+    layout = context.plan.layout
+    return _hidden_bytes(context) // (layout.tp if layout.sequence_parallel or joins_messages(context) else 1)
+
+
+def joins_messages(context: StageContext) -> bool:
+    """Whether tensor-parallel ranks each send a part of a message, which the receivers gather.
+
+    DeepSpeed's pipeline does so with activations and gradients (``runtime/pipe/engine.py``, ``is_pipe_partitioned`` and
+    ``is_grad_partitioned``). Megatron-LM did until 2023 (``--no-scatter-gather-tensors-in-pipeline``); today
+    (``core/pipeline_parallel/p2p_communication.py``) a sequence is divided or a message is sent whole by every rank.
+    """
+    layout = context.plan.layout
+    return context.profile.sharding == "deepspeed" and layout.tp > 1 and not layout.sequence_parallel
 
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:
