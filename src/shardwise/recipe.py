@@ -57,8 +57,14 @@ class Recipe:
     overlap_grad_reduce: bool | None = None
     """Gradients in buckets are reduced under backward (and updated weights gathered under forward); ``None`` means what
     the engine does. FSDP and ZeRO-3 reduce block by block either way."""
+    blocking_launches: bool = False
+    """Every kernel ends before the host goes on (``CUDA_LAUNCH_BLOCKING=1``, a remedy for runs that hang): host and
+    device take turns, and nothing runs beside anything else."""
     clip_gradients: bool = True
     """Gradients are scaled down to a norm over the whole model, which every rank waits for before it updates."""
+    broadcast_weights: bool | None = None
+    """Ranks that divide the optimizer send what they updated by turns, whole tensors each, instead of gathering equal
+    parts at once: InternEvo's ZeRO 1, for which DeepSpeed's stands; ``None`` means what the engine does."""
     reduce_dtype: ReduceDtype | None = None
     """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
     moment_dtype: MomentDtype | None = None

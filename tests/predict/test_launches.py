@@ -8,10 +8,14 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.launches import Clocks, ahead_block, launched, step_lines, through
+from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.pass_time import pass_time
 from shardwise.predict.passes import HOST, PassCall, PassWork, Piece, pass_program
+from shardwise.predict.stage_time import StageClock
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
 
 
 def piece(duration_s, issue_s, *, count=1, wait_s=0.0, gather_s=0.0):
@@ -111,3 +115,61 @@ def test_a_search_counts_the_whole_work_of_both_sides():
     found = ahead_block(once, selective=DeviceAndHost(1.0, 4.0), full=DeviceAndHost(2.0, 5.0), exposed_s=1.0)
     assert (found.forward_s, found.backward_s) == (5.0, 3.0)
     assert (found.selective_s, found.full_s, found.exposed_fraction) == (2.0, 3.0, 1.0)
+
+
+def waiting_plan(layout, *, waits, engine="megatron", **recipe):
+    """A step of Llama-3.1-8B on eight A100."""
+    settings = {"seq_len": 2048, "global_batch_size": 8, "compile": False} | recipe
+    return Plan(
+        model=read_model("llama-3.1-8b"),
+        cluster=read_cluster({"gpu": "a100-sxm-80", "gpus_per_node": 8, "num_nodes": 1}),
+        recipe=Recipe(blocking_launches=waits, **settings),
+        layout=layout,
+        engine=engine,
+    )
+
+
+def test_a_host_that_waits_for_every_kernel_takes_turns_with_the_device():
+    """Device and host of a block add up where the longer of both counts otherwise."""
+    for layout in (Layout(tp=8, zero_stage=0), Layout(zero_stage=0)):
+        free, waiting = (waiting_plan(layout, waits=asked) for asked in (False, True))
+        (stage,) = pipeline_stages(model=free.model, layout=layout)
+        context = StageContext(plan=free, stage=stage)
+        book = StageClock(free).work_book(context)
+        (once, *_) = book.times
+        turns = StageClock(waiting).work_book(StageContext(plan=waiting, stage=stage)).times[0]
+        ratio = machine_rates(waiting, num_gpus=layout.world_size).kernels.slowest_ratio
+        for free_work, work in ((once.forward_work, turns.forward_work), (once.backward_work, turns.backward_work)):
+            assert work.device_s == pytest.approx(free_work.device_s + ratio * free_work.host_s)
+            assert work.host_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout"),
+    [
+        ("megatron", Layout(dp_shard=2, tp=4, zero_stage=1, sequence_parallel=True)),
+        ("megatron", Layout(dp_shard=2, cp=4, zero_stage=1)),
+        ("fsdp2", Layout(dp_shard=8)),
+        ("deepspeed", Layout(dp_shard=2, pp=4, zero_stage=1)),
+    ],
+)
+def test_nothing_runs_beside_anything_else_under_a_host_that_waits(engine, layout):
+    """Exposed communication is all of it."""
+    plan = waiting_plan(layout, waits=True, engine=engine, attention="flash")
+    for stage in pipeline_stages(model=plan.model, layout=layout):
+        for time in StageClock(plan).stage_time(stage).collectives:
+            assert time.exposed_s == pytest.approx(time.total_s), time.collective.name
+
+
+def test_launches_that_wait_matter_less_the_larger_a_micro_batch_is():
+    """The same batch in micro-batches of 1, 2 and 4: as many kernels each, so the loss halves every time."""
+    layout = Layout(tp=8, zero_stage=0)
+    loss_s = []
+    for size in (1, 2, 4):
+        free, waiting = (
+            predict_time(waiting_plan(layout, waits=asked, engine="deepspeed", micro_batch_size=size, seq_len=32768))[0]
+            for asked in (False, True)
+        )
+        loss_s.append(waiting.step_s - free.step_s)
+    assert loss_s[0] == pytest.approx(2 * loss_s[1], rel=0.03)
+    assert loss_s[1] == pytest.approx(2 * loss_s[2], rel=0.03)

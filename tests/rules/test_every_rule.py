@@ -122,6 +122,11 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "overlap_grad_reduce=false, but torch's data parallelism, which native uses, always overlaps",
         "set overlap_grad_reduce=null",
     ),
+    "engine-broadcast-weights": (
+        make_plan(layout=Layout(dp_shard=2), broadcast_weights=True),
+        "broadcast_weights=true, but how native returns updated weights is no choice",
+        "set broadcast_weights=null",
+    ),
     "engine-defer-grad-reduce": (
         make_plan(engine="megatron", layout=Layout(dp_shard=2, zero_stage=1, defer_grad_reduce=False)),
         "defer_grad_reduce=false, but Megatron reduces whole gradients in the last micro-batch",

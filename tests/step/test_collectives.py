@@ -362,3 +362,46 @@ def test_dualpipe_hides_the_exchange_of_experts():
         for layout in layouts
     ]
     assert hidden == [{False}, {True}]
+
+
+@pytest.mark.parametrize(("ranks", "owners"), [(8, 8), (256, 226), (1024, 226)])
+def test_owners_of_whole_tensors_broadcast_them_one_after_the_other(ranks, owners):
+    """InternEvo's ZeRO 1 of 32 blocks of seven matrices and two tables: further ranks own nothing to send."""
+    layout = Layout(dp_shard=ranks, zero_stage=1)
+    sent, gathered = (plan_of(layout, engine="deepspeed", broadcast_weights=asked) for asked in (True, None))
+    (turn,) = (call for call in calls_of(sent) if call.kind == "broadcast")
+    assert (turn.count, turn.phase, turn.is_overlappable) == (owners, "optimizer", False)
+    assert turn.count * turn.num_bytes == pytest.approx(2 * N, rel=1e-6)
+    assert counts(gathered)["all_gather"] > 0 == counts(sent).get("all_gather", 0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout"),
+    [
+        ("megatron", Layout(dp_shard=8, zero_stage=1)),
+        ("fsdp2", Layout(dp_shard=8)),
+        ("fsdp2", Layout(dp_replicate=8, zero_stage=0)),
+        ("megatron", Layout(dp_shard=2, pp=4, vpp=2, schedule="interleaved", zero_stage=1)),
+    ],
+)
+def test_a_host_that_waits_for_every_kernel_hides_no_collective(engine, layout):
+    settings = {"engine": engine, "global_batch_size": 16 * layout.dp_shard * layout.dp_replicate}
+    free, waiting = (plan_of(layout, blocking_launches=asked, **settings) for asked in (False, True))
+    assert any(call.is_overlappable for call in calls_of(free))
+    assert not any(call.is_overlappable for call in calls_of(waiting))
+    assert counts(free) == counts(waiting)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sequence_parallel", "parts", "gathers"),
+    [("deepspeed", False, 4, 1), ("megatron", False, 1, 0), ("megatron", True, 4, 0), ("fsdp2", False, 1, 0)],
+)
+def test_tensor_parallel_ranks_of_deepspeed_each_send_a_part_of_a_message(engine, sequence_parallel, parts, gathers):
+    """2,048 tokens of 4,096 in 16 bits between two stages: 16 MiB whole, gathered again where parts of it arrive."""
+    layout = Layout(tp=4, pp=2, zero_stage=0, sequence_parallel=sequence_parallel)
+    plan = plan_of(layout, engine=engine, global_batch_size=8, compile=False)
+    calls = [call for call in calls_of(plan) if call.name.startswith("pipeline forward")]
+    messages = [call for call in calls if call.kind == "send_recv"]
+    joined = [call for call in calls if call.kind == "all_gather"]
+    assert [(call.num_bytes, call.count) for call in messages] == [(2**24 // parts, 8)]
+    assert [(call.num_bytes, call.count, call.group_size) for call in joined] == [(2**24, 8, 4)] * gathers

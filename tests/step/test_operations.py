@@ -14,6 +14,7 @@ from shardwise.step.attention_operations import attended_pairs
 from shardwise.step.operations import stage_operations
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
+from shardwise.step.step_operations import trained_elements
 
 LLAMA = shapes.llama_3_8b()
 
@@ -451,3 +452,30 @@ def test_packed_documents_attend_within_themselves():
     whole, packed = plan_of(), plan_of(mean_document_len=1024)
     assert flop(whole, "forward", kinds=("attention",)) == 8 * flop(packed, "forward", kinds=("attention",))
     assert flop(whole, "forward", kinds=("matmul",)) == flop(packed, "forward", kinds=("matmul",))
+
+
+def added_bytes(engine, *, pp=1, tp=1, zero_stage=1, accumulated=4, precision="fp16-mixed"):
+    """Traffic of adding gradients up in one micro-batch, over the elements of the stage that holds no table."""
+    layout = Layout(dp_shard=2, pp=pp, tp=tp, zero_stage=zero_stage)
+    plan = plan_of(engine=engine, layout=layout, global_batch_size=2 * accumulated, precision=precision)
+    context = StageContext(plan=plan, stage=pipeline_stages(model=plan.model, layout=layout)[pp // 2])
+    found = {operation.name: operation.num_bytes for operation in stage_operations(context)}
+    return found.get("gradient accumulation", 0) / trained_elements(context).whole
+
+
+def test_whole_gradients_of_16_bits_are_added_up_by_kernels_of_their_own():
+    """The first micro-batch's is taken over; each of three others reads two and writes one: 3/4 of 6 bytes."""
+    assert added_bytes("deepspeed") == pytest.approx(4.5)
+    assert added_bytes("deepspeed", tp=2) == pytest.approx(4.5)
+    assert added_bytes("deepspeed", accumulated=1) == 0.0
+
+
+def test_deepspeeds_pipeline_adds_bf16_gradients_to_an_fp32_copy_of_them():
+    """Cast (2 read, 4 written) and added (8 read, 4 written) in every micro-batch, the first one too."""
+    assert added_bytes("deepspeed", pp=4, precision="bf16-mixed") == pytest.approx(18.0)
+    assert added_bytes("deepspeed", pp=4, precision="fp16-mixed") == pytest.approx(4.5)
+
+
+def test_gradients_that_products_add_up_or_every_micro_batch_reduces_need_no_such_kernel():
+    assert added_bytes("megatron") == 0.0
+    assert added_bytes("deepspeed", zero_stage=2) == 0.0

@@ -111,3 +111,17 @@ def test_runs_of_megatron_bridge_recompute_the_modules_of_their_recipe_files_and
     assert {timed.plan.recipe.recompute for timed in found} == {"selective"}
     assert not any(timed.is_faithful for timed in found)
     assert run("MBRIDGE-002").plan.recipe.recompute_modules == ("mla_up_proj",)
+
+
+def test_large_jobs_of_bloom_waited_for_every_launch():
+    """Its script exports CUDA_LAUNCH_BLOCKING=1; the best-rate runs before the hangs were met did not."""
+    assert [run(f"BLOOMT-{number}").plan.recipe.blocking_launches for number in ("001", "006", "014", "143")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_interns_owners_broadcast_what_they_updated():
+    assert all(run.plan.recipe.broadcast_weights for run in timed_runs().runs if run.family == "EVO")

@@ -245,9 +245,19 @@ def _add_gradient_options(recipe: argparse._ArgumentGroup) -> None:
         help="reduce buckets of gradients under backward (default: the engine's)",
     )
     recipe.add_argument(
+        "--blocking-launches",
+        action=argparse.BooleanOptionalAction,
+        help="host and device take turns, as with CUDA_LAUNCH_BLOCKING=1 (default: off)",
+    )
+    recipe.add_argument(
         "--clip-gradients",
         action=argparse.BooleanOptionalAction,
         help="wait for the norm of all gradients before the update (default: on)",
+    )
+    recipe.add_argument(
+        "--broadcast-weights",
+        action=argparse.BooleanOptionalAction,
+        help="send updated tensors from owner after owner, as InternEvo does (deepspeed; default: gather them)",
     )
     recipe.add_argument(
         "--reduce-dtype", choices=get_args(ReduceDtype), help="what gradients are reduced in (default: the engine's)"

@@ -35,7 +35,7 @@ def torchrun_words(job: Job, *, num_nodes: int, logs: Path | None = None) -> lis
     return [*words, "-m", WORKER, str(job.folder / JOB_FILE)]
 
 
-def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, str]:
+def environment(layout: Layout, *, inherited: Mapping[str, str], has_blocking_launches: bool = False) -> dict[str, str]:
     """What the processes' environment adds to the inherited one; what the user set wins."""
     source = str(Path(shardwise.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (source, inherited.get("PYTHONPATH", "")) if part)
@@ -49,12 +49,14 @@ def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, st
     if layout.tp > 1 and layout.dp_shard == layout.cp == 1:
         # Tensor parallelism alone wants one queue, so that a collective starts before the product behind it.
         wanted["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if has_blocking_launches:
+        wanted["CUDA_LAUNCH_BLOCKING"] = "1"
     return {"PYTHONPATH": path, **{name: value for name, value in wanted.items() if name not in inherited}}
 
 
 def command_text(job: Job, *, num_nodes: int) -> str:
     """The command as a shell script; each of several nodes runs it."""
-    added = environment(job.layout, inherited={})
+    added = environment(job.layout, inherited={}, has_blocking_launches=job.recipe.blocking_launches)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
     words = torchrun_words(job, num_nodes=num_nodes)
     line = " \\\n  ".join(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)

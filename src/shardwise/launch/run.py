@@ -88,7 +88,8 @@ def run_job(
     clear_records(job.folder)
     write_job(job)
     output = job.folder / OUTPUT_FILE
-    added = environment(job.layout, inherited=os.environ) | {LAUNCHER_VARIABLE: str(os.getpid())}
+    added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
+    added[LAUNCHER_VARIABLE] = str(os.getpid())
     with output.open("ab") as log, _started(job, torchrun_words(job, num_nodes=1), added, log) as (process, ending):
         for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)

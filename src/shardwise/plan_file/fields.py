@@ -95,7 +95,9 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     Field(name="loss_chunks", kind="count", highest=65536, synonyms=("chunked_loss",)),
     Field(name="fused_loss", kind="flag", synonyms=("fused_cross_entropy", "liger")),
     Field(name="overlap_grad_reduce", kind="flag", synonyms=("overlap_comm", "overlap_communication")),
+    Field(name="blocking_launches", kind="flag", synonyms=("cuda_launch_blocking", "launch_blocking")),
     Field(name="clip_gradients", kind="flag", synonyms=("gradient_clipping", "grad_clip")),
+    Field(name="broadcast_weights", kind="flag", synonyms=("broadcast_params", "broadcast_parameters")),
     Field(
         name="reduce_dtype",
         kind="choice",

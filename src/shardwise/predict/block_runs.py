@@ -8,7 +8,7 @@ from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import Branch, TimedOperation, block_branches
 from shardwise.predict.block_program import BlockHabits, backward_steps, forward_steps
-from shardwise.predict.block_steps import BlockCall, Step
+from shardwise.predict.block_steps import BlockCall, Step, in_turn
 from shardwise.predict.block_time import BlockRun, block_run
 from shardwise.predict.tensor_parallel_steps import TensorHabits
 from shardwise.recipe import Recipe
@@ -113,10 +113,15 @@ def block_steps(
     if plan.recipe.recompute != "full":
         again = _repeated_branches(branches, plan.recipe) if own["recompute"] else ()
         again_s = sum(part.forward.total_s for branch in again for part in branch.parts.values())
+    forward = forward_steps(branches, own["forward"], habits)
+    backward = backward_steps(branches, own["backward"], habits)
+    repeated = forward_steps(again, own["recompute"], habits, phase="recompute") if again else ()
+    if plan.recipe.blocking_launches:
+        forward, backward, repeated = (in_turn(steps) for steps in (forward, backward, repeated))
     return BlockSteps(
-        forward=forward_steps(branches, own["forward"], habits),
-        backward=backward_steps(branches, own["backward"], habits),
-        again=forward_steps(again, own["recompute"], habits, phase="recompute") if again else (),
+        forward=forward,
+        backward=backward,
+        again=repeated,
         forward_s=forward_s,
         backward_s=sum(one.duration_s for one in timed if one.operation.phase == "backward"),
         again_s=again_s,

@@ -109,6 +109,14 @@ class StepWriter:
         return (len(self._steps) - 1,)
 
 
+def in_turn(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same one after the other, as under a host that waits for each."""
+    return tuple(
+        replace(step, after=(position - 1,) if position else (), slowdown_ratio=1.0)
+        for position, step in enumerate(steps)
+    )
+
+
 def is_chain(steps: Sequence[Step]) -> bool:
     """Whether every step waits for the one before it, so that nothing is hidden."""
     return all(position == 0 or position - 1 in step.after for position, step in enumerate(steps))

@@ -211,13 +211,21 @@ class KernelRates:
     dispatch_call_s: Seconds = 0.0
     """The same of a call around kernels, where its Python is as much in the way as kernels are."""
 
+    is_blocking: bool = False
+    """Whether the host waits for the end of every kernel before it issues the next."""
+
     def dispatched_s(self, operation: Operation) -> Seconds:
-        """What processors take to issue one execution of an operation."""
+        """What one execution of an operation takes besides its work: processors issue it, or a host that waits does."""
         is_call = operation.name.startswith(HOST_CALLS)
-        return operation.num_kernels * (self.dispatch_call_s if is_call else self.dispatch_s)
+        own_s = operation.num_kernels * (self.dispatch_call_s if is_call else self.dispatch_s)
+        return own_s + (self._issued_once_s(operation) if self.is_blocking else 0.0)
 
     def issue_s(self, operation: Operation) -> Seconds:
-        """Host time of all executions of an operation, but for the optimizer, whose kernels are few."""
+        """Host time beside the device of all executions of an operation."""
+        return 0.0 if self.is_blocking else operation.count * self._issued_once_s(operation)
+
+    def _issued_once_s(self, operation: Operation) -> Seconds:
+        """Host time of one execution, but for the optimizer, whose kernels are few."""
         if operation.phase == "optimizer":
             return 0.0
         backward, recompute = operation.phase == "backward", operation.phase == "recompute"
@@ -227,7 +235,7 @@ class KernelRates:
             per_kernel_s = (
                 self.host_backward_s if backward else self.host_recompute_s if recompute else self.host_forward_s
             )
-        return operation.count * operation.num_kernels * per_kernel_s
+        return operation.num_kernels * per_kernel_s
 
 
 @cache

@@ -27,6 +27,8 @@ QUEUED_LAUNCHES = 1024
 def launches_ahead(plan: Plan) -> bool:
     """Whether the host of a plan launches blocks while the device still runs earlier ones."""
     calibration = plan.cluster.calibration
+    if plan.recipe.blocking_launches:
+        return False
     if calibration is not None and calibration.blocks and is_own_runtime(plan):
         return True
     return plan.recipe.compile and engine_profile(plan.engine).sharding != "megatron"

@@ -141,6 +141,7 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         num_gpus=num_gpus,
         calibration=calibration,
     )
+    rates = replace(rates, is_blocking=plan.recipe.blocking_launches)
     if calls_flash_attention(plan):
         rates = replace(rates, attention=attention_rate(plan.cluster.gpu, engine_profile("fsdp2"), head_dim))
     if calibration is None or not calibration.is_measured:

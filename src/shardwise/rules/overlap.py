@@ -75,6 +75,24 @@ def _overlap_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("overlap_grad_reduce", None),)
 
 
+def _breaks_broadcast(plan: Plan) -> bool:
+    is_divided = plan.engine == "deepspeed" and plan.layout.zero_stage in (1, 2)
+    return plan.recipe.broadcast_weights is not None and not is_divided
+
+
+def _broadcast_message(plan: Plan) -> str:
+    asked = str(plan.recipe.broadcast_weights).lower()
+    if plan.engine == "deepspeed":
+        return (
+            f"broadcast_weights={asked} with zero_stage={plan.layout.zero_stage}, where no optimizer alone is divided"
+        )
+    return f"broadcast_weights={asked}, but how {plan.engine} returns updated weights is no choice"
+
+
+def _broadcast_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("broadcast_weights", None),)
+
+
 def _breaks_defer(plan: Plan) -> bool:
     asked, la = plan.layout.defer_grad_reduce, plan.layout
     if asked is False:
@@ -190,6 +208,15 @@ RULES = (
         breaks=_breaks_overlap,
         message=_overlap_message,
         candidates=_overlap_candidates,
+    ),
+    Rule(
+        name="engine-broadcast-weights",
+        why="torch's ZeRO 1 broadcasts, Megatron gathers; where only the optimizer is divided DeepSpeed's stages 1 and "
+        "2 also stand for trainers that broadcast.",
+        source="InternLM/InternEvo internlm/solver/optimizer/hybrid_zero_optim.py (broadcast_params)",
+        breaks=_breaks_broadcast,
+        message=_broadcast_message,
+        candidates=_broadcast_candidates,
     ),
     Rule(
         name="engine-defer-grad-reduce",

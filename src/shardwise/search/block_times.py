@@ -14,7 +14,13 @@ from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
 from shardwise.step.block_operations import block_operations
-from shardwise.step.collectives import block_collectives, model_parallel_collectives, repeats_modules
+from shardwise.step.collectives import (
+    block_collectives,
+    joins_messages,
+    message_bytes,
+    model_parallel_collectives,
+    repeats_modules,
+)
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.inventory import Collective
 from shardwise.step.operation_context import operation_context
@@ -151,19 +157,23 @@ class BlockTimes:
         if not stride:
             return (0.0,)
         layout = Layout(tp=tp, cp=cp, sequence_parallel=bool(sequence_parallel))
-        block = self.probes.context(layout, batch=ProbedBatch(micro_batch_size=micro_batch_size)).block_context
+        context = self.probes.context(layout, batch=ProbedBatch(micro_batch_size=micro_batch_size))
         send = Collective(
             name="send",
             kind="send_recv",
             axis="pp",
             group_size=2,
-            num_bytes=block.tokens * block.hidden_size * block.element_bytes // block.sequence_shards,
+            num_bytes=message_bytes(context),
             count=1,
             phase="forward",
             is_overlappable=False,
             stride=stride,
         )
-        return (self.machine.call_s(send),)
+        joined_s = 0.0
+        if joins_messages(context):
+            whole = replace(send, kind="all_gather", axis="tp", group_size=tp, num_bytes=tp * send.num_bytes, stride=1)
+            joined_s = self.machine.call_s(whole)
+        return (self.machine.call_s(send) + joined_s,)
 
     def of_sharding(self, key: Key) -> tuple[float, ...]:
         """``SHARDING_FIELDS`` of a stage with one block of each shape, then with one more of each in turn.

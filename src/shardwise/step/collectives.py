@@ -1,6 +1,6 @@
 """Everything one rank of one pipeline stage communicates in a step: kind, payload, group, count, phase."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import ceil
 
@@ -73,7 +73,7 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
     return tuple(
         record
         for call, times, is_hidden in calls
-        for record in (call.hidden if is_hidden else call.exposed)(units=times, rounds=1)
+        for record in _issue(call, context, is_hidden=is_hidden)(units=times, rounds=1)
     )
 
 
@@ -83,12 +83,17 @@ def _per_block(
     rounds = context.rounds
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
-        issue = call.hidden if is_hidden else call.exposed
+        issue = _issue(call, context, is_hidden=is_hidden)
         yield from issue(units=times * blocks - _not_asked_for(call, layer, context), rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
             units = _times_again(call, times, layer, context) * recomputed
-            yield from (again.hidden if is_hidden else again.exposed)(units=units, rounds=rounds)
+            yield from _issue(again, context, is_hidden=is_hidden)(units=units, rounds=rounds)
+
+
+def _issue(call: Call, context: StageContext, *, is_hidden: bool) -> Callable[..., Iterator[Collective]]:
+    """How a call becomes records; a host that waits for every kernel hides none."""
+    return call.hidden if is_hidden and not context.plan.recipe.blocking_launches else call.exposed
 
 
 def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
@@ -299,7 +304,7 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
         return
     group = Groups(layout=layout).pipeline
     last = num_chunks(layout) - 1
-    payload = _hidden_bytes(context) // (layout.tp if layout.sequence_parallel else 1)
+    payload = message_bytes(context)
     is_hidden = layout.schedule not in ("1f1b", "gpipe")
     forward = backward = 0
     for chunk in context.stage.chunks:
@@ -309,8 +314,34 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
     directions: tuple[tuple[OperationPhase, int], ...] = (("forward", forward), ("backward", backward))
     for phase, sends in directions:
         call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
-        issue = call.hidden if is_hidden else call.exposed
+        issue = _issue(call, context, is_hidden=is_hidden)
         yield from issue(units=sends, rounds=context.rounds)
+        if joins_messages(context):
+            joined = Call(
+                name=f"pipeline {phase} joined",
+                kind="all_gather",
+                group=Groups(layout=layout).tensor,
+                num_bytes=_hidden_bytes(context),
+                phase=phase,
+            )
+            yield from joined.exposed(units=sends, rounds=context.rounds)
+
+
+def message_bytes(context: StageContext) -> Bytes:
+    """What one rank sends a neighbour of its pipeline: its part of the sequence, or of what all ranks hold alike."""
+    layout = context.plan.layout
+    return _hidden_bytes(context) // (layout.tp if layout.sequence_parallel or joins_messages(context) else 1)
+
+
+def joins_messages(context: StageContext) -> bool:
+    """Whether tensor-parallel ranks each send a part of a message, which the receivers gather.
+
+    DeepSpeed's pipeline does so with activations and gradients (``runtime/pipe/engine.py``, ``is_pipe_partitioned`` and
+    ``is_grad_partitioned``). Megatron-LM did until 2023 (``--no-scatter-gather-tensors-in-pipeline``); today
+    (``core/pipeline_parallel/p2p_communication.py``) a sequence is divided or a message is sent whole by every rank.
+    """
+    layout = context.plan.layout
+    return context.profile.sharding == "deepspeed" and layout.tp > 1 and not layout.sequence_parallel
 
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:

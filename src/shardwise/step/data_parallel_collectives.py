@@ -35,7 +35,12 @@ class Part:
 
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
-    """Everything data parallelism communicates in one step of a stage."""
+    """What data parallelism communicates in one step of a stage; a host that waits for every kernel hides none."""
+    for call in _calls(context):
+        yield replace(call, is_overlappable=False) if context.plan.recipe.blocking_launches else call
+
+
+def _calls(context: StageContext) -> Iterator[Collective]:
     layout = context.plan.layout
     if communicates_unit_by_unit(context.plan):
         yield from own_collectives(context) if is_own_runtime(context.plan) else _fully_sharded(context)
@@ -206,12 +211,26 @@ def _scattered_and_gathered(
         phase="forward" if gathers_in_forward else "optimizer",
     )
     yield from _bucketed(scatter, gradients, bytes_per_element=share * states.reduce_bytes, plan=plan)
-    if gathers_in_forward:
+    if plan.recipe.broadcast_weights:
+        owners = min(gradients.shards.size, num_matrices(context))
+        num_bytes = ceil(share * states.compute_bytes * gradients.elements / owners)
+        turn = replace(gather, name=f"broadcast weights after {gradients.name}", kind="broadcast", num_bytes=num_bytes)
+        yield from turn.exposed(units=owners, rounds=1)
+    elif gathers_in_forward:
         yield from _bucketed(gather, gradients, bytes_per_element=share * states.compute_bytes, plan=plan)
     else:
         num_buckets = len(gradients.buckets)
         num_bytes = ceil(share * states.compute_bytes * gradients.elements / num_buckets)
         yield from replace(gather, num_bytes=num_bytes).exposed(units=num_buckets, rounds=1)
+
+
+def num_matrices(context: StageContext) -> int:
+    """Tensors of a stage that are worth a rank of their own; more ranks than these update nothing.
+
+    InternEvo gives every tensor whole to the rank with the fewest elements so far (``_partition_param_list``).
+    """
+    of_blocks = sum(count * sum(weight.is_matrix for weight in layer.weights) for layer, count in context.layer_runs)
+    return max(1, of_blocks + context.stage.has_embedding + context.stage.has_head)
 
 
 def _torch_zero1(context: StageContext) -> Iterator[Collective]:

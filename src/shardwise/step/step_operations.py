@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.recipe import OptimizerName
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
-from shardwise.step.reduction_policy import needs_norm
+from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
@@ -65,8 +65,8 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
     """Copies per micro-batch that sharding or autocast adds around the blocks.
 
     FSDP copies every gathered unit out of the flat buffer, and its gradients into another one (torch
-    ``_fsdp_collectives.py``); autocast, and FSDP on one rank, cast fp32 weights once per micro-batch; replicated
-    gradients are accumulated.
+    ``_fsdp_collectives.py``); autocast, and FSDP on one rank, cast fp32 weights once per micro-batch; whole gradients
+    are accumulated.
     """
     states = context.states
     spread = context.embedding_elements + context.head_elements if context.vocabulary_ranks > 1 else 0
@@ -87,6 +87,28 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
         yield operation.memory_operation("autocast copies", "forward", casts)
         added = (states.compute_bytes + 2 * states.gradient_bytes) * whole
         yield operation.memory_operation("gradient accumulation", "backward", added)
+    elif accumulated_bytes(context):
+        yield operation.memory_operation("gradient accumulation", "backward", accumulated_bytes(context) * whole)
+
+
+def accumulated_bytes(context: StageContext) -> float:
+    """Traffic per element and micro-batch of adding whole 16-bit gradients up, a kernel for every weight.
+
+    torch takes the first micro-batch's gradient over and adds every later one to it: two read, one written
+    (``csrc/autograd/functions/accumulate_grad.h``). DeepSpeed's optimizer for bf16 drops the 16-bit gradient before
+    every backward and adds a copy in fp32 to its accumulator (``runtime/bf16_optimizer.py`` ``update_hp_grads``).
+    Megatron's products add into the buffer themselves; gradients reduced in every micro-batch are not whole.
+
+    Source: the named files.
+    Assumes: gradients of all weights in every micro-batch.
+    """
+    states, profile, rounds = context.states, context.profile, context.rounds
+    if profile.sharding == "megatron" or context.gathers_parameters or not defers_reductions(context.plan):
+        return 0.0
+    accumulator = states.gradient_bytes - states.compute_bytes
+    if accumulator > 0:
+        return states.compute_bytes + accumulator + 3 * accumulator
+    return 3 * states.gradient_bytes * (rounds - 1) / rounds
 
 
 def keeps_gathered(context: StageContext) -> bool:

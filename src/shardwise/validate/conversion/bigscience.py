@@ -29,6 +29,10 @@ TR8_ASSUMPTIONS = (
 UNEVEN_WITHOUT_EMBEDDING = {(78, 12): (7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 1)}
 """Blocks per stage that the chronicle states for depths the stages do not divide."""
 
+BLOCKING_FROM = "BLOOMT-014"
+"""First row after the chronicle's section on hangs: 320 GPUs always hung without the setting, which was therefore kept;
+the script that trained BLOOM exports it (``train/tr11-176B-ml/tr11-176B-ml.slurm``)."""
+
 BALANCED_WITH_EMBEDDING_FROM = "BLOOMT-121"
 """First row run with ``--pp-partition-method type:transformer|embedding``."""
 
@@ -119,6 +123,11 @@ def _stage_layers(row_id: str, *, layers: int, pp: int) -> tuple[int, ...] | Non
         per_stage = (layers + 2) // pp
         return (per_stage - 1, *([per_stage] * (pp - 2)), per_stage - 1)
     return UNEVEN_WITHOUT_EMBEDDING.get((layers, pp))
+
+
+def has_blocking_launches(row_id: str) -> bool:
+    """Whether a row was run after the chronicle met the hangs of large jobs with ``CUDA_LAUNCH_BLOCKING=1``."""
+    return row_id >= BLOCKING_FROM
 
 
 @lru_cache

@@ -296,7 +296,8 @@ def convert_intern(row: MeasurementRow) -> TimedConversion:
     """An EVO row: InternLM-7B on 8 to 1,024 A100, InternEvo's ZeRO stage 1.
 
     Of the engines a plan can name, DeepSpeed's habits are InternEvo's: large buckets under backward, weights exchanged
-    after the update, fp32 norms, gate and up projections as two products.
+    after the update, fp32 norms, gate and up projections as two products. Updated tensors are broadcast by their owners
+    (``internlm/solver/optimizer/hybrid_zero_optim.py``, ``broadcast_params``).
     """
     shape = row_shape(row)
     num_gpus, dp, micro_batch, global_batch = (
@@ -318,6 +319,7 @@ def convert_intern(row: MeasurementRow) -> TimedConversion:
             compile=False,
             reduce_dtype="bf16",
             overlap_grad_reduce=True,
+            broadcast_weights=True,
         ),
         layout=Layout(dp_replicate=dp // zero_ranks, dp_shard=zero_ranks, zero_stage=1, tp=tp),
         engine="deepspeed",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
-from shardwise.validate.conversion.bigscience import bloom_plan
+from shardwise.validate.conversion.bigscience import bloom_plan, has_blocking_launches
 from shardwise.validate.conversion.parts import DecoderShape, decoder, unused
 from shardwise.validate.conversion.pretraining import MPT_ASSUMPTIONS
 from shardwise.validate.conversion.timed_parts import machines, megatron_gpt, timed
@@ -87,12 +87,15 @@ def convert_timed_bloom(row: MeasurementRow) -> TimedConversion:
     cluster = machines(
         gpu_label=row.text("gpu"), num_gpus=plan.layout.world_size, network="opa-100", node_gbit_per_s=400
     )
+    recipe = replace(plan.recipe, blocking_launches=has_blocking_launches(row.id))
     assumptions = (
         "four Omni-Path 100 adapters a node",
+        "CUDA_LAUNCH_BLOCKING=1 from the topology sweeps on, where large jobs hung without it",
         "full recomputation of every block, fused softmax but no flash attention, BLOOM's architecture",
         "one reading of the second iteration; the author warns of fluctuation",
     )
-    return timed(row, replace(plan, cluster=cluster), assumptions=assumptions, variant=row.text("source_table"))
+    repeated = replace(plan, cluster=cluster, recipe=recipe)
+    return timed(row, repeated, assumptions=assumptions, variant=row.text("source_table"))
 
 
 def convert_timed_tr8(row: MeasurementRow, plan: Plan) -> TimedConversion:
