@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
+from shardwise.train.decoder.config import is_supported
 
 JOB_SCHEMA = "shardwise.job/1"
 JOB_FILE = "job.json"
@@ -149,6 +150,13 @@ class Job:
     def folder(self) -> Path:
         """The run folder as a path."""
         return Path(self.run_folder)
+
+
+def uses_transformers(job: Job) -> bool:
+    """Whether transformers builds the model: when it is asked to, or when ours would compute something else."""
+    if job.implementation == "auto":
+        return not is_supported(job.model_config)
+    return job.implementation == "transformers"
 
 
 def job_to_json(job: Job) -> dict[str, object]:
