@@ -137,6 +137,11 @@ class Job:
         return fields
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
+        return int(str(self.model_config["vocab_size"]))
+
+    @property
     def global_batch_size(self) -> int:
         """Sequences per optimizer step."""
         return self.num_microbatches * self.recipe.micro_batch_size * self.layout.data_parallel_size
