@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from shardwise.cli.main import main
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
 from shardwise.train.pretrained.files import files_by_tensor, require_whole
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
@@ -31,13 +32,19 @@ def desk(tmp_path, monkeypatch):
     """A folder with a checkpoint of step 400, a text, and things that are not what they are taken for."""
     monkeypatch.chdir(tmp_path)
     saved_at(tmp_path / "old" / "checkpoints", 400)
-    (tmp_path / "a.txt").write_text("some text", encoding="utf-8")
+    (tmp_path / "a.txt").write_text("some text " * 9, encoding="utf-8")
+    (tmp_path / "short.txt").write_text("some text", encoding="utf-8")
     (tmp_path / "a.jsonl").write_text('{"body": "some text"}\n', encoding="utf-8")
     (tmp_path / "there").mkdir()
     (tmp_path / "cut").mkdir()
     save_file(WEIGHTS, tmp_path / "cut" / "model.safetensors")
     whole = (tmp_path / "cut" / "model.safetensors").read_bytes()
     (tmp_path / "cut" / "model.safetensors").write_bytes(whole[:-4])
+    (tmp_path / "other").mkdir()
+    save_file(WEIGHTS, tmp_path / "other" / "model.safetensors")
+    writer = TokenWriter(tmp_path / "large", dtype=token_dtype(1 << 20))
+    writer.add([[128_255] * 99, [128_256]])
+    writer.close()
     return tmp_path
 
 
@@ -51,12 +58,15 @@ def desk(tmp_path, monkeypatch):
         (["--weights", "nowhere"], "pretrained-files", "is no folder"),
         (["--weights", "there"], "pretrained-files", "holds no safetensors files"),
         (["--weights", "cut"], "pretrained-files", "its header promises"),
+        (["--weights", "other"], "pretrained-tensor", "other holds no tensor model.embed_tokens.weight; 145 other"),
         (["--export", "there"], "output-exists", "there exists already"),
         (["--export", "a.txt/out"], "output-path", "a.txt is no folder"),
         (["--checkpoint-every", "2", "--checkpoints", "a.txt"], "output-path", "a.txt is no folder"),
         (["--data", "nowhere.txt"], "data-not-found", "nowhere.txt"),
         (["--data", "a.jsonl"], "data-field", "no text under 'text'"),
         (["--data", "tokens.bin"], "data-tokens", "tokens.idx"),
+        (["--data", "short.txt"], "data-too-short", "the data have 10 tokens, and one sample takes 65"),
+        (["--data", "large.bin"], "data-vocabulary", "hold token 128256, but the model knows only tokens 0 to 128255"),
         (["--data", "a.txt", "--tokenizer", "a.jsonl"], "data-tokenizer", "is not a tokenizer"),
         (["--out", "a.txt"], "train-run-folder", "is a file"),
     ],

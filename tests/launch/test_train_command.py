@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,13 +50,31 @@ def started(desk, *words, out):
     raise AssertionError(f"the run did not get going: {process.communicate()}")
 
 
-def test_a_killed_process_ends_the_run_with_one_message(desk):
+@pytest.fixture(scope="module")
+def going(desk):
+    """A run that has done some steps, and the processes of its ranks."""
     process = started(desk, out="killed")
-    record = json.loads((desk / "killed" / "ranks" / "rank-0001.json").read_text(encoding="utf-8"))
-    os.kill(record["pid"], signal.SIGKILL)
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in (desk / "killed" / "ranks").glob("*.json")]
+    return process, {record["rank"]: record["pid"] for record in records}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux shows them")
+def test_ranks_are_forked_from_one_process_that_has_one_thread(going):
+    _, pids = going
+    (parent,) = {
+        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1] for pid in pids.values()
+    }
+    assert b"multiprocessing.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    assert len(list(Path(f"/proc/{parent}/task").iterdir())) == 1
+    assert "libtorch" in Path(f"/proc/{parent}/maps").read_text(encoding="utf-8")
+
+
+def test_a_killed_process_ends_the_run_with_one_message(going):
+    process, pids = going
+    os.kill(pids[1], signal.SIGKILL)
     code, said = answer(process)
     assert (code, said["code"]) == (1, "train-rank-died")
-    assert said["error"].startswith(f"rank 1 (process {record['pid']} on ")
+    assert said["error"].startswith(f"rank 1 (process {pids[1]} on ")
 
 
 def test_a_run_whose_command_is_killed_saves_a_checkpoint_and_ends(desk):

@@ -93,11 +93,11 @@ def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
 def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
     """Warn about what will be felt, and refuse what cannot work."""
     from shardwise.launch.lint import require_no_errors
-    from shardwise.launch.surroundings import read_surroundings, require_allocator
+    from shardwise.launch.surroundings import require_allocator, uses_gpus
     from shardwise.render.lint import lint_text
 
     if arguments.has_memory_snapshot:
-        require_allocator(is_on_gpu=_is_on_gpu(arguments, read_surroundings().num_gpus))
+        require_allocator(is_on_gpu=uses_gpus(arguments.device))
     findings = _lint(plan, arguments)
     require_no_errors(findings)
     warnings = tuple(finding for finding in findings if finding.severity == "warning")
@@ -107,21 +107,16 @@ def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
 
 def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ...]":
     from shardwise.launch.lint import lint
-    from shardwise.launch.surroundings import read_surroundings
+    from shardwise.launch.surroundings import read_surroundings, uses_gpus
 
     here = read_surroundings(run_folder=arguments.out or Path())
-    return lint(
-        plan, here, is_on_gpu=_is_on_gpu(arguments, here.num_gpus), saves_states=arguments.checkpoint_every is not None
-    )
-
-
-def _is_on_gpu(arguments: argparse.Namespace, num_gpus: int) -> bool:
-    return arguments.device == "cuda" or (arguments.device == "auto" and num_gpus > 0)
+    saves_states = arguments.checkpoint_every is not None
+    return lint(plan, here, is_on_gpu=uses_gpus(arguments.device), saves_states=saves_states)
 
 
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
-    from shardwise.launch.surroundings import read_surroundings
+    from shardwise.launch.surroundings import uses_gpus
     from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
@@ -131,7 +126,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         num_steps=arguments.steps,
         seed=arguments.seed,
         device=arguments.device,
-        is_on_gpu=arguments.is_dry or _is_on_gpu(arguments, read_surroundings(run_folder=folder).num_gpus),
+        is_on_gpu=arguments.is_dry or uses_gpus(arguments.device),
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
         data=DataSpec(

@@ -6,7 +6,6 @@ import platform
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from shardwise.calibration import Calibration, MachineFacts, MeasuredDevice
 from shardwise.calibration_file import calibration_object, calibration_of
 from shardwise.catalog.hardware.names import driver_gpu_id
 from shardwise.errors import CalibrationError
-from shardwise.launch.command import environment
+from shardwise.launch.command import environment, forked_words, local_words
 from shardwise.launch.surroundings import read_surroundings
 from shardwise.layout import Layout
 
@@ -30,7 +29,7 @@ POLL_S = 0.2
 OVERTIME_S = 60.0
 """How much longer than asked the processes may take before they are ended."""
 TAIL_LINES = 6
-REASON = re.compile(r"^(\[rank\d+\]: )?[\w.]*(Error|Exception): |No module named")
+REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exception): |No module named")
 """What a Python process says last, among much that torchrun says about it."""
 MAX_PROCESSES_ON_PROCESSORS = 2
 CLOCK_QUERY = "driver_version,clocks.sm,clocks.mem,power.limit"
@@ -76,9 +75,9 @@ def calibrate(request: CalibrationRequest, *, on_progress: OnProgress) -> Calibr
 
 def _follow(request: CalibrationRequest, folder: Path, until_s: float, on_progress: OnProgress) -> Mapping[str, str]:
     """Wait for the processes; returns what the driver said while they worked."""
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words += [f"--nproc-per-node={request.num_processes}", "-m", WORKER, str(folder), request.device, str(until_s)]
-    words += ["tiny"] if request.is_tiny else []
+    given = [str(folder), request.device, str(until_s), *(["tiny"] if request.is_tiny else [])]
+    words_of = local_words if request.device == "cuda" else forked_words
+    words = words_of(WORKER, given, num_processes=request.num_processes)
     added = {**environment(Layout(), inherited=os.environ), "PYTHONWARNINGS": "ignore"}
     facts: Mapping[str, str] = {}
     with (folder / "output.log").open("wb") as log:
@@ -160,7 +159,7 @@ def _processor() -> str:
 
 def _failure(folder: Path, exit_code: int | None) -> CalibrationError:
     lines = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()
-    reasons = [line for line in lines if REASON.search(line)]
+    reasons = [line.strip() for line in lines if REASON.search(line)]
     tail = "\n".join((reasons or lines)[-TAIL_LINES:])
     return CalibrationError(
         f"the measuring processes ended with exit code {exit_code}; their last words were:\n{tail}",

@@ -3,36 +3,59 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import shardwise
 from shardwise.layout import Layout
-from shardwise.train.job import JOB_FILE, Job
+from shardwise.train.job import JOB_FILE, Job, uses_transformers
 
 WORKER = "shardwise.train.worker"
+TORCHRUN = "torch.distributed.run"
+FORKED_TORCHRUN = "shardwise.train.forked_torchrun"
+MODELS_OF_OTHERS = "transformers.models.auto.modeling_auto"
 
 
-def torchrun_words(job: Job, *, num_nodes: int, logs: Path | None = None) -> list[str]:
+def torchrun_words(job: Job, *, num_nodes: int) -> list[str]:
     """The command, for this machine alone or for one of many nodes.
 
     The rendezvous is always c10d: torchrun's default one does not survive a restarted worker (pytorch/pytorch#135712).
     """
     per_node = job.layout.world_size // num_nodes
-    words = [sys.executable if num_nodes == 1 else "python3", "-m", "torch.distributed.run"]
+    given = (str(job.folder / JOB_FILE),)
     if num_nodes == 1:
-        words.append("--standalone")
-    else:
-        words += [
-            f"--nnodes={num_nodes}",
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=$HEAD_NODE:29500",
-            "--rdzv-id=$RUN_ID",
-        ]
-    words.append(f"--nproc-per-node={per_node}")
-    if logs is not None:
-        words += [f"--log-dir={logs}", "--redirects=3"]
-    return [*words, "-m", WORKER, str(job.folder / JOB_FILE)]
+        return local_words(WORKER, given, num_processes=per_node)
+    words = ["python3", "-m", TORCHRUN, f"--nnodes={num_nodes}", "--rdzv-backend=c10d"]
+    words += ["--rdzv-endpoint=$HEAD_NODE:29500", "--rdzv-id=$RUN_ID", f"--nproc-per-node={per_node}"]
+    return [*words, "-m", WORKER, *given]
+
+
+def local_words(worker: str, given: Sequence[str], *, num_processes: int) -> list[str]:
+    """torchrun on this machine; every process starts by itself."""
+    return [
+        *(sys.executable, "-m", TORCHRUN, "--standalone", f"--nproc-per-node={num_processes}"),
+        *("-m", worker, *given),
+    ]
+
+
+def forked_words(worker: str, given: Sequence[str], *, num_processes: int, imported: Sequence[str] = ()) -> list[str]:
+    """The same with processes that are forked from one which has imported the worker and what else is named.
+
+    For processes that use no GPU: where they do, nobody has tried it.
+    """
+    return [sys.executable, "-m", FORKED_TORCHRUN, ",".join((worker, *imported)), str(num_processes), *given]
+
+
+def starting_words(job: Job, *, is_on_gpu: bool) -> list[str]:
+    """What starts a job on this machine."""
+    if is_on_gpu:
+        return torchrun_words(job, num_nodes=1)
+    return forked_words(
+        WORKER,
+        (str(job.folder / JOB_FILE),),
+        num_processes=job.layout.world_size,
+        imported=(MODELS_OF_OTHERS,) if uses_transformers(job) else (),
+    )
 
 
 def environment(layout: Layout, *, inherited: Mapping[str, str], has_blocking_launches: bool = False) -> dict[str, str]:

@@ -7,8 +7,11 @@ from pathlib import Path
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.data import DataRequest, require_readable
-from shardwise.train.job import Job
+from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.shapes import tensor_shapes
+from shardwise.train.job import Job, uses_transformers
 from shardwise.train.pretrained.files import require_whole
+from shardwise.train.pretrained.fitting import require_fitting
 
 __all__ = ["require_inputs"]
 
@@ -26,12 +29,12 @@ def require_inputs(job: Job) -> None:
     if spec.resume_from:
         _require_steps_left(Path(spec.resume_from), num_steps=job.num_steps)
     if spec.initial_weights:
-        require_whole(Path(spec.initial_weights))
+        _require_weights(job, Path(spec.initial_weights))
     if spec.export_folder:
         _require_free_name(Path(spec.export_folder), option="--export")
     if spec.folder:
         _require_place(Path(spec.folder), option="--checkpoints")
-    require_readable(DataRequest(**asdict(job.data)))
+    require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
 
 
 def _require_steps_left(path: Path, *, num_steps: int) -> None:
@@ -42,6 +45,13 @@ def _require_steps_left(path: Path, *, num_steps: int) -> None:
             code="checkpoint-steps",
             fix=f"set --steps above {checkpoint.step}",
         )
+
+
+def _require_weights(job: Job, folder: Path) -> None:
+    """Return when the weights are whole and, where the model is our own decoder, whose tensors are known, fit it."""
+    require_whole(folder)
+    if not uses_transformers(job):
+        require_fitting(folder, tensor_shapes(read_config(job.model_config)))
 
 
 def _require_free_name(folder: Path, *, option: str) -> None:

@@ -10,7 +10,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
 from shardwise.step.placement import num_chunks, pipeline_stages
-from shardwise.train.data import DataRequest, open_samples
+from shardwise.train.data import DataRequest, prepare_samples
 from shardwise.train.job import (
     CheckpointSpec,
     DataSpec,
@@ -99,11 +99,7 @@ def prepare_data(job: Job) -> None:
     Raises:
         DataError: the data cannot be used; better said before processes start.
     """
-    open_samples(
-        DataRequest(**asdict(job.data)),
-        seq_len=job.recipe.seq_len,
-        vocab_size=int(str(job.model_config["vocab_size"])),
-    )
+    prepare_samples(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
 
 
 def _optimizer(plan: Plan, request: TrainRequest) -> OptimizerSpec:

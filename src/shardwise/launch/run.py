@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from shardwise.errors import ShardwiseError
-from shardwise.launch.command import environment, torchrun_words
+from shardwise.launch.command import environment, starting_words
+from shardwise.launch.surroundings import uses_gpus
 from shardwise.plan import Plan
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
@@ -90,7 +91,8 @@ def run_job(
     output = job.folder / OUTPUT_FILE
     added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
     added[LAUNCHER_VARIABLE] = str(os.getpid())
-    with output.open("ab") as log, _started(job, torchrun_words(job, num_nodes=1), added, log) as (process, ending):
+    words = starting_words(job, is_on_gpu=uses_gpus(job.device))
+    with output.open("ab") as log, _started(job, words, added, log) as (process, ending):
         for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)
     if ending.number is not None:

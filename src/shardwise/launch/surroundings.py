@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shardwise.errors import PlanError
+from shardwise.train.job import DeviceKind
 from shardwise.units import Bytes
 
-__all__ = ["Surroundings", "read_surroundings", "require_allocator", "require_tensorboard"]
+__all__ = ["Surroundings", "read_surroundings", "require_allocator", "require_tensorboard", "uses_gpus"]
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
 TENSORBOARD = "tensorboard"
@@ -69,6 +70,11 @@ def require_allocator(*, is_on_gpu: bool) -> None:
             code="train-memory-snapshot",
             fix="leave it out: the measurement names what memory holds at its peak, on processors as well",
         )
+
+
+def uses_gpus(device: DeviceKind) -> bool:
+    """Whether processes that are started here find GPUs."""
+    return device == "cuda" or (device == "auto" and _num_gpus(os.environ) > 0)
 
 
 def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:

@@ -58,6 +58,8 @@ def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table
     for heading in ("", "predicted", "measured"):
         table.add_column(heading, justify="left" if not heading else "right")
     table.add_row("step time", format_seconds(prediction.time.step_s), _shown(time, "step_s", format_seconds))
+    table.add_row("  steps it is the median of", "", _shown(time, "num_steps_measured", "{:,.0f}".format))
+    table.add_row("  first step", "", _shown(time, "first_step_s", format_seconds))
     table.add_row(
         "tokens/s/GPU",
         f"{prediction.throughput.tokens_per_s_per_gpu:,.0f}",

@@ -22,7 +22,7 @@ from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import gather_ahead_on_processors, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import Block
-from shardwise.train.decoder.config import is_supported, read_config
+from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
@@ -30,7 +30,7 @@ from shardwise.train.foreign import ForeignModule
 from shardwise.train.fp8 import use_fp8
 from shardwise.train.huggingface import TransformersDecoder, require_data_parallel
 from shardwise.train.initialise import initialise
-from shardwise.train.job import Job
+from shardwise.train.job import Job, uses_transformers
 from shardwise.train.lora import add_adapters
 from shardwise.train.loss import LossSettings
 from shardwise.train.mesh import Mesh
@@ -75,13 +75,6 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         divide_tensors(decoder, mesh)
     chunks = tuple(_divided(decoder, job, mesh, device) for decoder in decoders)
     return Built(chunks=chunks, decoders=decoders, positions=positions)
-
-
-def uses_transformers(job: Job) -> bool:
-    """Whether transformers builds the model: when it is asked to, or when ours would compute something else."""
-    if job.implementation == "auto":
-        return not is_supported(job.model_config)
-    return job.implementation == "transformers"
 
 
 def weights_dtype(job: Job) -> torch.dtype:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
+from shardwise.train.decoder.config import is_supported
 
 JOB_SCHEMA = "shardwise.job/1"
 JOB_FILE = "job.json"
@@ -136,6 +137,11 @@ class Job:
         return fields
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens that the model knows."""
+        return int(str(self.model_config["vocab_size"]))
+
+    @property
     def global_batch_size(self) -> int:
         """Sequences per optimizer step."""
         return self.num_microbatches * self.recipe.micro_batch_size * self.layout.data_parallel_size
@@ -149,6 +155,13 @@ class Job:
     def folder(self) -> Path:
         """The run folder as a path."""
         return Path(self.run_folder)
+
+
+def uses_transformers(job: Job) -> bool:
+    """Whether transformers builds the model: when it is asked to, or when ours would compute something else."""
+    if job.implementation == "auto":
+        return not is_supported(job.model_config)
+    return job.implementation == "transformers"
 
 
 def job_to_json(job: Job) -> dict[str, object]:

@@ -57,9 +57,12 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
 
 
 def steady_records(records: list[StepRecord]) -> list[StepRecord]:
-    """Those behind the warm-up that no profiler looked into; without any, the last ones that there are."""
+    """Those behind the warm-up that no profiler looked into; in a short run the last one that is not the first.
+
+    A profiler makes a step slower, but the first one may compile, which takes a hundred times as long.
+    """
     usual = [record for record in records[WARM_UP_STEPS:] if not record.is_sampled]
-    return usual or [record for record in records if not record.is_sampled][-1:] or records
+    return usual or [record for record in records[1:] if not record.is_sampled][-1:] or records[-1:]
 
 
 def _sampled_parts(trainer: Trainer) -> dict[str, object]:

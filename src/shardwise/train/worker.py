@@ -71,7 +71,7 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
     source = open_feed(
         job,
         data_parallel_rank=mesh.data_parallel_rank,
-        vocab_size=int(str(job.model_config["vocab_size"])),
+        vocab_size=job.vocab_size,
         device=device,
     )
     wants_history = job.watch.has_memory_snapshot and device.type == "cuda"

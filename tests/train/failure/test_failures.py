@@ -278,6 +278,25 @@ def test_a_run_that_ends_well_leaves_no_failure(tmp_path):
     assert failures_of(tmp_path) == lost_ranks(tmp_path) == ()
 
 
+def _waits_after_its_end(rank, folder):
+    watched(rank, folder, lambda rank, step: None, num_steps=5)
+    (folder / "waits").touch()
+    _sleep_for_ever()
+
+
+def test_a_rank_that_waits_for_the_others_after_its_end_is_ended_by_a_signal(tmp_path):
+    """torchrun keeps forked ranks until all have ended."""
+    (process,) = start_ranks(1, _waits_after_its_end, tmp_path)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "waits").exists():
+        assert time.monotonic() < deadline, "the rank did not come to its end"
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(60)
+    assert process.exitcode == -signal.SIGTERM
+    assert failures_of(tmp_path) == ()
+
+
 def test_a_run_that_left_nothing_is_said_to_have(tmp_path):
     error = diagnose(tmp_path, exit_code=7)
     assert "ended with exit code 7 and no rank said why" in error.message

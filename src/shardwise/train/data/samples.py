@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardwise.errors import DataError
 from shardwise.train.data.stream import TokenStream
 
-__all__ = ["IGNORED_LABEL", "FittedDocuments", "PackedStream", "Sample", "Samples", "SyntheticTokens"]
+__all__ = ["IGNORED_LABEL", "FittedDocuments", "PackedStream", "Sample", "Samples", "SyntheticTokens", "require_known"]
 
 IGNORED_LABEL = -100
 """What torch's cross-entropy leaves out by default."""
@@ -67,11 +67,7 @@ class PackedStream:
 
     def __post_init__(self) -> None:
         if self.num_samples < 1:
-            raise DataError(
-                f"the data have {self.stream.num_tokens:,} tokens, and one sample takes {self.seq_len + 1:,}",
-                code="data-too-short",
-                fix=f"give more text, or set seq_len to at most {max(1, self.stream.num_tokens - 1)}",
-            )
+            raise too_few_tokens(self.stream.num_tokens, seq_len=self.seq_len)
 
     @property
     def num_samples(self) -> int:
@@ -87,7 +83,7 @@ class PackedStream:
         """Tokens ``number * S`` to ``(number + 1) * S`` and their successors."""
         start = number * self.seq_len
         tokens, documents = self.stream.read(start, start + self.seq_len + 1)
-        _check_vocabulary(tokens, vocab_size=self.vocab_size)
+        require_known(tokens, vocab_size=self.vocab_size)
         inputs, labels = tokens[:-1], tokens[1:].copy()
         if self.crosses_documents:
             return Sample(inputs=inputs, labels=labels, positions=np.arange(self.seq_len, dtype=np.int64))
@@ -109,11 +105,7 @@ class FittedDocuments:
         self.seq_len = seq_len
         self._starts, self._lengths = _pieces(stream, seq_len=seq_len)
         if not len(self._starts):
-            raise DataError(
-                "no document has two tokens, so there is nothing to predict",
-                code="data-too-short",
-                fix="give longer documents",
-            )
+            raise too_short_documents()
         self._bins = _fit(self._lengths, capacity=seq_len)
 
     @property
@@ -140,7 +132,7 @@ class FittedDocuments:
         for piece in self._bins[number]:
             start, length = int(self._starts[piece]), int(self._lengths[piece])
             tokens, _ = self._stream.read(start, start + length + 1)
-            _check_vocabulary(tokens, vocab_size=self._vocab_size)
+            require_known(tokens, vocab_size=self._vocab_size)
             inside = slice(filled, filled + length)
             inputs[inside], labels[inside] = tokens[:-1], tokens[1:]
             positions[inside] = np.arange(length)
@@ -182,14 +174,38 @@ def _positions(documents: Integers) -> Integers:
     return places - np.maximum.accumulate(np.where(begins, places, 0))
 
 
-def _check_vocabulary(tokens: Integers, *, vocab_size: int) -> None:
-    largest = int(tokens.max())
-    if largest >= vocab_size or int(tokens.min()) < 0:
+def require_known(tokens: npt.NDArray[np.integer], *, vocab_size: int) -> None:
+    """Return when the model has a row for every token.
+
+    Raises:
+        DataError: one is beyond its vocabulary.
+    """
+    smallest, largest = int(tokens.min()), int(tokens.max())
+    if largest >= vocab_size or smallest < 0:
         raise DataError(
-            f"the data hold token {largest}, but the model knows only tokens 0 to {vocab_size - 1}",
+            f"the data hold token {largest if largest >= vocab_size else smallest}, but the model knows only tokens "
+            f"0 to {vocab_size - 1}",
             code="data-vocabulary",
             fix="tokenise with the model's own tokenizer, or use a model with a larger vocab_size",
         )
+
+
+def too_few_tokens(num_tokens: int, *, seq_len: int) -> DataError:
+    """Data that do not fill one sample."""
+    return DataError(
+        f"the data have {num_tokens:,} tokens, and one sample takes {seq_len + 1:,}",
+        code="data-too-short",
+        fix=f"give more text, or set seq_len to at most {max(1, num_tokens - 1)}",
+    )
+
+
+def too_short_documents() -> DataError:
+    """Documents none of which has a token that follows another."""
+    return DataError(
+        "no document has two tokens, so there is nothing to predict",
+        code="data-too-short",
+        fix="give longer documents",
+    )
 
 
 def _pieces(stream: TokenStream, *, seq_len: int) -> tuple[Integers, Integers]:

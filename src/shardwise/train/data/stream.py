@@ -1,7 +1,7 @@
 """Files of tokens as one long stream, read anywhere without loading it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ __all__ = ["TokenStream"]
 
 FINGERPRINT_TOKENS = 4096
 """Tokens at either end of a file that its fingerprint is made of, with the counts; reading all would take too long."""
+
+PIECE_TOKENS = 1 << 16
+"""Tokens that are looked at together."""
 
 
 class TokenStream:
@@ -57,6 +60,14 @@ class TokenStream:
                 tokens[inside] = self._files[number].tokens[begin - offset : end - offset]
                 documents[inside] = self._documents_of(number, begin - offset, end - offset)
         return tokens, documents
+
+    def sampled(self, max_tokens: int) -> Iterator[npt.NDArray[np.integer]]:
+        """Every token in pieces; pieces spread evenly over all where there are more than ``max_tokens``."""
+        for file in self._files:
+            num_pieces = -(-file.num_tokens // PIECE_TOKENS)
+            num_wanted = -(-max_tokens * file.num_tokens // (PIECE_TOKENS * max(1, self.num_tokens)))
+            for piece in range(0, num_pieces, max(1, -(-num_pieces // max(1, num_wanted)))):
+                yield file.tokens[piece * PIECE_TOKENS : (piece + 1) * PIECE_TOKENS]
 
     def document_span(self, document: int) -> tuple[int, int]:
         """First token of a document, and the token after its last."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -39,6 +40,8 @@ from shardwise.train.failure.record import (
 __all__ = ["RankWatch", "WatchLimits"]
 
 FAILED = 1
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+"""What asks a rank to stop after the step it is in."""
 UNTIMED_PHASES = ("starting", "saving")
 """What may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
 MAX_MESSAGE_CHARS = 2000
@@ -71,6 +74,7 @@ class RankWatch:
         self._read_end, self._write_end = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="shardwise-watch", daemon=True)
         self._is_over = threading.Event()
+        self._heard_before: dict[signal.Signals, Any] = {}
         self._is_writing = threading.Lock()
         self._beat_s = time.monotonic()
         self.step = 0
@@ -87,8 +91,7 @@ class RankWatch:
         write_record(self._folder, self._record)
         self._write_end.setblocking(False)
         signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request_stop)
+        self._heard_before = {number: signal.signal(number, self._request_stop) for number in STOPPING}
         self._thread.start()
 
     def beat(self, *, step: int, phase: str = "training") -> None:
@@ -97,10 +100,16 @@ class RankWatch:
         self._beat_s = time.monotonic()
 
     def finish(self) -> None:
-        """This rank came to its end."""
+        """This rank came to its end; a signal means again what it meant before, as there is nothing left to save.
+
+        torchrun keeps forked ranks until all have ended, and ends them by a signal when one of the others fails.
+        """
         self._is_over.set()
         self._thread.join()
         write_record(self._folder, replace(self._record, has_ended=True))
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._heard_before.items():
+            signal.signal(number, handler)
 
     def fail(self, error: BaseException) -> None:
         """Write why this rank stops, and end the process at once: threads that wait for lost peers would keep it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise.errors import CheckpointError
 
-__all__ = ["files_by_tensor", "read_config", "require_whole"]
+__all__ = ["files_by_tensor", "read_config", "require_whole", "saved_shapes"]
 
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
@@ -39,7 +39,7 @@ def files_by_tensor(folder: Path) -> dict[str, Path]:
             code="pretrained-files",
             fix="name a folder with model.safetensors, or with its parts and their index",
         )
-    return {name: path for path in files for name in _tensor_ends_bytes(path)}
+    return {name: path for path in files for name in _header(path)}
 
 
 def require_whole(folder: Path) -> None:
@@ -48,9 +48,22 @@ def require_whole(folder: Path) -> None:
     Raises:
         CheckpointError: one is missing, cut short, or something else.
     """
-    for path in sorted(set(files_by_tensor(folder).values())):
-        _tensor_ends_bytes(path)
+    saved_shapes(folder)
     read_config(folder)
+
+
+def saved_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor, as the headers of the files say; each is looked at for being whole.
+
+    Raises:
+        CheckpointError: a file is missing, cut short, something else, or lacks a tensor that the index says it holds.
+    """
+    found = files_by_tensor(folder)
+    headers = {path: _header(path) for path in sorted(set(found.values()))}
+    lost = next((name for name, path in found.items() if name not in headers[path]), None)
+    if lost is not None:
+        raise _unreadable(found[lost], f"it holds no {lost}, which the index says it does")
+    return {name: tuple(headers[path][name]["shape"]) for name, path in found.items()}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -67,23 +80,23 @@ def _indexed(folder: Path) -> dict[str, Path]:
     return {str(name): folder / str(file) for name, file in weight_map.items()}
 
 
-def _tensor_ends_bytes(path: Path) -> dict[str, int]:
-    """Where every tensor ends behind the header; refuses a file that is shorter or longer than that."""
+def _header(path: Path) -> dict[str, Any]:
+    """What a file says of every tensor; refuses one that is shorter or longer than it says."""
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")
             text = file.read(header_bytes) if header_bytes <= MAX_HEADER_BYTES else b""
-        header = json.loads(text)
-        ends = {name: int(row["data_offsets"][1]) for name, row in header.items() if name != "__metadata__"}
+        rows = {name: row for name, row in json.loads(text).items() if name != "__metadata__"}
+        ends = [int(row["data_offsets"][1]) for row in rows.values() if all(size >= 0 for size in row["shape"])]
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise _unreadable(path, "it does not begin as safetensors files do") from error
-    promised_bytes = LENGTH_BYTES + header_bytes + max(ends.values(), default=0)
+    promised_bytes = LENGTH_BYTES + header_bytes + max(ends, default=0)
     if size_bytes != promised_bytes:
         raise _unreadable(path, f"it has {size_bytes:,} bytes, and its header promises {promised_bytes:,}")
-    return ends
+    return rows
 
 
 def _json_object(path: Path) -> dict[str, Any]:

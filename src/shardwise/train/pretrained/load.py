@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 
-from shardwise.errors import CheckpointError
 from shardwise.train.nf4 import QuantisedLinear, pack
 from shardwise.train.pretrained.files import files_by_tensor, read_config
+from shardwise.train.pretrained.fitting import missing_tensor, other_shape
 from shardwise.train.pretrained.names import Piece, pieces_of
 
 __all__ = ["PretrainedFiles", "load_pretrained", "load_quantised"]
@@ -77,7 +77,7 @@ def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -
         for name, tensor in tensors:
             pieces = pieces_of(name, tuple(tensor.shape), has=files.has, is_tied=is_tied)
             if not pieces:
-                raise _missing(folder, name)
+                raise missing_tensor(folder, name)
             for target, region in _parts(tensor):
                 _fill(target, region, whole=tuple(tensor.shape), name=name, pieces=pieces, files=files)
     return files
@@ -98,7 +98,7 @@ def load_quantised(layers: Iterable[tuple[str, QuantisedLinear]], folder: Path) 
         for name, layer in layers:
             pieces = pieces_of(f"{name}.weight", (layer.out_features, layer.in_features), has=files.has)
             if not pieces:
-                raise _missing(folder, f"{name}.weight")
+                raise missing_tensor(folder, f"{name}.weight")
             whole = (layer.out_features, layer.in_features)
             for target, packed in _parts(layer.weight):
                 region = Region(start=(packed.start[0], 0), shape=(packed.shape[0], layer.in_features))
@@ -106,12 +106,6 @@ def load_quantised(layers: Iterable[tuple[str, QuantisedLinear]], folder: Path) 
                 _fill(dense, region, whole=whole, name=f"{name}.weight", pieces=pieces, files=files)
                 target.copy_(pack(dense).view(target.dtype))
     return files
-
-
-def _missing(folder: Path, name: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder} holds no tensor {name}", code="pretrained-tensor", fix="start from a checkpoint of the same model"
-    )
 
 
 def _fill(
@@ -163,8 +157,4 @@ def _parts(tensor: torch.Tensor) -> list[tuple[torch.Tensor, Region]]:
 
 def _require_shape(name: str, model: tuple[int, ...], saved: tuple[int, ...], folder: Path) -> None:
     if model != saved:
-        raise CheckpointError(
-            f"{name} is {saved} in {folder} and {model} in the model",
-            code="pretrained-tensor",
-            fix="use the config.json of that checkpoint",
-        )
+        raise other_shape(folder, name, saved=saved, wanted=model)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.step.own_runtime import uses_ddp
-from shardwise.train.build import uses_transformers
-from shardwise.train.job import Job
+from shardwise.train.job import Job, uses_transformers
 from shardwise.train.stages import chunk_indices
 from shardwise.train.tracing.recorder import Call
 from shardwise.train.tracing.run_rank import trace_rank

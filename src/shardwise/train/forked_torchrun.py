@@ -1,0 +1,39 @@
+"""torchrun with ranks that are forked from one process which has imported what all of them use.
+
+``python -m shardwise.train.forked_torchrun MODULE,… NUM_PROCESSES WORD…`` is ``torchrun --standalone
+--nproc-per-node=NUM_PROCESSES --start-method=forkserver --run-path MODULE WORD…``: rendezvous, variables, signals, exit
+codes and the end of all after the end of one are torchrun's own. Modules after the first are imported as well.
+
+The process that is forked does nothing but import: it has one thread, joins no group and touches no GPU.
+"""
+
+import os
+import sys
+from multiprocessing import forkserver, set_forkserver_preload
+from pathlib import Path
+
+import shardwise
+
+ALWAYS = ("torch.distributed.run", "torch.profiler", "numpy.ma")
+"""Where torchrun's entry function stands, and what every rank imports in its first steps."""
+
+
+def main(words: list[str]) -> None:
+    """Run torchrun with ranks that are forked."""
+    modules = words[0].split(",")
+    os.environ["PYTHONUNBUFFERED"] = "1"  # torchrun's own processes do not hold back what they say either
+    set_forkserver_preload([*modules, *ALWAYS])
+    forkserver.ensure_running()  # it imports while this process imports torchrun
+    from torch.distributed.run import main as torchrun  # noqa: PLC0415 - after the server was started
+
+    options = ["--standalone", f"--nproc-per-node={words[1]}", "--start-method=forkserver", "--run-path"]
+    torchrun([*options, str(source_of(modules[0])), *words[2:]])
+
+
+def source_of(module: str) -> Path:
+    """The file of a module of ours: finding it otherwise would import the packages around it."""
+    return Path(shardwise.__file__).resolve().parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

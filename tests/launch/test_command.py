@@ -1,0 +1,51 @@
+"""The words that start a job: torchrun's own on GPUs and on many nodes, torchrun with forked ranks on processors."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from shardwise.launch.command import command_text, starting_words, torchrun_words
+from shardwise.launch.surroundings import uses_gpus
+from train.models import GEMMA, LLAMA, make_job
+
+
+def job_of(model, **fields):
+    return replace(make_job(layout={"dp_shard": 2}, model=model), run_folder="/runs/a", **fields)
+
+
+def test_on_gpus_torchrun_starts_every_rank_by_itself():
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words += ["-m", "shardwise.train.worker", "/runs/a/job.json"]
+    assert starting_words(job_of(LLAMA), is_on_gpu=True) == words == torchrun_words(job_of(LLAMA), num_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "imported"),
+    [
+        (LLAMA, {}, "shardwise.train.worker"),
+        (GEMMA, {}, "shardwise.train.worker,transformers.models.auto.modeling_auto"),
+        (
+            LLAMA,
+            {"implementation": "transformers"},
+            "shardwise.train.worker,transformers.models.auto.modeling_auto",
+        ),
+    ],
+    ids=["ours", "another family", "asked for"],
+)
+def test_on_processors_ranks_are_forked_from_one_that_has_imported_what_the_model_needs(model, fields, imported):
+    words = [sys.executable, "-m", "shardwise.train.forked_torchrun", imported, "2", "/runs/a/job.json"]
+    assert starting_words(job_of(model, **fields), is_on_gpu=False) == words
+
+
+def test_the_script_for_many_nodes_is_plain_torchrun():
+    last = command_text(job_of(LLAMA), num_nodes=2).partition("python3")[2]
+    assert last.replace(" \\\n ", "").split() == [
+        *("-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=$HEAD_NODE:29500"),
+        *("--rdzv-id=$RUN_ID", "--nproc-per-node=1", "-m", "shardwise.train.worker", "/runs/a/job.json"),
+    ]
+
+
+def test_devices_that_are_hidden_are_not_used(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert [uses_gpus(device) for device in ("auto", "cpu", "cuda")] == [False, False, True]

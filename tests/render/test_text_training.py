@@ -1,0 +1,26 @@
+"""What a finished run says."""
+
+from pathlib import Path
+
+from shapes import plan
+from shardwise.families import read_model
+from shardwise.layout import Layout
+from shardwise.predict import predict
+from shardwise.render.text_training import training_text
+
+MEASURED = {
+    "time": {"step_s": 0.5, "num_steps_measured": 7, "first_step_s": 52.3},
+    "throughput": {"tokens_per_s_per_gpu": 1158.4},
+    "memory": {"peak_allocated_bytes": 3 << 30},
+    "loss": {"first": 7.6613, "last": 6.2822},
+}
+
+
+def test_the_step_time_says_how_many_steps_it_is_of_and_what_the_first_one_took():
+    asked = plan(read_model("llama-3.1-8b"), engine="native", layout=Layout(dp_shard=8), seq_len=4096)
+    text = training_text(plan=asked, prediction=predict(asked), measured=MEASURED, used=(), folder=Path("runs/a"))
+    lines = [line.split() for line in text.splitlines()]
+    at = next(index for index, words in enumerate(lines) if words[:2] == ["step", "time"])
+    assert lines[at][-2:] == ["500.0", "ms"]
+    assert lines[at + 1] == ["steps", "it", "is", "the", "median", "of", "7"]
+    assert lines[at + 2] == ["first", "step", "52.30", "s"]
