@@ -234,5 +234,5 @@ def _components(context: StageContext) -> tuple[float, ...]:
     """Bytes of all states of a stage, as ``PARTS`` says."""
     held = held_states(context)
     device = (sum(t.num_bytes for t in held.tensors if t.component == name) for name in COMPONENTS)
-    host = (held.host.parameters, held.host.gradients, held.host.optimizer)
+    host = (held.host.parameters_bytes, held.host.gradients_bytes, held.host.optimizer_bytes)
     return tuple(map(float, (*device, *host, held.nvme_bytes)))

@@ -29,7 +29,7 @@ def stage_inventory(plan: Plan, stage: Stage) -> StageInventory:
         stage=stage.index,
         moments=context.timeline.moments,
         tensors=tuple(tensor for tensor in tensors if tensor.num_bytes > 0),
-        host_bytes=states.host.total + offloaded_activation_bytes(context),
+        host_bytes=states.host.total_bytes + offloaded_activation_bytes(context),
         nvme_bytes=states.nvme_bytes,
         in_flight_micro_batches=context.in_flight,
     )

@@ -19,14 +19,14 @@ GRADIENT_BUFFER_FACTOR = 1.5
 class HostStates:
     """What a rank keeps in its host's memory, by what it belongs to."""
 
-    parameters: Bytes = 0
-    gradients: Bytes = 0
-    optimizer: Bytes = 0
+    parameters_bytes: Bytes
+    gradients_bytes: Bytes
+    optimizer_bytes: Bytes
 
     @property
-    def total(self) -> Bytes:
+    def total_bytes(self) -> Bytes:
         """All of it."""
-        return self.parameters + self.gradients + self.optimizer
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def held_states(context: StageContext) -> HeldStates:
             step_gradients = states.step_gradients * unit.count
             tensors += _during_step(context, f"{unit.name} gradients in fp32", "temporaries", step_gradients)
             tensors += _foreach(context, unit, states)
-    host = HostStates(parameters=host_parameters, gradients=host_gradients, optimizer=host_optimizer)
+    host = HostStates(parameters_bytes=host_parameters, gradients_bytes=host_gradients, optimizer_bytes=host_optimizer)
     return HeldStates(tensors=tuple(tensors), host=host, nvme_bytes=nvme)
 
 
