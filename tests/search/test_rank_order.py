@@ -18,7 +18,7 @@ from shardwise.predict.group_placement import place_group
 from shardwise.predict.step_parts import step_parts
 from shardwise.recipe import Recipe
 from shardwise.search import search
-from shardwise.search.ranking import MAX_TIE_FRACTION
+from shardwise.search.simplicity import MAX_TIE_FRACTION
 from shardwise.step.inventory import Collective
 
 NEXT_TO_NOTHING = 0.002

@@ -327,3 +327,23 @@ def test_what_fills_the_host_hides_no_plan_that_a_pin_finds(bounds):
     free, pinned = plan_8b(**asked), plan_8b(**asked, bounds=SearchBounds(**bounds))
     fastest_s = [min(ranked.prediction.time.step_s for ranked in found.plans) for found in (free, pinned)]
     assert fastest_s[0] <= fastest_s[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "recipe", "degrees"),
+    [
+        # Before, the fastest of each set of degrees kept activations on the host, and stood for those that need not.
+        ("llama-3.1-70b", "128xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=512), {"dp_shard": 128, "tp": 1}),
+        # Within 5 % of the fastest only once enough blocks are recomputed for it to fit safely.
+        ("llama-3.1-70b", "256xh100-sxm", Recipe(seq_len=8192, global_batch_size=1024), {"dp_shard": 256, "tp": 1}),
+        ("mixtral-8x7b", "32xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=256), {"dp_shard": 32, "pp": 1}),
+    ],
+)
+def test_the_simplest_tie_is_found_where_it_has_to_be_made_safe(model, cluster, recipe, degrees):
+    found = plan_8b(model=model, cluster=cluster, recipe=recipe)
+    best = found.plans[0]
+    assert {name: getattr(best.plan.layout, name) for name in degrees} == degrees
+    assert not best.prediction.memory.is_borderline
+    assert best.plan.recipe.offload == "none"
+    assert not best.plan.recipe.activation_offload
+    assert best.ratio_to_best < 1.05

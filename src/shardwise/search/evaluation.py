@@ -7,7 +7,7 @@ so a few of them stand for all.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import islice
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 from shardwise.search.pool import Pool
 from shardwise.search.safe_recompute import safely_recomputed
+from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes
 from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
 
@@ -186,21 +187,38 @@ class Evaluator:
         self._uneven += [uneven for uneven in found if uneven is not None]
 
     def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
-        """Predict the fastest plans at the edge of the device again with so many more blocks recomputed as fit safely.
+        """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
 
-        They are rows of the space, but only the fewest blocks that fit at all are looked for there.
+        They are rows of the space, but only the fewest blocks that fit at all are looked for there. Of those that move
+        least to the host: the fastest where they are faster than everything safe, and the simplest that tie with them
+        and have fewer axes than everything that is as fast and safe.
         """
-        known = sorted(
+        known = [found for found in self._in_order() if self._moves_least(found)]
+        safe = next((found for found in known if not found.prediction.memory.is_borderline), None)
+        edge: dict[Key, Evaluated] = {}
+        for found in known:
+            if found.prediction.memory.is_borderline and _may_be_preferred(found, fastest=known[0], safe=safe):
+                edge.setdefault(found.family, found)
+        fastest = list(edge.values())
+        simplest = sorted(fastest, key=lambda found: num_axes(found.plan.layout))
+        chosen = list({found.family: found for found in (*fastest[:most], *simplest[:most])}.values())
+        made = self._team.each(lambda number: _made_safe(chosen[number], modes), range(len(chosen)))
+        plans = [found.plan for found in known]
+        self._made_safe += [found for some in made for found in some if found.plan not in plans]
+
+    def fastest(self) -> Evaluated | None:
+        """Of the rows predicted so far."""
+        return next(iter(self._in_order()), None)
+
+    def _in_order(self) -> list[Evaluated]:
+        """The rows predicted so far, the fastest first."""
+        return sorted(
             self._fitting().values(),
             key=lambda found: (found.prediction.time.step_s, found.prediction.memory.is_borderline),
         )
-        edge: dict[Key, Evaluated] = {}
-        for found in takewhile(lambda found: found.prediction.memory.is_borderline, known):
-            edge.setdefault(found.family, found)
-        fastest = list(edge.values())[:most]
-        made = self._team.each(lambda number: _made_safe(fastest[number], modes), range(len(fastest)))
-        plans = [found.plan for found in known]
-        self._made_safe += [found for some in made for found in some if found.plan not in plans]
+
+    def _moves_least(self, found: Evaluated) -> bool:
+        return host_moves(found.plan) == min(host_moves(other.plan) for other in self._timed.values())
 
     @property
     def num_fitting(self) -> int:
@@ -279,6 +297,15 @@ def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
     prediction = predict(plan, memory=memory)
     is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
     return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
+
+
+def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | None) -> bool:
+    """Whether a plan at the edge of the device would be recommended if it were safe."""
+    step_s = edge.prediction.time.step_s
+    if safe is None or step_s < safe.prediction.time.step_s:
+        return True
+    is_near = step_s <= (1 + MAX_TIE_FRACTION) * fastest.prediction.time.step_s
+    return is_near and num_axes(edge.plan.layout) < num_axes(safe.plan.layout)
 
 
 def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[Evaluated]:

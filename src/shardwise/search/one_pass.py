@@ -17,7 +17,7 @@ from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
-from shardwise.search.simplicity import short_variant
+from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_variant
 from shardwise.search.space import Space
 from shardwise.search.team import ALONE, Team
 from shardwise.search.too_big import way_out
@@ -41,6 +41,8 @@ MOVED = 2
 """Rows predicted that are fast because they keep one of the kinds on the host, and as many because they keep both."""
 SAFE_TRIES = 8
 """Rows, the fastest whose estimated band lies within the device, among which one is looked for that fits safely."""
+SIMPLER = 3
+"""Sets of degrees with fewer axes than the fastest that are predicted because they may tie with it."""
 SCOUTED_RATIO, SCOUTS = 1.1, 1
 """Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the
 estimate misjudges about all of a kind is corrected by them."""
@@ -219,6 +221,17 @@ class _Order:
         chosen: IntColumn = rows[is_safe]
         return chosen
 
+    def simpler(self, rows: IntColumn, evaluator: Evaluator) -> IntColumn:
+        """Those that may tie with the fastest predicted one and have fewer axes, the simplest first."""
+        fastest = evaluator.fastest()
+        if fastest is None:
+            return rows[:0]
+        reach_s = (1 + MAX_TIE_FRACTION) * fastest.prediction.time.step_s
+        near = rows[self.step_s[rows] <= reach_s]
+        axes = np.sum([self.pool.rows.column(name)[near] > 1 for name in (*FAMILY, "vpp")], axis=0)
+        chosen: IntColumn = near[np.argsort(axes, kind="stable")]
+        return chosen[: int(np.count_nonzero(axes < num_axes(fastest.plan.layout)))]
+
     def along_front(self) -> IntColumn:
         """Rows that no estimate beats in both time and memory, from both ends of the front to its middle."""
         order = self.by_time(self.step_s)
@@ -264,6 +277,7 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         missing = min(max(bounds.max_plans, LEAST_SHOWN), limit) - evaluator.num_families
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
+    evaluator.walk(order.simpler(corrected, evaluator), max_fitting=SIMPLER, max_per_family=1)
     for kinds in range(1, 1 + EVERY_KIND):
         evaluator.walk(fast[kinds_moved == kinds], max_fitting=MOVED, max_per_family=per_family)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)

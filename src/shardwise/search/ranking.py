@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.prediction import Prediction
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.reasons import MAX_TIE_FRACTION, why_it_lost, why_it_won
+from shardwise.search.reasons import why_it_lost, why_it_won
 from shardwise.search.records import Difference, Objective, RankedPlan
-from shardwise.search.simplicity import host_moves, num_axes, simplicity, straddles_nodes
+from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes, simplicity, straddles_nodes
 from shardwise.units import SECONDS_PER_HOUR
 
 __all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank", "ranked_front"]

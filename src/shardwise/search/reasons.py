@@ -6,6 +6,7 @@ from shardwise.ledger import TimeComponent
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.records import Objective
 from shardwise.search.simplicity import (
+    MAX_TIE_FRACTION,
     host_moves,
     moved_words,
     num_axes,
@@ -15,13 +16,9 @@ from shardwise.search.simplicity import (
 )
 from shardwise.units import Bytes, format_gib, format_percent, format_seconds
 
-__all__ = ["MAX_TIE_FRACTION", "why_it_lost", "why_it_won"]
+__all__ = ["why_it_lost", "why_it_won"]
 
 SHOWN_DIFFERENCES = 3
-MAX_TIE_FRACTION = 0.05
-"""Two layouts of one model share most of the prediction's error, so the band of a single figure would call too much a
-tie; the tie is half that band, and never more than this. Waiting for the host is an error they do not share: a plan
-that moves less to it ties with one that moves more up to the whole half band, and with its own kind up to this."""
 NOTEWORTHY_FRACTION = 0.005
 
 COMPONENT_WORDS: dict[TimeComponent, str] = {

@@ -1,9 +1,11 @@
-"""How simple a layout is to run: few axes, little model parallelism, shard groups that fill nodes evenly."""
+"""How simple a layout is to run: few axes, little model parallelism, shard groups that fill nodes evenly; and up to
+what difference in speed the simpler one is preferred."""
 
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 
 __all__ = [
+    "MAX_TIE_FRACTION",
     "host_moves",
     "moved_words",
     "num_axes",
@@ -14,6 +16,10 @@ __all__ = [
     "told_apart",
 ]
 
+MAX_TIE_FRACTION = 0.05
+"""Two layouts of one model share most of the prediction's error, so the band of a single figure would call too much a
+tie; the tie is half that band, and never more than this. Waiting for the host is an error they do not share: a plan
+that moves less to it ties with one that moves more up to the whole half band, and with its own kind up to this."""
 FINER_FIELDS = ("zero_stage", "reshard_after_forward", "sequence_parallel", "schedule", "stage_layers")
 """Of a layout: what plans of equal degrees differ in."""
 

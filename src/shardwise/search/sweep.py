@@ -10,8 +10,8 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
-from shardwise.search.reasons import MAX_TIE_FRACTION
 from shardwise.search.records import Objective, RankedPlan, TargetChange
+from shardwise.search.simplicity import MAX_TIE_FRACTION
 from shardwise.search.targets import looser_targets, meeting, meets, require_countable, run_cost
 from shardwise.search.team import ALONE, Team
 from shardwise.units import SECONDS_PER_HOUR, Dollars, format_gib, format_percent
