@@ -68,6 +68,9 @@ def test_the_page_on_training_says_every_range():
         (["--checkpoints", "states"], "--checkpoints does nothing without --checkpoint-every"),
         (["--keep", "3"], "--keep does nothing without --checkpoint-every"),
         (["--tokenizer", "tokenizer.json"], "--tokenizer does nothing without --data"),
+        (["--data-field", "body"], "--data-field does nothing without --data"),
+        (["--packing", "documents"], "--packing does nothing without --data"),
+        (["--mask-documents"], "--mask-documents does nothing without --data"),
     ],
 )
 def test_an_option_that_nothing_would_read_is_refused(words, error, capsys, tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.launch.command import command_text, starting_words, torchrun_words
-from shardwise.launch.surroundings import uses_gpus
+from shardwise.launch.surroundings import may_fork, uses_gpus
 from train.models import GEMMA, LLAMA, make_job
 
 
@@ -14,10 +14,10 @@ def job_of(model, **fields):
     return replace(make_job(layout={"dp_shard": 2}, model=model), run_folder="/runs/a", **fields)
 
 
-def test_on_gpus_torchrun_starts_every_rank_by_itself():
+def test_torchrun_starts_every_rank_by_itself():
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words += ["-m", "shardwise.train.worker", "/runs/a/job.json"]
-    assert starting_words(job_of(LLAMA), is_on_gpu=True) == words == torchrun_words(job_of(LLAMA), num_nodes=1)
+    assert starting_words(job_of(LLAMA), forks=False) == words == torchrun_words(job_of(LLAMA), num_nodes=1)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_on_gpus_torchrun_starts_every_rank_by_itself():
     ],
     ids=["ours", "another family", "asked for"],
 )
-def test_on_processors_ranks_are_forked_from_one_that_has_imported_what_the_model_needs(model, fields, imported):
+def test_ranks_are_forked_from_one_that_has_imported_what_the_model_needs(model, fields, imported):
     words = [sys.executable, "-m", "shardwise.train.forked_torchrun", imported, "2", "/runs/a/job.json"]
-    assert starting_words(job_of(model, **fields), is_on_gpu=False) == words
+    assert starting_words(job_of(model, **fields), forks=True) == words
 
 
 def test_the_script_for_many_nodes_is_plain_torchrun():
@@ -49,3 +49,14 @@ def test_the_script_for_many_nodes_is_plain_torchrun():
 def test_devices_that_are_hidden_are_not_used(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [uses_gpus(device) for device in ("auto", "cpu", "cuda")] == [False, False, True]
+
+
+def test_ranks_are_forked_on_processors_of_linux_that_have_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("shardwise.launch.surroundings.SHARED_MEMORY", tmp_path)
+    assert [may_fork(device) for device in ("cpu", "cuda")] == [True, False]
+    monkeypatch.setattr("shardwise.launch.surroundings.SHARED_MEMORY", tmp_path / "none")
+    assert not may_fork("cpu")
+    monkeypatch.setattr("shardwise.launch.surroundings.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert not may_fork("cpu")

@@ -12,6 +12,7 @@ import pytest
 
 from launch.desk import lay_out, losses
 from shardwise.cli.main import main
+from shardwise.launch.surroundings import may_fork
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.record import is_alive
 
@@ -58,7 +59,7 @@ def going(desk):
     return process, {record["rank"]: record["pid"] for record in records}
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux shows them")
+@pytest.mark.skipif(not may_fork("cpu"), reason="ranks are started one by one here")
 def test_ranks_are_forked_from_one_process_that_has_one_thread(going):
     _, pids = going
     (parent,) = {

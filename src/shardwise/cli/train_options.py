@@ -17,6 +17,7 @@ MAX_SEED = 9_223_372_036_854_775_807
 """The largest that torch takes."""
 NUM_KEPT = 2
 """Checkpoints without --keep: one may turn out to be worthless."""
+TEXT_FIELD = "text"
 LONG_S = 10_000_000
 """Nearly four months."""
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
@@ -110,11 +111,15 @@ def require_meaning(arguments: argparse.Namespace) -> None:
     """
     saves_on_the_way = arguments.checkpoint_every is not None
     saves = saves_on_the_way or arguments.export is not None
+    is_made_up = arguments.data == "synthetic"
     idle = {
         "--async-checkpoints": (arguments.is_async and not saves_on_the_way, "--checkpoint-every 100"),
         "--keep": (arguments.keep is not None and not saves_on_the_way, "--checkpoint-every 100"),
         "--checkpoints": (arguments.checkpoints is not None and not saves, "--checkpoint-every 100"),
-        "--tokenizer": (arguments.tokenizer is not None and arguments.data == "synthetic", "--data PATH"),
+        "--tokenizer": (arguments.tokenizer is not None and is_made_up, "--data PATH"),
+        "--data-field": (arguments.data_field != TEXT_FIELD and is_made_up, "--data PATH"),
+        "--packing": (arguments.packing != "stream" and is_made_up, "--data PATH"),
+        "--mask-documents": (not arguments.crosses_documents and is_made_up, "--data PATH"),
     }
     for option, (is_idle, missing) in idle.items():
         if is_idle:
@@ -139,7 +144,9 @@ def _add_data_options(group: "argparse._ArgumentGroup") -> None:
         help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: synthetic)",
     )
     group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
-    group.add_argument("--data-field", default="text", metavar="NAME", help="key or column of the text (default: text)")
+    group.add_argument(
+        "--data-field", default=TEXT_FIELD, metavar="NAME", help="key or column of the text (default: text)"
+    )
     group.add_argument(
         "--packing",
         choices=get_args(Packing),

@@ -18,7 +18,7 @@ from shardwise.calibration_file import calibration_object, calibration_of
 from shardwise.catalog.hardware.names import driver_gpu_id
 from shardwise.errors import CalibrationError
 from shardwise.launch.command import environment, forked_words, local_words
-from shardwise.launch.surroundings import read_surroundings
+from shardwise.launch.surroundings import may_fork, read_surroundings
 from shardwise.layout import Layout
 
 WORKER = "shardwise.train.calibrate.worker"
@@ -76,7 +76,7 @@ def calibrate(request: CalibrationRequest, *, on_progress: OnProgress) -> Calibr
 def _follow(request: CalibrationRequest, folder: Path, until_s: float, on_progress: OnProgress) -> Mapping[str, str]:
     """Wait for the processes; returns what the driver said while they worked."""
     given = [str(folder), request.device, str(until_s), *(["tiny"] if request.is_tiny else [])]
-    words_of = local_words if request.device == "cuda" else forked_words
+    words_of = forked_words if may_fork(request.device) else local_words
     words = words_of(WORKER, given, num_processes=request.num_processes)
     added = {**environment(Layout(), inherited=os.environ), "PYTHONWARNINGS": "ignore"}
     facts: Mapping[str, str] = {}

@@ -39,16 +39,13 @@ def local_words(worker: str, given: Sequence[str], *, num_processes: int) -> lis
 
 
 def forked_words(worker: str, given: Sequence[str], *, num_processes: int, imported: Sequence[str] = ()) -> list[str]:
-    """The same with processes that are forked from one which has imported the worker and what else is named.
-
-    For processes that use no GPU: where they do, nobody has tried it.
-    """
+    """The same with processes that are forked from one which has imported the worker and what else is named."""
     return [sys.executable, "-m", FORKED_TORCHRUN, ",".join((worker, *imported)), str(num_processes), *given]
 
 
-def starting_words(job: Job, *, is_on_gpu: bool) -> list[str]:
+def starting_words(job: Job, *, forks: bool) -> list[str]:
     """What starts a job on this machine."""
-    if is_on_gpu:
+    if not forks:
         return torchrun_words(job, num_nodes=1)
     return forked_words(
         WORKER,

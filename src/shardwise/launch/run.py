@@ -12,7 +12,7 @@ from types import FrameType
 
 from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
-from shardwise.launch.surroundings import uses_gpus
+from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
@@ -91,7 +91,7 @@ def run_job(
     output = job.folder / OUTPUT_FILE
     added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
     added[LAUNCHER_VARIABLE] = str(os.getpid())
-    words = starting_words(job, is_on_gpu=uses_gpus(job.device))
+    words = starting_words(job, forks=may_fork(job.device))
     with output.open("ab") as log, _started(job, words, added, log) as (process, ending):
         for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)

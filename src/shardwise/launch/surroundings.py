@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -14,10 +15,11 @@ from shardwise.errors import PlanError
 from shardwise.train.job import DeviceKind
 from shardwise.units import Bytes
 
-__all__ = ["Surroundings", "read_surroundings", "require_allocator", "require_tensorboard", "uses_gpus"]
+__all__ = ["Surroundings", "may_fork", "read_surroundings", "require_allocator", "require_tensorboard", "uses_gpus"]
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
 TENSORBOARD = "tensorboard"
+SHARED_MEMORY = Path("/dev/shm")
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -77,6 +79,15 @@ def uses_gpus(device: DeviceKind) -> bool:
     return device == "cuda" or (device == "auto" and _num_gpus(os.environ) > 0)
 
 
+def may_fork(device: DeviceKind) -> bool:
+    """Whether processes that are started here may be forked from one that has imported torch.
+
+    Not where they use GPUs, as nobody has tried it, nor elsewhere than on Linux, where libraries of the system do not
+    stand it; and what forked processes wait at needs shared memory.
+    """
+    return not uses_gpus(device) and sys.platform == "linux" and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
+
+
 def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:
     """What is here now."""
     variables = dict(os.environ)
@@ -85,7 +96,7 @@ def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:
         versions=_versions(),
         num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         num_gpus=_num_gpus(variables),
-        shared_memory_bytes=_total_bytes(Path("/dev/shm")),
+        shared_memory_bytes=_total_bytes(SHARED_MEMORY),
         free_disk_bytes=_free_bytes(run_folder),
         max_open_files=_limit(resource.RLIMIT_NOFILE),
         max_locked_bytes=_limit(resource.RLIMIT_MEMLOCK),

@@ -32,6 +32,14 @@ def test_tokens_that_fill_one_sample_are_enough_and_one_less_is_not(tmp_path):
     assert "at most 4" in error.fix
 
 
+def test_a_tokenizer_beside_tokens_is_refused(tmp_path):
+    error = refusal(DataRequest(source=pair(tmp_path, [1, 2, 3, 4, 5]), tokenizer="tokenizer.json"))
+    assert (error.code, error.message) == (
+        "data-tokenizer",
+        f"a tokenizer does nothing: {tmp_path / 'tokens.bin'} holds tokens already",
+    )
+
+
 def test_whole_documents_need_one_of_two_tokens(tmp_path):
     assert refusal(DataRequest(source=pair(tmp_path, [1], [2]), packing="documents")).code == "data-too-short"
     require_readable(

@@ -84,6 +84,12 @@ def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> 
     if request.source == SYNTHETIC:
         return
     if _token_pairs(Path(request.source)):
+        if request.tokenizer is not None:
+            raise DataError(
+                f"a tokenizer does nothing: {request.source} holds tokens already",
+                code="data-tokenizer",
+                fix="leave out --tokenizer, or give the text that it shall turn into tokens",
+            )
         _require_trainable(request, _open_stream(request), seq_len=seq_len, vocab_size=vocab_size)
     else:
         _require_readable_text(request, seq_len=seq_len, vocab_size=vocab_size)
