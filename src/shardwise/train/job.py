@@ -80,6 +80,8 @@ class Tuning:
     saves_elementwise: bool = False
     """Compiled blocks keep what elementwise kernels make (activations, norms) instead of making it again in
     backward."""
+    updates_under_forward: bool | None = None
+    """Units are updated under the next forward pass, each just before it is needed; ``None``: on GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
