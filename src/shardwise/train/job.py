@@ -80,8 +80,6 @@ class Tuning:
     saves_elementwise: bool = False
     """Compiled blocks keep what elementwise kernels make (activations, norms) instead of making it again in
     backward."""
-    updates_under_forward: bool | None = None
-    """Units are updated under the next forward pass, each just before it is needed; ``None``: on GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,8 @@ class Job:
     """One training run as its workers see it."""
 
     layout: Layout
-    """Resolved: ``spread_vocabulary`` and ``exchange_gradients`` say what is done, not what is asked for."""
+    """Resolved: ``spread_vocabulary``, ``exchange_gradients`` and ``late_updates`` say what is done, not what is asked
+    for."""
     recipe: Recipe
     num_microbatches: int
     """Micro-batches per data-parallel rank and step."""

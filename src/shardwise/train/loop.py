@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from shardwise.measure.phase_marks import OPTIMIZER
+from shardwise.step.own_runtime import can_update_late
 from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
@@ -33,7 +34,6 @@ from shardwise.train.job import Job
 from shardwise.train.late_updates import HostLane, LateUpdates, StreamLane, update_order
 from shardwise.train.mesh import Mesh, pipeline_ends
 from shardwise.train.metrics import Clock, StepRecord
-from shardwise.train.optimizer_kinds import Muon
 from shardwise.train.optimizers import (
     ModelStates,
     OptimizerStates,
@@ -208,11 +208,7 @@ def watch_units(
     if is_reduced_in_backward and layout.tp == layout.pp == 1:
         reduced = reduced_squares(unit.module for unit in units) if layout.dp_replicate == 1 else {}
         norms = EarlyNorms(units, reduced=reduced, adds_up=job.num_microbatches > 1)
-    asked = job.tuning.updates_under_forward
-    # torch's pipelines gather a stage's weights before its forward; DDP makes its buckets anew beside held gradients;
-    # Muon's update communicates.
-    is_possible = layout.pp == 1 and is_reduced_in_backward and not isinstance(optimizer, Muon)
-    if not is_possible or not (asked or (asked is None and device.type == "cuda")):
+    if not (layout.late_updates and can_update_late(layout=layout, recipe=job.recipe)):
         return None, norms
     late = LateUpdates(
         update_order(decoders, trained),
