@@ -91,14 +91,14 @@ def write_inputs(folder: Path) -> None:
             file.write(json.dumps({"text": "".join(map(chr, codes))}) + "\n")
 
 
-def our_batches(seq_len: int, micro_batch_size: int, num_steps: int) -> list[Batch]:
+def our_batches(seq_len: int, micro_batch_size: int, num_batches: int) -> list[Batch]:
     """What this data-parallel rank trains on when our runtime runs the same configuration."""
     samples = open_samples(DataRequest(source="synthetic"), seq_len=seq_len, vocab_size=VOCAB_SIZE)
     order = SampleOrder(num_samples=samples.num_samples, seed=0, is_shuffled=True)
     source = GlobalBatches(
         samples, order=order, dp_rank=dist.get_rank(), dp_size=dist.get_world_size(), micro_batch_size=micro_batch_size
     )
-    return list(itertools.islice(source, num_steps))
+    return list(itertools.islice(source, num_batches))
 
 
 def main() -> int:
@@ -124,7 +124,8 @@ def main() -> int:
         def batch_generator(self, data_iterable: object) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
             del data_iterable
             training = self.job_config.training
-            batches = our_batches(training.seq_len, training.local_batch_size, training.steps)
+            num_batches = training.steps * self.gradient_accumulation_steps
+            batches = our_batches(training.seq_len, training.local_batch_size, num_batches)
             for batch in batches:
                 self.ntokens_seen += batch.labels.numel()
                 self.metrics_processor.ntokens_since_last_log += batch.labels.numel()
@@ -174,7 +175,8 @@ def main() -> int:
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         training, world = config.training, dist.get_world_size()
-        sequences = training.local_batch_size * trainer.parallel_dims.dp_replicate * trainer.parallel_dims.dp_shard
+        ranks = trainer.parallel_dims.dp_replicate * trainer.parallel_dims.dp_shard
+        sequences = training.local_batch_size * ranks * trainer.gradient_accumulation_steps
         line = {
             "name": arguments.name,
             "engine": "torchtitan 0.2.2",

@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,8 @@ import shardwise
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "shardwise"
 SURFACES = ("cli", "web")
+TRITON_ALONE = "shardwise.train.kernels"
+"""Defines kernels in Triton, which CUDA builds of torch bring along and others lack; nothing imports it there."""
 
 
 def source_files() -> list[Path]:
@@ -32,8 +35,9 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def imported_modules(*, package: str = "shardwise") -> list[ModuleType]:
-    """Every module of the package (or of a subpackage), imported; ``__main__`` is left out."""
+    """Every module of the package (or of a subpackage), imported; ``__main__`` is left out, and absent Triton."""
     names = [info.name for info in pkgutil.walk_packages(shardwise.__path__, prefix="shardwise.")]
+    names = [name for name in names if name != TRITON_ALONE or find_spec("triton")]
     wanted = [name for name in ["shardwise", *names] if name == package or name.startswith(f"{package}.")]
     return [importlib.import_module(name) for name in wanted if not name.endswith("__main__")]
 

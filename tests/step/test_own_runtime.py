@@ -8,10 +8,12 @@ from shardwise.plan import Plan
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.step.collectives import stage_collectives
-from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
+from shardwise.step.operation_context import operation_context
+from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary, updates_late
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.stage_inventory import stage_inventory
+from shardwise.step.step_operations import optimizer_operations
 from shardwise.step.token_collectives import is_for_tokens
 
 
@@ -101,3 +103,43 @@ def test_the_last_stage_of_gpipe_keeps_what_the_losses_of_all_micro_batches_made
     inventory = stage_inventory(plan, pipeline_stages(model=plan.model, layout=plan.layout)[-1])
     made = [tensor.num_bytes for tensor in inventory.tensors if tensor.name.startswith("gradient of the head of other")]
     assert made == [7 * 128_256 * 4_096 * 2]
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_late"),
+    [
+        (planned(), True),
+        (planned(layout={"dp_shard": 8, "late_updates": False}), False),
+        (planned(layout={"dp_shard": 4, "pp": 2}), False),  # torch gathers a stage's weights before its forward
+        (planned(optimizer="muon"), False),  # communicates
+        (planned(offload="optimizer"), False),
+        (planned(layout={"dp_shard": 8, "zero_stage": 0}, precision="bf16"), False),  # torch's DDP
+        (planned(engine="torchtitan"), False),
+        (planned(model="gpt2"), False),  # built by transformers
+    ],
+)
+def test_units_are_updated_under_the_next_forward_where_nothing_reads_them_sooner(plan, is_late):
+    assert updates_late(plan) is is_late
+
+
+def updates_of(plan) -> dict[str, tuple[int, float]]:
+    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    context = StageContext(plan=plan, stage=stage)
+    found = optimizer_operations(context, operation_context(context))
+    return {operation.name: (operation.num_bytes, operation.hidden_fraction) for operation in found}
+
+
+def test_a_late_update_reads_every_number_once_and_a_quarter_of_it_is_hidden():
+    """8,030,261,248 parameters over 8 ranks: 28 bytes each, and no pass for the norm or the clipping."""
+    assert updates_of(planned()) == {"update": (28 * 8_030_261_248 // 8, 0.25)}
+
+
+def test_gradients_that_are_not_exchanged_are_read_again_for_their_norm():
+    found = updates_of(planned(layout={"dp_shard": 8, "exchange_gradients": False}))
+    assert set(found) == {"gradient norm", "update"}
+
+
+def test_an_update_at_once_hides_nothing():
+    found = updates_of(planned(layout={"dp_shard": 8, "late_updates": False}))
+    assert found["update"][1] == 0.0
+    assert set(found) == {"gradient norm", "gradient clipping", "update"}

@@ -8,7 +8,7 @@ from shardwise.launch.model_config import model_config
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
-from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
+from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary, updates_late
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, prepare_samples
 from shardwise.train.job import (
@@ -90,7 +90,8 @@ def _is_planned_device(plan: Plan, request: TrainRequest) -> bool:
 def _resolved(plan: Plan) -> Layout:
     """The layout with what the engine does by itself written out: workers know neither model nor cluster."""
     spreads, exchanges = spreads_vocabulary(plan), exchanges_gradients(plan)
-    return replace(plan.layout, spread_vocabulary=spreads, exchange_gradients=exchanges)
+    late = updates_late(plan)
+    return replace(plan.layout, spread_vocabulary=spreads, exchange_gradients=exchanges, late_updates=late)
 
 
 def prepare_data(job: Job) -> None:

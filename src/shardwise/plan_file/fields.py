@@ -178,6 +178,7 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(name="defer_grad_reduce", kind="flag", synonyms=("no_sync",)),
     Field(name="spread_vocabulary", kind="flag", synonyms=("vocab_parallel", "vocabulary_parallel")),
     Field(name="exchange_gradients", kind="flag", synonyms=("all_to_all_reduce",)),
+    Field(name="late_updates", kind="flag", synonyms=("overlap_optimizer", "optimizer_in_forward")),
 )
 
 _ERRORS: Mapping[str, type[ShardwiseError]] = {"recipe": RecipeError, "layout": LayoutError}

@@ -54,6 +54,8 @@ def reduces_every_micro_batch(layout: Layout) -> bool:
 
 OWN_DECODER_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 """Models that our own decoder computes; transformers builds the others (``train/decoder/config.py``)."""
+HOST = "host"
+"""The vendor of devices that are processors."""
 MAX_EXCHANGING_RANKS = 8
 """Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
 
@@ -80,6 +82,25 @@ def exchanges_gradients(plan: Plan) -> bool:
     if asked is False or not is_own_runtime(plan) or not can_exchange_gradients(plan.layout, plan.recipe):
         return False
     return bool(asked) or is_in_one_domain(plan)
+
+
+def updates_late(plan: Plan) -> bool:
+    """Whether units are updated under the next forward pass: where streams can run beside each other, on GPUs."""
+    asked = plan.layout.late_updates
+    if asked is False or not is_own_runtime(plan) or plan.model.model_type not in OWN_DECODER_TYPES:
+        return False
+    can = can_update_late(layout=plan.layout, recipe=plan.recipe)
+    return can and (bool(asked) or plan.cluster.gpu.vendor != HOST)
+
+
+def can_update_late(*, layout: Layout, recipe: Recipe) -> bool:
+    """Whether every unit's weights are read by its own forward first, and its update needs no other rank.
+
+    torch's pipelines gather a stage's weights before its forward, DDP makes its buckets anew beside gradients that are
+    held back, and Muon's update communicates.
+    """
+    is_held = layout.pp == 1 and recipe.offload == "none" and not uses_ddp(layout=layout, recipe=recipe)
+    return is_held and recipe.optimizer != "muon"
 
 
 def has_own_vocabulary(model: ModelSpec) -> bool:

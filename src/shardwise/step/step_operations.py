@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.recipe import OptimizerName
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
+from shardwise.step.own_runtime import updates_late
 from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
@@ -38,6 +39,12 @@ STATE_TRAFFIC: dict[OptimizerName, int] = {
 }
 """Bytes per parameter read and written for optimizer states with fp32 moments (8-bit: one byte each; Adafactor: one
 pass over the squared gradient)."""
+
+LATE_HIDDEN_FRACTION = 0.25
+"""Of an update under the next forward pass, what takes no time of its own: mean of eight pairs of runs with and without
+on two H200, 0.41 and 0.43 of 3B, 0.27 and 0.54 of 1B, -0.03 to 0.21 of 8B
+(``benchmarks/results/2026-11-28-h200-late-updates.jsonl``). Products fill the GPU, so that kernels beside them mostly
+take turns: what is gained lies between them and at their ends."""
 
 NEWTON_SCHULZ_STEPS = 5
 """Jordan 2024, "Muon": five iterations of ``X X^T``, its square and one product with X."""
@@ -127,8 +134,13 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         passes = CLEARING_PASSES + (SCALING_PASSES if ranks > 1 else 0)
         buffer = passes * states.gradient_bytes * elements.whole
         yield operation.memory_operation("gradient buffer", "optimizer", buffer)
-    if needs_norm(context.plan):
+    is_late = updates_late(context.plan)
+    # The sum of exchanged gradients squares them, and our AdamW multiplies them, while they are read anyway.
+    is_squared = is_late and context.exchanges_gradients and context.plan.layout.dp_replicate == 1
+    is_multiplied = is_late and recipe.optimizer == "adamw"
+    if needs_norm(context.plan) and not is_squared:
         yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
+    if needs_norm(context.plan) and not is_multiplied:
         yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
     if recipe.offload != "none":
         return
@@ -136,7 +148,7 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
     copy = states.weight_bytes if states.master_bytes else 0
     moments = STATE_TRAFFIC[recipe.optimizer] * states.moment_bytes / 4
     update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))
-    yield replace(update, kind="optimizer")
+    yield replace(update, kind="optimizer", hidden_fraction=LATE_HIDDEN_FRACTION if is_late else 0.0)
     if recipe.optimizer == "muon":
         yield replace(
             operation.memory_operation("newton_schulz", "optimizer", 0, flop=_newton_schulz_flop(context)),

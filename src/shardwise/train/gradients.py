@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from shardwise.train.early_norms import KnownSquares, share_of_squares
 from shardwise.train.parameters import Trained, local_part, world_sum
 
+NOTHING_KNOWN = KnownSquares()
 NORM_EPSILON = 1e-6
 """As ``torch.nn.utils.clip_grad_norm_``."""
 
@@ -36,6 +38,7 @@ def sum_step(
     unit_ratio: float,
     max_grad_norm: float,
     is_stopping: bool = False,
+    known: KnownSquares = NOTHING_KNOWN,
 ) -> StepSums:
     """Loss, tokens and gradient norm over every axis of the mesh.
 
@@ -46,9 +49,10 @@ def sum_step(
         unit_ratio: what the loss was multiplied with before backward, to keep gradients in range.
         max_grad_norm: the norm gradients are scaled down to; 0 never does.
         is_stopping: whether this rank was asked to stop; the sum tells all ranks in the same step.
+        known: squares of gradients that backward left complete.
     """
     stopping = loss_sum.new_full((), float(is_stopping), dtype=torch.float64)
-    squared_norm = _squared_norm(trained, device=loss_sum.device)
+    squared_norm = _squared_norm(trained, known, device=loss_sum.device)
     sums = torch.stack([loss_sum.double(), num_tokens.double(), squared_norm, stopping])
     world_sum(sums)
     loss, tokens, squared, num_stopping = sums.unbind()
@@ -95,14 +99,8 @@ def sum_tied_gradients(parameters: list[nn.Parameter], group: ProcessGroup | Non
             torch.distributed.all_reduce(local_part(parameter.grad), group=group)
 
 
-def _squared_norm(trained: tuple[Trained, ...], *, device: torch.device) -> Tensor:
-    """This rank's share: a part that several ranks hold is counted by each of them in equal shares."""
-    by_copies: dict[int, list[Tensor]] = {}
-    for entry in trained:
-        if entry.local.grad is not None:
-            by_copies.setdefault(entry.num_copies, []).append(entry.local.grad)
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for num_copies, gradients in by_copies.items():
-        norms = torch.stack(torch._foreach_norm(gradients, 2.0))
-        total += (norms.double().square().sum() / num_copies).to(device)
-    return total
+def _squared_norm(trained: tuple[Trained, ...], known: KnownSquares, *, device: torch.device) -> Tensor:
+    """This rank's share over all gradients."""
+    total = torch.zeros((), dtype=torch.float64, device=device) if known.total is None else known.total
+    rest = [entry for entry in trained if entry.local.grad is not None and id(entry) not in known.entries]
+    return total + share_of_squares(rest).to(device) if rest else total

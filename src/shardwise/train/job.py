@@ -102,7 +102,8 @@ class Job:
     """One training run as its workers see it."""
 
     layout: Layout
-    """Resolved: ``spread_vocabulary`` and ``exchange_gradients`` say what is done, not what is asked for."""
+    """Resolved: ``spread_vocabulary``, ``exchange_gradients`` and ``late_updates`` say what is done, not what is asked
+    for."""
     recipe: Recipe
     num_microbatches: int
     """Micro-batches per data-parallel rank and step."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shardwise.errors import RecipeError
+from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.job import Job, OptimizerSpec
 from shardwise.train.optimizer_kinds import AdamW8bit, Lion, Muon
 from shardwise.train.parameters import Trained
@@ -29,7 +30,7 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
     groups = _groups(trained, spec.weight_decay_fraction, splits_matrices=name == "muon")
     betas = (spec.beta_1_fraction, spec.beta_2_fraction)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=betas, fused=True)
+        return OnePassAdamW(groups, lr=spec.learning_rate, betas=betas)
     if name in ("sgd", "sgd-momentum"):
         momentum = spec.beta_1_fraction if name == "sgd-momentum" else 0.0
         return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=momentum, foreach=True)
@@ -103,11 +104,13 @@ def set_learning_rate(optimizer: Optimizer, value: float) -> None:
 class ModelStates:
     """The weights as a checkpoint holds them: whole tensors by Hugging Face name, each rank giving its part."""
 
-    def __init__(self, trained: tuple[Trained, ...]) -> None:
-        self.trained = trained
+    def __init__(self, trained: tuple[Trained, ...], *, settle: Callable[[], None] = lambda: None) -> None:
+        """``settle`` finishes what was held back of the last step."""
+        self.trained, self.settle = trained, settle
 
     def state_dict(self) -> dict[str, Any]:
         """Weights by name."""
+        self.settle()
         return {entry.name: entry.parameter.detach() for entry in self.trained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -121,11 +124,15 @@ class ModelStates:
 class OptimizerStates:
     """The optimizer's states as a checkpoint holds them: ``name.moment``, sharded like the weight they belong to."""
 
-    def __init__(self, trained: tuple[Trained, ...], optimizer: Optimizer) -> None:
-        self.trained, self.optimizer = trained, optimizer
+    def __init__(
+        self, trained: tuple[Trained, ...], optimizer: Optimizer, *, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """``settle`` finishes what was held back of the last step."""
+        self.trained, self.optimizer, self.settle = trained, optimizer, settle
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts by name; made with zeros where no step was done yet."""
+        self.settle()
         found: dict[str, Any] = {}
         for entry in self.trained:
             for key, value in self._states(entry).items():

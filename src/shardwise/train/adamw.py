@@ -1,0 +1,71 @@
+"""torch's AdamW with a kernel of our own on GPUs, which reads and writes every number once."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class OnePassAdamW(torch.optim.AdamW):
+    """AdamW whose step is begun once, and then taken for all parameters that hold a gradient, or for some at a time.
+
+    ``begin`` counts the step and says what gradients are multiplied with; ``step`` updates. All parameters share one
+    count. On processors both are torch's fused AdamW.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:
+        super().__init__(list(groups), lr=lr, betas=betas, fused=True)
+        self._scalars: Tensor | None = None
+        self._count: Tensor | None = None
+
+    def begin(self, factor: Tensor | None = None) -> None:
+        """The next ``step`` calls are one step, whose gradients are multiplied with ``factor``."""
+        device = self.param_groups[0]["params"][0].device
+        factor = torch.ones((), device=device) if factor is None else factor.to(device)
+        if device.type != "cuda":
+            self.grad_scale = (1 / factor).to(dtype=torch.float32)
+            self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
+            return
+        self._make_states()
+        assert self._count is not None
+        self._count += 1
+        group = self.param_groups[0]
+        first, second = (1 - torch.pow(beta, self._count.double()) for beta in group["betas"])
+        self._scalars = torch.stack([factor.double(), group["lr"] / first, second.sqrt()]).float()
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update the parameters that hold a gradient."""
+        if self.param_groups[0]["params"][0].device.type != "cuda":
+            return super().step(closure)
+        from shardwise.train.kernels import adamw  # noqa: PLC0415 - Triton comes with CUDA builds alone
+
+        if self._scalars is None:
+            self.begin()
+        assert self._scalars is not None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None or parameter.numel() == 0:
+                    continue
+                state = self.state[parameter]
+                adamw(
+                    parameter.detach(),
+                    parameter.grad,
+                    (state["exp_avg"], state["exp_avg_sq"]),
+                    self._scalars,
+                    betas=group["betas"],
+                    decayed_fraction=group["lr"] * group["weight_decay"],
+                    epsilon=group["eps"],
+                )
+        return None
+
+    def _make_states(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if self._count is None:
+                    self._count = state.get("step", torch.zeros((), device=parameter.device))
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                    state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state["step"] = self._count
