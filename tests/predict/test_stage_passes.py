@@ -23,13 +23,14 @@ LAYOUTS = [
     *(Layout(dp_shard=8, tp=2, zero_stage=stage, sequence_parallel=True) for stage in (0, 1, 2, 3)),
     *(Layout(dp_shard=8, pp=2, zero_stage=stage) for stage in (0, 1, 2)),
     *(Layout(dp_shard=4, ep=4, dp_replicate=4, zero_stage=stage) for stage in (0, 1, 2)),
+    *(Layout(dp_shard=4, pp=4, zero_stage=stage, schedule="dualpipe") for stage in (0, 1)),
     Layout(dp_replicate=16, dp_shard=1),
 ]
 
 
 def plans():
     """Every layout with every engine that runs it."""
-    cluster, recipe = read_cluster("16xh100-sxm"), Recipe(seq_len=2048, global_batch_size=32)
+    cluster, recipe = read_cluster("16xh100-sxm"), Recipe(seq_len=2048, global_batch_size=32, compile=False)
     for engine in get_args(EngineName):
         for layout in LAYOUTS:
             model = read_model("qwen3-30b-a3b" if layout.ep > 1 else "llama-3.2-3b")

@@ -103,20 +103,24 @@ def _calls_of(calls: Sequence[TimedCall], gradients: BucketedGradients) -> Itera
     """
     *others, last = gradients.buckets
     sizes = tuple(dict.fromkeys(bucket.elements for bucket in others))
+    own, both = gradients.name, f"{gradients.name} of both copies"
     names = (
-        f"reduce-scatter {gradients.name}",
-        f"all-reduce {gradients.name}",
-        f"all-reduce {gradients.name} over replicas",
-        f"all-gather weights after {gradients.name}",
+        f"reduce-scatter {both}",
+        f"reduce-scatter {own}",
+        f"all-reduce {both}",
+        f"all-reduce {own}",
+        f"all-reduce {own} over replicas",
+        f"all-gather weights after {own}",
+        f"all-gather weights after {both}",
     )
     for name in names:
-        own = [pass_call(timed) for timed in calls if timed.collective.name == name]
-        if not own:
+        named = [pass_call(timed) for timed in calls if timed.collective.name == name]
+        if not named:
             continue
-        of_size = dict(zip(sizes, own[:-1], strict=True))
+        of_size = dict(zip(sizes, named[:-1], strict=True))
         for bucket in others:
             yield bucket.complete, of_size[bucket.elements]
-        yield last.complete, own[-1]
+        yield last.complete, named[-1]
 
 
 def _piece(
