@@ -47,6 +47,19 @@ def test_computation_belongs_to_the_phase_that_launched_it(tmp_path):
     assert sum(parts.values()) == pytest.approx(found.step_s)
 
 
+def test_an_update_under_forward_costs_what_no_computation_of_forward_covers(tmp_path):
+    events = [
+        mark("ProfilerStep#4", 0, 100),
+        mark(FORWARD, 0, 20),
+        mark(OPTIMIZER, 2, 4),
+        *kernel("adam", 6, 14, launch=3),
+        *kernel("gemm_forward", 10, 20, launch=5),
+    ]
+    parts = dict(sample(tmp_path, events).components_s)
+    assert parts["forward"] == pytest.approx(10 * US)
+    assert parts["optimizer"] == pytest.approx(4 * US)
+
+
 def test_families_say_work_and_what_of_it_is_exposed(tmp_path):
     (family,) = sample(tmp_path, gpu_step()).families
     assert (family.kind, family.num_calls) == ("all_gather", 1)

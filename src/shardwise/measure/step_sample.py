@@ -137,13 +137,17 @@ def _by_exposure(families: Iterator[FamilySample]) -> tuple[FamilySample, ...]:
 def _components(
     trace: RankTrace, window: StepWindow, split: StepSplit, run: SampledRun
 ) -> tuple[tuple[TimeComponent, Seconds], ...]:
-    """Computation belongs to the phase in which the host launched it; what no mark covers is backward."""
+    """Computation belongs to the phase in which the host launched it; what no mark covers is backward.
+
+    Updates that are launched inside forward are the optimizer's, as far as no computation of the forward covers them.
+    """
     works = [work for work in window.works if work.kind != "copy" and work.family != "communication"]
-    forward = marked(trace, FORWARD)
+    updating = marked(trace, OPTIMIZER)
+    forward = difference(marked(trace, FORWARD), updating)
     phases: dict[TimeComponent, Intervals] = {
         "forward": forward,
         "recompute": difference(marked(trace, BLOCK), forward),
-        "optimizer": marked(trace, OPTIMIZER),
+        "optimizer": updating,
     }
     seconds: dict[TimeComponent, float] = dict.fromkeys(TIME_COMPONENTS, 0.0)
     left = _busy(works)
