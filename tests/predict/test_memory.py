@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from shapes import llama_3_8b, llama_3_70b, plan
 from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS
-from shardwise.predict.memory import most_bytes, predict_memory
+from shardwise.predict import memory as of_memory
+from shardwise.predict.memory import most_bytes, predict_fullest_memory, predict_memory
 from shardwise.units import GIB
 
 ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm")
@@ -94,6 +95,28 @@ def test_recomputing_everything_keeps_fewer_activations_between_forward_and_back
         forward_bytes("full"), forward_bytes("selective"), forward_bytes("none"), strict=True
     ):
         assert full <= selective <= none
+
+
+@given(small_plans())
+@settings(max_examples=150)
+def test_the_fullest_stages_need_as_much_as_all_of_them(chosen):
+    fullest, every = predict_fullest_memory(chosen), predict_memory(chosen)
+    assert set(fullest.stages) <= set(every.stages)
+    assert fullest.worst == every.worst
+    assert replace(fullest, stages=every.stages) == every
+    assert (fullest.needed_bytes, fullest.fits_device) == (every.needed_bytes, every.fits_device)
+
+
+def test_of_sixteen_stages_the_first_the_next_and_the_last_are_looked_at(monkeypatch):
+    """126 blocks on 16 stages are 8 a stage but for the first and the last, which hold 7."""
+    looked_at = []
+    inventory = of_memory.stage_inventory
+    monkeypatch.setattr(
+        of_memory, "stage_inventory", lambda plan, stage: looked_at.append(stage.index) or inventory(plan, stage)
+    )
+    layout = Layout(dp_shard=8, tp=8, pp=16, zero_stage=1, sequence_parallel=True)
+    predict_fullest_memory(plan(llama_3_70b(num_layers=126), engine="megatron", layout=layout, global_batch_size=256))
+    assert looked_at == [0, 1, 15]
 
 
 @pytest.mark.parametrize(

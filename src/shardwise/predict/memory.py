@@ -1,5 +1,6 @@
 """Memory of every pipeline stage: high-water marks of the inventory, and what the allocator and device add to them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
@@ -9,6 +10,7 @@ from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
 from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage, pipeline_stages
+from shardwise.step.stage_context import StageContext
 from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import Bytes
 
@@ -22,7 +24,40 @@ def predict_memory(plan: Plan) -> MemoryPrediction:
     """Memory of the worst rank of every stage, in every phase of the step."""
     if plan.recipe.convention == "seed":
         return predict_seed_memory(plan)
-    stages = pipeline_stages(model=plan.model, layout=plan.layout)
+    return _memory_of(plan, pipeline_stages(model=plan.model, layout=plan.layout))
+
+
+def predict_fullest_memory(plan: Plan) -> MemoryPrediction:
+    """The same of fewer stages, the fullest among them: as much is needed of the device, of the host and of its drives.
+
+    Stages that hold equal blocks differ in the micro-batches that they keep, and whatever grows with these grows for
+    all of them: the one that keeps most needs most.
+    """
+    if plan.recipe.convention == "seed":
+        return predict_seed_memory(plan)
+    fullest: dict[tuple[object, ...], StageContext] = {}
+    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
+        context = StageContext(plan=plan, stage=stage)
+        alike = fullest.setdefault(_held_by(context), context)
+        if context.in_flight > alike.in_flight:
+            fullest[_held_by(context)] = context
+    return _memory_of(plan, sorted((context.stage for context in fullest.values()), key=lambda stage: stage.index))
+
+
+def _held_by(context: StageContext) -> tuple[object, ...]:
+    """Equal for stages whose tensors differ in the micro-batches that are kept, if at all."""
+    stage = context.stage
+    return (
+        stage.index == 0,
+        context.forwards_come_first,
+        *(
+            (chunk.has_embedding, chunk.has_head, tuple((id(layer), count) for layer, count in chunk.layer_runs))
+            for chunk in stage.chunks
+        ),
+    )
+
+
+def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
     predicted = tuple(_stage_memory(plan, stage) for stage in stages)
     node = plan.cluster.node
     ranks_per_node = min(node.gpus_per_node, plan.layout.world_size)
