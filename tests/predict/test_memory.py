@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from shapes import llama_3_8b, llama_3_70b, plan
 from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS
-from shardwise.predict import memory as of_memory
 from shardwise.predict.memory import most_bytes, predict_fullest_memory, predict_memory
+from shardwise.step import stage_inventory as inventories
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.state_tensors import held_states
 from shardwise.units import GIB
 
 ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm")
@@ -98,6 +100,14 @@ def test_recomputing_everything_keeps_fewer_activations_between_forward_and_back
 
 
 @given(small_plans())
+@settings(max_examples=100)
+def test_stages_that_share_what_they_hold_are_those_listed_one_by_one(chosen):
+    stages = pipeline_stages(model=chosen.model, layout=chosen.layout)
+    one_by_one = [inventories.stage_inventory(chosen, stage) for stage in stages]
+    assert list(inventories.stage_inventories(chosen, stages)) == one_by_one
+
+
+@given(small_plans())
 @settings(max_examples=150)
 def test_the_fullest_stages_need_as_much_as_all_of_them(chosen):
     fullest, every = predict_fullest_memory(chosen), predict_memory(chosen)
@@ -107,16 +117,18 @@ def test_the_fullest_stages_need_as_much_as_all_of_them(chosen):
     assert (fullest.needed_bytes, fullest.fits_device) == (every.needed_bytes, every.fits_device)
 
 
-def test_of_sixteen_stages_the_first_the_next_and_the_last_are_looked_at(monkeypatch):
+def test_of_sixteen_stages_three_are_listed_and_looked_at(monkeypatch):
     """126 blocks on 16 stages are 8 a stage but for the first and the last, which hold 7."""
-    looked_at = []
-    inventory = of_memory.stage_inventory
+    listed = []
     monkeypatch.setattr(
-        of_memory, "stage_inventory", lambda plan, stage: looked_at.append(stage.index) or inventory(plan, stage)
+        inventories, "held_states", lambda context: listed.append(context.stage.index) or held_states(context)
     )
     layout = Layout(dp_shard=8, tp=8, pp=16, zero_stage=1, sequence_parallel=True)
-    predict_fullest_memory(plan(llama_3_70b(num_layers=126), engine="megatron", layout=layout, global_batch_size=256))
-    assert looked_at == [0, 1, 15]
+    deep = plan(llama_3_70b(num_layers=126), engine="megatron", layout=layout, global_batch_size=256)
+    assert [stage.stage for stage in predict_fullest_memory(deep).stages] == [0, 1, 15]
+    assert listed == [0, 1, 15]
+    assert len(predict_memory(deep).stages) == 16
+    assert listed == [0, 1, 15] * 2
 
 
 @pytest.mark.parametrize(

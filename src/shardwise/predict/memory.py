@@ -11,7 +11,7 @@ from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, Sta
 from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
-from shardwise.step.stage_inventory import stage_inventory
+from shardwise.step.stage_inventory import content_key, stage_inventories
 from shardwise.units import Bytes
 
 LOW_FRACTION = 0.97
@@ -38,27 +38,16 @@ def predict_fullest_memory(plan: Plan) -> MemoryPrediction:
     fullest: dict[tuple[object, ...], StageContext] = {}
     for stage in pipeline_stages(model=plan.model, layout=plan.layout):
         context = StageContext(plan=plan, stage=stage)
-        alike = fullest.setdefault(_held_by(context), context)
-        if context.in_flight > alike.in_flight:
-            fullest[_held_by(context)] = context
+        key = content_key(context)
+        if key not in fullest or context.in_flight > fullest[key].in_flight:
+            fullest[key] = context
     return _memory_of(plan, sorted((context.stage for context in fullest.values()), key=lambda stage: stage.index))
 
 
-def _held_by(context: StageContext) -> tuple[object, ...]:
-    """Equal for stages whose tensors differ in the micro-batches that are kept, if at all."""
-    stage = context.stage
-    return (
-        stage.index == 0,
-        context.forwards_come_first,
-        *(
-            (chunk.has_embedding, chunk.has_head, tuple((id(layer), count) for layer, count in chunk.layer_runs))
-            for chunk in stage.chunks
-        ),
-    )
-
-
 def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
-    predicted = tuple(_stage_memory(plan, stage) for stage in stages)
+    held = tuple(stages)
+    inventories = stage_inventories(plan, held)
+    predicted = tuple(_stage_memory(plan, stage, inventory) for stage, inventory in zip(held, inventories, strict=True))
     node = plan.cluster.node
     ranks_per_node = min(node.gpus_per_node, plan.layout.world_size)
     return MemoryPrediction(
@@ -76,8 +65,7 @@ def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
 def most_bytes(plan: Plan, component: MemoryComponent) -> Bytes:
     """The most that one component holds on a rank of any stage, at its own moment and not at that of the peak."""
     most = 0
-    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
-        inventory = stage_inventory(plan, stage)
+    for inventory in stage_inventories(plan, pipeline_stages(model=plan.model, layout=plan.layout)):
         own = tuple(tensor for tensor in inventory.tensors if tensor.component == component)
         most = max(most, *allocated_at(replace(inventory, tensors=own)))
     return most
@@ -96,8 +84,7 @@ def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
     return tuple(alive)
 
 
-def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
-    inventory = stage_inventory(plan, stage)
+def _stage_memory(plan: Plan, stage: Stage, inventory: StageInventory) -> StageMemory:
     alive = allocated_at(inventory)
     peak = max(range(len(alive)), key=alive.__getitem__)
     fixed = fixed_bytes(plan)

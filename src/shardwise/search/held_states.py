@@ -13,15 +13,15 @@ from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key, Mask
-from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
-from shardwise.search.tables import Table
+from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage, pipelines_of
+from shardwise.search.tables import Combined, Table
 from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.placement import Chunk, Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import held_states
 from shardwise.step.step_operations import trained_elements
 
-__all__ = ["HeldStates", "StageStates", "model_copies"]
+__all__ = ["BlockStates", "HeldStates", "StageStates", "model_copies"]
 
 ONE_TOKEN = ProbedBatch(seq_len=1)
 PARTS = 4
@@ -52,6 +52,22 @@ class StageStates:
         return total
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStates:
+    """Bytes of one rank of every row, before it is known how many blocks a stage holds."""
+
+    per_block: FloatColumn
+    """``(rows, shapes, PARTS)``"""
+    dense: FloatColumn
+    """``(rows, PARTS)``: the share that a rank holds of what is not routed."""
+    tables: Combined
+    """What embedding and head depend on."""
+
+    def take(self, chosen: IntColumn) -> "BlockStates":
+        """Of some of the rows."""
+        return BlockStates(per_block=self.per_block[chosen], dense=self.dense[chosen], tables=self.tables.take(chosen))
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeldStates:
     """The states for one question. Columns of results are in bytes."""
@@ -60,26 +76,31 @@ class HeldStates:
 
     def worst_bytes(self, rows: Candidates) -> FloatColumn:
         """Parameters, gradients and optimizer states of the worst watched stage."""
-        sums = [self.of_stage(rows, self.probes.watched(rows, watched)).total for watched in range(WATCHED_STAGES)]
-        worst: FloatColumn = np.max(np.stack(sums), axis=0)
+        states, pipelines = self.of_blocks(rows), pipelines_of(rows)
+        stages = [self.probes.watched_of(pipelines, watched) for watched in range(WATCHED_STAGES)]
+        worst: FloatColumn = np.max(np.stack([self.of_stage(states, stage).total for stage in stages]), axis=0)
         return worst
 
-    def of_stage(self, rows: Candidates, stage: WatchedStage) -> StageStates:
-        """One watched stage of every row."""
+    def of_blocks(self, rows: Candidates) -> BlockStates:
+        """What every block of a row adds to a stage."""
         # DeepSpeed's pipelines accumulate in fp32 below stage 2; nothing else tells undivided states apart.
         accumulates = (rows.pp > 1) & (rows.zero_stage <= 1) & (self.profile.sharding == "deepspeed")
-        columns = [rows.tp, accumulates.astype(np.int64), rows.offload]
-        blocks = self._block_table.look_up([*columns, rows.ep, rows.expert_tp])
+        tables = Combined.of([rows.tp, accumulates.astype(np.int64), rows.offload])
+        blocks = self._block_table.of(tables.beside([rows.ep, rows.expert_tp]))
         blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)
-        tables = self._tables_table.look_up([*columns, stage.has_embedding, stage.has_head])
         divided_from = np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM
         divided = rows.zero_stage[:, None] >= divided_from
         copies = model_copies(rows)
         dense = np.where(divided, 1 / (copies * rows.state_shard_size)[:, None], 1.0)
         routed = np.where(divided, 1 / (copies * rows.expert_state_shard_size)[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
-        per_shape = per_block * stage.blocks[:, :, None]
-        parameters, gradients, optimizer, during = (per_shape.sum(axis=1) + tables * dense).T
+        return BlockStates(per_block=per_block, dense=dense, tables=tables)
+
+    def of_stage(self, states: BlockStates, stage: WatchedStage) -> StageStates:
+        """One watched stage of every row."""
+        tables = self._tables_table.of(states.tables.beside([stage.has_embedding, stage.has_head]))
+        per_shape = states.per_block * stage.blocks[:, :, None]
+        parameters, gradients, optimizer, during = (per_shape.sum(axis=1) + tables * states.dense).T
         return StageStates(
             parameters=parameters,
             gradients=gradients,

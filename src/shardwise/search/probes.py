@@ -15,7 +15,7 @@ from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
-from shardwise.search.tables import Table
+from shardwise.search.tables import Combined, Table
 from shardwise.search.team import ALONE, Team
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
@@ -30,6 +30,7 @@ __all__ = [
     "ProbedBatch",
     "Probes",
     "WatchedStage",
+    "pipelines_of",
     "recomputed_blocks",
     "watched_index",
 ]
@@ -85,10 +86,6 @@ class Probes:
         """The distinct blocks of the model, in order of appearance."""
         return tuple(dict.fromkeys(layer for layer, _ in self.question.model.layer_runs))
 
-    def watched_stages(self, rows: Candidates) -> tuple[WatchedStage, ...]:
-        """The first, the second, the fullest and the last stage of every row."""
-        return tuple(self.watched(rows, index) for index in range(WATCHED_STAGES))
-
     @cached_property
     def one_more_of_each(self) -> tuple[tuple[int, ...], ...]:
         """Block counts of a stage with one block of each shape, then with one more of each shape in turn."""
@@ -98,15 +95,19 @@ class Probes:
 
     def watched(self, rows: Candidates, watched: int) -> WatchedStage:
         """One of the watched stages of every row."""
+        return self.watched_of(pipelines_of(rows), watched)
 
-        table = rows.lookup(PIPELINE_KEYS, lambda key: self._contents((*key, watched)))
+    def watched_of(self, pipelines: Combined, watched: int) -> WatchedStage:
+        """The same of rows whose pipelines are told apart already."""
+        table = np.asarray([self._contents((*key, watched)) for key in pipelines.keys], dtype=np.float64)
         index, has_embedding, has_head = table[:, -3:].astype(np.int64).T
+        of_row = pipelines.of_row
         return WatchedStage(
-            stage=index,
-            blocks=table[:, :-4],
-            has_embedding=has_embedding,
-            has_head=has_head,
-            largest_chunk_fraction=table[:, -4],
+            stage=index[of_row],
+            blocks=table[:, :-4][of_row],
+            has_embedding=has_embedding[of_row],
+            has_head=has_head[of_row],
+            largest_chunk_fraction=table[:, -4][of_row],
         )
 
     @cached_property
@@ -182,6 +183,11 @@ class Probes:
     def _small_question(self) -> Plan:
         """The question about one block of each shape: outside a stage the inventory does not count blocks."""
         return replace(self.question, model=replace(self.question.model, layers=self.shapes))
+
+
+def pipelines_of(rows: Candidates) -> Combined:
+    """What the stages of rows hold depends on."""
+    return Combined.of([rows.column(name) for name in PIPELINE_KEYS])
 
 
 def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:

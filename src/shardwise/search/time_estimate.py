@@ -35,7 +35,7 @@ from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
-from shardwise.search.probes import FIRST, FULLEST, LAST, Probes, WatchedStage, recomputed_blocks
+from shardwise.search.probes import FIRST, FULLEST, LAST, Probes, WatchedStage, pipelines_of, recomputed_blocks
 from shardwise.search.tables import Table
 
 __all__ = ["TimeEstimate"]
@@ -184,17 +184,16 @@ class TimeEstimate:
         """Time of all micro-batches."""
         _, rounds = _depth_and_rounds(rows, num_microbatches)
         ends, sends = self._ends(rows), self._sends(rows)
-        stages = [
-            self._stage_seconds(rows, self.probes.watched(rows, watched), work, ends, sends)
-            for watched in (FIRST, FULLEST, LAST)
-        ]
+        pipelines = pipelines_of(rows)
+        watched = [self.probes.watched_of(pipelines, watched) for watched in (FIRST, FULLEST, LAST)]
+        stages = [self._stage_seconds(rows, stage, work, ends, sends) for stage in watched]
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
         steady = slowest * rounds.astype(np.float64)
         waits = self.host.update_s(rows) + self.host.copies_s(rows, rounds, steady)
         fullest = stages[1]
         return Passes(
             steady=steady,
-            bubble=self._bubble_s(rows, fullest, num_microbatches),
+            bubble=self._bubble_s(rows, fullest, num_microbatches, watched[1].largest_chunk_fraction),
             host=waits,
             lines=np.stack(
                 [
@@ -231,13 +230,14 @@ class TimeEstimate:
             forward_exposed=fields["forward_exposed"],
         )
 
-    def _bubble_s(self, rows: Candidates, fullest: StageSeconds, num_microbatches: IntColumn) -> FloatColumn:
+    def _bubble_s(
+        self, rows: Candidates, fullest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
+    ) -> FloatColumn:
         """Idle time at both ends of a step.
 
         A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
         """
         full = fullest.total
-        chunk_fraction = self.probes.watched(rows, FULLEST).largest_chunk_fraction
         per_hop = np.where(
             rows.schedule == SCHEDULES.index("zb-h1"),
             np.maximum(fullest.forward, full - 2 * fullest.weight_backward) * chunk_fraction,
