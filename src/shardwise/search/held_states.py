@@ -13,7 +13,7 @@ from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key, Mask
-from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage, pipelines_of
+from shardwise.search.probes import FIRST, LAST, SECOND, ProbedBatch, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Combined, Table
 from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.placement import Chunk, Stage
@@ -77,7 +77,8 @@ class HeldStates:
     def worst_bytes(self, rows: Candidates) -> FloatColumn:
         """Parameters, gradients and optimizer states of the worst watched stage."""
         states, pipelines = self.of_blocks(rows), pipelines_of(rows)
-        stages = [self.probes.watched_of(pipelines, watched) for watched in range(WATCHED_STAGES)]
+        watched = (FIRST, SECOND, LAST, *self.probes.others(pipelines))
+        stages = [self.probes.watched_of(pipelines, which) for which in watched]
         worst: FloatColumn = np.max(np.stack([self.of_stage(states, stage).total for stage in stages]), axis=0)
         return worst
 

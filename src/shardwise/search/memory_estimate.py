@@ -30,8 +30,8 @@ from shardwise.search.held_states import BlockStates, HeldStates
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import (
     FIRST,
-    FULLEST,
     LAST,
+    LONGEST,
     SECOND,
     ProbedBatch,
     Probes,
@@ -170,7 +170,7 @@ class MemoryEstimate:
         )
         fixed, ratio = self._fixed(rows), self._learned_ratio
         total: FloatColumn = ratio * self._stage_bytes(parts, FIRST) + fixed
-        for watched in (SECOND, LAST, FULLEST):
+        for watched in (SECOND, LAST, *self.probes.others(parts.pipelines)):
             here = np.flatnonzero(self._differs(parts, watched) & (total <= enough_bytes))
             if len(here):
                 need = self._stage_bytes(parts if len(here) == len(rows) else parts.take(here), watched)
@@ -179,14 +179,10 @@ class MemoryEstimate:
 
     def _differs(self, parts: Parts, watched: int) -> Mask:
         """Rows where a watched stage is none of those before it."""
-        pp = parts.rows.pp
-        if watched == SECOND:
-            return pp > 1
-        if watched == LAST:
-            return pp > 2
-        fullest = self.probes.watched_of(parts.pipelines, watched).stage
-        is_inside: Mask = (fullest > 1) & (fullest < pp - 1)
-        return is_inside
+        if watched in (SECOND, LAST):
+            is_another: Mask = parts.rows.pp > (1 if watched == SECOND else 2)
+            return is_another
+        return self.probes.watched_of(parts.pipelines, watched).stage > 0
 
     @property
     def _learned_ratio(self) -> float:
@@ -256,8 +252,8 @@ class MemoryEstimate:
         return peak
 
     def moved_bytes(self, rows: Candidates) -> FloatColumn:
-        """Activations of one micro-batch that the fullest stage moves to the host, where they are offloaded."""
-        stage = self.probes.watched(rows, FULLEST)
+        """Activations of one micro-batch that the longest stage moves to the host, where they are offloaded."""
+        stage = self.probes.watched(rows, LONGEST)
         kept = _kept(self._activations(rows), stage, recomputed_blocks(rows, stage)).sum(axis=1)
         moved: FloatColumn = rows.micro_batch_size * kept * (1 - self._resident_fraction(rows, stage))
         return moved

@@ -22,24 +22,25 @@ from shardwise.step.stage_context import StageContext
 
 __all__ = [
     "FIRST",
-    "FULLEST",
     "LAST",
+    "LONGEST",
     "PIPELINE_KEYS",
     "SECOND",
-    "WATCHED_STAGES",
     "ProbedBatch",
     "Probes",
     "WatchedStage",
+    "other_stages",
     "pipelines_of",
     "recomputed_blocks",
     "watched_index",
 ]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
-WATCHED_STAGES = 4
+FIRST, SECOND, LONGEST, LAST = range(4)
 """The first stage keeps most micro-batches, the second one almost as many with no embedding but more blocks, the
-fullest holds most blocks, and the last one holds head and loss."""
-FIRST, SECOND, FULLEST, LAST = range(WATCHED_STAGES)
+longest runs most blocks, and the last one holds head and loss."""
+OTHERS = LAST + 1
+"""From here on the others that may be the fullest: see :func:`other_stages`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +119,33 @@ class Probes:
         """What one of the watched stages of a pipeline holds: blocks per shape, its largest chunk, index and ends."""
         *pipeline, watched = key
         stages = self._pipeline(*pipeline)
-        stage = stages[watched_index([stage.num_layers for stage in stages], watched)]
+        if watched < OTHERS:
+            index = watched_index([stage.num_layers for stage in stages], watched)
+        else:
+            index = (*self._others(tuple(pipeline)), *[FIRST] * watched)[watched - OTHERS]
+        stage = stages[index]
+        largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
+        return (*self._counts(stage), largest, stage.index, stage.has_embedding, stage.has_head)
+
+    def _counts(self, stage: Stage) -> tuple[int, ...]:
+        """Blocks of every shape."""
         counts = dict.fromkeys(self.shapes, 0)
         for chunk in stage.chunks:
             for layer, count in chunk.layer_runs:
                 counts[layer] += count
-        largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
-        return (*counts.values(), largest, stage.index, stage.has_embedding, stage.has_head)
+        return tuple(counts.values())
+
+    def others(self, pipelines: Combined) -> range:
+        """The numbers under which :meth:`watched_of` knows the other stages that may be the fullest in some rows.
+
+        Where a row has fewer of them than another one the first stage is repeated.
+        """
+        most = max((len(self._others(key)) for key in pipelines.keys), default=0)
+        return range(OTHERS, OTHERS + most)
+
+    @cached_property
+    def _others(self) -> Callable[[Key], tuple[int, ...]]:
+        return cache(lambda key: other_stages([self._counts(stage) for stage in self._pipeline(*key)]))
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)
@@ -202,8 +223,33 @@ def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:
 def watched_index(num_layers: Sequence[int], watched: int) -> int:
     """The stage that is meant in a pipeline whose stages hold so many blocks.
 
-    >>> [watched_index([7, 8, 8, 7], watched) for watched in range(WATCHED_STAGES)]
+    >>> [watched_index([7, 8, 8, 7], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
     [0, 1, 1, 3]
     """
     last = len(num_layers) - 1
     return (0, min(1, last), num_layers.index(max(num_layers)), last)[watched]
+
+
+def other_stages(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Stages between the second and the last that may need more memory than any before them.
+
+    A stage keeps no more micro-batches than the ones before it, so it needs no more than an earlier one between the
+    ends that holds at least as many blocks of every shape. Which shape weighs most depends on the degrees.
+
+    Args:
+        counts: blocks of every shape, stage by stage.
+
+    One dense block, then two, then stages of experts:
+
+    >>> other_stages([(1, 0), (2, 0), (0, 2), (0, 2), (0, 1)])
+    (2,)
+    """
+    found: list[int] = []
+    for index in range(2, len(counts) - 1):
+        needs_more = not any(
+            all(earlier >= own for earlier, own in zip(counts[before], counts[index], strict=True))
+            for before in (SECOND, *found)
+        )
+        if needs_more:
+            found.append(index)
+    return tuple(found)
