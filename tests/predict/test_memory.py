@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from shapes import llama_3_8b, llama_3_70b, plan
 from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS
-from shardwise.predict.memory import most_bytes, predict_memory
+from shardwise.predict.memory import most_bytes, predict_fullest_memory, predict_memory
+from shardwise.step import stage_inventory as inventories
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.state_tensors import held_states
 from shardwise.units import GIB
 
 ENGINES = ("native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm")
@@ -94,6 +97,38 @@ def test_recomputing_everything_keeps_fewer_activations_between_forward_and_back
         forward_bytes("full"), forward_bytes("selective"), forward_bytes("none"), strict=True
     ):
         assert full <= selective <= none
+
+
+@given(small_plans())
+@settings(max_examples=100)
+def test_stages_that_share_what_they_hold_are_those_listed_one_by_one(chosen):
+    stages = pipeline_stages(model=chosen.model, layout=chosen.layout)
+    one_by_one = [inventories.stage_inventory(chosen, stage) for stage in stages]
+    assert list(inventories.stage_inventories(chosen, stages)) == one_by_one
+
+
+@given(small_plans())
+@settings(max_examples=150)
+def test_the_fullest_stages_need_as_much_as_all_of_them(chosen):
+    fullest, every = predict_fullest_memory(chosen), predict_memory(chosen)
+    assert set(fullest.stages) <= set(every.stages)
+    assert fullest.worst == every.worst
+    assert replace(fullest, stages=every.stages) == every
+    assert (fullest.needed_bytes, fullest.fits_device) == (every.needed_bytes, every.fits_device)
+
+
+def test_of_sixteen_stages_three_are_listed_and_looked_at(monkeypatch):
+    """126 blocks on 16 stages are 8 a stage but for the first and the last, which hold 7."""
+    listed = []
+    monkeypatch.setattr(
+        inventories, "held_states", lambda context: listed.append(context.stage.index) or held_states(context)
+    )
+    layout = Layout(dp_shard=8, tp=8, pp=16, zero_stage=1, sequence_parallel=True)
+    deep = plan(llama_3_70b(num_layers=126), engine="megatron", layout=layout, global_batch_size=256)
+    assert [stage.stage for stage in predict_fullest_memory(deep).stages] == [0, 1, 15]
+    assert listed == [0, 1, 15]
+    assert len(predict_memory(deep).stages) == 16
+    assert listed == [0, 1, 15] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardwise.predict.memory import predict_memory
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.pool import highest_choice
-from shardwise.search.probes import Probes
+from shardwise.search.probes import Probes, other_stages
 from shardwise.search.space import Space
 from shardwise.search.validity import valid_candidates
 
@@ -58,6 +60,30 @@ def test_the_estimate_follows_part_recomputation_and_offload(make_question, deco
     for row in range(len(rows)):
         plan = some.plan(row, question=question)
         assert needed[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=0.005), (plan.layout, plan.recipe)
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "native"])
+def test_stages_of_experts_behind_longer_ones_of_dense_blocks_are_weighed(make_question, decorated, engine):
+    """61 blocks on 32 stages: one dense block, then two, then two with experts a stage, which hold most."""
+    question = make_question(
+        model="deepseek-v3-671b", cluster="256xhgx-h800", engine=engine, seq_len=4096, global_batch_size=15360
+    )
+    one = IntRange(low=1, high=1)
+    pipeline = {"pp": IntRange(low=32, high=32), "cp": one, "dp_replicate": one, "micro_batch_size": one}
+    pool = decorated(question, **pipeline, offload=("none",), activation_offload=False)
+    for row in sampled(pool, 20):
+        plan = pool.rows.plan(int(row), question=question)
+        assert pool.needed_bytes[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=ALIKE), plan.layout
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=12))
+def test_every_stage_between_the_ends_holds_no_more_than_a_watched_one_before_it(counts):
+    watched = [index for index in (1, *other_stages(counts)) if index < len(counts) - 1]
+    for index in range(1, len(counts) - 1):
+        assert any(
+            before <= index and all(held >= own for held, own in zip(counts[before], counts[index], strict=True))
+            for before in watched
+        )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])

@@ -1,7 +1,5 @@
 """Graphs of passes and sends."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 
@@ -31,7 +29,7 @@ def test_the_turn_of_a_v_sends_nothing():
 def test_pairs_cost_dualpipev_the_half_of_its_bubble():
     """Taken apart, a forward is sent before the backward beside it has run: (p - 1) chunk forwards, 1.5 s, not 3."""
     made = make_schedule(shape("dualpipev", 4, 16))
-    apart = tuple(tuple(replace(action, joins_next=False) for action in order) for order in made.orders)
+    apart = tuple(tuple(action._replace(joins_next=False) for action in order) for order in made.orders)
     times = node_durations_s(PipelineTimes(chunks=(chunk(parts=2),) * 8), made)
     ends = [
         max(end_times_s(build_graph(PipelineSchedule(made.shape, "v", orders), GraphStyle()), times))

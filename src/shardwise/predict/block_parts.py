@@ -133,7 +133,9 @@ def _add(
     share: float = 1.0,
     pieces_s: Callable[[Operation], Seconds] | None = None,
 ) -> None:
-    part = branch.parts.setdefault(name, Part())
+    if name not in branch.parts:
+        branch.parts[name] = Part()
+    part = branch.parts[name]
     operation, duration_s = one.operation, share * one.duration_s
     if operation.name.endswith(".wgrad"):
         part.weight_backward_s += duration_s

@@ -1,5 +1,6 @@
 """Memory of every pipeline stage: high-water marks of the inventory, and what the allocator and device add to them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
@@ -9,7 +10,8 @@ from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
 from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage, pipeline_stages
-from shardwise.step.stage_inventory import stage_inventory
+from shardwise.step.stage_context import StageContext
+from shardwise.step.stage_inventory import content_key, stage_inventories
 from shardwise.units import Bytes
 
 LOW_FRACTION = 0.97
@@ -22,8 +24,30 @@ def predict_memory(plan: Plan) -> MemoryPrediction:
     """Memory of the worst rank of every stage, in every phase of the step."""
     if plan.recipe.convention == "seed":
         return predict_seed_memory(plan)
-    stages = pipeline_stages(model=plan.model, layout=plan.layout)
-    predicted = tuple(_stage_memory(plan, stage) for stage in stages)
+    return _memory_of(plan, pipeline_stages(model=plan.model, layout=plan.layout))
+
+
+def predict_fullest_memory(plan: Plan) -> MemoryPrediction:
+    """The same of fewer stages, the fullest among them: as much is needed of the device, of the host and of its drives.
+
+    Stages that hold equal blocks differ in the micro-batches that they keep, and whatever grows with these grows for
+    all of them: the one that keeps most needs most.
+    """
+    if plan.recipe.convention == "seed":
+        return predict_seed_memory(plan)
+    fullest: dict[tuple[object, ...], StageContext] = {}
+    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
+        context = StageContext(plan=plan, stage=stage)
+        key = content_key(context)
+        if key not in fullest or context.in_flight > fullest[key].in_flight:
+            fullest[key] = context
+    return _memory_of(plan, sorted((context.stage for context in fullest.values()), key=lambda stage: stage.index))
+
+
+def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
+    held = tuple(stages)
+    inventories = stage_inventories(plan, held)
+    predicted = tuple(_stage_memory(plan, stage, inventory) for stage, inventory in zip(held, inventories, strict=True))
     node = plan.cluster.node
     ranks_per_node = min(node.gpus_per_node, plan.layout.world_size)
     return MemoryPrediction(
@@ -41,8 +65,7 @@ def predict_memory(plan: Plan) -> MemoryPrediction:
 def most_bytes(plan: Plan, component: MemoryComponent) -> Bytes:
     """The most that one component holds on a rank of any stage, at its own moment and not at that of the peak."""
     most = 0
-    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
-        inventory = stage_inventory(plan, stage)
+    for inventory in stage_inventories(plan, pipeline_stages(model=plan.model, layout=plan.layout)):
         own = tuple(tensor for tensor in inventory.tensors if tensor.component == component)
         most = max(most, *allocated_at(replace(inventory, tensors=own)))
     return most
@@ -61,8 +84,7 @@ def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
     return tuple(alive)
 
 
-def _stage_memory(plan: Plan, stage: Stage) -> StageMemory:
-    inventory = stage_inventory(plan, stage)
+def _stage_memory(plan: Plan, stage: Stage, inventory: StageInventory) -> StageMemory:
     alive = allocated_at(inventory)
     peak = max(range(len(alive)), key=alive.__getitem__)
     fixed = fixed_bytes(plan)

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.predict.memory import HIGH_FRACTION, predict_memory
+from shardwise.predict.memory import HIGH_FRACTION, predict_fullest_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
 from shardwise.recipe import Recompute
@@ -44,6 +44,7 @@ class Evaluated:
     family: Key
     plan: Plan
     prediction: Prediction
+    """Its memory is that of the fullest stages; see :func:`shardwise.search.shown.of_all_stages`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +265,7 @@ class Evaluator:
     def _weigh(self, row: int) -> MemoryPrediction | None:
         """The memory of a row; ``None`` when it breaks a rule."""
         plan = self._rows.plan(row, question=self._question)
-        return None if find_errors(plan) else predict_memory(plan)
+        return None if find_errors(plan) else predict_fullest_memory(plan)
 
     def _take(self, row: int, takes_borderline: bool) -> bool | None:
         """Take a row that fits, and say whether it is borderline; drop all that needs as much as one that does not."""
@@ -290,7 +291,7 @@ def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
     plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=stage_layers))
     if find_errors(plan):
         return None
-    memory = predict_memory(plan)
+    memory = predict_fullest_memory(plan)
     is_as_safe = even.prediction.memory.is_borderline or not memory.is_borderline
     if not (memory.fits_device and memory.fits_host and is_as_safe):
         return None

@@ -4,6 +4,7 @@ What a rank holds of a block undivided comes from the inventory; the ZeRO stage 
 many ranks. FSDP2 divides tensor by tensor and rounds each up, which the division here leaves out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,20 +14,21 @@ from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key, Mask
-from shardwise.search.probes import WATCHED_STAGES, ProbedBatch, Probes, WatchedStage
-from shardwise.search.tables import Table
+from shardwise.search.probes import FIRST, LAST, SECOND, ProbedBatch, Probes, WatchedStage, pipelines_of
+from shardwise.search.tables import Combined, Table
 from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.placement import Chunk, Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import held_states
 from shardwise.step.step_operations import trained_elements
 
-__all__ = ["HeldStates", "StageStates", "model_copies"]
+__all__ = ["ON_HOST", "BlockStates", "HeldStates", "StageStates", "model_copies"]
 
 ONE_TOKEN = ProbedBatch(seq_len=1)
 PARTS = 8
 """On the device: parameters, gradients, optimizer, and what only the optimizer step holds; in the host's memory: the
 first three; on its drives: the optimizer."""
+ON_DEVICE, ON_HOST = slice(0, 4), slice(4, 8)
 SIDES = 2
 """Not routed, and routed: they are divided over different groups."""
 DIVIDED_FROM = np.asarray([3, 2, 1, 1, 3, 2, 1, 1])
@@ -45,16 +47,28 @@ class StageStates:
     optimizer: FloatColumn
     during_step: FloatColumn
     """Copies while the optimizer runs."""
-    host: FloatColumn
-    """In the host's memory."""
-    drives: FloatColumn
-    """On the host's drives."""
 
     @property
     def total(self) -> FloatColumn:
         """What stays for the whole step."""
         total: FloatColumn = self.parameters + self.gradients + self.optimizer
         return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStates:
+    """Bytes of one rank of every row, before it is known how many blocks a stage holds."""
+
+    per_block: FloatColumn
+    """``(rows, shapes, parts)``"""
+    dense: FloatColumn
+    """``(rows, parts)``: the share that a rank holds of what is not routed."""
+    tables: Combined
+    """What embedding and head depend on."""
+
+    def take(self, chosen: IntColumn) -> "BlockStates":
+        """Of some of the rows."""
+        return BlockStates(per_block=self.per_block[chosen], dense=self.dense[chosen], tables=self.tables.take(chosen))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,35 +79,56 @@ class HeldStates:
 
     def worst_bytes(self, rows: Candidates) -> FloatColumn:
         """Parameters, gradients and optimizer states of the worst watched stage."""
-        sums = [self.of_stage(rows, self.probes.watched(rows, watched)).total for watched in range(WATCHED_STAGES)]
-        worst: FloatColumn = np.max(np.stack(sums), axis=0)
+        states, pipelines = self.of_blocks(rows), pipelines_of(rows)
+        watched = (FIRST, SECOND, LAST, *self.probes.others(pipelines))
+        stages = [self.probes.watched_of(pipelines, which) for which in watched]
+        worst: FloatColumn = np.max(np.stack([self.of_stage(states, stage).total for stage in stages]), axis=0)
         return worst
 
-    def of_stage(self, rows: Candidates, stage: WatchedStage) -> StageStates:
-        """One watched stage of every row."""
+    def of_blocks(self, rows: Candidates, parts: slice = ON_DEVICE) -> BlockStates:
+        """What every block of a row adds to a stage, on the device or on its host."""
         # DeepSpeed's pipelines accumulate in fp32 below stage 2; nothing else tells undivided states apart.
         accumulates = (rows.pp > 1) & (rows.zero_stage <= 1) & (self.profile.sharding == "deepspeed")
-        columns = [rows.tp, accumulates.astype(np.int64), rows.offload]
-        blocks = self._block_table.look_up([*columns, rows.ep, rows.expert_tp])
-        blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)
-        tables = self._tables_table.look_up([*columns, stage.has_embedding, stage.has_head])
-        divided_from = np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM
+        tables = Combined.of([rows.tp, accumulates.astype(np.int64), rows.offload])
+        blocks = self._block_table.of(tables.beside([rows.ep, rows.expert_tp]))
+        blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)[..., parts]
+        divided_from = (np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM)[parts]
         divided = rows.zero_stage[:, None] >= divided_from
         copies = model_copies(rows)
         dense = np.where(divided, 1 / (copies * rows.state_shard_size)[:, None], 1.0)
         routed = np.where(divided, 1 / (copies * rows.expert_state_shard_size)[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
-        per_shape = per_block * stage.blocks[:, :, None]
-        parameters, gradients, optimizer, during, *host, drives = (per_shape.sum(axis=1) + tables * dense).T
+        return BlockStates(per_block=per_block, dense=dense, tables=tables)
+
+    def of_stage(self, states: BlockStates, stage: WatchedStage) -> StageStates:
+        """What one watched stage of every row holds on the device."""
+        per_shape, sums = self._added_up(states, stage, ON_DEVICE)
+        parameters, gradients, optimizer, during = sums
         return StageStates(
             parameters=parameters,
             gradients=gradients,
             block_gradients=per_shape[:, :, 1],
             optimizer=optimizer,
             during_step=during,
-            host=np.sum(host, axis=0),
-            drives=drives,
         )
+
+    def moved_of_stage(self, states: BlockStates, stage: WatchedStage) -> tuple[FloatColumn, FloatColumn]:
+        """What one watched stage of every row keeps in its host's memory, and on its drives.
+
+        Args:
+            states: of :meth:`of_blocks`, ``ON_HOST``.
+            stage: of every row.
+        """
+        *memory, drives = self._added_up(states, stage, ON_HOST)[1]
+        return np.sum(memory, axis=0), drives
+
+    def _added_up(
+        self, states: BlockStates, stage: WatchedStage, parts: slice
+    ) -> tuple[FloatColumn, Sequence[FloatColumn]]:
+        """``(rows, shapes, parts)`` of a stage's blocks, and the sum of every part with its tables."""
+        tables = self._tables_table.of(states.tables.beside([stage.has_embedding, stage.has_head]))[:, parts]
+        per_shape: FloatColumn = states.per_block * stage.blocks[:, :, None]
+        return per_shape, tuple((per_shape.sum(axis=1) + tables * states.dense).T)
 
     def trained_shard(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         """Elements that one rank of a stage updates."""

@@ -9,7 +9,7 @@ from shardwise.layout import Layout
 from shardwise.predict.offload_time import copy_s, host_copies, host_update_s
 from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.probes import FULLEST, Probes
+from shardwise.search.probes import LONGEST, Probes
 from shardwise.step.step_operations import trained_elements
 from shardwise.units import Seconds
 
@@ -59,7 +59,7 @@ class HostTimes:
         here = np.flatnonzero(rows.activation_offload)
         if len(here):
             moved[here] = self._copy_s * self.memory.moved_bytes(rows.take(here))
-        blocks = np.maximum(1, self.probes.watched(rows, FULLEST).blocks.sum(axis=1))
+        blocks = np.maximum(1, self.probes.watched(rows, LONGEST).blocks.sum(axis=1))
         each = steady / num_microbatches
         forward = _exposed_s(np.maximum(streamed, moved), FORWARD_FRACTION * each, blocks)
         backward = _exposed_s(streamed + moved, (1 - FORWARD_FRACTION) * each, blocks)
@@ -72,7 +72,7 @@ class HostTimes:
         return [(mode, here) for mode in modes if len(here := np.flatnonzero(rows.offload == mode))]
 
     def _shard(self, rows: Candidates) -> FloatColumn:
-        return self.memory.states.trained_shard(rows, self.probes.watched(rows, FULLEST))
+        return self.memory.states.trained_shard(rows, self.probes.watched(rows, LONGEST))
 
     @cached_property
     def _copy_s(self) -> Seconds:

@@ -25,24 +25,21 @@ from shardwise.search.candidates import (
     IntColumn,
     Key,
     Mask,
-    distinct_keys,
-    look_up,
 )
-from shardwise.search.held_states import HeldStates
+from shardwise.search.held_states import ON_HOST, BlockStates, HeldStates
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import (
     FIRST,
-    FULLEST,
     LAST,
-    PIPELINE_KEYS,
+    LONGEST,
     SECOND,
-    WATCHED_STAGES,
     ProbedBatch,
     Probes,
     WatchedStage,
+    pipelines_of,
     recomputed_blocks,
 )
-from shardwise.search.tables import Table
+from shardwise.search.tables import Combined, Table
 from shardwise.search.team import MEMBERS
 from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
@@ -57,9 +54,10 @@ __all__ = ["MemoryEstimate"]
 
 ONE_TOKEN = ProbedBatch(seq_len=1)
 """For what does not depend on the batch."""
-SPLIT_SCHEDULES = tuple(SCHEDULES.index(name) for name in SPLIT_BACKWARD)
-PLAIN = tuple(SCHEDULES.index(name) for name in PLAIN_SCHEDULES)
-V_SCHEDULES = tuple(SCHEDULES.index(name) for name in V_SHAPED_SCHEDULES)
+IS_SPLIT, IS_PLAIN, IS_V_SHAPED = (
+    np.asarray([name in names for name in SCHEDULES]) for names in (SPLIT_BACKWARD, PLAIN_SCHEDULES, V_SHAPED_SCHEDULES)
+)
+"""By position in ``SCHEDULES``."""
 TAIL = 4
 """Moments after the last block's backward: the end of the first micro-batch's, a block's of the second one, the end of
 all backward, and the optimizer."""
@@ -91,6 +89,34 @@ class Activations:
     """Messages of the pipeline."""
     waiting: FloatColumn
     """Gradients of the whole micro-batch that the loss made and that wait for its backward."""
+
+    def take(self, chosen: IntColumn) -> "Activations":
+        """Of some of the rows."""
+        return Activations(**{name: getattr(self, name)[chosen] for name in Activations.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the memory of rows is made of, before one of their stages is looked at."""
+
+    rows: Candidates
+    num_microbatches: IntColumn
+    pipelines: Combined
+    activations: Activations
+    states: BlockStates
+    buffers: Combined
+    """What buffers depend on."""
+
+    def take(self, chosen: IntColumn) -> "Parts":
+        """Of some of the rows."""
+        return Parts(
+            rows=self.rows.take(chosen),
+            num_microbatches=self.num_microbatches[chosen],
+            pipelines=self.pipelines.take(chosen),
+            activations=self.activations.take(chosen),
+            states=self.states.take(chosen),
+            buffers=self.buffers.take(chosen),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,32 +160,29 @@ class MemoryEstimate:
         return np.concatenate(self.probes.team.each(weighed, range(0, num_rows, size)))
 
     def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn, enough_bytes: float) -> FloatColumn:
-        activations = self._activations(rows)
+        parts = Parts(
+            rows=rows,
+            num_microbatches=num_microbatches,
+            pipelines=pipelines_of(rows),
+            activations=self._activations(rows),
+            states=self.states.of_blocks(rows),
+            buffers=self._buffer_kinds(rows, num_microbatches),
+        )
         fixed, ratio = self._fixed(rows), self._learned_ratio
-        first = self._stage_bytes(rows, num_microbatches, activations, self.probes.watched(rows, FIRST))
-        total: FloatColumn = ratio * first + fixed
-        for watched in (SECOND, LAST, FULLEST):
-            here = np.flatnonzero(self._differs(rows, watched) & (total <= enough_bytes))
-            if not len(here):
-                continue
-            if len(here) == len(rows):
-                some, part = rows, activations
-            else:
-                some = rows.take(here)
-                part = Activations(**{name: getattr(activations, name)[here] for name in Activations.__slots__})
-            need = self._stage_bytes(some, num_microbatches[here], part, self.probes.watched(some, watched))
-            total[here] = np.maximum(total[here], ratio * need + fixed[here])
+        total: FloatColumn = ratio * self._stage_bytes(parts, FIRST) + fixed
+        for watched in (SECOND, LAST, *self.probes.others(parts.pipelines)):
+            here = np.flatnonzero(self._differs(parts, watched) & (total <= enough_bytes))
+            if len(here):
+                need = self._stage_bytes(parts if len(here) == len(rows) else parts.take(here), watched)
+                total[here] = np.maximum(total[here], ratio * need + fixed[here])
         return total
 
-    def _differs(self, rows: Candidates, watched: int) -> Mask:
+    def _differs(self, parts: Parts, watched: int) -> Mask:
         """Rows where a watched stage is none of those before it."""
-        if watched == SECOND:
-            return rows.pp > 1
-        if watched == LAST:
-            return rows.pp > 2
-        fullest = self.probes.watched(rows, watched).stage
-        is_inside: Mask = (fullest > 1) & (fullest < rows.pp - 1)
-        return is_inside
+        if watched in (SECOND, LAST):
+            is_another: Mask = parts.rows.pp > (1 if watched == SECOND else 2)
+            return is_another
+        return self.probes.watched_of(parts.pipelines, watched).stage > 0
 
     @property
     def _learned_ratio(self) -> float:
@@ -169,14 +192,14 @@ class MemoryEstimate:
             return 1.0
         return calibration.ratio_of("memory allocated") * calibration.ratio_of("memory reserved")
 
-    def _stage_bytes(
-        self, rows: Candidates, num_microbatches: IntColumn, activations: Activations, stage: WatchedStage
-    ) -> FloatColumn:
+    def _stage_bytes(self, parts: Parts, watched: int) -> FloatColumn:
         """The highest of all moments of one watched stage."""
-        states = self.states.of_stage(rows, stage)
-        in_flight = self._in_flight(rows, num_microbatches, stage)
+        rows, num_microbatches, activations = parts.rows, parts.num_microbatches, parts.activations
+        stage = self.probes.watched_of(parts.pipelines, watched)
+        states = self.states.of_stage(parts.states, stage)
+        in_flight = self._in_flight(parts.pipelines, num_microbatches, stage)
         comes_first = self._forwards_come_first(rows, num_microbatches, in_flight)
-        buffers = self._buffers(rows, num_microbatches, stage, comes_first)
+        buffers = self._buffers(parts, stage, comes_first)
         recomputed = recomputed_blocks(rows, stage)
         size = rows.micro_batch_size[:, None]
         totals = size * _kept(activations, stage, recomputed)
@@ -236,19 +259,20 @@ class MemoryEstimate:
             return fits
         cluster, some = self.probes.question.cluster, rows.take(moving)
         node, ranks_per_node = cluster.node, min(cluster.node.gpus_per_node, cluster.num_gpus)
-        for watched in range(WATCHED_STAGES):
-            stage = self.probes.watched(some, watched)
-            states = self.states.of_stage(some, stage)
-            in_flight = self._in_flight(some, num_microbatches[moving], stage)
-            held = states.host + in_flight * self._moved_bytes(some, stage)
-            for each, capacity_bytes in ((held, node.host_memory_bytes), (states.drives, node.nvme_bytes)):
+        pipelines, states = pipelines_of(some), self.states.of_blocks(some, ON_HOST)
+        for watched in (FIRST, SECOND, LAST, *self.probes.others(pipelines)):
+            stage = self.probes.watched_of(pipelines, watched)
+            memory, drives = self.states.moved_of_stage(states, stage)
+            in_flight = self._in_flight(pipelines, num_microbatches[moving], stage)
+            memory = memory + in_flight * self._moved_bytes(some, stage)
+            for each, capacity_bytes in ((memory, node.host_memory_bytes), (drives, node.nvme_bytes)):
                 if capacity_bytes:
                     fits[moving] &= ranks_per_node * each <= capacity_bytes
         return fits
 
     def moved_bytes(self, rows: Candidates) -> FloatColumn:
-        """Activations of one micro-batch that the fullest stage moves to the host, where they are offloaded."""
-        return self._moved_bytes(rows, self.probes.watched(rows, FULLEST))
+        """Activations of one micro-batch that the longest stage moves to the host, where they are offloaded."""
+        return self._moved_bytes(rows, self.probes.watched(rows, LONGEST))
 
     def _moved_bytes(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         kept = _kept(self._activations(rows), stage, recomputed_blocks(rows, stage)).sum(axis=1)
@@ -270,7 +294,7 @@ class MemoryEstimate:
         mode = rows.recompute[:, None, None]
         kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
         live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
-        is_split = np.isin(rows.schedule, SPLIT_SCHEDULES) & (rows.pp > 1)
+        is_split = IS_SPLIT[rows.schedule] & (rows.pp > 1)
         batch = [rows.micro_batch_size, is_split.astype(np.int64)]
         ranks = vocabulary_ranks(rows, self.probes.question)
         ends = self._end_table.look_up([rows.tp, rows.cp, rows.sequence_parallel, *batch, ranks])
@@ -351,26 +375,33 @@ class MemoryEstimate:
         """
         if not self.states.is_own_runtime:
             return np.ones(len(rows))
-        chunks = np.where(np.isin(rows.schedule, V_SCHEDULES), 2, rows.vpp)
+        chunks = np.where(IS_V_SHAPED[rows.schedule], 2, rows.vpp)
         directions = 2 * chunks - stage.has_embedding - stage.has_head
         kept = stage.has_head * (num_microbatches - 1)
         pairs: FloatColumn = (num_microbatches * directions + kept) / 2
         return pairs
 
-    def _in_flight(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
-        columns = [*(rows.column(name) for name in PIPELINE_KEYS), num_microbatches, stage.stage]
-        return look_up(columns, _in_flight_sets)[:, 0]
+    def _in_flight(self, pipelines: Combined, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+        asked = pipelines.beside([num_microbatches, stage.stage])
+        found: FloatColumn = np.asarray([_in_flight_sets(key) for key in asked.keys])[asked.of_row]
+        return found
 
     def _forwards_come_first(self, rows: Candidates, num_microbatches: IntColumn, in_flight: FloatColumn) -> Mask:
         """Rows whose stage runs all forward passes before the first backward, as the inventory says."""
-        is_plain = (rows.pp > 1) & np.isin(rows.schedule, PLAIN) & self.states.is_own_runtime
+        is_plain = (rows.pp > 1) & IS_PLAIN[rows.schedule] & self.states.is_own_runtime
         comes_first: Mask = is_plain & (num_microbatches > 1) & (num_microbatches <= in_flight)
         return comes_first
 
-    def _buffers(
-        self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage, comes_first: Mask
-    ) -> FloatColumn:
+    def _buffers(self, parts: Parts, stage: WatchedStage, comes_first: Mask) -> FloatColumn:
         """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
+        counts = stage.blocks.T.astype(np.int64)
+        asked = parts.buffers.beside([comes_first.astype(np.int64), stage.has_embedding, stage.has_head, *counts])
+        table = np.asarray(self._transient_table.rows(asked.keys), dtype=np.float64)
+        found: FloatColumn = np.take(np.ascontiguousarray(table.T), asked.of_row, axis=1)
+        return found
+
+    def _buffer_kinds(self, rows: Candidates, num_microbatches: IntColumn) -> Combined:
+        """What buffers depend on whatever a stage holds."""
         profile = self.states.profile
         is_own = self.states.is_own_runtime
         is_gathered = ~self.states.own_buckets(rows) if is_own else rows.zero_stage == 3
@@ -385,21 +416,15 @@ class MemoryEstimate:
             is_parallel & is_torch,
             (num_microbatches > 1) & (~is_gathered | is_own) & (not profile.has_persistent_gradients),
             (rows.recompute > 0) & ~is_gathered & is_torch,
-            comes_first,
             # On one rank our trainer leaves plain weights to DDP, unless something moves to the host.
             is_own & (rows.state_shard_size == 1) & (rows.offload > 0),
         ]
         layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)
         reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
-        counts = [stage.blocks[:, shape].astype(np.int64) for shape in range(len(self.probes.shapes))]
         question = self.probes.question
         own = [vocabulary_ranks(rows, question), exchanges_gradients(rows, question).astype(np.int64)]
         degrees = [rows.tp, rows.ep, rows.expert_tp, kind, reshards]
-        columns = [*degrees, *(flag.astype(np.int64) for flag in flags), layers, *own]
-        keys, inverse = distinct_keys([*columns, stage.has_embedding, stage.has_head, *counts])
-        table = np.asarray(self._transient_table.rows(keys), dtype=np.float64)
-        found: FloatColumn = np.take(np.ascontiguousarray(table.T), inverse, axis=1)
-        return found
+        return Combined.of([*degrees, *(flag.astype(np.int64) for flag in flags), layers, *own])
 
     @cached_property
     def _transient_table(self) -> Table:
@@ -407,8 +432,8 @@ class MemoryEstimate:
 
     def _transients(self, key: Key) -> tuple[float, ...]:
         tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, *rest = key
-        repeats, recomputes, comes_first, is_moved, layers, *rest = rest
-        ranks, exchanges, has_embedding, has_head, *blocks = rest
+        repeats, recomputes, is_moved, layers, ranks, exchanges, *rest = rest
+        comes_first, has_embedding, has_head, *blocks = rest
         layout = Layout(
             tp=tp,
             ep=ep,
@@ -451,10 +476,10 @@ class MemoryEstimate:
 
 
 @cache
-def _in_flight_sets(key: Key) -> tuple[float]:
+def _in_flight_sets(key: Key) -> float:
     """Micro-batches whose activations a stage holds at once."""
     pp, vpp, schedule, count, index = key
-    return (in_flight_micro_batches(schedule=SCHEDULES[schedule], stage=index, pp=pp, vpp=vpp, num_microbatches=count),)
+    return in_flight_micro_batches(schedule=SCHEDULES[schedule], stage=index, pp=pp, vpp=vpp, num_microbatches=count)
 
 
 def _kept(activations: Activations, stage: WatchedStage, recomputed: FloatColumn) -> FloatColumn:

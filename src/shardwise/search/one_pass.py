@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict.memory import HIGH_FRACTION, predict_memory
+from shardwise.predict.memory import HIGH_FRACTION, predict_fullest_memory
 from shardwise.recipe import Recompute
 from shardwise.rules import OFFERS, find_errors
 from shardwise.search.bounds import SearchBounds
@@ -167,7 +167,7 @@ def _too_big(question: Plan, nearest: Candidates, evaluation: Evaluation, *, cou
         plans = [evaluation.nearest[0]]
     if not count or not plans:
         return
-    memory = predict_memory(plans[0])
+    memory = predict_fullest_memory(plans[0])
     needed, capacity = format_gib(memory.needed_bytes), format_gib(memory.capacity_bytes)
     example = f"{short_variant(plans[0])}: needs {needed} per GPU of {capacity}"
     yield Rejection(rule=TOO_BIG, count=count, example=example, fix=way_out(plans[0], memory))

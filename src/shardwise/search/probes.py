@@ -15,30 +15,32 @@ from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
-from shardwise.search.tables import Table
+from shardwise.search.tables import Combined, Table
 from shardwise.search.team import ALONE, Team
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 __all__ = [
     "FIRST",
-    "FULLEST",
     "LAST",
+    "LONGEST",
     "PIPELINE_KEYS",
     "SECOND",
-    "WATCHED_STAGES",
     "ProbedBatch",
     "Probes",
     "WatchedStage",
+    "other_stages",
+    "pipelines_of",
     "recomputed_blocks",
     "watched_index",
 ]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
-WATCHED_STAGES = 4
+FIRST, SECOND, LONGEST, LAST = range(4)
 """The first stage keeps most micro-batches, the second one almost as many with no embedding but more blocks, the
-fullest holds most blocks, and the last one holds head and loss."""
-FIRST, SECOND, FULLEST, LAST = range(WATCHED_STAGES)
+longest runs most blocks, and the last one holds head and loss."""
+OTHERS = LAST + 1
+"""From here on the others that may be the fullest: see :func:`other_stages`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +87,6 @@ class Probes:
         """The distinct blocks of the model, in order of appearance."""
         return tuple(dict.fromkeys(layer for layer, _ in self.question.model.layer_runs))
 
-    def watched_stages(self, rows: Candidates) -> tuple[WatchedStage, ...]:
-        """The first, the second, the fullest and the last stage of every row."""
-        return tuple(self.watched(rows, index) for index in range(WATCHED_STAGES))
-
     @cached_property
     def one_more_of_each(self) -> tuple[tuple[int, ...], ...]:
         """Block counts of a stage with one block of each shape, then with one more of each shape in turn."""
@@ -98,15 +96,19 @@ class Probes:
 
     def watched(self, rows: Candidates, watched: int) -> WatchedStage:
         """One of the watched stages of every row."""
+        return self.watched_of(pipelines_of(rows), watched)
 
-        table = rows.lookup(PIPELINE_KEYS, lambda key: self._contents((*key, watched)))
+    def watched_of(self, pipelines: Combined, watched: int) -> WatchedStage:
+        """The same of rows whose pipelines are told apart already."""
+        table = np.asarray([self._contents((*key, watched)) for key in pipelines.keys], dtype=np.float64)
         index, has_embedding, has_head = table[:, -3:].astype(np.int64).T
+        of_row = pipelines.of_row
         return WatchedStage(
-            stage=index,
-            blocks=table[:, :-4],
-            has_embedding=has_embedding,
-            has_head=has_head,
-            largest_chunk_fraction=table[:, -4],
+            stage=index[of_row],
+            blocks=table[:, :-4][of_row],
+            has_embedding=has_embedding[of_row],
+            has_head=has_head[of_row],
+            largest_chunk_fraction=table[:, -4][of_row],
         )
 
     @cached_property
@@ -117,13 +119,33 @@ class Probes:
         """What one of the watched stages of a pipeline holds: blocks per shape, its largest chunk, index and ends."""
         *pipeline, watched = key
         stages = self._pipeline(*pipeline)
-        stage = stages[watched_index([stage.num_layers for stage in stages], watched)]
+        if watched < OTHERS:
+            index = watched_index([stage.num_layers for stage in stages], watched)
+        else:
+            index = (*self._others(tuple(pipeline)), *[FIRST] * watched)[watched - OTHERS]
+        stage = stages[index]
+        largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
+        return (*self._counts(stage), largest, stage.index, stage.has_embedding, stage.has_head)
+
+    def _counts(self, stage: Stage) -> tuple[int, ...]:
+        """Blocks of every shape."""
         counts = dict.fromkeys(self.shapes, 0)
         for chunk in stage.chunks:
             for layer, count in chunk.layer_runs:
                 counts[layer] += count
-        largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
-        return (*counts.values(), largest, stage.index, stage.has_embedding, stage.has_head)
+        return tuple(counts.values())
+
+    def others(self, pipelines: Combined) -> range:
+        """The numbers under which :meth:`watched_of` knows the other stages that may be the fullest in some rows.
+
+        Where a row has fewer of them than another one the first stage is repeated.
+        """
+        most = max((len(self._others(key)) for key in pipelines.keys), default=0)
+        return range(OTHERS, OTHERS + most)
+
+    @cached_property
+    def _others(self) -> Callable[[Key], tuple[int, ...]]:
+        return cache(lambda key: other_stages([self._counts(stage) for stage in self._pipeline(*key)]))
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)
@@ -184,6 +206,11 @@ class Probes:
         return replace(self.question, model=replace(self.question.model, layers=self.shapes))
 
 
+def pipelines_of(rows: Candidates) -> Combined:
+    """What the stages of rows hold depends on."""
+    return Combined.of([rows.column(name) for name in PIPELINE_KEYS])
+
+
 def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:
     """``(rows, distinct block shapes)``: blocks of a stage that are recomputed."""
     num_layers = np.maximum(1, stage.blocks.sum(axis=1))
@@ -196,8 +223,33 @@ def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:
 def watched_index(num_layers: Sequence[int], watched: int) -> int:
     """The stage that is meant in a pipeline whose stages hold so many blocks.
 
-    >>> [watched_index([7, 8, 8, 7], watched) for watched in range(WATCHED_STAGES)]
+    >>> [watched_index([7, 8, 8, 7], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
     [0, 1, 1, 3]
     """
     last = len(num_layers) - 1
     return (0, min(1, last), num_layers.index(max(num_layers)), last)[watched]
+
+
+def other_stages(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Stages between the second and the last that may need more memory than any before them.
+
+    A stage keeps no more micro-batches than the ones before it, so it needs no more than an earlier one between the
+    ends that holds at least as many blocks of every shape. Which shape weighs most depends on the degrees.
+
+    Args:
+        counts: blocks of every shape, stage by stage.
+
+    One dense block, then two, then stages of experts:
+
+    >>> other_stages([(1, 0), (2, 0), (0, 2), (0, 2), (0, 1)])
+    (2,)
+    """
+    found: list[int] = []
+    for index in range(2, len(counts) - 1):
+        needs_more = not any(
+            all(earlier >= own for earlier, own in zip(counts[before], counts[index], strict=True))
+            for before in (SECOND, *found)
+        )
+        if needs_more:
+            found.append(index)
+    return tuple(found)

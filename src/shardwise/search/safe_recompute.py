@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 from shardwise.plan import Plan
-from shardwise.predict.memory import predict_memory
+from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
 from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
@@ -71,4 +71,4 @@ def _recomputing(plan: Plan, mode: Recompute, layers: int, most: int) -> Weighed
     """The plan with so many blocks of every stage recomputed, and what it needs."""
     recipe = replace(plan.recipe, recompute=mode, recompute_layers=layers if layers < most else None)
     changed = replace(plan, recipe=recipe)
-    return changed, predict_memory(changed)
+    return changed, predict_fullest_memory(changed)

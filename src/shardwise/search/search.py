@@ -19,6 +19,7 @@ from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank, ranked_front
 from shardwise.search.records import Objective, RankedPlan, SearchResult, SearchSpace
 from shardwise.search.repairs import repairs
+from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.targets import meeting, missed_targets, require_countable
 from shardwise.search.team import ALONE, Team
@@ -62,14 +63,16 @@ def search(
         question = _fewest_nodes(question, limits)
     found = find(question, limits, objective=objective, team=team)
     fits, fitting = found.evaluation.fitting, meeting(found.evaluation.fitting, limits)
-    plans = rank(fitting, objective=objective, limit=limits.max_plans)
+    ranked = rank(fitting, objective=objective, limit=limits.max_plans)
+    shown = with_all_stages((*ranked, *ranked_front(fitting, objective=objective)), team=team)
+    plans, pareto = shown[: len(ranked)], shown[len(ranked) :]
     is_invalid = not fits and found.space.layouts_invalid == found.space.layouts_considered
     return SearchResult(
         objective=objective,
         bounds=asked,
         space=replace(found.space, wall_s=time.perf_counter() - started_s),
         plans=plans,
-        pareto=ranked_front(fitting, objective=objective),
+        pareto=pareto,
         rejected=found.rejected,
         closest=None if fits or is_invalid else closest_plan(question, limits, found),
         repairs=repairs(question, limits) if is_invalid else (),

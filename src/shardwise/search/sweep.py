@@ -11,6 +11,7 @@ from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.ranking import rank
 from shardwise.search.records import Objective, RankedPlan, TargetChange
+from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import MAX_TIE_FRACTION
 from shardwise.search.targets import looser_targets, meeting, meets, require_countable, run_cost
 from shardwise.search.team import ALONE, Team
@@ -121,8 +122,8 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
     except ShardwiseError as error:
         return _empty(question, error.message)
     fitting = found.evaluation.fitting
-    ranked = rank(
-        meeting(fitting, bounds) or fitting, objective="memory" if objective == "memory" else "step_time", limit=1
+    ranked = with_all_stages(
+        rank(meeting(fitting, bounds) or fitting, objective="memory" if objective == "memory" else "step_time", limit=1)
     )
     if not ranked:
         return _empty(question, _what_lacks(found.evaluation.nearest, question))

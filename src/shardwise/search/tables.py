@@ -1,15 +1,41 @@
 """Functions of a few degrees, asked once for every combination of them that occurs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.search.candidates import FloatColumn, IntColumn, Key, distinct_keys
+from shardwise.search.candidates import FloatColumn, IntColumn, Key, Mask, distinct_keys
 from shardwise.search.team import ALONE, Team
 
-__all__ = ["Table"]
+__all__ = ["Combined", "Table"]
 
 Row = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combined:
+    """Some columns as one, so that what is asked of them and of others, again and again, looks at them once."""
+
+    keys: Sequence[Key]
+    """Their combinations that occur."""
+    of_row: IntColumn
+    """Which of them each row has."""
+
+    @classmethod
+    def of(cls, columns: Sequence[IntColumn]) -> "Combined":
+        """The columns as one."""
+        keys, of_row = distinct_keys(columns)
+        return cls(keys=keys, of_row=of_row)
+
+    def take(self, chosen: IntColumn | Mask) -> "Combined":
+        """Of some of the rows."""
+        return Combined(keys=self.keys, of_row=self.of_row[chosen])
+
+    def beside(self, others: Sequence[IntColumn]) -> "Combined":
+        """With other columns."""
+        keys, of_row = distinct_keys([self.of_row, *others])
+        return Combined(keys=[(*self.keys[own], *rest) for own, *rest in keys], of_row=of_row)
 
 
 class Table:
@@ -37,8 +63,11 @@ class Table:
 
     def look_up(self, columns: Sequence[IntColumn]) -> FloatColumn:
         """``(rows, results)``: the function of some columns."""
-        keys, inverse = distinct_keys(columns)
-        found: FloatColumn = np.take(np.asarray(self.rows(keys), dtype=np.float64), inverse, axis=0)
+        return self.of(Combined.of(columns))
+
+    def of(self, asked: Combined) -> FloatColumn:
+        """``(rows, results)``: the same of columns that are combined already."""
+        found: FloatColumn = np.take(np.asarray(self.rows(asked.keys), dtype=np.float64), asked.of_row, axis=0)
         return found
 
     def _own_row(self, key: Key) -> Row:

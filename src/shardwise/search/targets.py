@@ -12,6 +12,7 @@ from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
+from shardwise.search.shown import of_all_stages
 from shardwise.units import format_count, format_usd
 
 __all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"]
@@ -75,7 +76,7 @@ def missed_targets(question: Plan, bounds: SearchBounds, fitting: Sequence[Evalu
     best = min(fitting, key=lambda found: found.prediction.time.step_s)
     return MissedTargets(
         plan=best.plan,
-        prediction=best.prediction,
+        prediction=of_all_stages(best.plan, best.prediction),
         because=_what_is_missed(best.prediction, bounds),
         changes=(*looser_targets(best, bounds), *_other_clusters(question, bounds)),
     )

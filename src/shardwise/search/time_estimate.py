@@ -35,7 +35,7 @@ from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
-from shardwise.search.probes import FIRST, FULLEST, LAST, Probes, WatchedStage, recomputed_blocks
+from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of, recomputed_blocks
 from shardwise.search.tables import Table
 
 __all__ = ["TimeEstimate"]
@@ -89,7 +89,7 @@ class Passes:
     host: FloatColumn
     """Waiting for the host."""
     lines: FloatColumn
-    """``(rows, 2, 2)``: one micro-batch on the fullest stage, under which data parallelism hides: forward and backward,
+    """``(rows, 2, 2)``: one micro-batch on the longest stage, under which data parallelism hides: forward and backward,
     each with what it waits for and of that the computing alone."""
 
     @property
@@ -166,7 +166,7 @@ class TimeEstimate:
 
     def passes_weight(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
-        blocks = self.probes.watched(rows, FULLEST).blocks
+        blocks = self.probes.watched(rows, LONGEST).blocks
         per_hop = np.where(FILLS[rows.schedule], 0.0, 1.0 / rows.vpp)
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
@@ -184,24 +184,23 @@ class TimeEstimate:
         """Time of all micro-batches."""
         _, rounds = _depth_and_rounds(rows, num_microbatches)
         ends, sends = self._ends(rows), self._sends(rows)
-        stages = [
-            self._stage_seconds(rows, self.probes.watched(rows, watched), work, ends, sends)
-            for watched in (FIRST, FULLEST, LAST)
-        ]
+        pipelines = pipelines_of(rows)
+        watched = [self.probes.watched_of(pipelines, watched) for watched in (FIRST, LONGEST, LAST)]
+        stages = [self._stage_seconds(rows, stage, work, ends, sends) for stage in watched]
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
         steady = slowest * rounds.astype(np.float64)
         waits = self.host.update_s(rows) + self.host.copies_s(rows, rounds, steady)
-        fullest = stages[1]
+        longest = stages[1]
         return Passes(
             steady=steady,
-            bubble=self._bubble_s(rows, fullest, num_microbatches),
+            bubble=self._bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
             host=waits,
             lines=np.stack(
                 [
-                    fullest.forward + fullest.forward_exposed,
-                    fullest.forward,
-                    fullest.backward + fullest.exposed - fullest.forward_exposed,
-                    fullest.backward,
+                    longest.forward + longest.forward_exposed,
+                    longest.forward,
+                    longest.backward + longest.exposed - longest.forward_exposed,
+                    longest.backward,
                 ],
                 axis=1,
             ).reshape(-1, 2, 2),
@@ -231,17 +230,18 @@ class TimeEstimate:
             forward_exposed=fields["forward_exposed"],
         )
 
-    def _bubble_s(self, rows: Candidates, fullest: StageSeconds, num_microbatches: IntColumn) -> FloatColumn:
+    def _bubble_s(
+        self, rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
+    ) -> FloatColumn:
         """Idle time at both ends of a step.
 
         A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
         """
-        full = fullest.total
-        chunk_fraction = self.probes.watched(rows, FULLEST).largest_chunk_fraction
+        full = longest.total
         per_hop = np.where(
             rows.schedule == SCHEDULES.index("zb-h1"),
-            np.maximum(fullest.forward, full - 2 * fullest.weight_backward) * chunk_fraction,
-            np.where(SKEWS[rows.schedule], fullest.forward / 2, full * chunk_fraction),
+            np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
+            np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
         )
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
@@ -300,7 +300,7 @@ class TimeEstimate:
         table = self.sharding_table.look_up(self.sharding_columns(rows))
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
         base, more = table[:, :1], table[:, 1:]
-        blocks = self.probes.watched(rows, FULLEST).blocks
+        blocks = self.probes.watched(rows, LONGEST).blocks
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
         once = fields["exposed"] + fields["optimizer"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 from shardwise.plan import Plan
-from shardwise.predict.memory import predict_memory
+from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
 from shardwise.recipe import Recipe
 from shardwise.rules import OFFERS, find_errors
@@ -25,7 +25,7 @@ def way_out(plan: Plan, memory: MemoryPrediction) -> str:
         tried = replace(plan, recipe=recipe)
         if find_errors(tried):
             continue
-        found = predict_memory(tried)
+        found = predict_fullest_memory(tried)
         if found.fits_device and found.fits_host:
             return f"set {words}"
         if recipe.offload == plan.recipe.offload:

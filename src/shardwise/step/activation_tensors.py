@@ -1,6 +1,6 @@
 """Activations, logits and backward temporaries of a stage as tensors of the inventory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from shardwise.ledger import MemoryComponent
@@ -26,18 +26,26 @@ def kept_per_run(context: StageContext) -> tuple[Bytes, ...]:
     return tuple(totals)
 
 
-def activation_tensors(context: StageContext) -> Iterator[Tensor]:
-    """What is kept for backward by this and the other micro-batches in flight, and what a running block adds."""
+def waiting_activations(context: StageContext, *, kept_bytes: Bytes) -> Tensor:
+    """What is kept for backward by the other micro-batches in flight, of which each keeps so much."""
     timeline = context.timeline
-    totals = kept_per_run(context)
-    others = round(max(0.0, context.in_flight - 1) * sum(totals))
-    yield Tensor(
+    return Tensor(
         name="activations of other micro-batches in flight",
         component="activations",
-        num_bytes=resident(context, others),
+        num_bytes=resident(context, round(max(0.0, context.in_flight - 1) * kept_bytes)),
         born=timeline.forward,
         dies=timeline.backward_end - 1,
     )
+
+
+def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterator[Tensor]:
+    """What is kept for backward by the micro-batch that runs, and what a running block adds.
+
+    Args:
+        context: the stage.
+        totals: what every run of blocks keeps (:func:`kept_per_run`).
+    """
+    timeline = context.timeline
     for run, (layer, count) in enumerate(context.layer_runs):
         moments = timeline.runs[run]
         one = totals[run] // count
@@ -81,9 +89,9 @@ def resident(context: StageContext, num_bytes: Bytes) -> Bytes:
     return num_bytes * min(RESIDENT_LAYERS_WITH_OFFLOAD, layers) // layers
 
 
-def offloaded_activation_bytes(context: StageContext) -> Bytes:
-    """Host bytes of one rank's offloaded activations, all micro-batches in flight."""
-    total = round(context.in_flight * sum(kept_per_run(context)))
+def offloaded_activation_bytes(context: StageContext, *, kept_bytes: Bytes) -> Bytes:
+    """Host bytes of one rank's offloaded activations, all micro-batches in flight, of which each keeps so much."""
+    total = round(context.in_flight * kept_bytes)
     return total - resident(context, total)
 
 

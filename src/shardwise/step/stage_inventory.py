@@ -1,35 +1,90 @@
 """The inventory of one pipeline stage: everything its worst rank holds, from when to when."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
 from shardwise.plan import Plan
 from shardwise.step.activation_tensors import (
     activation_tensors,
+    kept_per_run,
     logit_tensors,
     offloaded_activation_bytes,
     spread_tensors,
+    waiting_activations,
 )
 from shardwise.step.buffers import buffer_tensors
-from shardwise.step.inventory import StageInventory
+from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
-from shardwise.step.state_tensors import held_states
+from shardwise.step.state_tensors import HeldStates, held_states
+from shardwise.units import Bytes
+
+ContentKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What stages that hold equal blocks have in common."""
+
+    states: HeldStates
+    kept_bytes: Bytes
+    """For backward, by every micro-batch."""
+    others: tuple[Tensor, ...]
+    """Apart from states, and from what other micro-batches keep."""
+
+
+def content_key(context: StageContext) -> ContentKey:
+    """Equal for stages that differ in nothing but the micro-batches whose activations they keep.
+
+    Stages whose forwards all come first keep every micro-batch.
+    """
+    stage = context.stage
+    return (
+        stage.index == 0,
+        context.forwards_come_first,
+        *(
+            (chunk.has_embedding, chunk.has_head, tuple((id(layer), count) for layer, count in chunk.layer_runs))
+            for chunk in stage.chunks
+        ),
+    )
 
 
 def stage_inventory(plan: Plan, stage: Stage) -> StageInventory:
     """The tensors the worst rank of a stage holds, with the moments between which they are alive."""
     context = StageContext(plan=plan, stage=stage)
-    states = held_states(context)
-    tensors = [
-        *states.tensors,
-        *activation_tensors(context),
+    return _inventory(context, _content(context))
+
+
+def stage_inventories(plan: Plan, stages: Iterable[Stage]) -> Iterator[StageInventory]:
+    """The same of several stages; what some have in common is listed once."""
+    known: dict[ContentKey, Content] = {}
+    for stage in stages:
+        context = StageContext(plan=plan, stage=stage)
+        key = content_key(context)
+        if key not in known:
+            known[key] = _content(context)
+        yield _inventory(context, known[key])
+
+
+def _content(context: StageContext) -> Content:
+    totals = kept_per_run(context)
+    others = (
+        *activation_tensors(context, totals),
         *logit_tensors(context),
         *spread_tensors(context),
         *buffer_tensors(context),
-    ]
+    )
+    return Content(states=held_states(context), kept_bytes=sum(totals), others=others)
+
+
+def _inventory(context: StageContext, content: Content) -> StageInventory:
+    states, kept_bytes = content.states, content.kept_bytes
+    tensors = (*states.tensors, waiting_activations(context, kept_bytes=kept_bytes), *content.others)
     return StageInventory(
-        stage=stage.index,
+        stage=context.stage.index,
         moments=context.timeline.moments,
         tensors=tuple(tensor for tensor in tensors if tensor.num_bytes > 0),
-        host_bytes=states.host.total_bytes + offloaded_activation_bytes(context),
+        host_bytes=states.host.total_bytes + offloaded_activation_bytes(context, kept_bytes=kept_bytes),
         nvme_bytes=states.nvme_bytes,
         in_flight_micro_batches=context.in_flight,
     )

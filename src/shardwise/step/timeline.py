@@ -6,6 +6,7 @@ gradients come with it. Two more moments then say what the second micro-batch me
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from shardwise.step.inventory import Moment
 from shardwise.step.placement import Stage
@@ -71,9 +72,16 @@ def stage_timeline(stage: Stage, *, forwards_come_first: bool = False) -> Timeli
         stage: whose blocks run.
         forwards_come_first: whether several micro-batches wait when the first one goes backward.
     """
+    counts = tuple(count for _, count in stage.layer_runs)
+    return _timeline(counts, has_head=stage.has_head, forwards_come_first=forwards_come_first)
+
+
+@lru_cache(maxsize=256)
+def _timeline(counts: tuple[int, ...], *, has_head: bool, forwards_come_first: bool) -> Timeline:
+    """The same of runs of so many blocks; few stages differ in it."""
     moments = [Moment(phase="load", name="load"), Moment(phase="forward", name="forward of the last block")]
     loss_forward = loss_backward = head_backward = 1
-    if stage.has_head:
+    if has_head:
         moments += [
             Moment(phase="loss", name="loss"),
             Moment(phase="backward", name="backward of the loss"),
@@ -81,10 +89,10 @@ def stage_timeline(stage: Stage, *, forwards_come_first: bool = False) -> Timeli
         ]
         loss_forward, loss_backward, head_backward = 2, 3, 4
     spans: list[RunMoments] = []
-    number = stage.num_layers
-    for _, count in reversed(stage.layer_runs):
-        first = _add_block(moments, number, stage)
-        last = _add_block(moments, number - count + 1, stage) if count > 1 else first
+    number = num_layers = sum(counts)
+    for count in reversed(counts):
+        first = _add_block(moments, number, num_layers)
+        last = _add_block(moments, number - count + 1, num_layers) if count > 1 else first
         number -= count
         spans.append(RunMoments(first_backward=first, after_first=first + 1, last_backward=last, after_last=last + 1))
     first_backward_end = len(moments)
@@ -92,7 +100,7 @@ def stage_timeline(stage: Stage, *, forwards_come_first: bool = False) -> Timeli
         moments.append(Moment(phase="backward", name="end of the first micro-batch's backward"))
         if spans:
             spans[0] = replace(spans[0], again=len(moments))
-        moments.append(Moment(phase="backward", name=f"backward of block {stage.num_layers} in the second micro-batch"))
+        moments.append(Moment(phase="backward", name=f"backward of block {num_layers} in the second micro-batch"))
     backward_end = len(moments)
     moments += [
         Moment(phase="backward", name="end of backward"),
@@ -113,9 +121,9 @@ def stage_timeline(stage: Stage, *, forwards_come_first: bool = False) -> Timeli
     )
 
 
-def _add_block(moments: list[Moment], number: int, stage: Stage) -> int:
+def _add_block(moments: list[Moment], number: int, num_layers: int) -> int:
     """Append the moments inside and just after the backward of one block; the index of the first."""
-    where = f"block {number} of {stage.num_layers}"
+    where = f"block {number} of {num_layers}"
     moments.append(Moment(phase="backward", name=f"backward of {where}"))
     moments.append(Moment(phase="backward", name=f"reduction after {where}"))
     return len(moments) - 2

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from shardwise.layout import Schedule
 
@@ -21,9 +21,8 @@ LETTERS: tuple[tuple[Pass, str], ...] = (
 _LETTER_OF = dict(LETTERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One pass of one micro-batch through one chunk."""
+class Action(NamedTuple):
+    """One pass of one micro-batch through one chunk; a schedule has tens of thousands."""
 
     kind: Pass
     chunk: int

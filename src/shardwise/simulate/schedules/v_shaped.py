@@ -83,7 +83,7 @@ def dualpipe_order(rank: int, shape: ScheduleShape) -> Order:
     half = replace(shape, pp=pp // 2, num_microbatches=per_direction)
     writer = _dualpipe_writer(min(rank, pp - 1 - rank), half, down=near, up=far)
     return tuple(
-        replace(action, micro_batch=action.micro_batch + per_direction) if action.chunk >= pp else action
+        action._replace(micro_batch=action.micro_batch + per_direction) if action.chunk >= pp else action
         for action in writer.order()
     )
 
