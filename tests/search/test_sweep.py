@@ -62,6 +62,15 @@ def test_a_cluster_too_small_is_a_row_with_its_reason(make_question):
     assert result.why == "No plan: on none of these clusters does anything fit. Give more or larger GPUs."
 
 
+def test_a_batch_that_the_gpus_do_not_divide_is_named_as_a_reason(make_question):
+    """Five GPUs of 511 sequences: what shares the batch is forbidden, and a pipeline of five is too big."""
+    question = make_question(model="llama-3.1-8b", cluster="5xh100-sxm", seq_len=8192, global_batch_size=511)
+    result = sweep([question], bounds=SearchBounds(), objective="fewest_gpus")
+    assert result.rows[0].problem.startswith("too big: the closest layout lacks ")
+    assert "; 511 sequences are no multiple of 5 GPUs" in result.rows[0].problem
+    assert "Give a batch that is a multiple of their GPUs" in result.why
+
+
 def test_when_no_cluster_is_in_time_the_nearest_deadline_is_named(questions):
     result = sweep(questions, bounds=SearchBounds(deadline_days=0.001), objective="cost")
     assert result.recommended is None
