@@ -327,3 +327,13 @@ def test_what_fills_the_host_hides_no_plan_that_a_pin_finds(bounds):
     free, pinned = plan_8b(**asked), plan_8b(**asked, bounds=SearchBounds(**bounds))
     fastest_s = [min(ranked.prediction.time.step_s for ranked in found.plans) for found in (free, pinned)]
     assert fastest_s[0] <= fastest_s[1]
+
+
+def test_a_plan_for_processors_says_why_nothing_is_offloaded(make_question):
+    question = make_question(model="gpt2", cluster="2xcpu", seq_len=64, global_batch_size=8, precision="fp32")
+    asked = {"model": question.model, "cluster": question.cluster, "recipe": question.recipe}
+    free, pinned = search(**asked), search(**asked, bounds=SearchBounds(offload=("none", "optimizer")))
+    said = "Nothing is offloaded: processors compute in the memory of their host, where that frees nothing."
+    assert {ranked.plan.recipe.offload for ranked in (*free.plans, *free.pareto)} == {"none"}
+    assert said in free.notes
+    assert said not in pinned.notes
