@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.catalog import read_cluster
+from shardwise.errors import ClusterError
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -44,3 +45,12 @@ def test_more_memory_in_a_file_is_the_machine_with_more_memory():
     changed = replace(base.gpu, memory_bytes=base.gpu.memory_bytes + 8 * GIB)
     assert asked.gpu.memory_bytes == changed.memory_bytes
     assert (asked.gpu.id, asked.gpu.peaks, asked.gpu.arch) == (changed.id, changed.peaks, changed.arch)
+
+
+@pytest.mark.parametrize(("num_gpus", "per_node"), [(4, 4), (8, 8), (24, 8), (12, 6), (7, 7), (11, 1)])
+def test_servers_are_proposed_that_the_gpus_of_a_part_from_nothing_fill(num_gpus, per_node):
+    asked = {"gpu": {"name": "rumour", "memory_gib": 100, "bf16_tflop_per_s": 600}, "num_gpus": num_gpus}
+    with pytest.raises(ClusterError) as refused:
+        read_cluster(asked)
+    assert refused.value.fix == f"add gpus_per_node = {per_node}"
+    assert read_cluster({**asked, "gpus_per_node": per_node}).num_gpus == num_gpus
