@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import ClusterError, ShardwiseError
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.search.bounds import SearchBounds
@@ -148,7 +149,7 @@ def _what_lacks(found: Found, question: Plan) -> str:
     closest = nearest[0] if nearest is not None else found.smallest
     uneven = ""
     if _is_shared_unevenly(question):
-        size, num_gpus = question.global_batch_size, question.cluster.num_gpus
+        size, num_gpus = _batch_of(question), question.cluster.num_gpus
         uneven = f"; {size:,} sequences are no multiple of {num_gpus:,} GPUs, so they cannot all read different ones"
     if closest is not None:
         return f"too big: the closest layout lacks {what_it_lacks(predict(closest).memory)}{uneven}"
@@ -157,7 +158,12 @@ def _what_lacks(found: Found, question: Plan) -> str:
 
 
 def _is_shared_unevenly(question: Plan) -> bool:
-    return question.global_batch_size % question.cluster.num_gpus > 0
+    return _batch_of(question) % question.cluster.num_gpus > 0
+
+
+def _batch_of(question: Plan) -> int:
+    """Sequences per step, whatever layout the question happens to carry."""
+    return replace(question, layout=Layout()).global_batch_size
 
 
 def _empty(question: Plan, problem: str) -> SweepRow:
