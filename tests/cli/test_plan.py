@@ -148,6 +148,12 @@ def test_a_dash_is_no_name_for_the_plan_file(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("option", "name"), [("--out", "plan.json"), ("--html", "page.html")])
+def test_a_folder_is_no_file_and_the_advice_ends_as_the_file_does(option, name, tmp_path, capsys):
+    assert main([*QUESTION, option, str(tmp_path)]) == 2
+    assert f"fix: write to {tmp_path / name}" in capsys.readouterr().err
+
+
 def test_equal_questions_are_answered_with_equal_bytes(answered, capsys):
     def said():
         assert main(QUESTION) == 0
@@ -242,6 +248,15 @@ def test_a_sweep_keeps_one_batch_and_recommends_a_cluster_that_meets_the_deadlin
     assert (chosen["gpu"], chosen["num_gpus"], chosen["usd_per_gpu_hour"]) == ("h100-sxm", 16, 2.0)
     assert {row["best"]["plan"]["recipe"]["global_batch_size"] for row in written["clusters"]} == {64}
     assert json.loads(path.read_text(encoding="utf-8")) == chosen["best"]["plan"]
+
+
+def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
+    words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm", "--seq-len", "4096", "--tokens", "1B"]
+    assert main([*words, "--global-batch-size", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[lines.index(next(line for line in lines if "recompute" in line)) :]
+    assert any("+parameters" in line or "+optimizer" in line for line in table)
+    assert max(len(line) for line in lines) <= 80
 
 
 def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):

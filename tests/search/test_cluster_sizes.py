@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.catalog import read_cluster
 from shardwise.errors import ClusterError
-from shardwise.search import IntRange, parse_gpu_type, resized, sizes_in, typed_cluster
+from shardwise.search import IntRange, common_batch, parse_gpu_type, resized, sizes_in, typed_cluster
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,34 @@ def test_servers_are_not_divided():
 def test_a_cluster_shrinks_below_a_node_only_where_gpus_are_sold_alone():
     assert resized(read_cluster("16xh100-sxm"), 4).num_gpus == 4
     assert "less than one node of 8" in resized(read_cluster("2xdgx-h100"), 4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seq_len", "batch"),
+    [
+        ((3, 5, 7), 8192, 525),
+        ((8, 16, 32, 64), 8192, 512),
+        ((24, 8, 64), 8192, 576),
+        ((8, 1024), 8192, 1024),
+        ((64,), 4096, 1024),
+    ],
+)
+def test_the_batch_of_a_sweep_is_a_multiple_of_all_its_clusters(sizes, seq_len, batch):
+    found = common_batch(sizes, seq_len=seq_len)
+    assert found.num_sequences == batch
+    assert found.sentence.startswith(f"global_batch_size={batch}: none was given; the same on every cluster, a multi")
+    assert "not a multiple" not in found.sentence
+
+
+def test_a_size_that_no_batch_near_four_million_tokens_serves_is_named():
+    """The least multiple of 509 and 511 is 260,099 sequences; 511 is the larger, and 8 no longer fits beside it."""
+    found = common_batch((8, 509, 511), seq_len=8192)
+    assert found.num_sequences == 511
+    assert found.sentence.endswith("not a multiple of 8, 509 GPUs, which therefore cannot all read different sequences")
+
+
+def test_tokens_that_are_asked_for_are_shared_by_all_clusters_too():
+    """4e6 / 8192 = 488.3; 5 x 105 = 525 is 7.5 % off, 14 x 35 = 490 the first multiple of a divisor within 5 %."""
+    found = common_batch((3, 5, 7), seq_len=8192, tokens=4e6)
+    assert found.num_sequences == 490
+    assert "not a multiple of 3 GPUs" in found.sentence

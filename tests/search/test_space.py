@@ -58,3 +58,20 @@ def test_one_rank_divides_nothing_and_has_the_stages_that_offload_needs(make_que
         if choices & (1 << mode)
     }
     assert ways == {(0, "none"), (1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "parameters")}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "recipe", "states", "activations"),
+    [
+        ({}, {}, ("none",), (False,)),
+        ({"offload": ("none", "optimizer")}, {}, ("none", "optimizer"), (False,)),
+        ({"activation_offload": True}, {}, ("none",), (True,)),
+        ({}, {"offload": "optimizer", "activation_offload": True}, ("optimizer",), (True,)),
+    ],
+)
+def test_processors_move_nothing_to_their_own_memory_unless_it_is_asked(
+    make_question, bounds, recipe, states, activations
+):
+    question = make_question(model="gpt2", cluster="2xcpu", seq_len=64, global_batch_size=8, **recipe)
+    space = Space(question=question, bounds=SearchBounds(**bounds))
+    assert (space.offloads, space.activation_offloads) == (states, activations)

@@ -1,8 +1,11 @@
 """The same question on several clusters."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.errors import ClusterError
+from shardwise.layout import Layout
 from shardwise.search import SearchBounds, sweep, sweep_objective
 
 ONE_NODE = ("1xh100-sxm", "2xh100-sxm", "4xh100-sxm")
@@ -60,6 +63,16 @@ def test_a_cluster_too_small_is_a_row_with_its_reason(make_question):
     assert result.recommended is None
     assert result.rows[0].problem.startswith("too big: ")
     assert result.why == "No plan: on none of these clusters does anything fit. Give more or larger GPUs."
+
+
+def test_a_batch_that_the_gpus_do_not_divide_is_named_as_a_reason(make_question):
+    """Five GPUs of 511 sequences: what shares the batch is forbidden, and a pipeline of five is too big."""
+    question = make_question(model="llama-3.1-8b", cluster="5xh100-sxm", seq_len=8192, global_batch_size=511)
+    question = replace(question, layout=Layout(dp_shard=8))  # a sweep ignores it
+    result = sweep([question], bounds=SearchBounds(), objective="fewest_gpus")
+    assert result.rows[0].problem.startswith("too big: the closest layout lacks ")
+    assert "; 511 sequences are no multiple of 5 GPUs" in result.rows[0].problem
+    assert "Give a batch that is a multiple of their GPUs" in result.why
 
 
 def test_when_no_cluster_is_in_time_the_nearest_deadline_is_named(questions):

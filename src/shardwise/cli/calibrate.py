@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             fix=f"give --seconds {SHORTEST_S:g} or more",
         )
     path = arguments.out or calibration_path()
-    require_free(path, is_forced=arguments.is_forced)
+    require_free(path, is_forced=arguments.is_forced, example="calibration.json")
     device = arguments.device or usual_device()
     request = CalibrationRequest(
         device=device,
@@ -60,6 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     with share_bar() as on_progress:
         found = calibrate(request, on_progress=on_progress)
     document = json_text(calibration_object(found))
-    write_file(path, document, is_forced=arguments.is_forced)
+    write_file(path, document, is_forced=arguments.is_forced, example="calibration.json")
     write_line(document if arguments.is_json else calibration_text(found))
     return EXIT_OK

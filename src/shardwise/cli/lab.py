@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.labs.run import planned_trials, require_lab_folder
 
     lab = find_lab(arguments.name)
-    for path in (arguments.html, arguments.svg):
+    for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
         if path is not None:
-            require_free(path, is_forced=arguments.is_forced)
+            require_free(path, is_forced=arguments.is_forced, example=example)
     setting = lab_setting(_request(arguments))
     if arguments.out is not None:
         require_lab_folder(arguments.out, is_resumed=arguments.is_resumed)
@@ -163,8 +163,8 @@ def _write_files(lesson: "Lesson", arguments: argparse.Namespace) -> None:
     if arguments.html is not None:
         from shardwise.render.html_lesson import lessons_html
 
-        write_file(arguments.html, lessons_html([lesson]), is_forced=arguments.is_forced)
+        write_file(arguments.html, lessons_html([lesson]), is_forced=arguments.is_forced, example="page.html")
     if arguments.svg is not None:
         from shardwise.render.svg_lesson import lessons_svg
 
-        write_file(arguments.svg, lessons_svg([lesson]), is_forced=arguments.is_forced)
+        write_file(arguments.svg, lessons_svg([lesson]), is_forced=arguments.is_forced, example="picture.svg")

@@ -39,21 +39,26 @@ def takes_control_codes() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def require_free(path: Path, *, is_forced: bool) -> None:
+def require_free(path: Path, *, is_forced: bool, example: str = "plan.json") -> None:
     """Return when a file may be written there; asked before long work, so that it is not done in vain.
+
+    Args:
+        path: where.
+        is_forced: whether an existing file is replaced.
+        example: a name that such a file may have, for the advice.
 
     Raises:
         OutputError: it is a folder, its folder does not exist, or it exists and ``--force`` was not given.
     """
     if path.is_dir():
-        raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path / 'plan.json'}")
+        raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path.joinpath(example)}")
     if not path.parent.is_dir():
         raise OutputError(f"there is no folder '{path.parent}'", code="output-path", fix="choose an existing folder")
     if path.exists() and not is_forced:
         raise OutputError(f"'{path}' exists already", code="output-exists", fix="add --force, or choose another name")
 
 
-def write_file(path: Path, text: str, *, is_forced: bool) -> None:
+def write_file(path: Path, text: str, *, is_forced: bool, example: str = "plan.json") -> None:
     """Write a file and say so on stderr; an existing one only with ``--force``.
 
     The text goes to a neighbour first, so that an interrupted run leaves the old file or the whole new one.
@@ -61,7 +66,7 @@ def write_file(path: Path, text: str, *, is_forced: bool) -> None:
     Raises:
         OutputError: it must not or cannot be written.
     """
-    require_free(path, is_forced=is_forced)
+    require_free(path, is_forced=is_forced, example=example)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")

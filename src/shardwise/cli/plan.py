@@ -137,9 +137,9 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search one cluster or many, print the answer, and write the recommended plan and the page when asked."""
-    for path in (arguments.out, arguments.html):
+    for path, example in ((arguments.out, "plan.json"), (arguments.html, "page.html")):
         if path is not None:
-            _require_file(path, is_forced=arguments.is_forced)
+            _require_file(path, is_forced=arguments.is_forced, example=example)
     arguments = _with_first_precision(arguments)
     is_sweep = arguments.gpus is not None or arguments.gpu_types is not None
     with paused_collector():
@@ -155,7 +155,7 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from shardwise.render.html_search import sweep_html
 
-        write_file(arguments.html, sweep_html(result), is_forced=arguments.is_forced)
+        write_file(arguments.html, sweep_html(result), is_forced=arguments.is_forced, example="page.html")
     return write_sweep(result, is_json=arguments.is_json)
 
 
@@ -172,7 +172,12 @@ def _run_search(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from shardwise.render.html_search import search_html
 
-        write_file(arguments.html, search_html(result, sensitivity=sensitivity), is_forced=arguments.is_forced)
+        write_file(
+            arguments.html,
+            search_html(result, sensitivity=sensitivity),
+            is_forced=arguments.is_forced,
+            example="page.html",
+        )
     _write_search(result, sensitivity, is_json=arguments.is_json)
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
 
@@ -240,8 +245,8 @@ def _question(arguments: argparse.Namespace) -> "Plan":
     )
 
 
-def _require_file(path: Path, *, is_forced: bool) -> None:
-    """Return when a plan file may be written there. Standard output holds the ranking, so ``-`` is no place for it.
+def _require_file(path: Path, *, is_forced: bool, example: str) -> None:
+    """Return when a plan or page may be written there. Standard output holds the ranking, so ``-`` is no place for it.
 
     Raises:
         OutputError: it is ``-``, or a file that must not or cannot be written.
@@ -250,9 +255,9 @@ def _require_file(path: Path, *, is_forced: bool) -> None:
         raise OutputError(
             "a file called - would mix with the ranking on standard output",
             code="output-path",
-            fix="write --out plan.json, or read plans[0].plan of the answer to --json",
+            fix=f"write {example} instead, or read plans[0].plan of the answer to --json",
         )
-    require_free(path, is_forced=is_forced)
+    require_free(path, is_forced=is_forced, example=example)
 
 
 def _plan_text(plan: "Plan", path: Path) -> str:

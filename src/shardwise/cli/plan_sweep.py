@@ -33,27 +33,23 @@ def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "Swee
     """The best layout on every cluster that was asked for."""
     from shardwise.search import (
         Team,
-        assumed_global_batch_size,
+        common_batch,
         in_team,
         num_usable_cpus,
-        rounded_batch,
         sweep,
         sweep_objective,
     )
 
     questions, skipped = _questions(arguments)
-    most = max((question.cluster.num_gpus for question in questions), default=1)
     sentences = [*skipped]
     if questions and questions[0].recipe.global_batch_size is None:
-        seq_len, tokens = questions[0].recipe.seq_len, arguments.global_batch_tokens
-        if tokens is None:
-            size = assumed_global_batch_size(seq_len=seq_len, num_gpus=most)
-            sentences.append(f"global_batch_size={size}: none was given; the same on every cluster")
-        else:
-            batch = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=most)
-            size = batch.num_sequences
-            sentences.append(batch.sentence)
-        questions = [_with_batch(question, size) for question in questions]
+        batch = common_batch(
+            [question.cluster.num_gpus for question in questions],
+            seq_len=questions[0].recipe.seq_len,
+            tokens=arguments.global_batch_tokens,
+        )
+        sentences.append(batch.sentence)
+        questions = [_with_batch(question, batch.num_sequences) for question in questions]
 
     def swept(team: Team) -> "SweepResult":
         with waiting(f"searching layouts on {len(questions)} clusters") if team.leads else nullcontext():

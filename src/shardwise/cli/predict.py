@@ -126,12 +126,17 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     if arguments.svg is not None:
         from shardwise.render.svg_memory import memory_svg
 
-        write_file(arguments.svg, memory_svg(prediction.memory, title=plan.model.name), is_forced=arguments.is_forced)
+        write_file(
+            arguments.svg,
+            memory_svg(prediction.memory, title=plan.model.name),
+            is_forced=arguments.is_forced,
+            example="picture.svg",
+        )
     if arguments.html is not None:
         from shardwise.render.html_prediction import prediction_html
 
         page = prediction_html(plan=plan, prediction=prediction)
-        write_file(arguments.html, page, is_forced=arguments.is_forced)
+        write_file(arguments.html, page, is_forced=arguments.is_forced, example="page.html")
     if arguments.is_json:
         from shardwise.render.json_prediction import prediction_object
         from shardwise.render.json_text import json_text

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.measure.trace_files import trace_files
 
     if arguments.html is not None:
-        require_free(arguments.html, is_forced=arguments.is_forced)
+        require_free(arguments.html, is_forced=arguments.is_forced, example="page.html")
     paths = trace_files(arguments.traces)
     snapshots = [path for path in paths if is_memory_snapshot(path)]
     traces = [path for path in paths if path not in snapshots]
@@ -60,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from shardwise.render.html_profile import profile_html
 
-        write_file(arguments.html, profile_html(profile, memory, planned), is_forced=arguments.is_forced)
+        write_file(
+            arguments.html, profile_html(profile, memory, planned), is_forced=arguments.is_forced, example="page.html"
+        )
     return EXIT_OK
 
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the rows that both sides state and, where a calibration is asked for, what the runs teach."""
     if arguments.out is not None:
-        require_free(arguments.out, is_forced=arguments.is_forced)
+        require_free(arguments.out, is_forced=arguments.is_forced, example="calibration.json")
     _require_page(arguments)
     found = [_reconciled(path, arguments) for path in arguments.runs]
     learned = _learned(found, arguments) if arguments.out is not None or arguments.calibration is not None else None
@@ -53,7 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.calibration_file import calibration_object
         from shardwise.render.json_text import json_text
 
-        write_file(arguments.out, json_text(calibration_object(learned.calibration)), is_forced=arguments.is_forced)
+        write_file(
+            arguments.out,
+            json_text(calibration_object(learned.calibration)),
+            is_forced=arguments.is_forced,
+            example="calibration.json",
+        )
     if arguments.html is not None:
         _write_page(found[0], arguments)
     return EXIT_OK
@@ -63,7 +68,7 @@ def _require_page(arguments: argparse.Namespace) -> None:
     """Return when a page can be written, if one is asked for."""
     if arguments.html is None:
         return
-    require_free(arguments.html, is_forced=arguments.is_forced)
+    require_free(arguments.html, is_forced=arguments.is_forced, example="page.html")
     if len(arguments.runs) > 1:
         raise UsageError(
             f"a page shows one run, and {len(arguments.runs)} are named",
@@ -82,7 +87,7 @@ def _write_page(found: "Reconciliation", arguments: argparse.Namespace) -> None:
     drawn = [(rank.rank, rank.stage) for rank in predicted.ranks]
     measured = measured_timeline(run if run.is_dir() else run.parent, ranks=drawn)
     page = reconciliation_html(found, predicted=predicted, measured=measured)
-    write_file(arguments.html, page, is_forced=arguments.is_forced)
+    write_file(arguments.html, page, is_forced=arguments.is_forced, example="page.html")
 
 
 def _reconciled(path: Path, arguments: argparse.Namespace) -> "Reconciliation":

@@ -76,9 +76,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, write the files that were asked for, and print or walk."""
-    for path in (arguments.html, arguments.svg):
+    for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
         if path is not None:
-            require_free(path, is_forced=arguments.is_forced)
+            require_free(path, is_forced=arguments.is_forced, example=example)
     from shardwise.lessons import make_lessons
 
     lessons = make_lessons(arguments.name, _request(arguments))
@@ -128,8 +128,8 @@ def _write_files(lessons: "tuple[Lesson, ...]", arguments: argparse.Namespace) -
     if arguments.html is not None:
         from shardwise.render.html_lesson import lessons_html
 
-        write_file(arguments.html, lessons_html(lessons), is_forced=arguments.is_forced)
+        write_file(arguments.html, lessons_html(lessons), is_forced=arguments.is_forced, example="page.html")
     if arguments.svg is not None:
         from shardwise.render.svg_lesson import lessons_svg
 
-        write_file(arguments.svg, lessons_svg(lessons), is_forced=arguments.is_forced)
+        write_file(arguments.svg, lessons_svg(lessons), is_forced=arguments.is_forced, example="picture.svg")

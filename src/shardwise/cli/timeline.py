@@ -42,9 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the files that were asked for, and print the summary or the trace."""
-    for path in (arguments.out, arguments.html, arguments.svg):
+    files = {"timeline.json": arguments.out, "page.html": arguments.html, "picture.svg": arguments.svg}
+    for example, path in files.items():
         if path is not None:
-            require_free(path, is_forced=arguments.is_forced)
+            require_free(path, is_forced=arguments.is_forced, example=example)
     plan = calibrated_plan_from(arguments)
     timeline = _timeline(plan)
     _write_files(plan, timeline, arguments)
@@ -74,13 +75,18 @@ def _write_files(plan: "Plan", timeline: "StepTimeline", arguments: argparse.Nam
         from shardwise.render.json_trace import trace_object
 
         trace = json_line(trace_object(plan=plan, timeline=timeline))
-        write_file(arguments.out, trace, is_forced=arguments.is_forced)
+        write_file(arguments.out, trace, is_forced=arguments.is_forced, example="timeline.json")
     if arguments.html is not None:
         from shardwise.render.html_timeline import timeline_html
 
-        write_file(arguments.html, timeline_html(plan=plan, timeline=timeline), is_forced=arguments.is_forced)
+        write_file(
+            arguments.html,
+            timeline_html(plan=plan, timeline=timeline),
+            is_forced=arguments.is_forced,
+            example="page.html",
+        )
     if arguments.svg is not None:
         from shardwise.render.svg_timeline import timeline_svg
 
         picture = timeline_svg(timeline, title=plan.model.name)
-        write_file(arguments.svg, picture, is_forced=arguments.is_forced)
+        write_file(arguments.svg, picture, is_forced=arguments.is_forced, example="picture.svg")

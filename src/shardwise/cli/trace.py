@@ -49,12 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.render.text_traced_step import traced_step_text
 
     if arguments.out is not None:
-        require_free(arguments.out, is_forced=arguments.is_forced)
+        require_free(arguments.out, is_forced=arguments.is_forced, example="trace.json")
     plan = plan_from(arguments)
     traced = _trace(plan, arguments.module)
     record = json_text(traced_step_object(plan, traced, module=arguments.module))
     if arguments.out is not None:
-        write_file(arguments.out, record, is_forced=arguments.is_forced)
+        write_file(arguments.out, record, is_forced=arguments.is_forced, example="trace.json")
     if arguments.is_json:
         write_line(record)
     else:

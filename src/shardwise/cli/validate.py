@@ -40,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the accuracy report, and write its page when asked."""
     if arguments.html is not None:
-        require_free(arguments.html, is_forced=arguments.is_forced)
+        require_free(arguments.html, is_forced=arguments.is_forced, example="page.html")
     answers = {"memory": _memory_answer, "time": _time_answer, "cost": _cost_answer}
     text, page = answers[arguments.quantity](arguments)
     write_line(text)
     if arguments.html is not None:
-        write_file(arguments.html, page, is_forced=arguments.is_forced)
+        write_file(arguments.html, page, is_forced=arguments.is_forced, example="page.html")
     return EXIT_OK
 
 

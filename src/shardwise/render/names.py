@@ -103,6 +103,13 @@ def recipe_text(recipe: Recipe, *, always: tuple[str, ...] = RECIPE_IN_TITLE) ->
     return " ".join(shown)
 
 
+def recompute_text(recipe: Recipe) -> str:
+    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+act``."""
+    layers = f":{recipe.recompute_layers}" if recipe.recompute_layers and recipe.recompute != "none" else ""
+    states = "" if recipe.offload == "none" else f"+{recipe.offload}"
+    return f"{recipe.recompute}{layers}{states}{'+act' if recipe.activation_offload else ''}"
+
+
 def batch_text(plan: Plan) -> str:
     """Sequences and micro-batches of one optimizer step."""
     return (

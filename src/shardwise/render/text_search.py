@@ -8,9 +8,16 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.recipe import Recipe
 from shardwise.render.front_picture import search_front
-from shardwise.render.names import cluster_text, degrees_text, gib_number, layout_text, model_text, question_text
+from shardwise.render.names import (
+    cluster_text,
+    degrees_text,
+    gib_number,
+    layout_text,
+    model_text,
+    question_text,
+    recompute_text,
+)
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_front import front_lines
 from shardwise.render.text_memory import picture_legend, stage_picture
@@ -181,13 +188,6 @@ def _ranking_row(ranked: RankedPlan, *, has_cost: bool) -> list[str]:
         format_utilisation(prediction.throughput.mfu_fraction),
     ]
     return [*row, _usd_text(prediction)] if has_cost else row
-
-
-def recompute_text(recipe: Recipe) -> str:
-    """What is recomputed, of how many blocks a stage, and what lives on the host: ``full:12+optimizer+act``."""
-    layers = f":{recipe.recompute_layers}" if recipe.recompute_layers and recipe.recompute != "none" else ""
-    states = "" if recipe.offload == "none" else f"+{recipe.offload}"
-    return f"{recipe.recompute}{layers}{states}{'+act' if recipe.activation_offload else ''}"
 
 
 def _usd_text(prediction: Prediction) -> str:

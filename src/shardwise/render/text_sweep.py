@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.render.front_picture import sweep_front
-from shardwise.render.names import degrees_text, gib_number, layout_text, model_text, question_text
+from shardwise.render.names import degrees_text, gib_number, layout_text, model_text, question_text, recompute_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_front import front_lines
 from shardwise.render.text_prediction import assumption_parts, cost_text
@@ -65,6 +65,7 @@ def sweep_table(result: SweepResult) -> Table:
     table.add_column("GPUs", justify="right", no_wrap=True)
     table.add_column("type", overflow="fold")
     table.add_column("layout", overflow="fold")
+    table.add_column("recompute", overflow="fold")
     for heading in ("GiB", "step", "MFU", *(("days", "cost") if has_run else ("$/Mtok",))):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result.rows:
@@ -80,8 +81,10 @@ def _cells(row: SweepRow, *, is_recommended: bool, has_run: bool) -> list[str]:
         return [*start, "no plan"]
     prediction = row.best.prediction
     layout = degrees_text(row.best.plan.layout) + ("" if row.meets_targets else " (missed)")
+    recompute = recompute_text(row.best.plan.recipe).replace("+", " +")  # a line may end before what is offloaded
     figures = [
         layout,
+        recompute,
         gib_number(prediction.memory.needed_bytes),
         format_seconds(prediction.time.step_s),
         format_utilisation(prediction.throughput.mfu_fraction),

@@ -1,7 +1,7 @@
 """The space of layouts, the rules that thin it, the closed forms that prune it, and the ranking of what is left."""
 
 from shardwise.search.bounds import IntRange, SearchBounds, parse_counts, parse_range
-from shardwise.search.cluster_sizes import parse_gpu_type, resized, sizes_in, typed_cluster
+from shardwise.search.cluster_sizes import common_batch, parse_gpu_type, resized, sizes_in, typed_cluster
 from shardwise.search.clusters import at_most
 from shardwise.search.records import (
     OBJECTIVES,
@@ -44,6 +44,7 @@ __all__ = [
     "WhatIf",
     "assumed_global_batch_size",
     "at_most",
+    "common_batch",
     "in_team",
     "num_usable_cpus",
     "parse_counts",

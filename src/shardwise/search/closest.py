@@ -14,9 +14,10 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
 from shardwise.search.one_pass import Found, find
 from shardwise.search.records import ClosestPlan, Relief
+from shardwise.search.repairs import batch_repair
 from shardwise.units import format_gb, format_gib
 
-__all__ = ["closest_plan"]
+__all__ = ["closest_plan", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
@@ -47,13 +48,13 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
         plan=plan,
         prediction=prediction,
         missing_bytes=prediction.memory.missing_bytes,
-        lacks=_what_it_lacks(prediction.memory),
+        lacks=what_it_lacks(prediction.memory),
         because=_what_fills_it(prediction),
         reliefs=tuple(_reliefs(question, bounds, prediction)),
     )
 
 
-def _what_it_lacks(memory: MemoryPrediction) -> str:
+def what_it_lacks(memory: MemoryPrediction) -> str:
     """The shortage of the device; where it has none, of the host or of its drives."""
     if memory.missing_bytes or memory.fits_host:
         return format_gib(memory.missing_bytes)
@@ -94,7 +95,10 @@ def _largest_rest(worst: StageMemory) -> str:
 def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> Iterator[Relief]:
     """Changes under which a search finds something, smallest first; more GPUs and a smaller model last."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    found = 0
+    other_batch = batch_repair(question, bounds)
+    if other_batch is not None:
+        yield other_batch
+    found = int(other_batch is not None)
     for hypothesis in _hypotheses(question, few):
         relief = _try(hypothesis)
         if relief is not None:

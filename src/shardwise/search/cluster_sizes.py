@@ -1,17 +1,23 @@
-"""The clusters of a sweep: GPU types with or without a price, each in several sizes."""
+"""The clusters of a sweep: GPU types with or without a price, each in several sizes, and the batch they share."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import lcm
 
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.errors import ClusterError, ShardwiseError
 from shardwise.search.bounds import MAX_DEGREE, IntRange
 from shardwise.search.clusters import at_most, with_num_nodes
+from shardwise.search.search import ASSUMED_TOKENS_PER_STEP, assumed_global_batch_size
+from shardwise.search.token_batch import TokenBatch, rounded_batch
 
-__all__ = ["GpuType", "parse_gpu_type", "resized", "sizes_in", "typed_cluster"]
+__all__ = ["GpuType", "common_batch", "parse_gpu_type", "resized", "sizes_in", "typed_cluster"]
 
 MAX_SIZES = 16
+MAX_BATCH_RATIO = 2
+"""A batch that none asked for may grow this far beyond four million tokens for every cluster to divide it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +103,42 @@ def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:
     if num_gpus % per_node:
         return f"{num_gpus} GPUs do not fill servers of {per_node}"
     return with_num_nodes(cluster, num_gpus // per_node)
+
+
+def common_batch(sizes: Iterable[int], *, seq_len: int, tokens: float | None = None) -> TokenBatch:
+    """The batch of all clusters of a sweep, which as many of them as possible divide, the largest first.
+
+    Args:
+        sizes: GPUs of each cluster.
+        seq_len: tokens of a sequence.
+        tokens: what was asked for; ``None`` for about four million.
+
+    >>> common_batch((3, 5, 7), seq_len=8192).num_sequences
+    525
+
+    Raises:
+        RecipeError: fewer tokens than one sequence has.
+    """
+    asked = sorted(set(sizes), reverse=True)
+    shared = _shared(asked, most=MAX_BATCH_RATIO * (tokens or ASSUMED_TOKENS_PER_STEP) / seq_len)
+    if tokens is None:
+        size = assumed_global_batch_size(seq_len=seq_len, num_gpus=shared)
+        sentence = f"global_batch_size={size}: none was given; the same on every cluster, a multiple of {shared:,}"
+        batch = TokenBatch(num_sequences=size, num_sharing_gpus=shared, sentence=sentence)
+    else:
+        batch = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=shared)
+    uneven = ", ".join(f"{size:,}" for size in sorted(asked) if batch.num_sequences % size)
+    if not uneven:
+        return batch
+    doubt = f"{batch.sentence}; not a multiple of {uneven} GPUs, which therefore cannot all read different sequences"
+    return replace(batch, sentence=doubt)
+
+
+def _shared(sizes: Iterable[int], *, most: float) -> int:
+    """The common multiple of the first size, and of those after it that leave it at most so large."""
+    shared = 1
+    for size in sizes:
+        both = lcm(shared, size)
+        if shared == 1 or both <= most:
+            shared = both
+    return shared

@@ -108,7 +108,8 @@ def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
         return None
     kept = {key: described[key] for key in KEPT_KEYS if key in described}
     sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}
-    return _read({"gpu": node.gpu.id, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
+    gpu = described.get("gpu", node.gpu.id)
+    return _read({"gpu": gpu, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
 
 
 def _same_machines(cluster: Cluster, other: Cluster) -> Cluster:

@@ -1,7 +1,8 @@
-"""When every layout breaks a rule: the nearest change of each input under which a search finds a plan."""
+"""When every layout breaks a rule, or those that keep them are too big: the nearest changes that have a plan."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from shardwise.errors import ShardwiseError
@@ -11,10 +12,12 @@ from shardwise.search.clusters import at_most
 from shardwise.search.one_pass import find
 from shardwise.search.records import Relief
 
-__all__ = ["repairs"]
+__all__ = ["batch_repair", "repairs"]
 
 FEW_PREDICTIONS = 4
 MAX_TRIED_SIZES = 6
+MAX_TRIED_NEAR = 2
+"""Batches on either side of one that only layouts too big for the device divide; further ones hold no less."""
 BATCH_AXES = ("dp_replicate", "dp_shard", "micro_batch_size")
 
 
@@ -32,14 +35,21 @@ def repairs(question: Plan, bounds: SearchBounds) -> tuple[Relief, ...]:
     return tuple(found)
 
 
+def batch_repair(question: Plan, bounds: SearchBounds) -> Relief | None:
+    """The nearest batch that has a plan, where the ranks do not share the one that is asked for."""
+    if question.global_batch_size % _sharing_ranks(question, bounds) == 0:
+        return None
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
+    near = islice(_other_batches(question, few), MAX_TRIED_NEAR)
+    return next((relief for change, asked, _ in near if (relief := _try(change, asked, few))), None)
+
+
 Attempt = tuple[str, Plan, SearchBounds | None]
 
 
 def _other_batches(question: Plan, bounds: SearchBounds) -> Iterator[Attempt]:
     """Batches that the pinned ranks share, or all GPUs where nothing is pinned: the nearest above, then below."""
-    pins = [limit.low for axis in BATCH_AXES if (limit := getattr(bounds, axis)) is not None]
-    unit = prod(pins) if pins else question.cluster.num_gpus
-    size = question.global_batch_size
+    unit, size = _sharing_ranks(question, bounds), question.global_batch_size
     above = -(-size // unit) * unit
     sizes = sorted(
         {above + step * unit for step in range(MAX_TRIED_SIZES)} | {above - unit}, key=lambda it: abs(it - size)
@@ -51,6 +61,12 @@ def _other_batches(question: Plan, bounds: SearchBounds) -> Iterator[Attempt]:
                 replace(question, recipe=replace(question.recipe, global_batch_size=other)),
                 None,
             )
+
+
+def _sharing_ranks(question: Plan, bounds: SearchBounds) -> int:
+    """Sequences of a round of the pinned ranks, or of all GPUs where nothing is pinned."""
+    pins = [limit.low for axis in BATCH_AXES if (limit := getattr(bounds, axis)) is not None]
+    return prod(pins) if pins else question.cluster.num_gpus
 
 
 def _fewer_gpus(question: Plan) -> Iterator[Attempt]:

@@ -21,6 +21,7 @@ from shardwise.search.records import Objective, RankedPlan, SearchResult, Search
 from shardwise.search.repairs import repairs
 from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import host_moves, moved_words
+from shardwise.search.space import Space
 from shardwise.search.targets import meeting, missed_targets, require_countable
 from shardwise.search.team import ALONE, Team
 from shardwise.units import format_gib
@@ -79,7 +80,7 @@ def search(
         missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
         asked_recipe=question.recipe,
-        notes=() if fits and not fitting else _notes(plans, found.space),
+        notes=() if fits and not fitting else (*_notes(plans, found.space), *_unmoved(question, limits)),
     )
 
 
@@ -170,6 +171,14 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
             f"slower or variants of the degrees shown; {space.layouts_predicted} were predicted in full."
         )
     return tuple(notes)
+
+
+def _unmoved(question: Plan, bounds: SearchBounds) -> Iterator[str]:
+    """Why no plan moves anything to the host, where that was left open."""
+    space = Space(question=question, bounds=bounds)
+    is_open = bounds.offload is None and space.offloads == ("none",) and not any(space.activation_offloads)
+    if question.cluster.runs_on_processors and is_open:
+        yield "Nothing is offloaded: processors compute in the memory of their host, where that frees nothing."
 
 
 def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:

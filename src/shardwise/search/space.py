@@ -68,10 +68,15 @@ class Space:
 
     @property
     def offloads(self) -> tuple[Offload, ...]:
-        """Modes of offload that are searched: those asked for, or all that the engine offers."""
+        """Modes of offload that are searched: those asked for, or all that the engine offers.
+
+        Processors compute in the memory of their host, where moving states frees nothing: none unless asked for.
+        """
         if self.bounds.offload is not None:
             return self.bounds.offload
         asked, offered = self.question.recipe.offload, OFFERS[self.question.engine].offloads
+        if self.question.cluster.runs_on_processors:
+            return (asked,)
         return (asked,) if asked != "none" else tuple(name for name in OFFLOADS if name in offered)
 
     @property
@@ -84,7 +89,9 @@ class Space:
         """Whether saved activations may, or must, move to the host."""
         if self.bounds.activation_offload is not None:
             return (self.bounds.activation_offload,)
-        return (True,) if self.question.recipe.activation_offload else (False, True)
+        if self.question.recipe.activation_offload:
+            return (True,)
+        return (False,) if self.question.cluster.runs_on_processors else (False, True)
 
     @property
     def recomputes(self) -> tuple[int, ...]:

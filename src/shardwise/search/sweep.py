@@ -4,18 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import ClusterError, ShardwiseError
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.search.bounds import SearchBounds
+from shardwise.search.closest import what_it_lacks
 from shardwise.search.evaluation import Evaluated
-from shardwise.search.one_pass import find
+from shardwise.search.one_pass import Found, find
 from shardwise.search.ranking import rank
 from shardwise.search.records import Objective, RankedPlan, TargetChange
 from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import MAX_TIE_FRACTION
 from shardwise.search.targets import looser_targets, meeting, meets, require_countable, run_cost
 from shardwise.search.team import ALONE, Team
-from shardwise.units import SECONDS_PER_HOUR, Dollars, format_gib, format_percent
+from shardwise.units import SECONDS_PER_HOUR, Dollars, format_percent
 
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
 
@@ -126,7 +128,7 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
         rank(meeting(fitting, bounds) or fitting, objective="memory" if objective == "memory" else "step_time", limit=1)
     )
     if not ranked:
-        return _empty(question, _what_lacks(found.evaluation.nearest, question))
+        return _empty(question, _what_lacks(found, question))
     best = ranked[0]
     does_meet = meets(best.prediction, bounds)
     price = question.cluster.price
@@ -142,10 +144,27 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
     )
 
 
-def _what_lacks(nearest: tuple[Plan, object] | None, question: Plan) -> str:
-    if nearest is None:
-        return f"too big: the states alone exceed {format_gib(question.cluster.gpu.memory_bytes)} in every layout"
-    return f"too big: the closest layout lacks {format_gib(predict(nearest[0]).memory.missing_bytes)}"
+def _what_lacks(found: Found, question: Plan) -> str:
+    """What the closest layout lacks, or the rule that most layouts break where every one breaks some."""
+    nearest = found.evaluation.nearest
+    closest = nearest[0] if nearest is not None else found.smallest
+    uneven = ""
+    if _is_shared_unevenly(question):
+        size, num_gpus = _batch_of(question), question.cluster.num_gpus
+        uneven = f"; {size:,} sequences are no multiple of {num_gpus:,} GPUs, so they cannot all read different ones"
+    if closest is not None:
+        return f"too big: the closest layout lacks {what_it_lacks(predict(closest).memory)}{uneven}"
+    most = found.rejected[0]
+    return f"every layout breaks a rule, most often {most.rule}: {most.example}{uneven}"
+
+
+def _is_shared_unevenly(question: Plan) -> bool:
+    return _batch_of(question) % question.cluster.num_gpus > 0
+
+
+def _batch_of(question: Plan) -> int:
+    """Sequences per step, whatever layout the question happens to carry."""
+    return replace(question, layout=Layout()).global_batch_size
 
 
 def _empty(question: Plan, problem: str) -> SweepRow:
@@ -206,7 +225,9 @@ def _nothing_meets(rows: Sequence[SweepRow], bounds: SearchBounds) -> tuple[str,
     """Why no cluster is recommended, and the nearest targets that one of them meets."""
     planned = [row.best for row in rows if row.best is not None]
     if not planned:
-        return "No plan: on none of these clusters does anything fit. Give more or larger GPUs.", ()
+        is_uneven = any(_is_shared_unevenly(row.question) for row in rows)
+        batch = "a batch that is a multiple of their GPUs, or " if is_uneven else ""
+        return f"No plan: on none of these clusters does anything fit. Give {batch}more or larger GPUs.", ()
     found = [Evaluated(family=(), plan=best.plan, prediction=best.prediction) for best in planned]
     fastest = min(found, key=lambda item: item.prediction.time.step_s)
     changes = [*looser_targets(fastest, bounds)][:1]

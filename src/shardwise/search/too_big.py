@@ -52,5 +52,6 @@ def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
     if recipe.recompute != "full" or recipe.recompute_layers:
         yield "recompute=full", replace(recipe, recompute="full", recompute_layers=None)
         yield full_words.rstrip(), full
-    if recipe.offload == "none" and "optimizer" in offers.offloads:
+    frees = not plan.cluster.runs_on_processors
+    if frees and recipe.offload == "none" and "optimizer" in offers.offloads:
         yield f"{full_words}offload=optimizer", replace(full, offload="optimizer")

@@ -20,6 +20,9 @@ ASSUMED_FP32_FLOP_PER_BYTE = 20.0
 def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
     """The user's figures over those of ``base``, or over nothing.
 
+    A part that is based on another keeps its id, under which kernels, runs and prices were recorded: a name is for the
+    reader and changes no prediction.
+
     Raises:
         ClusterError: ``cluster-field`` when there is no base and a figure is missing that a plan cannot do without.
     """
@@ -36,7 +39,6 @@ def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
     unnamed_links = "fast links" if base.scale_up == "none" and scale_up else base.scale_up
     return replace(
         base,
-        id=own.name or base.id,
         name=own.name or base.name,
         vendor=own.vendor or base.vendor,
         arch=own.arch or base.arch,

@@ -12,6 +12,9 @@ from shardwise.cluster import Gpu, Node
 from shardwise.errors import ClusterError
 from shardwise.units import GB_PER_S, format_gib
 
+MAX_PROPOSED_GPUS = 8
+"""GPUs of the server that is proposed for a part without a usual one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
@@ -58,16 +61,18 @@ def usual_gpus_per_node(request: ClusterRequest) -> int:
         return load_node(request.node_id).gpus_per_node
     gpu_id = request.own_gpu.based_on if request.own_gpu else request.gpu_id
     if not gpu_id:
-        raise _no_usual_server()
+        raise _no_usual_server(request.num_gpus)
     entry = gpu_entry(gpu_id)
     return load_node(entry.usual_node_id).gpus_per_node if entry.usual_node_id else entry.num_usual_gpus
 
 
-def _no_usual_server() -> ClusterError:
+def _no_usual_server(num_gpus: int | None = None) -> ClusterError:
+    """The refusal; servers of at most eight are proposed that the GPUs fill."""
+    proposed = max(size for size in range(1, MAX_PROPOSED_GPUS + 1) if (num_gpus or MAX_PROPOSED_GPUS) % size == 0)
     return ClusterError(
         "a GPU described from nothing has no usual server",
         code="cluster-field",
-        fix="add gpus_per_node = 8",
+        fix=f"add gpus_per_node = {proposed}",
     )
 
 
