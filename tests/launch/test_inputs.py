@@ -79,6 +79,18 @@ def test_what_cannot_work_is_refused_and_leaves_nothing_behind(desk, words, code
     assert sorted(desk.rglob("*")) == before
 
 
+@pytest.mark.parametrize("machine", ["2xh100-sxm", "2xdgx-h100"], ids=["one node", "many nodes"])
+@pytest.mark.parametrize("asked", [["pythia-160m"], ["llama-3.2-1b", "--implementation", "transformers"]], ids=str)
+def test_a_layout_that_divides_a_model_of_transformers_is_refused(desk, machine, asked, capsys):
+    words = [asked[0], machine, *asked[1:], "--tp", "2", "--seq-len", "64", "--dry-run", "--json", "--out", "run"]
+    before = sorted(desk.rglob("*"))
+    assert main(["train", *words]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["code"] == "train-transformers-layout"
+    assert "tp divides the inside of a model, but" in said["error"]
+    assert sorted(desk.rglob("*")) == before
+
+
 def test_the_fix_of_a_finished_run_names_the_step(desk, capsys):
     _, said = train(["--resume", "old", "--steps", "12"], capsys)
     assert said["fix"] == "set --steps above 400"

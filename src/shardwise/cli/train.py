@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
+    from shardwise.train.divisible import require_divisible
 
     require_meaning(arguments)
     plan = calibrated_plan_from(arguments)
@@ -69,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     request = _request(arguments, folder=folder.resolve())
     job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+    require_divisible(job)
     if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
         require_inputs(job)
     if is_here:
