@@ -1,4 +1,4 @@
-"""Which layouts a model can be trained under: a launcher asks before anything starts, and so do ranks; without torch."""
+"""Which layouts a model can be trained under: launchers ask before anything starts, and so do ranks; without torch."""
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
