@@ -15,6 +15,7 @@ import torch.distributed as dist
 from shardwise.train.allocator_history import AllocatorHistory, allocator_history
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
@@ -85,9 +86,9 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
     return trainer, records
 
 
-def open_checkpoints(job: Job) -> DistributedCheckpointer:
-    """What saves and loads the states of this job."""
-    spec = job.checkpoint
+def open_checkpoints(trainer: Trainer) -> DistributedCheckpointer:
+    """What saves and loads the states of a job."""
+    job, spec = trainer.job, trainer.job.checkpoint
     return DistributedCheckpointer(
         CheckpointRequest(
             folder=Path(spec.folder) if spec.folder else None,
@@ -95,12 +96,14 @@ def open_checkpoints(job: Job) -> DistributedCheckpointer:
             is_async=spec.is_async,
             num_kept=spec.num_kept,
             resume_from=Path(spec.resume_from) if spec.resume_from else None,
+            facts=origin_facts(job, trainer.source.state_dict()),
         )
     )
 
 
 def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: AllocatorHistory) -> list[StepRecord]:
-    checkpoints, states, spec = open_checkpoints(job), trainer.states(), job.checkpoint
+    require_continuable(job)
+    checkpoints, states, spec = open_checkpoints(trainer), trainer.states(), job.checkpoint
     if spec.initial_weights and (job.recipe.adapter != "none" or not spec.resume_from):
         # Checkpoints of adapters hold no frozen weights, so a resumed run reads them here as well.
         load_base(trainer, Path(spec.initial_weights))
