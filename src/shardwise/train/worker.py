@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,12 @@ import torch.distributed as dist
 
 from shardwise.train.allocator_history import AllocatorHistory, allocator_history
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
-from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
-from shardwise.train.job import Job, read_job
+from shardwise.train.job import CheckpointSpec, Job, read_job
 from shardwise.train.loop import Trainer, make_trainer, train
 from shardwise.train.lora import target_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
@@ -111,9 +112,8 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
     trainer.sampler = make_sampler(trainer)
     is_writer = dist.get_rank() == 0
     board = _open_board(Path(job.watch.tensorboard)) if job.watch.tensorboard and is_writer else None
-    log = StepLog(
-        job.folder, is_writer=is_writer, listeners=(require_number, board.add) if board else (require_number,)
-    )
+    guard = partial(require_number, spec=spec)
+    log = StepLog(job.folder, is_writer=is_writer, listeners=(guard, board.add) if board else (guard,))
     beat = _watched(trainer, watch)
 
     def after_step(step: int) -> None:
@@ -160,8 +160,12 @@ def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], 
     return lambda step, phase: watch.beat(step=step, phase=phase)
 
 
-def require_number(record: StepRecord) -> None:
+def require_number(record: StepRecord, *, spec: CheckpointSpec) -> None:
     """Return when the loss of a step and the norm of its gradient are numbers.
+
+    Args:
+        record: of the step.
+        spec: where the run's checkpoints are, if it has any; the fix begins with the newest.
 
     Raises:
         LossError: one is infinite or none; every rank sees the same ones, so all stop here, before weights that such a
@@ -173,8 +177,16 @@ def require_number(record: StepRecord) -> None:
         raise LossError(
             f"the {name} of step {record.step} is {value}",
             code="train-loss",
-            fix="resume from a checkpoint before it with a lower learning rate or a longer warm-up",
+            fix=f"{_way_back(spec)} with a lower --learning-rate or more --warmup-steps",
         )
+
+
+def _way_back(spec: CheckpointSpec) -> str:
+    """Where to begin again after weights went bad."""
+    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
+    if newest is not None:
+        return f"go on with --resume {newest.path}"
+    return f"go on with --resume {spec.resume_from}" if spec.resume_from else "no checkpoint was saved: start again"
 
 
 def _export(trainer: Trainer) -> None:
