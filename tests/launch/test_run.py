@@ -18,7 +18,7 @@ from train.models import make_job
         (
             {"folder": "states", "every_steps": 100},
             "no checkpoint was saved yet",
-            "start again; a smaller --checkpoint-every saves sooner",
+            "start again; once it trains, one Ctrl-C lets it save",
         ),
         ({"folder": "states"}, "no checkpoint was asked for", "save states with --checkpoint-every"),  # --export
         (

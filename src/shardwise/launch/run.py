@@ -154,7 +154,7 @@ def stopped_error(job: Job, number: int) -> StoppedError:
     elif spec.resume_from:
         saved, fix = "it saved no checkpoint of its own", f"start again with --resume {spec.resume_from}"
     elif spec.every_steps:
-        saved, fix = "no checkpoint was saved yet", "start again; a smaller --checkpoint-every saves sooner"
+        saved, fix = "no checkpoint was saved yet", "start again; once it trains, one Ctrl-C lets it save"
     else:
         saved, fix = "no checkpoint was asked for", "save states with --checkpoint-every"
     error = StoppedError(f"the run was stopped by {name}; {saved}", code="train-stopped", fix=fix)
