@@ -7,6 +7,7 @@ import pytest
 from labs.test_catalogue import FOUR_GPUS, HERE
 from shardwise.labs import Outcome, find_lab, lab_lesson
 from shardwise.labs.run import planned_trials
+from shardwise.labs.steadiness import unsteady_ratio
 from shardwise.render.html_lesson import lessons_html
 from shardwise.render.json_lab import lab_object
 from shardwise.render.svg_lesson import lessons_svg
@@ -134,8 +135,61 @@ def test_processors_say_what_they_cannot_show():
     assert any("Processors have no second memory" in note for note in lesson.notes)
 
 
+def with_steps(*seconds, step_s, looked_into=(4,), tokens=100.0):
+    """A measurement with its steps; the first three are slow."""
+    found = measurement(step_s=step_s, tokens=tokens)
+    steps = [{"step": number, "step_s": second} for number, second in enumerate((9.0, 9.0, 9.0, *seconds), start=1)]
+    time = {**found["time"], "samples": [{"step": step} for step in looked_into]}
+    return {**found, "steps": steps, "time": time}
+
+
+def test_a_difference_that_no_prefetching_can_make_gets_no_verdict():
+    """150 ms without, 217 ms with a unit gathered ahead: every run steady in itself, and the machine slower in one."""
+    found = claims(
+        "prefetch",
+        {
+            "no prefetch": with_steps(0.3, 0.149, 0.150, 0.151, 0.3, step_s=0.150, looked_into=(4, 8)),
+            "one unit ahead": with_steps(0.4, 0.215, 0.217, 0.220, 0.4, step_s=0.217, looked_into=(4, 8)),
+        },
+    )
+    (claim,) = found.values()
+    assert (claim.computed, claim.verdict) == (pytest.approx(-0.4467, abs=1e-3), "unclear")
+    assert claim.note.startswith("no verdict: what differs between the runs cannot do this")
+
+
+def test_steps_that_differ_get_no_verdict():
+    found = claims(
+        "throughput",
+        {
+            "DDP, small": with_steps(1.0, 1.0, 1.0, 1.7, step_s=1.0, tokens=90.0),
+            "FSDP, small": with_steps(0.9, 0.9, 0.9, 0.9, step_s=0.9),
+        },
+    )
+    (claim,) = found.values()
+    assert (claim.computed, claim.verdict) == (pytest.approx(0.9), "unclear")
+    assert claim.note.startswith("no verdict: steps of 'DDP, small' differ by 1.7 times")
+
+
+def test_wrong_is_said_only_when_single_steps_say_so_too():
+    ddp = with_steps(1.0, 1.0, 1.0, 1.05, step_s=1.0, tokens=90.0)
+    wide = with_steps(0.9, 0.8, 0.9, 1.1, step_s=0.9)
+    narrow = with_steps(0.9, 0.88, 0.9, 0.91, step_s=0.9)
+    verdicts = [
+        next(iter(claims("throughput", {"DDP, small": ddp, "FSDP, small": fsdp}).values())).verdict
+        for fsdp in (wide, narrow)
+    ]
+    assert verdicts == ["unclear", "wrong"]
+
+
+def test_steps_that_the_profiler_looked_into_do_not_make_a_run_unsteady():
+    (found,) = outcomes("checkpointing", {"full": with_steps(2.0, 1.0, 1.0, 1.0, 2.0, step_s=1.0, looked_into=(4, 8))})
+    assert unsteady_ratio(found) == 1.0
+    (found,) = outcomes("checkpointing", {"full": with_steps(2.0, 1.0, 1.0, 1.0, 2.0, step_s=1.0, looked_into=(4,))})
+    assert unsteady_ratio(found) == 2.0
+
+
 def test_unsteady_steps_are_said():
-    measured = {"full": {**measurement(), "steps": [{"step_s": step_s} for step_s in (9, 9, 9, 9, 1.0, 1.7, 1.2)]}}
+    measured = {"full": with_steps(9.0, 1.0, 1.7, 1.2, step_s=1.2)}
     lesson = lab_lesson(find_lab("checkpointing"), outcomes("checkpointing", measured), HERE)
     assert any("full: the slowest step took 1.7 times the fastest" in note for note in lesson.notes)
 

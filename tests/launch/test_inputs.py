@@ -1,6 +1,7 @@
 """What a run reads and writes is looked at before a folder is made or a process started, dry runs included."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -9,7 +10,10 @@ from safetensors.torch import save_file
 from shardwise.cli.main import main
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.checkpoint.origin import FACTS, origin_facts
+from shardwise.train.data import DataRequest, open_samples
 from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
+from shardwise.train.job import read_job
 from shardwise.train.pretrained.files import files_by_tensor, require_whole
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
@@ -21,9 +25,11 @@ def train(words, capsys) -> tuple[int, dict[str, str]]:
     return exit_code, json.loads(capsys.readouterr().out)
 
 
-def saved_at(folder, step):
+def saved_at(folder, step, facts=None):
     states = CheckpointFolder(folder)
-    (states.begin(step) / ".metadata").write_bytes(b"made up")
+    unfinished = states.begin(step)
+    (unfinished / ".metadata").write_bytes(b"made up")
+    (unfinished / FACTS).write_text(json.dumps({"step": step, **(facts or {})}), encoding="utf-8")
     return states.publish(step)
 
 
@@ -77,6 +83,62 @@ def test_what_cannot_work_is_refused_and_leaves_nothing_behind(desk, words, code
     assert (exit_code, said["code"]) == (2, code)
     assert says in said["error"]
     assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.parametrize("machine", ["2xh100-sxm", "2xdgx-h100"], ids=["one node", "many nodes"])
+@pytest.mark.parametrize("asked", [["pythia-160m"], ["llama-3.2-1b", "--implementation", "transformers"]], ids=str)
+def test_a_layout_that_divides_a_model_of_transformers_is_refused(desk, machine, asked, capsys):
+    words = [asked[0], machine, *asked[1:], "--tp", "2", "--seq-len", "64", "--dry-run", "--json", "--out", "run"]
+    before = sorted(desk.rglob("*"))
+    assert main(["train", *words]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["code"] == "train-transformers-layout"
+    assert "tp divides the inside of a model, but" in said["error"]
+    assert sorted(desk.rglob("*")) == before
+
+
+@pytest.fixture
+def made(desk, monkeypatch, capsys):
+    """A folder with a checkpoint of step 4 that says what it was made with: bytes of a.txt, AdamW, every weight."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
+    assert train(["--data", "a.txt", "--dry-run"], capsys)[0] == 0
+    job = read_job(desk / "run" / "job.json")
+    request = DataRequest(source=str(desk / "a.txt"), crosses_documents=True)
+    samples = open_samples(request, seq_len=64, vocab_size=256)
+    data = {"seed": 0, "is_shuffled": True, "num_samples": 1, "fingerprint": samples.fingerprint}
+    saved_at(desk / "made", 4, origin_facts(job, data))
+    (desk / "b.txt").write_text("other text " * 9, encoding="utf-8")
+    shutil.rmtree(desk / "run")
+    return desk
+
+
+SAME = ["--resume", "made", "--data", "a.txt"]
+
+
+@pytest.mark.parametrize("is_dry", [False, True], ids=["started", "dry"])
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--seed", "7"], "data-changed", "seed was 0, now it is 7"),
+        (["--no-shuffle"], "data-changed", "is_shuffled was True, now it is False"),
+        (["--data", "b.txt"], "data-changed", "fingerprint was stream/"),
+        (["--seq-len", "32"], "data-changed", "num_samples was 1, now it is 2"),
+        (["--data", "synthetic"], "data-changed", "num_samples was 1, now it is 1099511627776"),
+        (["--optimizer", "lion"], "checkpoint-mismatch", "holds the states of adamw"),
+        (["--adapter", "lora"], "checkpoint-mismatch", "holds all weights (adapter none)"),
+    ],
+)
+def test_a_resume_that_cannot_be_the_same_run_is_refused(made, words, code, says, is_dry, capsys):
+    exit_code, said = train([*SAME, *words, *(["--dry-run"] if is_dry else [])], capsys)
+    assert (exit_code, said["code"]) == (2, code)
+    assert says in said["error"]
+    assert not (made / "run").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--optimizer", "adamw-8bit"], ["--learning-rate", "1e-5"]], ids=str)
+def test_a_resume_of_the_same_run_passes(made, words, capsys):
+    exit_code, said = train([*SAME, *words, "--dry-run"], capsys)
+    assert exit_code == 0, said
 
 
 def test_the_fix_of_a_finished_run_names_the_step(desk, capsys):

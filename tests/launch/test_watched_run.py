@@ -12,6 +12,9 @@ from transformers import AutoModelForCausalLM
 from launch.desk import lay_out, losses
 from shardwise.cli.main import main
 from shardwise.measure.profile import profile_traces
+from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.checkpoint.origin import origin_of
+from shardwise.train.job import read_job
 
 STEPS = 6
 
@@ -47,6 +50,12 @@ def test_a_run_is_saved_exported_and_continued_on_another_number_of_processes(wa
     whole, part = losses(watched / "run"), losses(watched / "part")
     assert sorted(part) == [4, 5, 6]
     assert [part[step] for step in (4, 5, 6)] == pytest.approx([whole[step] for step in (4, 5, 6)], rel=1e-5)
+
+
+def test_its_checkpoints_say_what_made_them(watched):
+    origin = origin_of(find_checkpoint(watched / "run"))
+    assert origin.job == read_job(watched / "run" / "job.json")
+    assert (origin.data["seed"], origin.data["is_shuffled"]) == (0, True)
 
 
 def measurement(watched):

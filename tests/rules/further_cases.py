@@ -1,9 +1,14 @@
-"""Plans that break rules about DualPipe, recomputed modules and what is kept in fewer bits, with what is said."""
+"""Plans out of range, and plans that break rules about DualPipe, recomputed modules and what is kept in fewer bits."""
 
-from rules.samples import make_plan
+from rules.samples import llama_8b, make_plan, named
 from shardwise.layout import Layout
 
 FURTHER_CASES = {
+    "recipe-range": (
+        make_plan(seq_len=-1, tokens=float("nan")),
+        "seq_len=-1, tokens=nan is out of range: sizes start at 1 and tokens are a positive, finite number",
+        "set seq_len=4096 and tokens=null",
+    ),
     "layout-dualpipe-microbatches": (
         make_plan(
             engine="hai-llm", num_gpus=4, layout=Layout(pp=4, zero_stage=1, schedule="dualpipe"), global_batch_size=9
@@ -37,5 +42,11 @@ FURTHER_CASES = {
         make_plan(moment_dtype="bf16"),
         "moment_dtype=bf16, but native keeps moments in the dtype of its parameters or in fp32",
         "set moment_dtype=null",
+    ),
+    "engine-native-inside": (
+        make_plan(named(llama_8b(), "gemma-like", "gemma3_text"), layout=Layout(dp_shard=2, tp=2, pp=2)),
+        "our trainer does not divide the inside of gemma-like (tp=2, pp=2): train it with data parallelism alone, or "
+        "run this plan with another engine",
+        "set tp=1, pp=1 and dp_shard=8",
     ),
 }

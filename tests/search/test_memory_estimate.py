@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardwise.predict.memory import predict_memory
 from shardwise.search.bounds import IntRange, SearchBounds
+from shardwise.search.host_memory import fits_host
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.pool import highest_choice
 from shardwise.search.probes import Probes, other_stages
@@ -153,7 +154,7 @@ def test_the_estimate_knows_which_hosts_hold_what_moves_there(make_question, dec
     node = replace(question.cluster.node, host_memory_bytes=int(np.median(held)), nvme_bytes=int(np.median(drives)))
     question = replace(question, cluster=replace(question.cluster, node=node))
     memory = MemoryEstimate(probes=Probes(question=question))
-    fits = memory.fits_host(rows, num_microbatches=pool.num_microbatches)
+    fits = fits_host(memory, rows, num_microbatches=pool.num_microbatches)
     expected = (held <= node.host_memory_bytes) & ((drives <= node.nvme_bytes) | (node.nvme_bytes == 0))
     is_clear = (abs(held / node.host_memory_bytes - 1) > ALIKE) & (abs(drives - node.nvme_bytes) >= ALIKE * drives)
     assert np.array_equal(fits[is_clear], expected[is_clear])

@@ -45,12 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
     from shardwise.cli.progress import waiting
     from shardwise.launch.folder import choose_run_folder, make_run_folder
-    from shardwise.launch.inputs import require_inputs
+    from shardwise.launch.inputs import require_inputs, require_resumed_data
     from shardwise.launch.request import make_job, prepare_data, require_native
     from shardwise.launch.support import require_supported
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
+    from shardwise.train.divisible import require_divisible
 
     require_meaning(arguments)
     plan = calibrated_plan_from(arguments)
@@ -69,11 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     request = _request(arguments, folder=folder.resolve())
     job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+    require_divisible(job)
     if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
         require_inputs(job)
-    if is_here:
         with waiting("reading the data"):
-            prepare_data(job)
+            if is_here:
+                prepare_data(job)
+            require_resumed_data(job)
     make_run_folder(plan, asked=folder, is_resumed=is_resumed)
     _keep_prediction(folder, plan, prediction)
     if not is_here:

@@ -1,5 +1,6 @@
 """What courses and papers say about the labs' questions, beside what the runs measured."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from shardwise.labs.quantities import (
     measured_share,
     number,
 )
+from shardwise.labs.steadiness import UNSTEADY_RATIO, TimedRatio, timed_ratio, unsteady_ratio
 from shardwise.labs.trial import Outcome, Quantity, outcome_of
 from shardwise.simulate.lesson import Claim, Unit, Verdict
 
@@ -38,6 +40,10 @@ class Saying:
     unit: Unit
     rule: Literal["about", "at most", "more than"] = "about"
     note: str = ""
+    least_ratio: float = -math.inf
+    """What is changed between the runs cannot bring the number below it."""
+    most_ratio: float = math.inf
+    """Nor above this."""
 
 
 def near(said: float, measured: float) -> Verdict:
@@ -67,25 +73,48 @@ def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> fl
     return upper / lower if upper is not None and lower else None
 
 
-def compared(saying: Saying, measured: float | None) -> tuple[Claim, ...]:
-    """The claim beside the measured number; nothing without one."""
+def compared(saying: Saying, measured: float | TimedRatio | None) -> tuple[Claim, ...]:
+    """The claim beside the measured number; nothing without one, and no verdict on times that tell nothing."""
     if measured is None:
         return ()
-    if saying.rule == "more than":
-        verdict: Verdict = "right" if measured > saying.said_ratio else "wrong"
-    else:
-        verdict = (at_most if saying.rule == "at most" else near)(saying.said_ratio, measured)
+    doubt = _doubt(saying, measured) if isinstance(measured, TimedRatio) else ""
+    found = measured.middle_ratio if isinstance(measured, TimedRatio) else measured
     return (
         Claim(
             says=saying.says,
             source=saying.source,
             said=saying.said_ratio,
-            computed=measured,
+            computed=found,
             unit=saying.unit,
-            verdict=verdict,
-            note=saying.note,
+            verdict="unclear" if doubt else _verdict(saying, found),
+            note=doubt or saying.note,
         ),
     )
+
+
+def _verdict(saying: Saying, measured: float) -> Verdict:
+    if saying.rule == "more than":
+        return "right" if measured > saying.said_ratio else "wrong"
+    return (at_most if saying.rule == "at most" else near)(saying.said_ratio, measured)
+
+
+def _doubt(saying: Saying, measured: TimedRatio) -> str:
+    """Why measured times allow no verdict; nothing where they do."""
+    worst = max(measured.runs, key=unsteady_ratio)
+    if unsteady_ratio(worst) > UNSTEADY_RATIO:
+        return (
+            f"no verdict: steps of '{worst.trial.name}' differ by {unsteady_ratio(worst):.1f} times, so something else "
+            "works on this machine; run the lab again"
+        )
+    if not saying.least_ratio - RIGHT_WITHIN <= measured.middle_ratio <= saying.most_ratio + RIGHT_WITHIN:
+        return (
+            "no verdict: what differs between the runs cannot do this, so the machine was slower during one of them; "
+            "run the lab again"
+        )
+    ends = (measured.low_ratio, measured.high_ratio)
+    if _verdict(saying, measured.middle_ratio) == "wrong" and any(_verdict(saying, end) != "wrong" for end in ends):
+        return "no verdict: single steps of the runs differ by more than the runs do; more --steps tell more"
+    return ""
 
 
 def states_ratio(over: Outcome | None, under: Outcome | None) -> float | None:
@@ -156,7 +185,7 @@ def throughput_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
                 unit="ratio",
                 rule="more than",
             ),
-            ratio(TOKENS, outcome_of(outcomes, f"DDP, {size}"), outcome_of(outcomes, f"FSDP, {size}")),
+            timed_ratio(TOKENS, outcome_of(outcomes, f"DDP, {size}"), outcome_of(outcomes, f"FSDP, {size}")),
         )
     )
 
@@ -164,13 +193,14 @@ def throughput_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     """A third more computation for a fraction of the activations."""
     none, full = outcome_of(outcomes, "FSDP, small"), outcome_of(outcomes, "full")
-    slower = ratio(STEP, full, none)
+    slower = timed_ratio(STEP, full, none)
     time = Saying(
         says="Full checkpointing makes a step about 30% slower at most",
         source=f"{CHECKPOINT_PAPER}; {COURSE}",
         said_ratio=0.3,
         unit="fraction",
         rule="at most",
+        least_ratio=0.0,
     )
     memory = Saying(
         says="Full checkpointing leaves about a third of the activations",
@@ -180,7 +210,7 @@ def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         note="what is left is one input a block and what one block, or the loss, needs at once: more blocks save more",
     )
     return (
-        *compared(time, None if slower is None else slower - 1),
+        *compared(time, slower.through(lambda ratio: ratio - 1) if slower else None),
         *compared(memory, ratio(ACTIVATIONS, none, full)),
     )
 
@@ -192,8 +222,15 @@ def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         claim
         for name in ("optimizer offloaded", "parameters offloaded", "activations offloaded")
         for claim in compared(
-            Saying(says=f"With {name} a step is slower", source=COURSE, said_ratio=1.0, unit="ratio", rule="more than"),
-            ratio(STEP, outcome_of(outcomes, name), none),
+            Saying(
+                says=f"With {name} a step is slower",
+                source=COURSE,
+                said_ratio=1.0,
+                unit="ratio",
+                rule="more than",
+                least_ratio=1.0,
+            ),
+            timed_ratio(STEP, outcome_of(outcomes, name), none),
         )
     )
 
@@ -212,23 +249,25 @@ def scaling_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
                 said_ratio=1.0,
                 unit="fraction",
                 note="scaling efficiency: tokens/s of N over N times those of one",
+                most_ratio=1.0,
             ),
-            ratio(TOKENS, outcome, alone),
+            timed_ratio(TOKENS, outcome, alone),
         )
     )
 
 
 def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     """What a step loses without gathering ahead."""
-    slower = ratio(STEP, outcome_of(outcomes, "no prefetch"), outcome_of(outcomes, "one unit ahead"))
+    slower = timed_ratio(STEP, outcome_of(outcomes, "no prefetch"), outcome_of(outcomes, "one unit ahead"))
     saying = Saying(
         says="Without prefetch large models lose 20 to 30% of their speed",
         source=COURSE,
         said_ratio=0.25,
         unit="fraction",
         note="as much as the gathers take of a step: less on fast links, on small models and with many tokens",
+        least_ratio=0.0,
     )
-    return compared(saying, None if slower is None else 1 - 1 / slower)
+    return compared(saying, slower.through(lambda ratio: 1 - 1 / ratio) if slower else None)
 
 
 def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:

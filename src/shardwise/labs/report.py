@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.labs.quantities import family, number, part, predicted_family
+from shardwise.labs.quantities import family, predicted_family
 from shardwise.labs.settings import LabSetting
+from shardwise.labs.steadiness import UNSTEADY_RATIO, unsteady_ratio
 from shardwise.labs.trial import Lab, Outcome, Quantity
 from shardwise.simulate.lesson import (
     Bar,
@@ -16,9 +17,6 @@ from shardwise.simulate.lesson import (
     Setting,
 )
 
-FIRST_STEADY = 4
-"""Steps to leave out: those that warm up, and the one that was looked into."""
-UNSTEADY_RATIO = 1.5
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv")
 
 
@@ -121,10 +119,10 @@ def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterat
             yield f"{found.trial.name}: {found.failure}"
     if not setting.is_on_gpu and lab.on_processors:
         yield lab.on_processors
-    unsteady = max(outcomes, key=_unsteady_ratio)
-    if _unsteady_ratio(unsteady) > UNSTEADY_RATIO:
+    unsteady = max(outcomes, key=unsteady_ratio)
+    if unsteady_ratio(unsteady) > UNSTEADY_RATIO:
         yield (
-            f"{unsteady.trial.name}: the slowest step took {_unsteady_ratio(unsteady):.1f} times the fastest: "
+            f"{unsteady.trial.name}: the slowest step took {unsteady_ratio(unsteady):.1f} times the fastest: "
             "something else works on this machine, and the times say little. Memory does not suffer."
         )
     crowded = sorted({found.plan.layout.world_size for found in outcomes if _is_crowded(found, setting)})
@@ -133,13 +131,6 @@ def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterat
             f"{' and '.join(map(str, crowded))} processes share {setting.num_cores} cores; the prediction gives each "
             "process a core."
         )
-
-
-def _unsteady_ratio(outcome: Outcome) -> float:
-    """The slowest step behind the warm-up over the fastest."""
-    steps = part(outcome.measurement, "steps")
-    seconds = [number(step, "step_s") or 0.0 for step in steps[FIRST_STEADY:]] if isinstance(steps, list) else []
-    return max(seconds) / min(seconds) if seconds and min(seconds) > 0 else 1.0
 
 
 def _is_crowded(outcome: Outcome, setting: LabSetting) -> bool:

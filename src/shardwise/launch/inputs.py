@@ -6,14 +6,16 @@ from pathlib import Path
 
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import find_checkpoint
-from shardwise.train.data import DataRequest, require_readable
+from shardwise.train.checkpoint.origin import origin_of, require_continuable
+from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
+from shardwise.train.data.state import require_same_data, state_at
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
 from shardwise.train.job import Job, uses_transformers
 from shardwise.train.pretrained.files import require_whole
-from shardwise.train.pretrained.fitting import require_fitting
+from shardwise.train.pretrained.fitting import require_fitting, require_same_model
 
-__all__ = ["require_inputs"]
+__all__ = ["require_inputs", "require_resumed_data"]
 
 
 def require_inputs(job: Job) -> None:
@@ -22,12 +24,14 @@ def require_inputs(job: Job) -> None:
     It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded.
 
     Raises:
-        CheckpointError: the checkpoint has all the steps already, weights are not whole, or a folder cannot be made.
-        DataError: data or tokenizer are missing or are something else.
+        CheckpointError: the checkpoint has all the steps already or is of another model or optimizer, weights are not
+            whole, or a folder cannot be made.
+        DataError: data or tokenizer are missing, are something else, or are not those of the checkpoint.
     """
     spec = job.checkpoint
     if spec.resume_from:
         _require_steps_left(Path(spec.resume_from), num_steps=job.num_steps)
+        require_continuable(job)
     if spec.initial_weights:
         _require_weights(job, Path(spec.initial_weights))
     if spec.export_folder:
@@ -35,6 +39,20 @@ def require_inputs(job: Job) -> None:
     if spec.folder:
         _require_place(Path(spec.folder), option="--checkpoints")
     require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+
+
+def require_resumed_data(job: Job) -> None:
+    """Return when the data are those that the checkpoint to resume from was made with; tokenises what was not yet.
+
+    Raises:
+        DataError: a run would go on with other samples, or in another order.
+    """
+    origin = origin_of(find_checkpoint(Path(job.checkpoint.resume_from))) if job.checkpoint.resume_from else None
+    if origin is None or origin.data is None:
+        return
+    samples = open_samples(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    order = SampleOrder(num_samples=samples.num_samples, seed=job.data.seed, is_shuffled=job.data.is_shuffled)
+    require_same_data(state_at(0, samples=samples, order=order), origin.data)
 
 
 def _require_steps_left(path: Path, *, num_steps: int) -> None:
@@ -48,9 +66,11 @@ def _require_steps_left(path: Path, *, num_steps: int) -> None:
 
 
 def _require_weights(job: Job, folder: Path) -> None:
-    """Return when the weights are whole and, where the model is our own decoder, whose tensors are known, fit it."""
+    """Return when the weights are whole and fit: by every tensor of our own decoder, by the config of other models."""
     require_whole(folder)
-    if not uses_transformers(job):
+    if uses_transformers(job):
+        require_same_model(folder, job.model_config)
+    else:
         require_fitting(folder, tensor_shapes(read_config(job.model_config)))
 
 

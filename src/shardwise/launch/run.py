@@ -96,7 +96,7 @@ def run_job(
         for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)
     if ending.number is not None:
-        raise _stopped(job, ending.number)
+        raise stopped_error(job, ending.number)
     if process.returncode != 0:
         raise _failure(job.folder, process.returncode, plan)
     measured: Mapping[str, object] = json.loads((job.folder / MEASUREMENT_FILE).read_text(encoding="utf-8"))
@@ -145,16 +145,19 @@ def _records(metrics: Path, process: "subprocess.Popen[bytes]", ending: Ending) 
         time.sleep(POLL_S)
 
 
-def _stopped(job: Job, number: int) -> StoppedError:
+def stopped_error(job: Job, number: int) -> StoppedError:
     """What a run that was asked to stop leaves behind."""
-    name = signal.Signals(number).name
-    newest = CheckpointFolder(Path(job.checkpoint.folder)).newest() if job.checkpoint.folder else None
-    saved = f"its newest checkpoint is {newest.path}" if newest else "no checkpoint was asked for"
-    error = StoppedError(
-        f"the run was stopped by {name}; {saved}",
-        code="train-stopped",
-        fix=f"go on with --resume {newest.path.parent}" if newest else "save states with --checkpoint-every",
-    )
+    name, spec = signal.Signals(number).name, job.checkpoint
+    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
+    if newest:
+        saved, fix = f"its newest checkpoint is {newest.path}", f"go on with --resume {newest.path.parent}"
+    elif spec.resume_from:
+        saved, fix = "it saved no checkpoint of its own", f"start again with --resume {spec.resume_from}"
+    elif spec.every_steps:
+        saved, fix = "no checkpoint was saved yet", "start again; once it trains, one Ctrl-C lets it save"
+    else:
+        saved, fix = "no checkpoint was asked for", "save states with --checkpoint-every"
+    error = StoppedError(f"the run was stopped by {name}; {saved}", code="train-stopped", fix=fix)
     error.exit_code = EXIT_OF_SIGNALS + number
     return error
 

@@ -13,7 +13,7 @@ from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_lesson_pictures import picture_parts
 from shardwise.simulate.lesson import Check, Claim, Lesson, LessonStep, LessonTable, Message
 
-VERDICT_STYLES = {"right": "green", "loose": "yellow", "wrong": "bold red"}
+VERDICT_STYLES = {"right": "green", "loose": "yellow", "wrong": "bold red", "unclear": "dim"}
 INDENT = 2
 MESSAGES_A_LINE = 4
 

@@ -1,4 +1,4 @@
-"""Rules about what our own trainer does to token tables and gradients when it is asked to."""
+"""Rules about what our own trainer does to models, token tables and gradients when it is asked to."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +7,9 @@ from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.step.own_runtime import (
     MAX_EXCHANGING_RANKS,
+    axes_inside,
     exchanges_gradients,
+    has_own_decoder,
     has_own_vocabulary,
     is_own_runtime,
     spreads_vocabulary,
@@ -79,7 +81,34 @@ def _late_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("late_updates", None),)
 
 
+def _breaks_inside(plan: Plan) -> bool:
+    return bool(axes_inside(plan.layout)) and not has_own_decoder(plan.model)
+
+
+def _inside_message(plan: Plan) -> str:
+    degrees = ", ".join(f"{axis}={getattr(plan.layout, axis)}" for axis in axes_inside(plan.layout))
+    return (
+        f"our trainer does not divide the inside of {plan.model.name} ({degrees}): train it with data parallelism "
+        "alone, or run this plan with another engine"
+    )
+
+
+def _inside_candidates(plan: Plan) -> Iterable[Changes]:
+    yield tuple((axis, 1) for axis in axes_inside(plan.layout))
+
+
 RULES = (
+    Rule(
+        name="engine-native-inside",
+        severity="warning",
+        engines=("native",),
+        why="Our trainer divides the inside of its own decoder. What transformers builds it divides over data-parallel "
+        "ranks alone, and `train` refuses the rest; as a prediction such a plan stands.",
+        source="our train/divisible.py",
+        breaks=_breaks_inside,
+        message=_inside_message,
+        candidates=_inside_candidates,
+    ),
     Rule(
         name="engine-spread-vocabulary",
         why="Rows that data-parallel ranks divide stay where they are: no other axis may divide table or model.",

@@ -26,7 +26,7 @@ from shardwise.search.candidates import (
     Key,
     Mask,
 )
-from shardwise.search.held_states import ON_HOST, BlockStates, HeldStates
+from shardwise.search.held_states import BlockStates, HeldStates
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import (
     FIRST,
@@ -197,7 +197,7 @@ class MemoryEstimate:
         rows, num_microbatches, activations = parts.rows, parts.num_microbatches, parts.activations
         stage = self.probes.watched_of(parts.pipelines, watched)
         states = self.states.of_stage(parts.states, stage)
-        in_flight = self._in_flight(parts.pipelines, num_microbatches, stage)
+        in_flight = self.in_flight(parts.pipelines, num_microbatches, stage)
         comes_first = self._forwards_come_first(rows, num_microbatches, in_flight)
         buffers = self._buffers(parts, stage, comes_first)
         recomputed = recomputed_blocks(rows, stage)
@@ -251,30 +251,12 @@ class MemoryEstimate:
         peak: FloatColumn = np.maximum(highest, np.maximum(end, update))
         return peak
 
-    def fits_host(self, rows: Candidates, *, num_microbatches: IntColumn) -> Mask:
-        """Rows whose hosts and drives hold what is offloaded to them, as far as their size is known."""
-        fits: Mask = np.ones(len(rows), dtype=np.bool_)
-        moving = np.flatnonzero((rows.offload > 0) | (rows.activation_offload > 0))
-        if not len(moving):
-            return fits
-        cluster, some = self.probes.question.cluster, rows.take(moving)
-        node, ranks_per_node = cluster.node, min(cluster.node.gpus_per_node, cluster.num_gpus)
-        pipelines, states = pipelines_of(some), self.states.of_blocks(some, ON_HOST)
-        for watched in (FIRST, SECOND, LAST, *self.probes.others(pipelines)):
-            stage = self.probes.watched_of(pipelines, watched)
-            memory, drives = self.states.moved_of_stage(states, stage)
-            in_flight = self._in_flight(pipelines, num_microbatches[moving], stage)
-            memory = memory + in_flight * self._moved_bytes(some, stage)
-            for each, capacity_bytes in ((memory, node.host_memory_bytes), (drives, node.nvme_bytes)):
-                if capacity_bytes:
-                    fits[moving] &= ranks_per_node * each <= capacity_bytes
-        return fits
-
     def moved_bytes(self, rows: Candidates) -> FloatColumn:
         """Activations of one micro-batch that the longest stage moves to the host, where they are offloaded."""
-        return self._moved_bytes(rows, self.probes.watched(rows, LONGEST))
+        return self.moved_by(rows, self.probes.watched(rows, LONGEST))
 
-    def _moved_bytes(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+    def moved_by(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+        """The same of another stage."""
         kept = _kept(self._activations(rows), stage, recomputed_blocks(rows, stage)).sum(axis=1)
         moved: FloatColumn = rows.micro_batch_size * kept * (1 - self._resident_fraction(rows, stage))
         return moved
@@ -381,7 +363,8 @@ class MemoryEstimate:
         pairs: FloatColumn = (num_microbatches * directions + kept) / 2
         return pairs
 
-    def _in_flight(self, pipelines: Combined, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+    def in_flight(self, pipelines: Combined, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
+        """Micro-batches whose activations a stage keeps at once."""
         asked = pipelines.beside([num_microbatches, stage.stage])
         found: FloatColumn = np.asarray([_in_flight_sets(key) for key in asked.keys])[asked.of_row]
         return found

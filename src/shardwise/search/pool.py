@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, constant
+from shardwise.search.host_memory import fits_host
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.space import Space
 from shardwise.units import Bytes
@@ -141,7 +142,7 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
             )
             tried = weighed(moved, asked.num_microbatches)
             fits = tried.needed_bytes <= capacity_bytes
-            fits[fits] = memory.fits_host(moved.take(fits), num_microbatches=asked.num_microbatches[fits])
+            fits[fits] = fits_host(memory, moved.take(fits), num_microbatches=asked.num_microbatches[fits])
             found = found.joined(tried.take(fits))
             unsolved = ~(is_offered & is_other)
             unsolved[np.flatnonzero(is_offered & is_other)[~fits]] = True

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.search.candidates import FloatColumn, IntColumn
+from shardwise.search.host_memory import fits_host
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.refinement import Refinement
 from shardwise.units import Bytes
@@ -78,7 +79,7 @@ class Weighing:
     def _fill_in(self, rows: IntColumn) -> None:
         some, counts = self.refinement.take(rows), self.refinement.num_microbatches(rows)
         needed = self.memory.device_bytes(some, num_microbatches=counts, enough_bytes=self.capacity_bytes)
-        needed[~self.memory.fits_host(some, num_microbatches=counts)] = np.inf
+        needed[~fits_host(self.memory, some, num_microbatches=counts)] = np.inf
         self.refinement.needed_bytes[rows] = needed
 
     def _bytes(self, rows: IntColumn) -> FloatColumn:

@@ -14,8 +14,9 @@ Unit = Literal[
 ]
 """How a number is written: ``bytes`` in powers of two, ``decimal_bytes`` in powers of ten, ``number`` as it is, up to
 6 significant digits, and ``""`` for texts. ``time_units`` are steps of a simulation without a clock."""
-Verdict = Literal["right", "loose", "wrong"]
-"""``loose``: true under a condition that was not said, or with a number that is only about right."""
+Verdict = Literal["right", "loose", "wrong", "unclear"]
+"""``loose``: true under a condition that was not said, or with a number that is only about right; ``unclear``: what was
+measured allows no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,11 +103,25 @@ def can_update_late(*, layout: Layout, recipe: Recipe) -> bool:
     return is_held and recipe.optimizer != "muon"
 
 
+def has_own_decoder(model: ModelSpec) -> bool:
+    """Whether our own decoder computes the model, whose inside it can divide."""
+    windows = (layer.mixer.sliding_window for layer, _ in model.layer_runs if isinstance(layer.mixer, AttentionSpec))
+    return model.model_type in OWN_DECODER_TYPES and not any(windows)
+
+
+def axes_inside(layout: Layout) -> tuple[str, ...]:
+    """The axes of a layout that divide the inside of a model, which our trainer does to its own decoder alone.
+
+    >>> axes_inside(Layout(dp_shard=4, tp=2, pp=2))
+    ('tp', 'pp')
+    """
+    degrees = (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("ep", layout.ep))
+    return tuple(name for name, degree in degrees if degree > 1)
+
+
 def has_own_vocabulary(model: ModelSpec) -> bool:
     """Whether token table and head are two matrices of our own decoder."""
-    windows = (layer.mixer.sliding_window for layer, _ in model.layer_runs if isinstance(layer.mixer, AttentionSpec))
-    is_own = model.model_type in OWN_DECODER_TYPES and not any(windows)
-    return is_own and model.has_head and not model.tie_word_embeddings
+    return has_own_decoder(model) and model.has_head and not model.tie_word_embeddings
 
 
 def can_spread_vocabulary(*, layout: Layout, recipe: Recipe, vocab_size: int) -> bool:

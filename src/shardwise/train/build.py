@@ -26,9 +26,10 @@ from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.divisible import require_data_parallel, require_divisible
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.fp8 import use_fp8
-from shardwise.train.huggingface import TransformersDecoder, require_data_parallel
+from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.initialise import initialise
 from shardwise.train.job import Job, uses_transformers
 from shardwise.train.lora import add_adapters
@@ -89,7 +90,7 @@ def _loss_settings(job: Job) -> LossSettings:
 
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
-    require_data_parallel(job.layout, model_type=str(job.model_config.get("model_type")))
+    require_divisible(job)
     decoder = TransformersDecoder(job.model_config, dtype=weights_dtype(job))
     decoder.fill_buffers(device)
     decoder.settings = _loss_settings(job)

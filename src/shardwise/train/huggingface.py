@@ -11,29 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardwise.errors import LayoutError
-from shardwise.layout import Layout
 from shardwise.train.document_mask import document_numbers
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
 
 LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Fields of models that do more to logits than a product with the head."""
-
-
-def require_data_parallel(layout: Layout, *, model_type: str) -> None:
-    """Return when a layout divides only what any model can be divided by.
-
-    Raises:
-        LayoutError: it divides the inside of a model that transformers builds.
-    """
-    divided = [axis for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
-    if divided:
-        raise LayoutError(
-            f"{' and '.join(divided)} divide the inside of a model, but {model_type} is no model of ours,"
-            " and others are divided over data-parallel ranks alone",
-            code="train-transformers-layout",
-            fix="set tp, cp, pp and ep to 1 and dp_shard to the number of GPUs",
-        )
 
 
 class TransformersDecoder(nn.Module):

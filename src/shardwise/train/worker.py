@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,12 @@ import torch.distributed as dist
 
 from shardwise.train.allocator_history import AllocatorHistory, allocator_history
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
-from shardwise.train.checkpoint.folder import find_checkpoint
+from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
+from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
-from shardwise.train.job import Job, read_job
+from shardwise.train.job import CheckpointSpec, Job, read_job
 from shardwise.train.loop import Trainer, make_trainer, train
 from shardwise.train.lora import target_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
@@ -85,9 +87,9 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
     return trainer, records
 
 
-def open_checkpoints(job: Job) -> DistributedCheckpointer:
-    """What saves and loads the states of this job."""
-    spec = job.checkpoint
+def open_checkpoints(trainer: Trainer) -> DistributedCheckpointer:
+    """What saves and loads the states of a job."""
+    job, spec = trainer.job, trainer.job.checkpoint
     return DistributedCheckpointer(
         CheckpointRequest(
             folder=Path(spec.folder) if spec.folder else None,
@@ -95,12 +97,14 @@ def open_checkpoints(job: Job) -> DistributedCheckpointer:
             is_async=spec.is_async,
             num_kept=spec.num_kept,
             resume_from=Path(spec.resume_from) if spec.resume_from else None,
+            facts=origin_facts(job, trainer.source.state_dict()),
         )
     )
 
 
 def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: AllocatorHistory) -> list[StepRecord]:
-    checkpoints, states, spec = open_checkpoints(job), trainer.states(), job.checkpoint
+    require_continuable(job)
+    checkpoints, states, spec = open_checkpoints(trainer), trainer.states(), job.checkpoint
     if spec.initial_weights and (job.recipe.adapter != "none" or not spec.resume_from):
         # Checkpoints of adapters hold no frozen weights, so a resumed run reads them here as well.
         load_base(trainer, Path(spec.initial_weights))
@@ -108,9 +112,8 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
     trainer.sampler = make_sampler(trainer)
     is_writer = dist.get_rank() == 0
     board = _open_board(Path(job.watch.tensorboard)) if job.watch.tensorboard and is_writer else None
-    log = StepLog(
-        job.folder, is_writer=is_writer, listeners=(require_number, board.add) if board else (require_number,)
-    )
+    guard = partial(require_number, spec=spec)
+    log = StepLog(job.folder, is_writer=is_writer, listeners=(guard, board.add) if board else (guard,))
     beat = _watched(trainer, watch)
 
     def after_step(step: int) -> None:
@@ -157,8 +160,12 @@ def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], 
     return lambda step, phase: watch.beat(step=step, phase=phase)
 
 
-def require_number(record: StepRecord) -> None:
+def require_number(record: StepRecord, *, spec: CheckpointSpec) -> None:
     """Return when the loss of a step and the norm of its gradient are numbers.
+
+    Args:
+        record: of the step.
+        spec: where the run's checkpoints are, if it has any; the fix begins with the newest.
 
     Raises:
         LossError: one is infinite or none; every rank sees the same ones, so all stop here, before weights that such a
@@ -170,8 +177,16 @@ def require_number(record: StepRecord) -> None:
         raise LossError(
             f"the {name} of step {record.step} is {value}",
             code="train-loss",
-            fix="resume from a checkpoint before it with a lower learning rate or a longer warm-up",
+            fix=f"{_way_back(spec)} with a lower --learning-rate or more --warmup-steps",
         )
+
+
+def _way_back(spec: CheckpointSpec) -> str:
+    """Where to begin again after weights went bad."""
+    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
+    if newest is not None:
+        return f"go on with --resume {newest.path}"
+    return f"go on with --resume {spec.resume_from}" if spec.resume_from else "no checkpoint was saved: start again"
 
 
 def _export(trainer: Trainer) -> None:

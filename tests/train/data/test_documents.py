@@ -33,10 +33,31 @@ def test_json_lines_are_documents_also_compressed(tmp_path):
 def test_parquet_rows_are_documents(tmp_path):
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pa.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
-    assert list(read_documents(tmp_path / "a.parquet")) == ["a", "b"]
+    parquet.write_table(pa.table({"text": ["a", "", "b"], "n": [1, 2, 3]}), tmp_path / "a.parquet")
+    assert list(read_documents(tmp_path / "a.parquet")) == ["a", "", "b"]
     with pytest.raises(DataError, match="no column 'body'; it has text, n"):
         list(read_documents(tmp_path / "a.parquet", field="body"))
+
+
+def test_a_parquet_row_without_text_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = [f"document {number}" for number in range(2000)]
+    texts[1500] = None
+    parquet.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(DataError) as refusal:
+        list(read_documents(tmp_path / "a.parquet"))
+    assert refusal.value.message == f"{tmp_path / 'a.parquet'}, row 1501: there is no text in column 'text'"
+    assert refusal.value.code == "data-field"
+
+
+def test_an_empty_text_is_a_document_in_every_kind_of_file(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"text": ["a", "", "b"]}), tmp_path / "a.parquet")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in ("a", "", "b"))
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
+    assert list(read_documents(tmp_path / "a.parquet")) == list(read_documents(tmp_path / "a.jsonl"))
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):

@@ -167,7 +167,12 @@ def _loss(rank, folder):
 
 
 def test_a_loss_that_is_no_number_is_said_once_with_the_last_good_one(tmp_path):
-    lines = [{"step": 4, "loss": 2.5, "gradient_norm": 80.25}, {"step": 5, "loss": float("nan"), "gradient_norm": 1.0}]
+    lines = [
+        {"step": 3, "loss": 2.75},
+        {"step": 4, "loss": 2.5, "gradient_norm": 80.25},
+        {"step": 5, "loss": 2.25, "gradient_norm": float("nan")},
+        {"step": 6, "loss": float("nan"), "gradient_norm": 1.0},
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     fails(2, _loss, tmp_path)
     error = diagnose(tmp_path)

@@ -1,5 +1,7 @@
 """Headers of a checkpoint say whether a model can be filled from it."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -8,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.errors import CheckpointError
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
-from shardwise.train.pretrained.fitting import require_fitting
+from shardwise.train.pretrained.fitting import require_fitting, require_same_model
 from train.models import LLAMA, MIXTRAL
 
 SMALL = {"num_hidden_layers": 2}
@@ -85,3 +87,35 @@ def test_a_file_that_lacks_what_the_index_promises_is_named(tmp_path):
         fits(folder, LLAMA)
     assert refused.value.code == "pretrained-files"
     assert f"it holds no {name}" in refused.value.message
+
+
+GEMMA = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 99}
+
+
+def beside(folder, config):
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, GEMMA, {"model_type": "gemma3", "text_config": GEMMA}, {"model_type": "gemma3", "text_config": {}}, {"n": 1}],
+    ids=str,
+)
+def test_a_config_of_the_same_model_passes_bare_or_wrapped(tmp_path, config):
+    require_same_model(beside(tmp_path, config), GEMMA)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (LLAMA, "holds weights of a model with model_type llama, and the model to train has gemma3"),
+        ({**GEMMA, "num_hidden_layers": 3}, "num_hidden_layers 3, and the model to train has 2"),
+        ({"model_type": "gemma3", "text_config": {**GEMMA, "hidden_size": 128}}, "hidden_size 128"),
+    ],
+    ids=["family", "depth", "wrapped"],
+)
+def test_a_config_of_another_model_is_refused(tmp_path, config, says):
+    with pytest.raises(CheckpointError, match=says) as refused:
+        require_same_model(beside(tmp_path, config), GEMMA)
+    assert refused.value.code == "pretrained-tensor"

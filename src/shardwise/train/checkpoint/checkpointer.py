@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,12 +20,12 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, find_checkpoint
+from shardwise.train.checkpoint.origin import FACTS
 from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
 from shardwise.units import MB
 
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
 
-FACTS = "state.json"
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -55,6 +55,8 @@ class CheckpointRequest:
     num_kept: int = 2
     resume_from: Path | None = None
     """A run folder, a folder of checkpoints, or one checkpoint."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What every checkpoint says of this run besides its step, as a JSON document."""
 
 
 class DistributedCheckpointer:
@@ -157,7 +159,8 @@ class DistributedCheckpointer:
             try:
                 answer[0] = str(folder.begin(step))
                 answer[1] = _shortage(folder.path, values)
-                facts = {"step": step, "world_size": dist.get_world_size() if self._is_distributed else 1}
+                world_size = dist.get_world_size() if self._is_distributed else 1
+                facts = {"step": step, "world_size": world_size, **self._request.facts}
                 (Path(answer[0]) / FACTS).write_text(json.dumps(facts), encoding="utf-8")
             except OSError as error:
                 answer[1] = f"{error.strerror or error}"

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypedDict
 
 import numpy as np
 import torch
 
-from shardwise.errors import DataError
 from shardwise.train.data.order import SampleOrder
 from shardwise.train.data.samples import Sample, Samples
+from shardwise.train.data.state import DataState, require_same_data, state_at
 
 __all__ = ["Batch", "DataState", "GlobalBatches"]
 
@@ -44,16 +43,6 @@ class Batch:
             positions=self.positions.to(device, non_blocking=True),
             next_position=self.next_position,
         )
-
-
-class DataState(TypedDict):
-    """Where the data stand: the same on every rank, and without a word about how many ranks there are."""
-
-    position: int
-    seed: int
-    is_shuffled: bool
-    num_samples: int
-    fingerprint: str
 
 
 class GlobalBatches:
@@ -95,25 +84,11 @@ class GlobalBatches:
 
     def state_dict(self) -> DataState:
         """What another run needs to go on with the next unseen sample."""
-        return DataState(
-            position=self._position,
-            seed=self._order.seed,
-            is_shuffled=self._order.is_shuffled,
-            num_samples=self._order.num_samples,
-            fingerprint=self._samples.fingerprint,
-        )
+        return state_at(self._position, samples=self._samples, order=self._order)
 
     def load_state_dict(self, state: DataState) -> None:
         """Go on where the state was taken; the data must be the same, the ranks need not be."""
-        own, saved = dict(self.state_dict()), dict(state)
-        changed = sorted(key for key in own if key != "position" and own[key] != saved.get(key))
-        if changed:
-            key = changed[0]
-            raise DataError(
-                f"the checkpoint was made with other data: {key} was {saved.get(key)}, now it is {own[key]}",
-                code="data-changed",
-                fix="give the same data, tokenizer, seed and seq_len as the run that made the checkpoint",
-            )
+        require_same_data(self.state_dict(), state)
         self._position = state["position"]
 
 

@@ -158,24 +158,28 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
                     code="data-field",
                     fix="name the column that holds the text with --data-field",
                 )
-            for batch in file.iter_batches(batch_size=1024, columns=[field]):
-                yield from _texts_of(batch.column(0).to_pylist(), field=field, place=str(path))
+            batches = file.iter_batches(batch_size=1024, columns=[field])
+            values = (value for batch in batches for value in batch.column(0).to_pylist())
+            for number, value in enumerate(values, start=1):
+                yield _text_in(value, field=field, place=f"{path}, row {number}")
     except (ArrowException, *BROKEN_FILE) as error:
         raise _unreadable(path, error) from error
 
 
-def _texts_of(values: list[object], *, field: str, place: str) -> Iterator[str]:
-    """The texts of a column; rows without one are left out."""
-    for value in values:
-        if isinstance(value, str):
-            if value:
-                yield value
-        elif value is not None:
-            raise DataError(
-                f"{place}: column '{field}' holds {type(value).__name__}, not text",
-                code="data-field",
-                fix="name the column that holds the text with --data-field",
-            )
+def _text_in(value: object, *, field: str, place: str) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise DataError(
+            f"{place}: there is no text in column '{field}'",
+            code="data-field",
+            fix="drop the rows without text, or name the column that holds it with --data-field",
+        )
+    raise DataError(
+        f"{place}: column '{field}' holds {type(value).__name__}, not text",
+        code="data-field",
+        fix="name the column that holds the text with --data-field",
+    )
 
 
 READERS: dict[str, Reader] = {

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from shardwise.train.data.batches import Batch, DataState, GlobalBatches
+from shardwise.train.data.batches import Batch, GlobalBatches
+from shardwise.train.data.state import DataState
 
 __all__ = ["PrefetchedBatches"]
 

@@ -18,7 +18,8 @@ from shardwise.train.data.tokenizer import Tokenizer
 
 __all__ = ["TokenisedFiles", "cache_folder", "tokenise", "tokenise_once"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of the cache: files are tokenised again when what is read of them changes."""
 BATCH_DOCUMENTS = 512
 TOKENS_NAME = "tokens"
 

@@ -9,6 +9,8 @@ MOE_TYPES = ("mixtral", "qwen3_moe")
 QK_NORM_TYPES = ("qwen3", "qwen3_moe")
 ROPE_TYPES = ("default", "llama3", "linear")
 DEFAULT_ROPE_THETA = 10000.0
+DEFAULT_WINDOWS = {"mistral": 4096}
+"""Tokens of the sliding window that a config has without saying so. Source: transformers ``MistralConfig``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +99,10 @@ def read_config(fields: Mapping[str, object]) -> DecoderConfig:
 
 
 def _uses_sliding_window(fields: Mapping[str, object]) -> bool:
-    if fields.get("model_type") in ("qwen2", "qwen3", "qwen3_moe"):
+    model_type = str(fields.get("model_type"))
+    if model_type in ("qwen2", "qwen3", "qwen3_moe"):
         return bool(fields.get("use_sliding_window", False))
-    return fields.get("sliding_window") is not None
+    return fields.get("sliding_window", DEFAULT_WINDOWS.get(model_type)) is not None
 
 
 def _rope_fields(fields: Mapping[str, object]) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 """One message out of what the ranks of a failed run wrote: the cause, not its echoes, and what to type next."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,13 +189,17 @@ def _recorded(record: FailureRecord) -> int | None:
 
 
 def _last_good(folder: Path) -> str:
-    """The last step whose loss was a number, from the metrics."""
+    """The last step whose loss and gradient norm were numbers, from the metrics."""
     path = folder / "metrics.jsonl"
     if not path.is_file():
         return ""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    good = [line for line in lines if isinstance(line.get("loss"), int | float) and abs(line["loss"]) < float("inf")]
+    good = [line for line in lines if "loss" in line and _are_numbers(line["loss"], line.get("gradient_norm", 0.0))]
     if not good:
         return ""
     norm = f" and its gradient norm {good[-1]['gradient_norm']:.4g}" if "gradient_norm" in good[-1] else ""
     return f"; at step {good[-1]['step']} the loss was {good[-1]['loss']:.4g}{norm}"
+
+
+def _are_numbers(*values: object) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)

@@ -7,9 +7,10 @@ from shardwise.errors import CheckpointError
 from shardwise.train.pretrained.files import read_config, saved_shapes
 from shardwise.train.pretrained.names import STACKED_GATE_UP, Piece, pieces_of
 
-__all__ = ["missing_tensor", "other_shape", "require_fitting"]
+__all__ = ["missing_tensor", "other_shape", "require_fitting", "require_same_model"]
 
 Shape = tuple[int, ...]
+SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 
 
 def require_fitting(folder: Path, wanted: Iterable[tuple[str, Shape]]) -> None:
@@ -25,6 +26,46 @@ def require_fitting(folder: Path, wanted: Iterable[tuple[str, Shape]]) -> None:
         return
     others = f"; {len(found) - 1} other tensors do not fit either" if len(found) > 1 else ""
     raise CheckpointError(f"{found[0].message}{others}", code=found[0].code, fix=found[0].fix)
+
+
+def require_same_model(folder: Path, config: Mapping[str, object]) -> None:
+    """Return when the config.json beside the weights speaks of the same model; for models whose tensors none can list.
+
+    A folder without a config.json is not judged: ranks compare every tensor when they read it.
+
+    Raises:
+        CheckpointError: it is of another family, or of another size.
+    """
+    saved, own = read_config(folder), dict(config)
+    if not saved:
+        return
+    families, own_families = _model_types(saved), _model_types(own)
+    if families and own_families and not families & own_families:
+        raise _other_model(folder, "model_type", " or ".join(sorted(families)), " or ".join(sorted(own_families)))
+    for name in SIZES:
+        held, wanted = _text_config(saved).get(name), _text_config(own).get(name)
+        if held is not None and wanted is not None and held != wanted:
+            raise _other_model(folder, name, held, wanted)
+
+
+def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The language model's part of a config that wraps one."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) else config
+
+
+def _model_types(config: Mapping[str, object]) -> frozenset[str]:
+    """What the family is called, the wrapper's and the language model's."""
+    named = (config.get("model_type"), _text_config(config).get("model_type"))
+    return frozenset(str(name).removesuffix("_text") for name in named if name)
+
+
+def _other_model(folder: Path, name: str, saved: object, wanted: object) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} holds weights of a model with {name} {saved}, and the model to train has {wanted}",
+        code="pretrained-tensor",
+        fix="start from a checkpoint of the same model",
+    )
 
 
 def missing_tensor(folder: Path, name: str) -> CheckpointError:

@@ -1,0 +1,134 @@
+"""What a checkpoint was made with, and whether a job can go on from it: launchers ask and ranks do; without torch."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise.errors import CheckpointError
+from shardwise.recipe import OptimizerName
+from shardwise.train.checkpoint.folder import Checkpoint, find_checkpoint
+from shardwise.train.data.state import require_same_data
+from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.shapes import tensor_shapes
+from shardwise.train.job import JOB_FILE, JOB_SCHEMA, Job, job_from_json, job_to_json, uses_transformers
+
+__all__ = ["FACTS", "Origin", "origin_facts", "origin_of", "require_continuable"]
+
+FACTS = "state.json"
+"""Beside the tensors of every checkpoint: its step, and what it was made with."""
+SAME_STATES: tuple[frozenset[OptimizerName], ...] = (frozenset(("adamw", "adamw-8bit")),)
+"""Optimizers whose checkpoints hold the same tensors with the same meaning."""
+SIZES = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+"""Fields of any config that say which model it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The run that made a checkpoint."""
+
+    job: Job
+    data: Mapping[str, object] | None
+    """Which data it read in which order (a ``DataState`` without a position); ``None`` where only its job is known."""
+
+
+def origin_facts(job: Job, data: Mapping[str, object]) -> dict[str, object]:
+    """What a checkpoint says of the run that makes it, as a JSON document."""
+    return {"job": job_to_json(job), "data": {name: value for name, value in data.items() if name != "position"}}
+
+
+def origin_of(checkpoint: Checkpoint) -> Origin | None:
+    """What the checkpoint says itself, or the job of the run folder it lies in; ``None`` where neither is known."""
+    facts = _json_object(checkpoint.path / FACTS)
+    job, data = _job(facts.get("job")), facts.get("data")
+    if job is not None:
+        return Origin(job=job, data=data if isinstance(data, dict) else None)
+    folder = checkpoint.path.parent
+    beside = _job(_json_object(folder.parent / JOB_FILE))
+    if beside is None or beside.checkpoint.folder is None:
+        return None
+    is_its_own = Path(beside.checkpoint.folder).resolve() == folder.resolve()
+    return Origin(job=beside, data=None) if is_its_own else None
+
+
+def require_continuable(job: Job) -> None:
+    """Return when nothing that is known of the checkpoint to resume from speaks against the job.
+
+    Files of JSON are read and no tensor; ranks compare tensors and data again when they load.
+
+    Raises:
+        CheckpointError: it holds another model, other trained weights or the states of another optimizer.
+        DataError: it was made with another seed or order of the data.
+    """
+    if job.checkpoint.resume_from is None:
+        return
+    checkpoint = find_checkpoint(Path(job.checkpoint.resume_from))
+    origin = origin_of(checkpoint)
+    if origin is None:
+        return
+    difference = next(_differences(origin.job, job), None)
+    if difference is not None:
+        said, fix = difference
+        raise CheckpointError(f"{checkpoint.path} {said}", code="checkpoint-mismatch", fix=fix)
+    require_same_data(_order(job), _order(origin.job))
+
+
+def _order(job: Job) -> dict[str, object]:
+    return {"seed": job.data.seed, "is_shuffled": job.data.is_shuffled}
+
+
+def _differences(made: Job, job: Job) -> Iterator[tuple[str, str]]:
+    """What a checkpoint holds that the job has otherwise, and what to do about it."""
+    yield from _other_trained(made, job)
+    yield from _other_model(made, job)
+    before, now = made.recipe.optimizer, job.recipe.optimizer
+    if before != now and not any({before, now} <= same for same in SAME_STATES):
+        yield (
+            f"holds the states of {before}, and this run's optimizer is {now}",
+            f"resume with --optimizer {before}, the one it was made with",
+        )
+
+
+def _other_trained(made: Job, job: Job) -> Iterator[tuple[str, str]]:
+    before, now = made.recipe, job.recipe
+    if (before.adapter == "none") != (now.adapter == "none"):
+        held = "all weights" if before.adapter == "none" else "adapters and no weights beneath them"
+        yield (
+            f"holds {held} (adapter {before.adapter}), and this run trains with adapter {now.adapter}",
+            f"resume with --adapter {before.adapter}, or start from exported weights with --weights",
+        )
+    elif now.adapter != "none":
+        for name in ("lora_rank", "lora_targets"):
+            if getattr(before, name) != getattr(now, name):
+                yield (
+                    f"holds adapters with {name} {getattr(before, name)}, and this run has {getattr(now, name)}",
+                    f"resume with --{name.replace('_', '-')} {getattr(before, name)}",
+                )
+
+
+def _other_model(made: Job, job: Job) -> Iterator[tuple[str, str]]:
+    fix = "resume with the model and optimizer that the checkpoint was made with"
+    if uses_transformers(made) or uses_transformers(job):
+        for name in SIZES:
+            if made.model_config.get(name) != job.model_config.get(name):
+                yield f"has {name} {made.model_config.get(name)}, and this run {job.model_config.get(name)}", fix
+        return
+    held = dict(tensor_shapes(read_config(made.model_config)))
+    for name, shape in tensor_shapes(read_config(job.model_config)):
+        if name not in held:
+            yield f"has no tensor {name}, which this run needs", fix
+        elif held[name] != shape:
+            yield f"has {name} as {held[name]}, and this run as {shape}", fix
+
+
+def _job(document: object) -> Job | None:
+    return job_from_json(document) if isinstance(document, dict) and document.get("schema") == JOB_SCHEMA else None
+
+
+def _json_object(path: Path) -> Mapping[str, object]:
+    """The object in a file; nothing where there is none."""
+    try:
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
