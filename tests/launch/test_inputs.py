@@ -93,7 +93,7 @@ def test_a_layout_that_divides_a_model_of_transformers_is_refused(desk, machine,
     assert main(["train", *words]) == 2
     said = json.loads(capsys.readouterr().out)
     assert said["code"] == "train-transformers-layout"
-    assert "tp divides the inside of a model, but" in said["error"]
+    assert "tp divide the inside of a model, but" in said["error"]
     assert sorted(desk.rglob("*")) == before
 
 

@@ -25,8 +25,8 @@ def require_data_parallel(layout: Layout, *, model_type: str) -> None:
     divided = axes_inside(layout)
     if divided:
         raise LayoutError(
-            f"{' and '.join(divided)} divide{'s' if len(divided) == 1 else ''} the inside of a model, but {model_type} "
-            "is no model of ours, and others are divided over data-parallel ranks alone",
+            f"{' and '.join(divided)} divide the inside of a model, but {model_type} is no model of ours,"
+            " and others are divided over data-parallel ranks alone",
             code="train-transformers-layout",
             fix="set tp, cp, pp and ep to 1 and dp_shard to the number of GPUs",
         )
