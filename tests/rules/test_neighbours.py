@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rules.samples import make_plan
+from rules.samples import llama_30b, make_plan
 from shapes import cluster, llama_3_70b
 from shardwise.layout import Layout
 from shardwise.plan import EngineName
@@ -34,6 +34,11 @@ def check_neighbours(plan):
 @given(plans())
 def test_a_neighbour_keeps_the_rule_and_breaks_no_rule_that_held_before(plan):
     check_neighbours(plan)
+
+
+def test_chunks_that_dualpipe_does_not_have_are_refused_with_a_neighbour():
+    layout = Layout(pp=2, vpp=4, schedule="dualpipe", zero_stage=1)
+    check_neighbours(make_plan(llama_30b(), engine="hai-llm", num_gpus=2, layout=layout, global_batch_size=8))
 
 
 @MANY

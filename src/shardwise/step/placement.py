@@ -58,7 +58,13 @@ class Stage:
 
 
 def num_chunks(layout: Layout) -> int:
-    """Chunks the model is cut into: ``pp * vpp``, and ``2 * pp`` for V-shaped schedules."""
+    """Chunks the model is cut into: ``pp * vpp``, ``2 * pp`` for V-shaped schedules, and ``pp`` for each of two copies.
+
+    >>> num_chunks(Layout(pp=4, vpp=3, schedule="dualpipe"))
+    4
+    """
+    if layout.model_copies > 1:
+        return layout.pp
     return layout.pp * (2 if layout.schedule in V_SHAPED_SCHEDULES else layout.vpp)
 
 
