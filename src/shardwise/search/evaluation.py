@@ -194,7 +194,9 @@ class Evaluator:
         least to the host: the fastest where they are faster than everything safe, and the simplest that tie with them
         and have fewer axes than everything that is as fast and safe.
         """
-        known = [found for found in self._in_order() if self._moves_least(found)]
+        every = self._in_order()
+        least = min((host_moves(found.plan) for found in every), default=0)
+        known = [found for found in every if host_moves(found.plan) == least]
         safe = next((found for found in known if not found.prediction.memory.is_borderline), None)
         edge: dict[Key, Evaluated] = {}
         for found in known:
@@ -217,9 +219,6 @@ class Evaluator:
             self._fitting().values(),
             key=lambda found: (found.prediction.time.step_s, found.prediction.memory.is_borderline),
         )
-
-    def _moves_least(self, found: Evaluated) -> bool:
-        return host_moves(found.plan) == min(host_moves(other.plan) for other in self._timed.values())
 
     @property
     def num_fitting(self) -> int:

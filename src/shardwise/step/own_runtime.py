@@ -54,8 +54,6 @@ def reduces_every_micro_batch(layout: Layout) -> bool:
 
 OWN_DECODER_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 """Models that our own decoder computes; transformers builds the others (``train/decoder/config.py``)."""
-HOST = "host"
-"""The vendor of devices that are processors."""
 MAX_EXCHANGING_RANKS = 8
 """Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
 
@@ -87,10 +85,10 @@ def exchanges_gradients(plan: Plan) -> bool:
 def updates_late(plan: Plan) -> bool:
     """Whether units are updated under the next forward pass: where streams can run beside each other, on GPUs."""
     asked = plan.layout.late_updates
-    if asked is False or not is_own_runtime(plan) or plan.model.model_type not in OWN_DECODER_TYPES:
+    if asked is False or not is_own_runtime(plan) or not has_own_decoder(plan.model):
         return False
     can = can_update_late(layout=plan.layout, recipe=plan.recipe)
-    return can and (bool(asked) or plan.cluster.gpu.vendor != HOST)
+    return can and (bool(asked) or not plan.cluster.runs_on_processors)
 
 
 def can_update_late(*, layout: Layout, recipe: Recipe) -> bool:
