@@ -9,10 +9,10 @@ import torch
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.classify import LossError
 from shardwise.train.job import CheckpointSpec, OptimizerSpec
-from shardwise.train.metrics import StepRecord
 from shardwise.train.worker import require_number, run_job
 from train.models import make_job
 from train.ranks import run_ranks
+from train.step_records import step_record
 
 
 def run_until_it_diverges(_rank, job):
@@ -57,22 +57,5 @@ WITHOUT = "no checkpoint was saved: start again"
 def test_the_fix_names_no_checkpoint_that_is_not_there(tmp_path, monkeypatch, spec, again):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LossError, match="the loss of step 3 is nan") as stopped:
-        require_number(record(loss=math.nan), spec=spec)
+        require_number(step_record(step=3, loss=math.nan), spec=spec)
     assert stopped.value.fix == f"{again} with a lower --learning-rate or more --warmup-steps"
-
-
-def record(*, loss):
-    return StepRecord(
-        step=3,
-        loss=loss,
-        gradient_norm=1.0,
-        learning_rate=1.0,
-        num_tokens=7,
-        step_s=1.0,
-        data_wait_s=0.0,
-        tokens_per_s=7.0,
-        tokens_per_s_per_gpu=7.0,
-        mfu_fraction=None,
-        peak_allocated_bytes=0,
-        peak_reserved_bytes=0,
-    )
