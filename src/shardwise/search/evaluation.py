@@ -16,7 +16,7 @@ from shardwise.predict import predict
 from shardwise.predict.memory import HIGH_FRACTION, predict_fullest_memory
 from shardwise.predict.time import predict_time
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.recipe import Recompute
+from shardwise.recipe import Recipe, Recompute
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 from shardwise.search.pool import Pool
@@ -183,9 +183,17 @@ class Evaluator:
         """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
         pipelines = [found for found in self._fitting().values() if found.plan.layout.pp > 1]
         fastest = sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]
-        pairs = [(even, layers) for even in fastest for layers in islice(uneven_stages(even.plan), SPREADS)]
-        found = self._team.each(lambda number: _spread(*pairs[number]), range(len(pairs)))
-        self._uneven += [uneven for uneven in found if uneven is not None]
+        tried = [
+            replace(even, plan=replace(even.plan, layout=replace(even.plan.layout, stage_layers=layers)))
+            for even in fastest
+            for layers in islice(uneven_stages(even.plan), SPREADS)
+        ]
+        found = self._team.each(lambda number: _spread(tried[number]), range(len(tried)))
+        self._uneven += [
+            replace(uneven, prediction=prediction)
+            for uneven, prediction in zip(tried, found, strict=True)
+            if prediction is not None
+        ]
 
     def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
         """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
@@ -206,8 +214,13 @@ class Evaluator:
         simplest = sorted(fastest, key=lambda found: num_axes(found.plan.layout))
         chosen = list({found.family: found for found in (*fastest[:most], *simplest[:most])}.values())
         made = self._team.each(lambda number: _made_safe(chosen[number], modes), range(len(chosen)))
-        plans = [found.plan for found in known]
-        self._made_safe += [found for some in made for found in some if found.plan not in plans]
+        plans = [(found.plan.layout, found.plan.recipe) for found in known]
+        self._made_safe += [
+            replace(found, plan=replace(found.plan, recipe=recipe), prediction=prediction)
+            for found, some in zip(chosen, made, strict=True)
+            for recipe, prediction in some
+            if (found.plan.layout, recipe) not in plans
+        ]
 
     def fastest(self) -> Evaluated | None:
         """Of the rows predicted so far."""
@@ -285,18 +298,19 @@ class Evaluator:
         return memory.is_borderline
 
 
-def _spread(even: Evaluated, stage_layers: tuple[int, ...]) -> Evaluated | None:
-    """A pipeline with other stages; ``None`` where that is not allowed, fits less safely or is hardly faster."""
-    plan = replace(even.plan, layout=replace(even.plan.layout, stage_layers=stage_layers))
+def _spread(uneven: Evaluated) -> Prediction | None:
+    """The prediction of a pipeline, evaluated with even stages; ``None`` where its own stages are not allowed, fit less
+    safely or are hardly faster."""
+    plan, even = uneven.plan, uneven.prediction
     if find_errors(plan):
         return None
     memory = predict_fullest_memory(plan)
-    is_as_safe = even.prediction.memory.is_borderline or not memory.is_borderline
+    is_as_safe = even.memory.is_borderline or not memory.is_borderline
     if not (memory.fits_device and memory.fits_host and is_as_safe):
         return None
     prediction = predict(plan, memory=memory)
-    is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.prediction.time.step_s
-    return Evaluated(family=even.family, plan=plan, prediction=prediction) if is_faster else None
+    is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.time.step_s
+    return prediction if is_faster else None
 
 
 def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | None) -> bool:
@@ -308,10 +322,10 @@ def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | 
     return is_near and num_axes(edge.plan.layout) < num_axes(safe.plan.layout)
 
 
-def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[Evaluated]:
+def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[tuple[Recipe, Prediction]]:
     """A plan at the edge of the device with more blocks recomputed, in each mode that makes it fit safely."""
     found = safely_recomputed(edge.plan, edge.prediction.memory, modes=modes)
-    return [Evaluated(family=edge.family, plan=plan, prediction=predict(plan, memory=memory)) for plan, memory in found]
+    return [(plan.recipe, predict(plan, memory=memory)) for plan, memory in found]
 
 
 def _pipeline(plan: Plan) -> tuple[object, ...]:

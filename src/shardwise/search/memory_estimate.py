@@ -39,7 +39,7 @@ from shardwise.search.probes import (
     pipelines_of,
     recomputed_blocks,
 )
-from shardwise.search.tables import Combined, Table
+from shardwise.search.tables import Combined, Learned, Table
 from shardwise.search.team import MEMBERS
 from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
@@ -152,12 +152,18 @@ class MemoryEstimate:
         num_parts = MEMBERS * -(-num_rows // (MEMBERS * ROWS_AT_ONCE)) if num_rows > FEW_ROWS else 1
         size = -(-num_rows // num_parts)
 
-        def weighed(start: int) -> FloatColumn:
+        def weighed(start: int) -> tuple[FloatColumn, list[Learned]]:
             part = slice(start, start + size)
             chosen = part if among is None else among[part]
-            return self._device_bytes(rows.take(chosen), num_microbatches[chosen], enough_bytes)
+            known = [table.num_own for table in self._tables]
+            needed_bytes = self._device_bytes(rows.take(chosen), num_microbatches[chosen], enough_bytes)
+            return needed_bytes, [table.learned_since(num) for table, num in zip(self._tables, known, strict=True)]
 
-        return np.concatenate(self.probes.team.each(weighed, range(0, num_rows, size)))
+        parts = self.probes.team.each(weighed, range(0, num_rows, size))
+        for _, learned in parts:
+            for table, answers in zip(self._tables, learned, strict=True):
+                table.learn(answers)
+        return np.concatenate([needed_bytes for needed_bytes, _ in parts])
 
     def _device_bytes(self, rows: Candidates, num_microbatches: IntColumn, enough_bytes: float) -> FloatColumn:
         parts = Parts(
@@ -290,9 +296,14 @@ class MemoryEstimate:
             waiting=ends[:, 4],
         )
 
+    @property
+    def _tables(self) -> tuple[Table, ...]:
+        """What took long to fill in, so that what one process learned while it weighed rows the other need not."""
+        return self._block_table, self._end_table, self._transient_table
+
     @cached_property
     def _block_table(self) -> Table:
-        return self.probes.table(self._block_bytes)
+        return self.probes.table(self._block_bytes, is_slow=True)
 
     def _block_bytes(self, key: Key) -> tuple[float, ...]:
         """Per shape: kept whole, working, then kept and live under each recompute mode; one sequence."""
@@ -322,7 +333,7 @@ class MemoryEstimate:
 
     @cached_property
     def _end_table(self) -> Table:
-        return self.probes.table(self._end_bytes)
+        return self.probes.table(self._end_bytes, is_slow=True)
 
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
         """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages.
@@ -411,7 +422,7 @@ class MemoryEstimate:
 
     @cached_property
     def _transient_table(self) -> Table:
-        return self.probes.table(self._transients)
+        return self.probes.table(self._transients, is_slow=True)
 
     def _transients(self, key: Key) -> tuple[float, ...]:
         tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, *rest = key

@@ -129,11 +129,11 @@ class Probes:
 
     def _counts(self, stage: Stage) -> tuple[int, ...]:
         """Blocks of every shape."""
-        counts = dict.fromkeys(self.shapes, 0)
+        counts = [0] * len(self.shapes)
         for chunk in stage.chunks:
             for layer, count in chunk.layer_runs:
-                counts[layer] += count
-        return tuple(counts.values())
+                counts[self.shapes.index(layer)] += count
+        return tuple(counts)
 
     def others(self, pipelines: Combined) -> range:
         """The numbers under which :meth:`watched_of` knows the other stages that may be the fullest in some rows.

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from math import ceil
+from typing import TypeAlias
 
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec, ModelSpec, Weight
 
 V_SHAPED_SCHEDULES = ("zbv", "dualpipev")
+Runs: TypeAlias = tuple[tuple[LayerSpec, int], ...]
+"""Consecutive identical blocks as ``(layer, how many)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +22,7 @@ class Chunk:
     index: int
     """Position in the model: 0 holds the embedding, the last one the head. Under DualPipe chunks from pp on are the
     model once more."""
-    layer_runs: tuple[tuple[LayerSpec, int], ...]
-    """Consecutive identical blocks as ``(layer, how many)``."""
+    layer_runs: Runs
     has_embedding: bool
     has_head: bool
 
@@ -47,7 +50,7 @@ class Stage:
         return any(chunk.has_head for chunk in self.chunks)
 
     @property
-    def layer_runs(self) -> tuple[tuple[LayerSpec, int], ...]:
+    def layer_runs(self) -> Runs:
         """Runs of identical blocks over all chunks, in model order; equal neighbours of two chunks are one run."""
         return _merged(run for chunk in self.chunks for run in chunk.layer_runs)
 
@@ -104,24 +107,34 @@ def chunk_owner(*, chunk: int, layout: Layout) -> int:
 def pipeline_stages(*, model: ModelSpec, layout: Layout) -> tuple[Stage, ...]:
     """The stages of the pipeline in order, with the blocks each of them holds."""
     chunks = num_chunks(layout)
-    counts = _chunk_layer_counts(model=model, layout=layout, chunks=chunks)
-    per_stage: list[list[Chunk]] = [[] for _ in range(layout.pp)]
-    ends = tuple(accumulate(counts))
-    for index in range(layout.model_copies * chunks):
-        position = chunk_in_model(chunk=index, layout=layout)
-        chunk = Chunk(
-            index=index,
-            layer_runs=_runs(model.layers[ends[position] - counts[position] : ends[position]]),
-            has_embedding=position == 0,
-            has_head=position == chunks - 1,
+    counts = _chunk_layer_counts(num_layers=model.num_hidden_layers, layout=layout, chunks=chunks)
+    owners = tuple(chunk_owner(chunk=chunk, layout=layout) for chunk in range(layout.model_copies * chunks))
+    return _placed(model.layer_runs, counts, owners)
+
+
+@lru_cache(maxsize=256)
+def _placed(layer_runs: Runs, counts: tuple[int, ...], owners: tuple[int, ...], /) -> tuple[Stage, ...]:
+    """Stages of so many blocks in each chunk of a model, and of these chunks in turn, as often as there are owners."""
+    layers = [layer for layer, count in layer_runs for _ in range(count)]
+    ends, chunks = tuple(accumulate(counts)), len(counts)
+    runs = [_runs(layers[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    per_stage: list[list[Chunk]] = [[] for _ in range(1 + max(owners))]
+    for index, owner in enumerate(owners):
+        position = index % chunks
+        per_stage[owner].append(
+            Chunk(
+                index=index,
+                layer_runs=runs[position],
+                has_embedding=position == 0,
+                has_head=position == chunks - 1,
+            )
         )
-        per_stage[chunk_owner(chunk=index, layout=layout)].append(chunk)
     return tuple(Stage(index=index, chunks=tuple(held)) for index, held in enumerate(per_stage))
 
 
-def _chunk_layer_counts(*, model: ModelSpec, layout: Layout, chunks: int) -> tuple[int, ...]:
+def _chunk_layer_counts(*, num_layers: int, layout: Layout, chunks: int) -> tuple[int, ...]:
     if layout.stage_layers is None:
-        return spread_layers(num_layers=model.num_hidden_layers, num_chunks=chunks)
+        return spread_layers(num_layers=num_layers, num_chunks=chunks)
     counts = [0] * chunks
     for stage, layers in enumerate(layout.stage_layers):
         held = [chunk for chunk in range(chunks) if chunk_owner(chunk=chunk, layout=layout) == stage]
@@ -130,11 +143,11 @@ def _chunk_layer_counts(*, model: ModelSpec, layout: Layout, chunks: int) -> tup
     return tuple(counts)
 
 
-def _runs(layers: Iterable[LayerSpec]) -> tuple[tuple[LayerSpec, int], ...]:
+def _runs(layers: Iterable[LayerSpec]) -> Runs:
     return _merged((layer, 1) for layer in layers)
 
 
-def _merged(runs: Iterable[tuple[LayerSpec, int]]) -> tuple[tuple[LayerSpec, int], ...]:
+def _merged(runs: Iterable[tuple[LayerSpec, int]]) -> Runs:
     merged: list[tuple[LayerSpec, int]] = []
     for layer, count in runs:
         if merged and (merged[-1][0] is layer or merged[-1][0] == layer):
