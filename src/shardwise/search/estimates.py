@@ -108,9 +108,9 @@ def estimate_space(
     second.run(limits, known=first.estimated())
     kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
-    left_out = first.take(too_big)
-    layers = space.most_layers(left_out) if space.counts_layers else 1
-    stands_for = np.where(left_out.recompute > 0, layers, 1)
+    row, mode, _ = first.recomputed(too_big)
+    layers = space.most_layers(first.plain.pp[row]) if space.counts_layers else 1
+    stands_for = np.where(mode > 0, layers, 1)
     nearly = weighing.lacks_least(too_big)
     return Estimates(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),

@@ -91,7 +91,7 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
     # All modes at once: an estimate of few rows takes nearly as long as one of thousands.
     which = np.repeat(np.asarray(modes), len(pool))
     asked = pool.take(np.tile(np.arange(len(pool)), len(modes)))
-    layers = space.most_layers(asked.rows)
+    layers = space.most_layers(asked.rows.pp)
     every = weighed(_recomputing(asked.rows, which, constant(0, len(which))), asked.num_microbatches)
     helps = np.flatnonzero((asked.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
     some, mode, most, needed = asked.take(helps), which[helps], layers[helps], every.needed_bytes[helps]

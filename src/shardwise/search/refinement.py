@@ -114,10 +114,10 @@ class Refinement:
 
     def take(self, chosen: IntColumn) -> Candidates:
         """Some of the rows, each with its own way to recompute."""
-        row, mode, layers = self._recomputed(chosen)
+        row, mode, layers = self.recomputed(chosen)
         return replace(self.plain.take(row), recompute=mode, recompute_layers=layers)
 
-    def _recomputed(self, chosen: IntColumn) -> tuple[IntColumn, IntColumn, IntColumn]:
+    def recomputed(self, chosen: IntColumn) -> tuple[IntColumn, IntColumn, IntColumn]:
         """Of some of the rows: which they are without a way to recompute, and that: the mode and how many blocks."""
         if not self._ways.size:
             return chosen, self.plain.recompute[chosen], self.plain.recompute_layers[chosen]
@@ -219,7 +219,7 @@ class Refinement:
         """What some rows take at the least, as far as their blocks are timed by now."""
         if not len(chosen):
             return np.zeros(0)
-        row, mode, layers = self._recomputed(chosen)
+        row, mode, layers = self.recomputed(chosen)
         each = self._cuts.totals(self._key_of[row], np.where(layers > 0, 0, mode))
         bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[row], axis=1)
         return bound + self._update_s[row]

@@ -158,15 +158,15 @@ class Space:
         """Recipes each row stands for: recomputation of 0, 1, ... or all blocks of a stage, times ways to offload."""
         modes = sum(mode > 0 for mode in self.recomputes)
         plain = len(self.recomputes) - modes
-        recomputed = modes * (self.most_layers(rows) if self.counts_layers else 1)
+        recomputed = modes * (self.most_layers(rows.pp) if self.counts_layers else 1)
         choices: IntColumn = np.bitwise_count(rows.offload_choices.astype(np.uint64)).astype(np.int64)
         return (plain + recomputed) * choices * len(self.activation_offloads)
 
-    def most_layers(self, rows: Candidates) -> IntColumn:
-        """Blocks of a stage, the division rounded up: "k of them" means 1, 2, ... up to that, which is all."""
+    def most_layers(self, pp: IntColumn) -> IntColumn:
+        """Blocks of a stage at a depth of pipelines, the division rounded up: "k of them" means 1, 2, ... up to that, which is all."""
         if self.bounds.stage_layers is not None:
-            return np.full(len(rows), max(self.bounds.stage_layers), dtype=np.int64)
-        most: IntColumn = -(-self.question.model.num_hidden_layers // rows.pp)
+            return np.full(len(pp), max(self.bounds.stage_layers), dtype=np.int64)
+        most: IntColumn = -(-self.question.model.num_hidden_layers // pp)
         return most
 
     def axis(self, name: str) -> AxisOptions:

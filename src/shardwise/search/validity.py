@@ -168,8 +168,6 @@ class Groups:
     rows: Candidates
     group_of: IntColumn
     """Of every row."""
-    first: IntColumn
-    """Of every group: its first row."""
     plans: Sequence[Plan]
     """Of every group: one that has its values."""
 
@@ -190,31 +188,35 @@ class Sieve:
 
     def keep(self, rules: Sequence[Rule], rows: Candidates, *, axis: str | None) -> Candidates:
         """The rows that keep all of the rules; the others are counted under the first rule they break."""
+        keeps: Mask = np.ones(len(rows), dtype=np.bool_)
         for rule in rules:
-            if not len(rows):
-                return rows
             if OFFLOAD in _columns_of(rule, rows):
-                rows = self._keep_ways_to_offload(rule, rows, axis=axis)
+                rows = self._keep_ways_to_offload(rule, _those(rows, keeps), axis=axis)
+                keeps = np.ones(len(rows), dtype=np.bool_)
                 continue
-            broken, example = self._broken(rule, rows)
-            if example is None:
+            if not keeps.any():
+                break
+            broken = np.flatnonzero(self._broken(rule, rows) & keeps)
+            if not len(broken):
                 continue
-            refusal = _refusal(rows.plan(example, question=self.space.question), rule)
+            refusal = _refusal(rows.plan(int(broken[0]), question=self.space.question), rule)
             if not _columns_of(rule, rows):
                 raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
             count = int(self.space.num_descendants(rows.take(broken), after=axis).sum())
             self._reject(rule, count, refusal)
-            rows = rows.take(~broken)
-        return rows
+            keeps[broken] = False
+        return _those(rows, keeps)
 
     def _keep_ways_to_offload(self, rule: Rule, rows: Candidates, *, axis: str | None) -> Candidates:
         """The rows with the ways to offload that keep the rule; those without any are dropped."""
+        if not len(rows):
+            return rows
         count, shown = 0, None
         left = rows.offload_choices.copy()
         for position in range(len(OFFLOADS)):
             offered = (rows.offload_choices & (1 << position)) > 0
             asked = replace(rows, offload=constant(position, len(rows)))
-            broken = np.flatnonzero(self._broken(rule, asked)[0] & offered)
+            broken = np.flatnonzero(self._broken(rule, asked) & offered)
             if not len(broken):
                 continue
             one_way = replace(asked.take(broken), offload_choices=constant(1 << position, len(broken)))
@@ -229,16 +231,14 @@ class Sieve:
     def _reject(self, rule: Rule, count: int, refusal: Refusal) -> None:
         self.rejected[rule.name] = Rejection(rule=rule.name, count=count, example=refusal.message, fix=refusal.fix)
 
-    def _broken(self, rule: Rule, rows: Candidates) -> tuple[Mask, int | None]:
-        """Which rows break a rule, and the first of them."""
+    def _broken(self, rule: Rule, rows: Candidates) -> Mask:
+        """Which rows break a rule."""
         columns = _columns_of(rule, rows)
         if not columns:
-            answer = rule.breaks(rows.plan(0, question=self.space.question))
-            return np.full(len(rows), answer), 0 if answer else None
+            return np.full(len(rows), rule.breaks(rows.plan(0, question=self.space.question)))
         groups = self._grouped(rows, columns)
-        verdicts = np.asarray([rule.breaks(plan) for plan in groups.plans], dtype=np.bool_)
-        guilty = groups.first[verdicts]
-        return verdicts[groups.group_of], int(guilty.min()) if len(guilty) else None
+        broken: Mask = np.asarray([rule.breaks(plan) for plan in groups.plans], dtype=np.bool_)[groups.group_of]
+        return broken
 
     def _grouped(self, rows: Candidates, columns: tuple[str, ...]) -> Groups:
         """The rows grouped by some columns; the last ones of these columns where the rows are still the same."""
@@ -253,8 +253,13 @@ class Sieve:
         fresh = {key: row for key, row in zip(keys, first.tolist(), strict=True) if key not in known}
         known.update(zip(fresh, rows.plans(fresh.values(), question=question), strict=True))
         plans = [known[key] for key in keys]
-        self.groups[columns] = Groups(rows=rows, group_of=group_of, first=first, plans=plans)
+        self.groups[columns] = Groups(rows=rows, group_of=group_of, plans=plans)
         return self.groups[columns]
+
+
+def _those(rows: Candidates, keeps: Mask) -> Candidates:
+    """The rows that are kept: the same where all are."""
+    return rows if keeps.all() else rows.take(keeps)
 
 
 def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:
