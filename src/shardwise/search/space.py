@@ -163,7 +163,7 @@ class Space:
         return (plain + recomputed) * choices * len(self.activation_offloads)
 
     def most_layers(self, pp: IntColumn) -> IntColumn:
-        """Blocks of a stage at a depth of pipelines, the division rounded up: "k of them" means 1, 2, ... up to that, which is all."""
+        """Blocks of a stage of pipelines so deep, rounded up: "k of them" means 1, 2, ... up to that, which is all."""
         if self.bounds.stage_layers is not None:
             return np.full(len(pp), max(self.bounds.stage_layers), dtype=np.int64)
         most: IntColumn = -(-self.question.model.num_hidden_layers // pp)
