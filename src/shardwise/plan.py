@@ -23,6 +23,8 @@ class Plan:
     engine: EngineName = "native"
     assumptions: tuple[str, ...] = field(default=(), compare=False)
     """Sentences for the user: what the plan file left open and how it was filled. Not part of the plan's identity."""
+    open_fields: frozenset[str] = field(default=frozenset(), compare=False)
+    """What the plan file left open whose filling follows from other fields. Not part of the plan's identity."""
 
     @property
     def num_microbatches(self) -> int:

@@ -5,7 +5,7 @@ import pytest
 from shardwise.predict.block_parts import Branch, Direction, Part
 from shardwise.predict.block_program import BlockHabits, backward_steps, forward_steps
 from shardwise.predict.block_steps import BlockCall
-from shardwise.predict.block_time import block_run
+from shardwise.predict.block_time import block_run, block_waits_s
 from shardwise.predict.tensor_parallel_steps import TensorHabits
 
 
@@ -210,3 +210,11 @@ def test_a_call_without_a_place_is_waited_for_at_the_end():
     run = forward([attention()], [call("broadcast", 2.0, axis="ep")], habits())
     assert names(run)[-1] == "broadcast"
     assert run.duration_s == 17.0
+
+
+def test_a_block_whose_pieces_are_shorter_than_its_whole_products_waits_for_no_less_than_nothing():
+    """16 s of products that take 15 s in pieces, and half a second of calls, one after the other."""
+    run = forward([attention()], [call("all_gather", 0.5)], habits(), compute_s=16.0)
+    assert run.duration_s == 16.0
+    assert exposed(run) == {"all_gather": 0.0}
+    assert block_waits_s(run.steps, compute_s=16.0) == 0.0

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rules.samples import llama_30b, make_plan
@@ -130,7 +130,18 @@ def with_typed(document, changes):
     return typed
 
 
+OPEN_EXPERT_TP = {
+    "model": "mixtral-8x7b",
+    "cluster": "2xgb200-nvl72",
+    "recipe": {"seq_len": 1000, "global_batch_size": 64},
+    "layout": {"tp": 3, "ep": 2, "dp_shard": 1, "dp_replicate": 1},
+    "engine": "native",
+}
+"""A fix of ep alone would have expert_tp filled with tp, which does not divide the width of experts."""
+
+
 @settings(max_examples=250)
+@example(OPEN_EXPERT_TP)
 @given(documents())
 def test_a_fix_typed_into_a_plan_file_that_leaves_fields_open_keeps_the_rule(document):
     """The fields left open are filled again, and may be filled otherwise. Only the first refusal shows its fix."""
@@ -138,6 +149,28 @@ def test_a_fix_typed_into_a_plan_file_that_leaves_fields_open_keeps_the_rule(doc
     for error in errors[:1]:
         again = {other.rule for other in find_errors(read_plan(with_typed(document, error.neighbour)))}
         assert again <= {other.rule for other in errors} - {error.rule}, (document, error.fix)
+
+
+def test_a_fix_names_what_naming_another_field_would_have_filled():
+    """16 GPUs under ZeRO-0: pp=1 frees ranks for dp_replicate and, once that is named, for dp_shard; no batch fits."""
+    document = {
+        "model": "bert-base",
+        "cluster": "16xh100-sxm",
+        "recipe": {"seq_len": 1, "micro_batch_size": 5, "global_batch_size": 100},
+        "layout": {"zero_stage": 0, "cp": 7, "pp": 7},
+    }
+    before = find_refusals(read_plan(document))
+    inside = next(item for item in before if item.rule == "engine-native-inside")
+    assert {"dp_replicate", "dp_shard"} <= dict(inside.neighbour).keys()
+    again = {item.rule for item in find_errors(read_plan(with_typed(document, inside.neighbour)))}
+    assert again <= {item.rule for item in before}
+
+
+def test_a_plan_that_was_changed_since_it_was_read_leaves_nothing_open():
+    """Its expert_tp of 1 beside tp=3 was chosen; no file would be filled so."""
+    plan = replace(read_plan(OPEN_EXPERT_TP), layout=Layout(tp=3, dp_shard=48))
+    error = next(item for item in find_errors(plan) if item.rule == "recipe-batch-arithmetic")
+    assert error.fix == "set global_batch_size=48"
 
 
 def test_without_sharding_a_fix_fills_the_axis_that_the_plan_file_fills():

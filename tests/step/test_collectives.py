@@ -405,3 +405,19 @@ def test_tensor_parallel_ranks_of_deepspeed_each_send_a_part_of_a_message(engine
     joined = [call for call in calls if call.kind == "all_gather"]
     assert [(call.num_bytes, call.count) for call in messages] == [(2**24 // parts, 8)]
     assert [(call.num_bytes, call.count, call.group_size) for call in joined] == [(2**24, 8, 4)] * gathers
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout"),
+    [
+        ("fsdp2", Layout(dp_shard=8, zero_stage=3)),
+        ("native", Layout(dp_shard=8, zero_stage=3)),
+        ("megatron", Layout(dp_shard=4, cp=2, pp=2, vpp=2, schedule="interleaved", zero_stage=1)),
+        ("torchtitan", Layout(dp_shard=2, tp=4, sequence_parallel=True, async_tensor_parallel=True)),
+    ],
+)
+def test_a_host_that_waits_for_every_kernel_hides_no_call_and_makes_the_same_ones(engine, layout):
+    free = calls_of(plan_of(layout, engine=engine))
+    waiting = calls_of(plan_of(layout, engine=engine, blocking_launches=True))
+    assert any(call.is_overlappable for call in free)
+    assert waiting == tuple(replace(call, is_overlappable=False) for call in free)

@@ -11,7 +11,6 @@ from shardwise.cluster import Cluster
 from shardwise.errors import PlanError, ShardwiseError
 from shardwise.model import ModelSpec
 from shardwise.plan import PLAN_SCHEMA, EngineName, Plan
-from shardwise.plan_file.defaults import fill_layout, fill_recipe
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
 from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
@@ -22,6 +21,7 @@ from shardwise.plan_file.text import (
     read_plan_bytes,
     require_plain,
 )
+from shardwise.rules.defaults import fill_plan
 
 PlanSource = str | Path | Mapping[str, object]
 PARTS = (
@@ -181,22 +181,13 @@ def _build_plan(
     engine = _engine(tree.get("engine"))
     model = readers.model(_source_json("model", tree["model"], folder))
     cluster = readers.cluster(_source_json("cluster", tree["cluster"], folder))
-    recipe, recipe_notes = fill_recipe(
+    return fill_plan(
         recipe_values,
+        layout_values,
         model=model,
         cluster=cluster,
         engine=engine,
-        schedule=layout_values.get("schedule") if layout_values.get("pp", 1) != 1 else None,
         fallback_seq_len=fallback_seq_len,
-    )
-    layout, layout_notes = fill_layout(layout_values, model=model, cluster=cluster, recipe=recipe, engine=engine)
-    return Plan(
-        model=model,
-        cluster=cluster,
-        recipe=recipe,
-        layout=layout,
-        engine=engine,
-        assumptions=recipe_notes + layout_notes,
     )
 
 

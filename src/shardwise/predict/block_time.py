@@ -26,11 +26,12 @@ def block_run(steps: Sequence[Step], *, compute_s: Seconds) -> BlockRun:
 
     Args:
         steps: its program.
-        compute_s: what its computation takes alone and in whole products.
+        compute_s: what its computation takes alone and in whole products, which may be longer than in pieces; a block
+            takes no less.
     """
     steps = tuple(steps)
     if is_chain(steps):
-        total_s = sum(step.duration_s for step in steps)
+        total_s = max(sum(step.duration_s for step in steps), compute_s)
         calls = [step for step in steps if step.stream != COMPUTE]
         longer_s = total_s - compute_s
         waits_s = sum(call.duration_s for call in calls)
@@ -47,7 +48,7 @@ def block_waits_s(steps: Sequence[Step], *, compute_s: Seconds) -> Seconds:
     if all(step.stream == COMPUTE for step in steps):
         return 0.0
     if is_chain(steps):
-        return sum(step.duration_s for step in steps) - compute_s
+        return max(0.0, sum(step.duration_s for step in steps) - compute_s)
     return max(0.0, run_block_steps(steps).makespan_s - compute_s)
 
 

@@ -41,10 +41,10 @@ class StagePass:
 
 
 def stage_passes(context: StageContext, calls: Sequence[TimedCall], work: StageWork) -> Iterator[StagePass]:
-    """The passes of a stage that data parallelism accompanies: none where a host waits for every kernel."""
-    if context.plan.recipe.blocking_launches:
-        return
+    """The passes of a stage that data parallelism accompanies: none where nothing can be hidden."""
     hidden = {timed.collective.name for timed in calls if timed.collective.is_overlappable}
+    if not hidden:
+        return
     unit_by_unit = communicates_unit_by_unit(context.plan)
     phases: tuple[OperationPhase, ...] = ("forward", "backward")
     for phase in phases:

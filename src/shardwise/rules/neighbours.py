@@ -8,7 +8,8 @@ from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.rules.book import RANGE_RULES, error_rules
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, apply_changes, complete, merge
-from shardwise.rules.refusal import Changes
+from shardwise.rules.defaults import fill_again
+from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.rule import Rule
 
 MOST_CANDIDATES = 48
@@ -22,10 +23,15 @@ def nearest_neighbour(plan: Plan, rule: Rule) -> Changes:
 
     First every candidate alone and with the changes that plainly go along with it; then candidates that need further
     rules mended on the way; at last the first that keeps this rule, whatever else it breaks. Rules about ranges come
-    first: no other rule can be evaluated while one of them is broken.
+    first: no other rule can be evaluated while one of them is broken. The changes hold where they are typed into the
+    plan's file, too, which fills again what it leaves open.
     """
     if rule in RANGE_RULES:
         return _effective(plan, next(iter(rule.candidates(plan))))
+    return _with_open_fields(plan, _nearest(plan, rule), rule)
+
+
+def _nearest(plan: Plan, rule: Rule) -> Changes:
     already_broken = frozenset(other.name for other in error_rules(plan.engine) if other.breaks(plan))
     tried = tuple(islice(_completed_candidates(plan, rule), 2 * MOST_CANDIDATES))
     keeping = [changes for changes in tried if not _still_breaks(apply_changes(plan, changes), rule)]
@@ -37,6 +43,41 @@ def nearest_neighbour(plan: Plan, rule: Rule) -> Changes:
         if mended is not None:
             return mended
     return keeping[0] if keeping else ()
+
+
+def _with_open_fields(plan: Plan, changes: Changes, rule: Rule) -> Changes:
+    """``changes`` and the fields that the plan's file leaves open and would fill again so that a rule breaks.
+
+    One such field if naming it is enough, else all that would be filled otherwise than the neighbour has them; once
+    these are named another may be filled with what they were.
+    """
+    if fill_again(plan, ()) != plan:  # the plan was changed since it was read
+        return changes
+    neighbour = apply_changes(plan, changes)
+    while not _keeps_as_much(fill_again(plan, changes), neighbour, rule):
+        moved = _refilled_otherwise(plan, changes, neighbour)
+        if not moved:
+            break
+        alone = (merge(changes, (field,)) for field in moved)
+        enough = (typed for typed in alone if _keeps_as_much(fill_again(plan, typed), neighbour, rule))
+        changes = next(enough, merge(changes, moved))
+    return changes
+
+
+def _refilled_otherwise(plan: Plan, changes: Changes, neighbour: Plan) -> Changes:
+    """The neighbour's values of the fields that the plan's file would fill with others."""
+    refilled = fill_again(plan, changes)
+    still_open = plan.open_fields.difference(name for name, _ in changes)
+    values = ((name, current_value(neighbour, name)) for name in sorted(still_open))
+    return tuple((name, value) for name, value in values if current_value(refilled, name) != value)
+
+
+def _keeps_as_much(refilled: Plan, neighbour: Plan, rule: Rule) -> bool:
+    """Whether a plan keeps the rule, and every other that the neighbour keeps."""
+    return all(
+        not _still_breaks(refilled, other) or other.breaks(neighbour)
+        for other in (rule, *error_rules(neighbour.engine))
+    )
 
 
 def _first_new_error(plan: Plan, already_broken: frozenset[str]) -> Rule | None:
@@ -85,12 +126,12 @@ def _effective(plan: Plan, changes: Changes) -> Changes:
     return tuple((name, value) for name, value in merge((), changes) if current_value(plan, name) != value)
 
 
-def current_value(plan: Plan, name: str) -> object:
+def current_value(plan: Plan, name: str) -> Value:
     """The plan's value of a layout, recipe or plan field."""
     record: Plan | Layout | Recipe = plan
     if name in LAYOUT_FIELDS:
         record = plan.layout
     elif name in RECIPE_FIELDS:
         record = plan.recipe
-    value: object = getattr(record, name)
+    value: Value = getattr(record, name)
     return value

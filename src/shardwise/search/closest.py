@@ -1,7 +1,7 @@
 """When nothing fits: the plan that misses the device by least, what fills it, and the smallest changes that help."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
@@ -12,7 +12,8 @@ from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
-from shardwise.search.one_pass import Found, find
+from shardwise.search.hypotheses import Hypothesis, free_axes, tried
+from shardwise.search.one_pass import Found
 from shardwise.search.records import ClosestPlan, Relief
 from shardwise.search.repairs import batch_repair
 from shardwise.units import format_gb, format_gib
@@ -25,16 +26,6 @@ MAX_NODE_FACTOR = 1024
 MAX_HALVINGS = 12
 RELIEF_LOSS_CHUNKS = 8
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hypothesis:
-    """A changed question, tried by searching it."""
-
-    change: str
-    question: Plan
-    bounds: SearchBounds
-    caution: str = ""
 
 
 def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestPlan | None:
@@ -100,7 +91,7 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
         yield other_batch
     found = int(other_batch is not None)
     for hypothesis in _hypotheses(question, few):
-        relief = _try(hypothesis)
+        relief = tried(hypothesis)
         if relief is not None:
             yield relief
             found += 1
@@ -114,25 +105,9 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
     yield from (relief for relief in (more, smaller) if relief is not None)
 
 
-def _try(hypothesis: Hypothesis) -> Relief | None:
-    fitting = find(hypothesis.question, hypothesis.bounds, is_brief=True).evaluation.fitting
-    if not fitting:
-        return None
-    best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
-    return Relief(
-        change=hypothesis.change,
-        plan=best.plan,
-        device_used_bytes=best.prediction.memory.worst.device_used_bytes,
-        needed_bytes=best.prediction.memory.needed_bytes,
-        step_s=best.prediction.time.step_s,
-        caution=hypothesis.caution,
-    )
-
-
 def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     recipe = question.recipe
-    if bounds != bounds.without_axes:
-        yield Hypothesis(change="no bounds on the axes", question=question, bounds=bounds.without_axes)
+    yield from free_axes(question, bounds)
     if recipe.attention == "eager":
         flash = replace(question, recipe=replace(recipe, attention="flash"))
         yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
@@ -201,11 +176,11 @@ def _smaller_models(question: Plan, bounds: SearchBounds, *, least_factor: float
         billions = question.model.num_params / factor / 1e9
         try:
             smaller = replace(question, model=read_model(f"{billions:.2g}B"))
-            relief = _try(
-                Hypothesis(change=f"model={billions:.2g}B", question=smaller, bounds=bounds, caution="another model")
-            )
-        except ShardwiseError:  # no usual shape is so small, or the axes that are pinned do not divide it
+        except ShardwiseError:  # no usual shape is so small
             return
+        relief = tried(
+            Hypothesis(change=f"model={billions:.2g}B", question=smaller, bounds=bounds, caution="another model")
+        )
         if relief is not None:
             yield relief
         factor *= 2
@@ -221,7 +196,7 @@ def _more_nodes(question: Plan, bounds: SearchBounds, *, least_factor: float = 2
         hypothesis = Hypothesis(
             change=f"{prefix}num_nodes={num_nodes}", question=step, bounds=bounds, caution=f"{factor} times the GPUs"
         )
-        relief = _try(hypothesis)
+        relief = tried(hypothesis)
         if relief is not None:
             yield relief
             return

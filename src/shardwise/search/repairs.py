@@ -9,7 +9,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import at_most
-from shardwise.search.one_pass import find
+from shardwise.search.hypotheses import Hypothesis, free_axes, tried
 from shardwise.search.records import Relief
 
 __all__ = ["batch_repair", "repairs"]
@@ -24,15 +24,9 @@ BATCH_AXES = ("dp_replicate", "dp_shard", "micro_batch_size")
 def repairs(question: Plan, bounds: SearchBounds) -> tuple[Relief, ...]:
     """A larger or smaller batch, fewer GPUs, free axes: the first of each kind that has a plan."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    kinds = (_other_batches(question, few), _fewer_gpus(question), _free_axes(question, few))
-    found: list[Relief] = []
-    for kind in kinds:
-        relief = next(
-            (relief for change, asked, limits in kind if (relief := _try(change, asked, limits or few))), None
-        )
-        if relief is not None:
-            found.append(relief)
-    return tuple(found)
+    kinds = (_other_batches(question, few), _fewer_gpus(question, few), free_axes(question, few))
+    firsts = (_first_that_helps(kind) for kind in kinds)
+    return tuple(relief for relief in firsts if relief is not None)
 
 
 def batch_repair(question: Plan, bounds: SearchBounds) -> Relief | None:
@@ -40,14 +34,14 @@ def batch_repair(question: Plan, bounds: SearchBounds) -> Relief | None:
     if question.global_batch_size % _sharing_ranks(question, bounds) == 0:
         return None
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    near = islice(_other_batches(question, few), MAX_TRIED_NEAR)
-    return next((relief for change, asked, _ in near if (relief := _try(change, asked, few))), None)
+    return _first_that_helps(islice(_other_batches(question, few), MAX_TRIED_NEAR))
 
 
-Attempt = tuple[str, Plan, SearchBounds | None]
+def _first_that_helps(hypotheses: Iterator[Hypothesis]) -> Relief | None:
+    return next((relief for hypothesis in hypotheses if (relief := tried(hypothesis))), None)
 
 
-def _other_batches(question: Plan, bounds: SearchBounds) -> Iterator[Attempt]:
+def _other_batches(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     """Batches that the pinned ranks share, or all GPUs where nothing is pinned: the nearest above, then below."""
     unit, size = _sharing_ranks(question, bounds), question.global_batch_size
     above = -(-size // unit) * unit
@@ -56,11 +50,8 @@ def _other_batches(question: Plan, bounds: SearchBounds) -> Iterator[Attempt]:
     )
     for other in sizes:
         if other > 0 and other != size:
-            yield (
-                f"global_batch_size={other}",
-                replace(question, recipe=replace(question.recipe, global_batch_size=other)),
-                None,
-            )
+            asked = replace(question, recipe=replace(question.recipe, global_batch_size=other))
+            yield Hypothesis(change=f"global_batch_size={other}", question=asked, bounds=bounds)
 
 
 def _sharing_ranks(question: Plan, bounds: SearchBounds) -> int:
@@ -69,7 +60,7 @@ def _sharing_ranks(question: Plan, bounds: SearchBounds) -> int:
     return prod(pins) if pins else question.cluster.num_gpus
 
 
-def _fewer_gpus(question: Plan) -> Iterator[Attempt]:
+def _fewer_gpus(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     """Halves of the cluster, the largest first."""
     num_gpus = question.cluster.num_gpus // 2
     while num_gpus:
@@ -77,29 +68,6 @@ def _fewer_gpus(question: Plan) -> Iterator[Attempt]:
             cluster = at_most(question.cluster, num_gpus)
         except ShardwiseError:  # a server that is sold whole
             return
-        yield f"max_gpus={cluster.num_gpus}", replace(question, cluster=cluster), None
+        smaller = replace(question, cluster=cluster)
+        yield Hypothesis(change=f"max_gpus={cluster.num_gpus}", question=smaller, bounds=bounds)
         num_gpus //= 2
-
-
-def _free_axes(question: Plan, bounds: SearchBounds) -> Iterator[Attempt]:
-    """The same question without the user's bounds on axes."""
-    if bounds != bounds.without_axes:
-        yield "no bounds on the axes", question, bounds.without_axes
-
-
-def _try(change: str, question: Plan, bounds: SearchBounds) -> Relief | None:
-    """The fastest plan of a changed question; ``None`` when it has none."""
-    try:
-        fitting = find(question, bounds, is_brief=True).evaluation.fitting
-    except ShardwiseError:  # the bounds leave no layout of the smaller cluster
-        return None
-    if not fitting:
-        return None
-    best = min(fitting, key=lambda found: found.prediction.time.step_s)
-    return Relief(
-        change=change,
-        plan=best.plan,
-        device_used_bytes=best.prediction.memory.worst.device_used_bytes,
-        needed_bytes=best.prediction.memory.needed_bytes,
-        step_s=best.prediction.time.step_s,
-    )

@@ -1,9 +1,10 @@
 """How one collective call becomes records: the group it runs over, and what can be hidden."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
+from shardwise.plan import Plan
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.units import Bytes
 
@@ -57,6 +58,13 @@ class Call:
             rounds=rounds,
             copies_per_token=self.copies_per_token,
         )
+
+
+def as_issued(records: Iterator[Collective], plan: Plan) -> Iterator[Collective]:
+    """The records of calls that can be hidden as the host issues them: one that waits for every kernel hides none."""
+    if not plan.recipe.blocking_launches:
+        return records
+    return (replace(record, is_overlappable=False) for record in records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """Everything one rank of one pipeline stage communicates in a step: kind, payload, group, count, phase."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe, RecomputeModule
-from shardwise.step.collective_calls import Call, Group, Groups
+from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
@@ -73,7 +73,7 @@ def block_collectives(layer: LayerSpec, context: StageContext) -> tuple[Collecti
     return tuple(
         record
         for call, times, is_hidden in calls
-        for record in _issue(call, context, is_hidden=is_hidden)(units=times, rounds=1)
+        for record in _issue(call, context, is_hidden=is_hidden, units=times, rounds=1)
     )
 
 
@@ -83,17 +83,18 @@ def _per_block(
     rounds = context.rounds
     recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
-        issue = _issue(call, context, is_hidden=is_hidden)
-        yield from issue(units=times * blocks - _not_asked_for(call, layer, context), rounds=rounds)
+        asked_for = times * blocks - _not_asked_for(call, layer, context)
+        yield from _issue(call, context, is_hidden=is_hidden, units=asked_for, rounds=rounds)
         if call.phase == "forward" and recomputed:
             again = replace(call, phase="recompute")
             units = _times_again(call, times, layer, context) * recomputed
-            yield from _issue(again, context, is_hidden=is_hidden)(units=units, rounds=rounds)
+            yield from _issue(again, context, is_hidden=is_hidden, units=units, rounds=rounds)
 
 
-def _issue(call: Call, context: StageContext, *, is_hidden: bool) -> Callable[..., Iterator[Collective]]:
-    """How a call becomes records; a host that waits for every kernel hides none."""
-    return call.hidden if is_hidden and not context.plan.recipe.blocking_launches else call.exposed
+def _issue(call: Call, context: StageContext, *, is_hidden: bool, units: int, rounds: int) -> Iterator[Collective]:
+    """``units`` calls in each of ``rounds`` micro-batches, hidden where the engine and the host let them be."""
+    issue = call.hidden if is_hidden else call.exposed
+    return as_issued(issue(units=units, rounds=rounds), context.plan)
 
 
 def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
@@ -314,8 +315,7 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
     directions: tuple[tuple[OperationPhase, int], ...] = (("forward", forward), ("backward", backward))
     for phase, sends in directions:
         call = Call(name=f"pipeline {phase}", kind="send_recv", group=group, num_bytes=payload, phase=phase)
-        issue = _issue(call, context, is_hidden=is_hidden)
-        yield from issue(units=sends, rounds=context.rounds)
+        yield from _issue(call, context, is_hidden=is_hidden, units=sends, rounds=context.rounds)
         if joins_messages(context):
             joined = Call(
                 name=f"pipeline {phase} joined",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from shardwise.plan import Plan
-from shardwise.step.collective_calls import Call, Group, Groups
+from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.gradient_buckets import BucketedGradients, bucketed_gradients
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
@@ -35,9 +35,8 @@ class Part:
 
 
 def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
-    """What data parallelism communicates in one step of a stage; a host that waits for every kernel hides none."""
-    for call in _calls(context):
-        yield replace(call, is_overlappable=False) if context.plan.recipe.blocking_launches else call
+    """What data parallelism communicates in one step of a stage."""
+    return as_issued(_calls(context), context.plan)
 
 
 def _calls(context: StageContext) -> Iterator[Collective]:

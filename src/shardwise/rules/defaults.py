@@ -1,14 +1,16 @@
-"""What a plan file may leave open, and how each gap is filled."""
+"""What a plan file may leave open, and how each gap is filled, once more where a fix was typed into the file."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from shardwise.cluster import Cluster
 from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
-from shardwise.plan_file.fields import Value
 from shardwise.recipe import Precision, Recipe
+from shardwise.rules.changes import apply_changes
 from shardwise.rules.engines import OFFERS, SPLIT_BACKWARD_SCHEDULES
+from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.sequence import has_position_table
 
 REST = -1
@@ -16,10 +18,67 @@ REST = -1
 SEQ_LEN_STEP = 64
 """RoBERTa's table has 514 rows for 512 tokens."""
 TORCH_ENGINES = ("native", "torchtitan", "fsdp2")
+FILLED = frozenset(
+    (
+        *("precision", "compile"),
+        *(
+            "dp_replicate",
+            "dp_shard",
+            "zero_stage",
+            "sequence_parallel",
+            "expert_tp",
+            "schedule",
+            "reshard_after_forward",
+        ),
+    )
+)
+"""Fields whose value follows from others where a plan file leaves them open."""
 
 
-def fill_recipe(
-    given: dict[str, Value],
+def fill_plan(
+    recipe_given: Mapping[str, Value],
+    layout_given: Mapping[str, Value],
+    *,
+    model: ModelSpec,
+    cluster: Cluster,
+    engine: EngineName,
+    fallback_seq_len: int | None = None,
+) -> Plan:
+    """The plan whose recipe and layout were given as far as somebody wrote them."""
+    stated = {name: value for name, value in layout_given.items() if not (name == "dp_shard" and value == REST)}
+    recipe, recipe_notes = _fill_recipe(
+        recipe_given,
+        model=model,
+        cluster=cluster,
+        engine=engine,
+        schedule=stated.get("schedule") if stated.get("pp", 1) != 1 else None,
+        fallback_seq_len=fallback_seq_len,
+    )
+    layout, layout_notes = _fill_layout(stated, model=model, cluster=cluster, recipe=recipe, engine=engine)
+    return Plan(
+        model=model,
+        cluster=cluster,
+        recipe=recipe,
+        layout=layout,
+        engine=engine,
+        assumptions=recipe_notes + layout_notes,
+        open_fields=FILLED.difference(recipe_given, stated),
+    )
+
+
+def fill_again(plan: Plan, changes: Changes) -> Plan:
+    """The plan that its file gives once ``changes`` are typed into it; what the file leaves open may change, too."""
+    changed = apply_changes(plan, changes)
+    open_fields = plan.open_fields.difference(name for name, _ in changes)
+    recipe_given, layout_given = (
+        {field.name: getattr(record, field.name) for field in fields(record) if field.name not in open_fields}
+        for record in (changed.recipe, changed.layout)
+    )
+    return fill_plan(recipe_given, layout_given, model=plan.model, cluster=plan.cluster, engine=changed.engine)
+
+
+def _fill_recipe(
+    given: Mapping[str, Value],
     *,
     model: ModelSpec,
     cluster: Cluster,
@@ -79,8 +138,8 @@ def _precision_without_bf16(engine: EngineName) -> Precision:
     return "fp16-mixed" if "fp16-mixed" in OFFERS[engine].precisions else "fp32"
 
 
-def fill_layout(
-    given: dict[str, Value], *, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName
+def _fill_layout(
+    stated: dict[str, Value], *, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName
 ) -> tuple[Layout, tuple[str, ...]]:
     """The whole layout, and a sentence for every choice that the plan file left open.
 
@@ -89,7 +148,6 @@ def fill_layout(
     ranks to divide over. ``sequence_parallel`` and ``expert_tp`` follow ``tp``. Parameters stay gathered between
     forward and backward under a pipeline, as in torchtitan.
     """
-    stated = {name: value for name, value in given.items() if not (name == "dp_shard" and value == REST)}
     layout = Layout(**stated)  # type: ignore[arg-type]
     notes: list[str] = []
     layout = _fill_data_parallel(layout, stated, cluster, notes)

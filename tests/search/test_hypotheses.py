@@ -1,0 +1,28 @@
+"""Changed questions tried by searching them, also those whose change the pinned axes leave no layout for."""
+
+from shardwise.search import IntRange, SearchBounds, search
+from shardwise.search.hypotheses import Hypothesis, free_axes, tried
+
+ONE = IntRange(low=1, high=1)
+EVERY_AXIS = SearchBounds(dp_shard=ONE, dp_replicate=ONE, tp=ONE, cp=ONE, pp=ONE, offload=("none",))
+
+
+def test_a_change_under_which_the_pinned_axes_do_not_fill_the_cluster_has_no_plan(make_question):
+    question = make_question(model="gpt2", cluster="2xh100-sxm", seq_len=1024, global_batch_size=8)
+    assert tried(Hypothesis(change="", question=question, bounds=EVERY_AXIS)) is None
+    (free,) = free_axes(question, EVERY_AXIS)
+    assert tried(free).plan.layout.world_size == 2
+
+
+def test_without_bounds_on_axes_there_are_none_to_free(make_question):
+    question = make_question(model="gpt2", cluster="2xh100-sxm", seq_len=1024, global_batch_size=8)
+    assert not list(free_axes(question, SearchBounds()))
+
+
+def test_a_question_whose_axes_are_all_pinned_is_told_what_would_make_it_fit(make_question):
+    """More nodes than the pinned axes fill are no way out, and no reason to refuse the question."""
+    question = make_question(model="llama-3.1-8b", cluster="1xh100-sxm", seq_len=4096, global_batch_size=8)
+    found = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=EVERY_AXIS)
+    changes = {relief.change for relief in found.closest.reliefs}
+    assert not any(change.startswith("num_nodes=") for change in changes)
+    assert {"offload=optimizer", "gpu=b200-sxm"} <= changes
