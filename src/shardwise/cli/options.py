@@ -200,6 +200,11 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     recipe.add_argument(
         "--fused-loss", action=argparse.BooleanOptionalAction, help="never store fp32 logits (default: the engine's)"
     )
+    recipe.add_argument(
+        "--fused-optimizer",
+        action=argparse.BooleanOptionalAction,
+        help="AdamW in one kernel (torchtitan, fsdp2, fsdp1, accelerate; default: the engine's)",
+    )
     _add_gradient_options(recipe)
     recipe.add_argument(
         "--mean-document-len",

@@ -94,6 +94,7 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     Field(name="lora_dropout_fraction", kind="amount", lowest=0, highest=1, example="0.05", synonyms=("lora_dropout",)),
     Field(name="loss_chunks", kind="count", highest=65536, synonyms=("chunked_loss",)),
     Field(name="fused_loss", kind="flag", synonyms=("fused_cross_entropy", "liger")),
+    Field(name="fused_optimizer", kind="flag", synonyms=("fused_adamw", "optimizer_fused", "adamw_torch_fused")),
     Field(name="overlap_grad_reduce", kind="flag", synonyms=("overlap_comm", "overlap_communication")),
     Field(name="blocking_launches", kind="flag", synonyms=("cuda_launch_blocking", "launch_blocking")),
     Field(name="clip_gradients", kind="flag", synonyms=("gradient_clipping", "grad_clip")),
