@@ -31,7 +31,7 @@ from shardwise.units import parse_bytes, parse_count
 MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
 AXIS_HELP = {
-    "dp-replicate": "copies of the model that only average gradients",
+    "dp-replicate": "copies of the model that only average gradients (HSDP)",
     "dp-shard": "data-parallel ranks that divide model states (see --zero-stage)",
     "tp": "tensor parallelism: each matrix divided",
     "cp": "context parallelism: each sequence divided",

@@ -133,7 +133,7 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(
         name="dp_replicate",
         kind="count",
-        synonyms=("data_parallel_replicate_degree", "dp_replicate_size", "replicate", "ddp"),
+        synonyms=("data_parallel_replicate_degree", "dp_replicate_size", "replicate", "ddp", "hsdp"),
     ),
     Field(
         name="dp_shard",
@@ -141,7 +141,13 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
         lowest=-1,
         synonyms=("dp", "fsdp", "data_parallel", "data_parallel_shard_degree", "dp_shard_size", "data_parallel_size"),
     ),
-    Field(name="zero_stage", kind="count", lowest=0, highest=3, synonyms=("zero", "stage", "sharding_strategy")),
+    Field(
+        name="zero_stage",
+        kind="count",
+        lowest=0,
+        highest=3,
+        synonyms=("zero", "stage", "sharding_strategy", "use_distributed_optimizer", "distributed_optimizer"),
+    ),
     Field(
         name="tp",
         kind="count",
