@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.plan import EngineName
-from shardwise.recipe import Precision
+from shardwise.recipe import Precision, Recipe
 from shardwise.units import MIB
 
 SelectivePolicy = Literal["operations", "core_attention"]
@@ -171,7 +171,9 @@ _NATIVE = EngineProfile(
 _FSDP2 = replace(_NATIVE, name="fsdp2")
 """A loop of one's own around torch: transformers' blocks, FSDP2, fused AdamW, DDP with bucket views."""
 
-_TORCHTITAN = replace(_NATIVE, name="torchtitan", compiles_loss=False, has_foreach_optimizer=True)
+_TORCHTITAN = replace(_NATIVE, name="torchtitan")
+"""AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
+(2025-04-02, ``components/loss.py``); a recipe of what came before says ``fused_optimizer`` and ``fused_loss`` false."""
 
 _ACCELERATE = replace(
     _NATIVE,
@@ -226,6 +228,11 @@ _BY_NAME: dict[EngineName, EngineProfile] = {profile.name: profile for profile i
 def engine_profile(name: EngineName) -> EngineProfile:
     """The profile of a named engine."""
     return _BY_NAME[name]
+
+
+def has_foreach_optimizer(*, profile: EngineProfile, recipe: Recipe) -> bool:
+    """Whether the optimizer updates in torch's multi-tensor way: as the recipe says, else as the engine does."""
+    return profile.has_foreach_optimizer if recipe.fused_optimizer is None else not recipe.fused_optimizer
 
 
 def state_bytes(

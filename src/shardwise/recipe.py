@@ -54,6 +54,9 @@ class Recipe:
     """Pieces the cross-entropy is computed in, so that only one piece of the logits is alive."""
     fused_loss: bool | None = None
     """Cross-entropy in one kernel that makes no fp32 copies of the logits; ``None`` means what the engine does."""
+    fused_optimizer: bool | None = None
+    """AdamW in torch's one kernel, or in its many that make temporaries (``foreach``); ``None`` means what the engine
+    does."""
     overlap_grad_reduce: bool | None = None
     """Gradients in buckets are reduced under backward (and updated weights gathered under forward); ``None`` means what
     the engine does. FSDP and ZeRO-3 reduce block by block either way."""

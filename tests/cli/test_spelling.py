@@ -20,3 +20,19 @@ def test_a_refusal_of_options_says_what_to_type(capsys):
 @pytest.mark.parametrize("fix", ["set dp_shard=8", "name a GPU of the catalogue", "set zero_stage=3 and ep=1"])
 def test_values_that_both_spell_alike_stay(fix):
     assert spelling.with_option_spelling(fix, ["predict", "8B", "8xh100", "--tp", "3"]) == fix
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--tensor-model-parallel-size", "8"], "write --tp instead of --tensor-model-parallel-size"),
+        (["--mbs", "2"], "write --micro-batch-size instead of --mbs"),
+        (["--tp-comm-overlap"], "write --async-tensor-parallel instead of --tp-comm-overlap"),
+        (["--use-distributed-optimizer"], "write --zero-stage instead of --use-distributed-optimizer"),
+        (["--hsdp", "2"], "write --dp-replicate instead of --hsdp"),
+        (["--precision", "fp8"], "write --precision fp8-mixed"),
+    ],
+)
+def test_what_other_tools_call_an_option_is_answered_by_ours(words, fix, capsys):
+    assert main(["predict", "llama-3.1-8b", "8xh100-sxm", *words]) == 2
+    assert fix in " ".join(capsys.readouterr().err.split())

@@ -229,3 +229,17 @@ def test_each_component_is_highest_at_its_own_moment():
     assert worst.component_bytes("logits") == 0 < most_bytes(chosen, "logits")
     for name in MEMORY_COMPONENTS:
         assert name == "framework" or most_bytes(chosen, name) >= worst.component_bytes(name)
+
+
+def test_the_multi_tensor_optimizer_makes_one_copy_of_the_shard_it_updates():
+    """torch's ``_multi_tensor_adamw``: the denominators of 8,030,261,248 fp32 parameters over 8 ranks at once."""
+    sharded = plan(llama_3_8b(), layout=Layout(dp_shard=8, zero_stage=3), engine="torchtitan")
+
+    def temporaries_bytes(fused_optimizer):
+        recipe = replace(sharded.recipe, fused_optimizer=fused_optimizer)
+        changed = replace(sharded, recipe=recipe)
+        stage = inventories.stage_inventory(changed, pipeline_stages(model=changed.model, layout=changed.layout)[0])
+        return sum(tensor.num_bytes for tensor in stage.tensors if tensor.name.endswith("optimizer temporaries"))
+
+    assert temporaries_bytes(False) == pytest.approx(4 * 8_030_261_248 / 8, rel=1e-3)
+    assert temporaries_bytes(True) == temporaries_bytes(None) == 0

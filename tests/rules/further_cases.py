@@ -1,4 +1,4 @@
-"""Plans out of range, and plans that break rules about DualPipe, recomputed modules and what is kept in fewer bits."""
+"""Plans out of range, or against rules of DualPipe, recomputed modules, the optimizer and what is kept in few bits."""
 
 from rules.samples import llama_8b, make_plan, named
 from shardwise.layout import Layout
@@ -32,6 +32,11 @@ FURTHER_CASES = {
         "recompute_modules=layernorm,moe_act, but llama-3.1-8b has no norm outside the product that reads it (only "
         "before MLA and before experts), no routed experts",
         "set recompute_modules=[core_attn]",
+    ),
+    "engine-fused-optimizer": (
+        make_plan(layout=Layout(dp_shard=2), fused_optimizer=False),
+        "fused_optimizer=false, but how native updates with adamw is no choice",
+        "set fused_optimizer=null",
     ),
     "engine-fp8-input-store": (
         make_plan(activation_func_fp8_input_store=True),

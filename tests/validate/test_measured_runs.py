@@ -192,3 +192,10 @@ def test_the_measurement_tables_stay_below_two_megabytes():
 
     folder = files("shardwise.catalog").joinpath("measurements")
     assert sum(len(entry.read_bytes()) for entry in folder.iterdir()) < 2_000_000
+
+
+def test_a_reading_under_expandable_segments_is_left_out():
+    """TORCHAO-006 to 008 print what is reserved, which that allocator setting changes and no plan states."""
+    reasons = {row.id: row.reason for row in measured_runs().unused if row.family == "TORCHAO"}
+    assert sorted(reasons) == ["TORCHAO-006", "TORCHAO-007", "TORCHAO-008"]
+    assert all("expandable segments" in reason for reason in reasons.values())

@@ -125,3 +125,29 @@ def test_large_jobs_of_bloom_waited_for_every_launch():
 
 def test_interns_owners_broadcast_what_they_updated():
     assert all(run.plan.recipe.broadcast_weights for run in timed_runs().runs if run.family == "EVO")
+
+
+def test_gradients_of_megatron_bridge_travel_in_16_bits_as_its_recipes_say():
+    dtypes = {timed.plan.recipe.reduce_dtype for timed in timed_runs().runs if timed.family in ("MBRIDGE", "NEMO")}
+    assert dtypes == {"bf16"}
+
+
+def test_torchtitan_of_2024_neither_fuses_adamw_nor_compiles_the_loss_and_that_of_2025_does():
+    """pytorch/torchtitan@6e49885 of 2025-02-24, @bbb1b61 of 2025-04-02; readings of 2024-12, 2025-03 and 2025-06."""
+    recipes = [run(run_id).plan.recipe for run_id in ("TTITAN-002", "TORCHAO-001", "TTH200-001")]
+    said = [(recipe.fused_optimizer, recipe.fused_loss) for recipe in recipes]
+    assert said == [(False, False), (None, False), (None, None)]
+
+
+def test_nemotron_of_the_nemo_table_has_its_published_size():
+    """NVIDIA's Nemotron-4-340B: 9.4B embedding and 331.6B other parameters (arXiv:2406.11704, table 1)."""
+    assert run("NEMO-010").plan.model.num_params / 1e9 == pytest.approx(9.4 + 331.6, abs=0.2)
+
+
+def test_a_node_of_fms_shares_the_printed_network():
+    """400 Gb/s a node of eight A100: 6.25 GB/s for each."""
+    assert run("FMSFSDP-001").plan.cluster.node.network.bandwidth_bytes_per_s == 6.25e9
+
+
+def test_fine_tuning_over_stages_whose_chunks_are_not_printed_is_left_out():
+    assert reason("NEMO-014") == "virtual stages not stated"

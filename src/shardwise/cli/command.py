@@ -79,11 +79,17 @@ class Parser(argparse.ArgumentParser):
     def _next_step(self, message: str) -> str:
         from difflib import get_close_matches
 
-        options = [option for action in self._actions for option in action.option_strings]
+        from shardwise.cli.spelling import chosen_instead, option_of_synonym
+
+        options = {option: action for action in self._actions for option in action.option_strings}
         for word in message.replace(",", " ").split():
             name = word.partition("=")[0].rstrip(":")
             if name in options:
-                return f"correct {name}; `{self.prog} --help` says what it takes"
+                meant = chosen_instead(message, [str(choice) for choice in options[name].choices or ()])
+                return f"write {name} {meant}" if meant else f"correct {name}; `{self.prog} --help` says what it takes"
+            known = option_of_synonym(name)
+            if known in options:
+                return f"write {known} instead of {name}"
             close = get_close_matches(name, options, n=1, cutoff=0.75) if name.startswith("--") else []
             if close:
                 return f"write {close[0]} instead of {name}"

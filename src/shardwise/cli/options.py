@@ -31,7 +31,7 @@ from shardwise.units import parse_bytes, parse_count
 MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
 AXIS_HELP = {
-    "dp-replicate": "copies of the model that only average gradients",
+    "dp-replicate": "copies of the model that only average gradients (HSDP)",
     "dp-shard": "data-parallel ranks that divide model states (see --zero-stage)",
     "tp": "tensor parallelism: each matrix divided",
     "cp": "context parallelism: each sequence divided",
@@ -199,6 +199,11 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     recipe.add_argument("--loss-chunks", type=whole_number, metavar="N", help="pieces of the loss (default: 1)")
     recipe.add_argument(
         "--fused-loss", action=argparse.BooleanOptionalAction, help="never store fp32 logits (default: the engine's)"
+    )
+    recipe.add_argument(
+        "--fused-optimizer",
+        action=argparse.BooleanOptionalAction,
+        help="AdamW in one kernel (torchtitan, fsdp2, fsdp1, accelerate; default: the engine's)",
     )
     _add_gradient_options(recipe)
     recipe.add_argument(

@@ -1,6 +1,7 @@
-"""A fix in the spelling of a plan file, with the command line's own spelling where the two differ."""
+"""What to type: fixes in the command line's own spelling, and what other tools call an option or one of its values."""
 
 import re
+from collections.abc import Sequence
 
 ASSIGNMENT = re.compile(r"\b([a-z_]+)=(true|false|null)\b")
 
@@ -33,3 +34,27 @@ def _option(name: str, value: str, words: list[str]) -> str:
         return f"--{option}" if value == "true" else f"--no-{option}"
     was_given = any(word.partition("=")[0] == f"--{option}" for word in words)
     return f"leave out --{option}" if was_given else ""
+
+
+def option_of_synonym(name: str) -> str:
+    """The option of what another tool calls it; empty when no field of a plan knows the name.
+
+    >>> option_of_synonym("--tensor-model-parallel-size"), option_of_synonym("--tp-comm-overlap")
+    ('--tp', '--async-tensor-parallel')
+    """
+    from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
+
+    asked = name.removeprefix("--").replace("-", "_").lower()
+    known = (field for field in (*RECIPE_FIELDS, *LAYOUT_FIELDS) if name.startswith("--") and asked in field.synonyms)
+    return next((f"--{field.name.replace('_', '-')}" for field in known), "")
+
+
+def chosen_instead(message: str, choices: Sequence[str]) -> str:
+    """The one choice that begins with a value that was refused; empty where several do, or none.
+
+    >>> chosen_instead("argument --precision: invalid choice: 'fp8'", ("bf16", "bf16-mixed", "fp8-mixed"))
+    'fp8-mixed'
+    """
+    refused = re.search(r"invalid choice: '([^']+)'", message)
+    begun = [choice for choice in choices if refused and choice.startswith(refused[1])]
+    return begun[0] if len(begun) == 1 else ""

@@ -94,6 +94,7 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     Field(name="lora_dropout_fraction", kind="amount", lowest=0, highest=1, example="0.05", synonyms=("lora_dropout",)),
     Field(name="loss_chunks", kind="count", highest=65536, synonyms=("chunked_loss",)),
     Field(name="fused_loss", kind="flag", synonyms=("fused_cross_entropy", "liger")),
+    Field(name="fused_optimizer", kind="flag", synonyms=("fused_adamw", "optimizer_fused", "adamw_torch_fused")),
     Field(name="overlap_grad_reduce", kind="flag", synonyms=("overlap_comm", "overlap_communication")),
     Field(name="blocking_launches", kind="flag", synonyms=("cuda_launch_blocking", "launch_blocking")),
     Field(name="clip_gradients", kind="flag", synonyms=("gradient_clipping", "grad_clip")),
@@ -132,7 +133,7 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(
         name="dp_replicate",
         kind="count",
-        synonyms=("data_parallel_replicate_degree", "dp_replicate_size", "replicate", "ddp"),
+        synonyms=("data_parallel_replicate_degree", "dp_replicate_size", "replicate", "ddp", "hsdp"),
     ),
     Field(
         name="dp_shard",
@@ -140,7 +141,13 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
         lowest=-1,
         synonyms=("dp", "fsdp", "data_parallel", "data_parallel_shard_degree", "dp_shard_size", "data_parallel_size"),
     ),
-    Field(name="zero_stage", kind="count", lowest=0, highest=3, synonyms=("zero", "stage", "sharding_strategy")),
+    Field(
+        name="zero_stage",
+        kind="count",
+        lowest=0,
+        highest=3,
+        synonyms=("zero", "stage", "sharding_strategy", "use_distributed_optimizer", "distributed_optimizer"),
+    ),
     Field(
         name="tp",
         kind="count",

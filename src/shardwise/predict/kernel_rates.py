@@ -245,18 +245,21 @@ def kernel_rates(
     profile: EngineProfile,
     head_dim: int,
     is_compiled: bool = False,
+    is_foreach: bool | None = None,
     num_gpus: int = 1,
     calibration: Calibration | None = None,
 ) -> KernelRates:
     """Rates of a part: the machine's own, else the part's, else its architecture's, else a named default.
 
-    All of ``num_gpus`` wait for the slowest of them, whose times the prediction follows.
+    All of ``num_gpus`` wait for the slowest of them, whose times the prediction follows. ``is_foreach`` is how the
+    optimizer updates, ``None`` as the engine does.
     """
     products = calibrated_products(gpu, calibration)
     is_megatron = profile.sharding == "megatron"
     is_compiled = is_compiled and not is_megatron
     accumulates = is_megatron and not products.has_accumulated_gradients
     memory_fraction = next((share for part, share in MEMORY_FRACTIONS if gpu.id.startswith(part)), ELEMENTWISE_FRACTION)
+    updates_foreach = profile.has_foreach_optimizer if is_foreach is None else is_foreach
     own_loss = next((share for arch, share in LOSS_FRACTIONS if gpu.arch.startswith(arch)), memory_fraction)
     return KernelRates(
         products=products,
@@ -272,7 +275,7 @@ def kernel_rates(
         host_recompute_s=HOST_COMPILED_BACKWARD_S if is_compiled else HOST_FORWARD_S,
         call_forward_s=HOST_FORWARD_S,
         call_backward_s=HOST_BACKWARD_S,
-        optimizer_ratio=FOREACH_OPTIMIZER_RATIO if profile.has_foreach_optimizer else 1.0,
+        optimizer_ratio=FOREACH_OPTIMIZER_RATIO if updates_foreach else 1.0,
         slowest_ratio=slowest_of_ratio(num_devices=num_gpus, spread_fraction=DEVICE_SPREAD_FRACTION),
         is_measured=products.is_measured,
     )

@@ -11,7 +11,7 @@ from statistics import median
 
 from shardwise.calibration import AttentionPoint, BlockPoint, TablesPoint
 from shardwise.cluster import Cluster
-from shardwise.engine import engine_profile
+from shardwise.engine import engine_profile, has_foreach_optimizer
 from shardwise.plan import EngineName, Plan
 from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attention_position, measured_rate
 from shardwise.predict.calibrated_parts import block_of, tables_of
@@ -138,6 +138,7 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         profile=engine_profile(plan.engine),
         head_dim=head_dim,
         is_compiled=plan.recipe.compile,
+        is_foreach=has_foreach_optimizer(profile=engine_profile(plan.engine), recipe=plan.recipe),
         num_gpus=num_gpus,
         calibration=calibration,
     )

@@ -12,6 +12,8 @@ SMALL_SHARD_ENGINES: tuple[EngineName, ...] = ("native", "deepspeed", "fsdp2")
 PREFETCHING_ENGINES: tuple[EngineName, ...] = ("native", "fsdp2")
 OVERLAPPING_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp1", "accelerate", "fsdp2")
 """torch's DDP and FSDP."""
+FOREACH_ENGINES: tuple[EngineName, ...] = ("torchtitan", "fsdp2", "fsdp1", "accelerate")
+"""Loops that hand torch's AdamW its ``fused`` or leave it out."""
 
 
 def _breaks_async_engine(plan: Plan) -> bool:
@@ -73,6 +75,20 @@ def _overlap_message(plan: Plan) -> str:
 
 def _overlap_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("overlap_grad_reduce", None),)
+
+
+def _breaks_fused_optimizer(plan: Plan) -> bool:
+    is_choice = plan.engine in FOREACH_ENGINES and plan.recipe.optimizer == "adamw"
+    return plan.recipe.fused_optimizer is not None and not is_choice
+
+
+def _fused_optimizer_message(plan: Plan) -> str:
+    asked, optimizer = str(plan.recipe.fused_optimizer).lower(), plan.recipe.optimizer
+    return f"fused_optimizer={asked}, but how {plan.engine} updates with {optimizer} is no choice"
+
+
+def _fused_optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("fused_optimizer", None),)
 
 
 def _breaks_broadcast(plan: Plan) -> bool:
@@ -208,6 +224,15 @@ RULES = (
         breaks=_breaks_overlap,
         message=_overlap_message,
         candidates=_overlap_candidates,
+    ),
+    Rule(
+        name="engine-fused-optimizer",
+        why="torch's AdamW has both ways; Megatron, DeepSpeed and our trainer always run a fused kernel, and other "
+        "optimizers have one way each.",
+        source="torch optim/adamw.py (fused, foreach); torchtitan components/optimizer.py (optimizer.implementation)",
+        breaks=_breaks_fused_optimizer,
+        message=_fused_optimizer_message,
+        candidates=_fused_optimizer_candidates,
     ),
     Rule(
         name="engine-broadcast-weights",

@@ -63,6 +63,7 @@ RULE_COLUMNS: dict[str, tuple[str, ...]] = {
     "engine-megatron-fsdp-tied-embeddings": SHARDING,
     "engine-accelerate-replicas": ("tp", *SHARDING),
     "engine-overlap-grad-reduce": ("pp", "zero_stage"),
+    "engine-fused-optimizer": (),
     "engine-broadcast-weights": ("zero_stage",),
     "engine-offload": ("offload", "zero_stage"),
     "engine-offload-zero-stage": ("offload", "zero_stage"),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardwise.engine import has_foreach_optimizer
 from shardwise.ledger import MemoryComponent
 from shardwise.step.gradient_births import gradient_births
 from shardwise.step.inventory import Tensor
@@ -126,7 +127,8 @@ def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[
     """
     optimizer = context.plan.recipe.optimizer
     is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
-    has_copy = context.profile.has_foreach_optimizer and optimizer in ("adamw", "lion")
+    is_foreach = has_foreach_optimizer(profile=context.profile, recipe=context.plan.recipe)
+    has_copy = is_foreach and optimizer in ("adamw", "lion")
     if has_copy or (is_torch and optimizer == "adafactor"):
         num_bytes = states.trainable_shard * unit.count * context.states.weight_bytes
         yield from _during_step(context, f"{unit.name} optimizer temporaries", "temporaries", num_bytes)

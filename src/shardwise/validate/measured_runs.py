@@ -26,6 +26,8 @@ CONVERTERS: dict[str, Converter] = {
     "ZBPP": megatron.convert_zero_bubble,
     "TTITAN": torchtitan.convert_row,
     "TTPAPER": torchtitan.convert_row,
+    "TTH200": torchtitan.convert_row,
+    "TORCHAO": torchtitan.convert_row,
     "RUNTITAN": torchtitan.convert_run,
     "RUNFMS": fms.convert_run,
     "RUNQLORA": finetuning.convert_fsdp_qlora,

@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from shardwise.plan import Plan
-from shardwise.validate.conversion import timed_megatron, timed_nemo, timed_others, timed_torchtitan
+from shardwise.validate.conversion import (
+    timed_fms,
+    timed_megatron,
+    timed_nemo,
+    timed_nemo_framework,
+    timed_others,
+    timed_torchtitan,
+)
 from shardwise.validate.conversion.parts import unused
 from shardwise.validate.measured_runs import measured_runs
 from shardwise.validate.records import UnusedRow
@@ -33,6 +40,10 @@ TIMED_CONVERTERS: dict[str, TimedConverter] = {
     "MEGASC": timed_megatron.convert_megascale,
     "NEM15": timed_megatron.convert_nemotron_4,
     "FATRAIN": timed_others.convert_flash_training,
+    "NEMO": timed_nemo_framework.convert_framework,
+    "FMSFSDP": timed_fms.convert_fms,
+    "TTH200": timed_torchtitan.convert_timed_titan,
+    "TORCHAO": timed_torchtitan.convert_timed_titan,
 }
 """How a family's rows become plans."""
 

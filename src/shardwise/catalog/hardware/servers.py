@@ -80,13 +80,19 @@ def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
+def _reach(node: Node) -> str:
+    """The fast links of a server, and how far they reach where that is beyond it."""
+    is_rack = node.scale_up_domain_gpus > node.gpus_per_node
+    return f"{node.scale_up}, which joins {node.scale_up_domain_gpus} GPUs" if is_rack else node.scale_up
+
+
 def _usual_server(entry: GpuEntry, gpus_per_node: int | None) -> Draft:
     """The usual server of a catalogue part, or a plain one when the catalogue has none."""
     if not entry.usual_node_id:
         return _plain_server_of(entry, gpus_per_node or entry.num_usual_gpus)
     node = load_node(entry.usual_node_id)
     draft = Draft(node=node).assuming(
-        f"{entry.gpu.id}: its usual server {node.id} is assumed, {_gpus(node.gpus_per_node)} over {node.scale_up}"
+        f"{entry.gpu.id}: its usual server {node.id} is assumed, {_gpus(node.gpus_per_node)} over {_reach(node)}"
     )
     return _resized(draft, gpus_per_node or node.gpus_per_node)
 

@@ -34,6 +34,7 @@ GPU_IDS = {
     "H100-96GB-HBM2e-500W": "h100-96-hbm2e",
     "H100-95GB-HBM2e": "h100-96-hbm2e",
     "H100-95GB-HBM2e (lower TDP)": "h100-96-hbm2e",
+    "MI300X": "mi300x",
     "V100-SXM2-32GB": "v100-sxm2-32",
     "RTX 4090": "rtx-4090",
     "RTX4090-24GB": "rtx-4090",

@@ -53,7 +53,7 @@ MAX_SEGMENT_NODES = 18
 
 
 @lru_cache
-def _cluster(gpu_label: str, num_gpus: int) -> Cluster:
+def nvidia_cluster(gpu_label: str, num_gpus: int) -> Cluster:
     """The machines of a row; jobs on NVL72 racks are placed in equal segments of at most a rack.
 
     Source: NVIDIA-NeMo/Megatron-Bridge@067f987 scripts/performance/utils/executors.py: the largest number of trays up
@@ -114,7 +114,7 @@ def convert_automodel(row: MeasurementRow) -> TimedConversion:
     adapter: Adapter = "lora" if task == "LoRA" else "none"
     plan = Plan(
         model=_model(row.text("model")),
-        cluster=_cluster(row.text("gpu"), num_gpus),
+        cluster=nvidia_cluster(row.text("gpu"), num_gpus),
         recipe=Recipe(
             seq_len=row.integer("seq_len") or 4096,
             micro_batch_size=micro_batch,
@@ -125,6 +125,8 @@ def convert_automodel(row: MeasurementRow) -> TimedConversion:
             compile=run.is_compiled,
             adapter=adapter,
             lora_targets="all-linear",
+            fused_loss=False,
+            fused_optimizer=False,
         ),
         layout=Layout(
             dp_shard=dp,
@@ -158,6 +160,7 @@ BRIDGE_PRECISIONS = {
 
 BRIDGE_ASSUMPTIONS = (
     "recomputation and offload of the recipe file with this layout at the repository's head",
+    "gradients reduced in bf16 (src/megatron/bridge/perf_recipes/_common.py: grad_reduce_in_fp32 = False)",
     "distributed optimizer; per-tensor and block-scaled fp8 are one precision to a plan",
 )
 
@@ -199,7 +202,7 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
     recompute: Recompute = "full" if recipe.text("recompute") == "full" else "selective" if modules else "none"
     return Plan(
         model=_model(row.text("model")),
-        cluster=_cluster(row.text("gpu"), row.integer("n_gpus") or 1),
+        cluster=nvidia_cluster(row.text("gpu"), row.integer("n_gpus") or 1),
         recipe=Recipe(
             seq_len=row.integer("seq_len") or 4096,
             micro_batch_size=row.integer("micro_batch") or 1,
@@ -213,6 +216,7 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
             adapter=adapter,
             lora_targets="all-linear",
             fused_loss=True,
+            reduce_dtype="bf16",
         ),
         layout=Layout(
             dp_shard=row.integer("dp") or 1,

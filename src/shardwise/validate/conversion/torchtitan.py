@@ -21,7 +21,7 @@ from shardwise.validate.rows import MeasurementRow
 ASSUMPTIONS = (
     "the pipeline runs as many micro-batches as it has stages, torchtitan's default at commit 9dec370",
     "layers are split as torchtitan's generate_split_points splits them at commit 9dec370",
-    "logits in fp32, the loss neither compiled nor fused; AdamW with torch defaults",
+    "logits in fp32; the loss is compiled from April 2025 on and AdamW fused from March 2025 on, not before",
 )
 
 LLAMA_SHAPES = {
@@ -71,6 +71,11 @@ RECOMPUTE: dict[str, Recompute] = {
 }
 
 
+OPTIMIZER_FUSED_SINCE = "2025-03"
+"""Month from which AdamW is fused by default (pytorch/torchtitan@6e49885, 2025-02-24)."""
+LOSS_COMPILED_SINCE = "2025-04"
+"""Month from which ``compile`` compiles the loss too (pytorch/torchtitan@bbb1b61, 2025-04-02)."""
+
 CONTRADICTED = ("TTPAPER-009", "TTPAPER-010")
 """The paper prints 16 stages where the repository prints 8 for a run of the same size, batch and rate."""
 
@@ -88,13 +93,17 @@ class _Run:
     recompute: Recompute
     precision: Precision
     compile: bool
+    date: str = ""
+    """Month of the run, as the source states it; empty is before every change below."""
 
 
 def convert_row(row: MeasurementRow) -> Conversion:
-    """A TTITAN or TTPAPER row."""
+    """A TTITAN, TTPAPER, TTH200 or TORCHAO row."""
     plan = titan_plan(row)
     if isinstance(plan, UnusedRow):
         return plan
+    if "sets expandable_segments" in row.text("notes"):
+        return unused(row, "reserved under expandable segments, which a plan cannot say; allocated is not printed")
     reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="reserved")
     return measured(row, plan, reading, assumptions=ASSUMPTIONS)
 
@@ -121,6 +130,7 @@ def titan_plan(row: MeasurementRow) -> Plan | UnusedRow:
         recompute=RECOMPUTE[row.text("recompute")],
         precision="fp8-mixed" if "float8" in row.text("precision") else "bf16-mixed",
         compile=row.text("compile") == "yes",
+        date=row.text("source_date"),
     )
     return _plan(run)
 
@@ -163,6 +173,8 @@ def _plan(run: _Run) -> Plan:
             recompute=run.recompute,
             attention="flash",
             compile=run.compile,
+            fused_loss=None if run.date >= LOSS_COMPILED_SINCE else False,
+            fused_optimizer=None if run.date >= OPTIMIZER_FUSED_SINCE else False,
         ),
         layout=layout,
         engine="torchtitan",
