@@ -8,7 +8,6 @@ comes from the inventory once per combination of those degrees; the sums over mo
 Blocks of equal shape count as one run even where a model alternates shapes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -27,6 +26,7 @@ from shardwise.search.candidates import (
     Mask,
 )
 from shardwise.search.held_states import BlockStates, HeldStates
+from shardwise.search.memory_moments import HEAD, OF_SHAPE, TAIL, alive_bytes, exchanged_bytes, watched_moments
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import (
     FIRST,
@@ -45,7 +45,6 @@ from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logi
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.buffers import buffer_tensors
 from shardwise.step.in_flight import in_flight_micro_batches
-from shardwise.step.inventory import Tensor
 from shardwise.step.own_runtime import PLAIN_SCHEDULES, SPLIT_BACKWARD
 from shardwise.step.placement import V_SHAPED_SCHEDULES
 from shardwise.step.stage_context import StageContext
@@ -58,13 +57,6 @@ IS_SPLIT, IS_PLAIN, IS_V_SHAPED = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SPLIT_BACKWARD, PLAIN_SCHEDULES, V_SHAPED_SCHEDULES)
 )
 """By position in ``SCHEDULES``."""
-TAIL = 4
-"""Moments after the last block's backward: the end of the first micro-batch's, a block's of the second one, the end of
-all backward, and the optimizer."""
-HEAD = 4
-"""Moments before the first block's backward: end of forward, loss, its backward, the head's."""
-OF_SHAPE = 4
-"""Moments of each shape: inside and after the backward of its first and its last block."""
 FEW_ROWS = 1 << 8
 """So few rows are not divided between processes."""
 ROWS_AT_ONCE = 1 << 14
@@ -318,7 +310,7 @@ class MemoryEstimate:
         )
         contexts = [self.probes.context(layout, recompute=(mode, 0), tables=(0, 0)) for mode in range(len(RECOMPUTES))]
         (context, *_) = contexts
-        exchanges = _exchanged_bytes(context)
+        exchanges = exchanged_bytes(context)
         found: list[float] = []
         for run, shape in enumerate(self.probes.shapes):
             tensors = context.saved[run]
@@ -359,7 +351,7 @@ class MemoryEstimate:
         message = hidden // block.sequence_shards // micro_batch_size
         logits = tuple(logit_tensors(context))
         waiting = sum(tensor.num_bytes for tensor in logits if tensor.name.startswith("gradient of the head"))
-        return (*_alive((*logits, *spread_tensors(context)), at), 2 * message, waiting)
+        return (*alive_bytes((*logits, *spread_tensors(context)), at), 2 * message, waiting)
 
     def _message_buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction.
@@ -450,7 +442,7 @@ class MemoryEstimate:
         if is_moved:
             recipe = replace(context.plan.recipe, offload="optimizer")
             context = replace(context, plan=replace(context.plan, recipe=recipe))
-        return _alive(tuple(buffer_tensors(context)), tuple(_moments(context, blocks)))
+        return alive_bytes(tuple(buffer_tensors(context)), tuple(watched_moments(context, blocks)))
 
     def _fixed(self, rows: Candidates) -> FloatColumn:
         """Context and communicators: they depend on which axes are in use, and on the peers of an all-to-all."""
@@ -480,29 +472,3 @@ def _kept(activations: Activations, stage: WatchedStage, recomputed: FloatColumn
     """``(rows, shapes)``: bytes per sequence that all blocks of a shape keep."""
     kept: FloatColumn = recomputed * activations.kept + (stage.blocks - recomputed) * activations.whole
     return kept
-
-
-def _moments(context: StageContext, blocks: list[int]) -> Iterator[int]:
-    """The moments that are looked at; shapes a stage does not hold repeat the end of forward."""
-    timeline = context.timeline
-    yield from (timeline.forward, timeline.loss_forward, timeline.loss_backward, timeline.head_backward)
-    runs = iter(timeline.runs)
-    for count in blocks:
-        if not count:
-            yield from (timeline.forward,) * OF_SHAPE
-            continue
-        run = next(runs)
-        yield from (run.first_backward, run.after_first, run.last_backward, run.after_last)
-    last = timeline.runs[-1] if timeline.runs else None
-    again = last.again if last is not None and last.again is not None else timeline.first_backward_end
-    yield from (timeline.first_backward_end, again, timeline.backward_end, timeline.optimizer)
-
-
-def _alive(tensors: tuple[Tensor, ...], moments: tuple[int, ...]) -> tuple[float, ...]:
-    return tuple(float(sum(t.num_bytes for t in tensors if t.born <= at <= t.dies)) for at in moments)
-
-
-def _exchanged_bytes(context: StageContext) -> list[float]:
-    """Buffers inside the backward of one block of each shape that grow with the tokens."""
-    tensors = [tensor for tensor in buffer_tensors(context) if tensor.name == "exchange buffers"]
-    return list(_alive(tuple(tensors), tuple(run.first_backward for run in context.timeline.runs)))
