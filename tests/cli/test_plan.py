@@ -232,6 +232,12 @@ def test_a_deadline_needs_tokens(capsys):
     assert "add --tokens" in capsys.readouterr().err
 
 
+def test_a_sweep_refuses_the_bound_that_its_sizes_say_already(capsys):
+    words = ["plan", "llama-3.1-8b", "64xh100-sxm", "--gpus", "8..64", "--max-gpus", "16"]
+    assert main(words) == 2
+    assert "leave out --max-gpus, and end --gpus where it should" in capsys.readouterr().err
+
+
 def test_a_sweep_keeps_one_batch_and_recommends_a_cluster_that_meets_the_deadline(tmp_path, capsys):
     path = tmp_path / "plan.json"
     words = ["plan", "llama-3.1-8b", "--gpus", "8..16", "--gpu-types", "h100-sxm=2.00,a100-sxm-80", "--tokens", "1T"]

@@ -1,11 +1,13 @@
 """What a run that a signal stopped says it leaves behind: only checkpoints that are there, asked for or not."""
 
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
 
-from shardwise.launch.run import stopped_error
+from shardwise.launch import run
+from shardwise.launch.run import StoppedError, run_job, stopped_error
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.job import CheckpointSpec
 from train.models import make_job
@@ -45,3 +47,34 @@ def test_a_run_that_saved_names_its_newest_checkpoint(tmp_path):
     error = stopped_error(replace(make_job(), checkpoint=spec), signal.SIGTERM)
     assert error.message == f"the run was stopped by SIGTERM; its newest checkpoint is {tmp_path / 'step-00000006'}"
     assert error.fix == f"go on with --resume {tmp_path}"
+
+
+ENDS_WELL = """
+from pathlib import Path
+folder = Path({folder!r})
+(folder / "metrics.jsonl").write_text("".join(f'{{{{"step": {{n}}}}}}\\n' for n in range(1, {last} + 1)))
+(folder / "measurement.json").write_text("{{}}")
+"""
+
+
+@pytest.fixture
+def processes_that_end_well_after(tmp_path, monkeypatch):
+    """Makes every run a process that says so many steps were done, and returns the job."""
+
+    def make(last):
+        program = ENDS_WELL.format(folder=str(tmp_path), last=last)
+        monkeypatch.setattr(run, "starting_words", lambda job, forks: [sys.executable, "-c", program])
+        return replace(make_job(num_steps=4), run_folder=str(tmp_path))
+
+    return make
+
+
+def test_a_run_whose_ranks_heard_a_signal_alone_is_no_success(processes_that_end_well_after):
+    job, steps = processes_that_end_well_after(3), []
+    with pytest.raises(StoppedError, match="the run was stopped by SIGTERM") as caught:
+        run_job(job, on_step=lambda record: steps.append(record["step"]))
+    assert (steps, caught.value.exit_code) == ([1, 2, 3], 143)
+
+
+def test_a_run_that_did_all_of_its_steps_is_one(processes_that_end_well_after):
+    assert run_job(processes_that_end_well_after(4), on_step=lambda record: None) == {}

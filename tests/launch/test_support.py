@@ -7,8 +7,9 @@ import pytest
 from shapes import plan
 from shardwise.errors import PlanError
 from shardwise.families import read_model
-from shardwise.launch.support import GAPS, require_supported
+from shardwise.launch.support import GAPS, require_attention, require_supported
 from shardwise.layout import Layout
+from train.models import make_job
 
 MODEL = read_model("llama-3.1-8b")
 
@@ -57,3 +58,11 @@ def test_a_tied_table_in_a_v_shaped_pipeline_is_refused():
 
 def test_every_gap_has_a_fix():
     assert all(gap.fix.startswith("set ") for gap in GAPS)
+
+
+def test_eager_attention_is_computed_by_transformers_alone():
+    job = make_job(attention="eager")
+    with pytest.raises(PlanError) as raised:
+        require_attention(job)
+    assert raised.value.fix.endswith("--implementation transformers")
+    require_attention(replace(job, implementation="transformers"))

@@ -41,3 +41,12 @@ def test_seventy_billion_parameters_on_one_t4_have_to_be_divided(make_question):
     assert words.startswith("no smaller batch, recomputation or offload is enough: divide it ")
     assert int(words.split("divide it ")[1].split()[0]) > 1052 / 14.56
     assert "recompute=full" not in words
+
+
+def test_gpus_that_context_parallelism_divides_states_over_count_once(make_question):
+    """Twice as many GPUs as cp = 2 and dp_shard = 1 use, times how much further states have to be divided."""
+    question = make_question(model="llama-3.1-70b", cluster="2xh100-sxm")
+    plan = replace(question, layout=Layout(cp=2))
+    words = told(plan)
+    further = int(words.split("divide it ")[1].split()[0])
+    assert f"which takes some {2 * further} GPUs" in words

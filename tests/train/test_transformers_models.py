@@ -38,3 +38,20 @@ def test_a_family_without_a_decoder_of_ours_trains_alike_on_every_layout(worlds,
 def test_the_inside_of_such_a_model_is_not_divided(worlds):
     with pytest.raises(AssertionError, match="divide the inside of a model"):
         worlds[2].run(run, make_job(model=GEMMA, layout={"tp": 2}))
+
+
+GEMMA2 = {
+    "model_type": "gemma2",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+
+
+def test_a_model_that_has_eager_attention_alone_trains_with_it(worlds):
+    result = worlds[1].run(run, make_job(model=GEMMA2, attention="eager"))[0]
+    assert result.losses[-1] < result.losses[0]

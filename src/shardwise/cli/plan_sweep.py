@@ -98,6 +98,12 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
         raise UsageError(
             "CLUSTER and --gpu-types exclude each other", code="cli-usage", fix=f"leave out {arguments.cluster}"
         )
+    if arguments.bound_max_gpus is not None:
+        raise UsageError(
+            "--gpus names the sizes to try, so --max-gpus says nothing more",
+            code="cli-usage",
+            fix="leave out --max-gpus, and end --gpus where it should",
+        )
     sizes = sizes_in(parse_range(arguments.gpus, axis="gpus"))
     if arguments.gpu_types is None:
         base = calibrated_plan_from(arguments)

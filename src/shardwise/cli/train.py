@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.launch.folder import choose_run_folder, make_run_folder
     from shardwise.launch.inputs import require_inputs, require_resumed_data
     from shardwise.launch.request import make_job, prepare_data, require_native
-    from shardwise.launch.support import require_supported
+    from shardwise.launch.support import require_attention, require_supported
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     request = _request(arguments, folder=folder.resolve())
     job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+    require_attention(job)
     require_divisible(job)
     if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
         require_inputs(job)

@@ -93,12 +93,17 @@ def run_job(
     added[LAUNCHER_VARIABLE] = str(os.getpid())
     words = starting_words(job, forks=may_fork(job.device))
     with output.open("ab") as log, _started(job, words, added, log) as (process, ending):
+        step: object = None
         for record in _records(job.folder / METRICS_FILE, process, ending):
             on_step(record)
+            step = record["step"]
     if ending.number is not None:
         raise stopped_error(job, ending.number)
     if process.returncode != 0:
         raise _failure(job.folder, process.returncode, plan)
+    if step != job.num_steps:
+        # A signal reached a rank and not this process: all ranks saved and ended as they are asked to.
+        raise stopped_error(job, signal.SIGTERM)
     measured: Mapping[str, object] = json.loads((job.folder / MEASUREMENT_FILE).read_text(encoding="utf-8"))
     return measured
 

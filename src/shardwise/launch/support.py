@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import PlanError
 from shardwise.plan import Plan
+from shardwise.train.job import Job, uses_transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +72,17 @@ def require_supported(plan: Plan) -> None:
     for gap in GAPS:
         if gap.is_asked(plan):
             raise PlanError(f"the native runtime has no {gap.what}", code="train-not-supported", fix=gap.fix)
+
+
+def require_attention(job: Job) -> None:
+    """Return when whoever builds the model computes attention as the recipe says.
+
+    Raises:
+        PlanError: our own decoder would have to write scores out, which it never does.
+    """
+    if job.recipe.attention == "eager" and not uses_transformers(job):
+        raise PlanError(
+            "the native runtime has no eager attention in its own decoder",
+            code="train-not-supported",
+            fix="set attention to flash, or let transformers build the model: --implementation transformers",
+        )

@@ -32,7 +32,7 @@ def way_out(plan: Plan, memory: MemoryPrediction) -> str:
             least_bytes = min(least_bytes, found.needed_bytes)
     ratio = max(2, ceil(least_bytes / memory.capacity_bytes))
     layout = plan.layout
-    num_gpus = ratio * layout.tp * layout.pp * layout.cp * layout.state_shard_size
+    num_gpus = ratio * layout.tp * layout.pp * layout.state_shard_size
     more = f", which takes some {num_gpus:,} GPUs," if num_gpus > plan.cluster.num_gpus else ""
     return (
         f"no smaller batch, recomputation or offload is enough: divide it {ratio:,} times further (tp, pp, dp_shard "

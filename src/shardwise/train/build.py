@@ -91,7 +91,7 @@ def _loss_settings(job: Job) -> LossSettings:
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
     require_divisible(job)
-    decoder = TransformersDecoder(job.model_config, dtype=weights_dtype(job))
+    decoder = TransformersDecoder(job.model_config, dtype=weights_dtype(job), attention=job.recipe.attention)
     decoder.fill_buffers(device)
     decoder.settings = _loss_settings(job)
     return decoder

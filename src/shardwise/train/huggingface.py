@@ -5,15 +5,18 @@ Data parallelism in every ZeRO stage; the axes that divide a model's inside need
 Shapes: B sequences, S tokens, D hidden, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shardwise.recipe import Attention
 from shardwise.train.document_mask import document_numbers
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
 
+KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
+"""What transformers calls the ways to compute attention; some of its models have the eager one alone."""
 LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Fields of models that do more to logits than a product with the head."""
 
@@ -21,14 +24,16 @@ LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 class TransformersDecoder(nn.Module):
     """A causal language model of transformers that returns its summed loss."""
 
-    def __init__(self, fields: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, fields: dict[str, Any], *, dtype: torch.dtype = torch.float32, attention: Attention = "flash"
+    ) -> None:
         super().__init__()
         from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 - seconds of imports, not for ours
 
         options = dict(fields)
         config = AutoConfig.for_model(options.pop("model_type"), **options)
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
+            whole = AutoModelForCausalLM.from_config(config, attn_implementation=KERNELS[attention], dtype=dtype)
         for name, child in whole.named_children():
             self.add_module(name, child)
         self.whole = [whole]  # in a list, so that its parameters are registered once

@@ -190,9 +190,12 @@ def _way_back(spec: CheckpointSpec) -> str:
 
 
 def _export(trainer: Trainer) -> None:
-    """Rank 0 writes the newest checkpoint in the format of Hugging Face or of peft, and all wait for it."""
+    """Rank 0 writes the last checkpoint in the format of Hugging Face or of peft, and all wait for it.
+
+    A run that was stopped exports nothing: what it saved is no finished model.
+    """
     job, spec = trainer.job, trainer.job.checkpoint
-    if not (spec.export_folder and spec.folder):
+    if not (spec.export_folder and spec.folder) or trainer.progress.step < job.num_steps:
         return
     if dist.get_rank() == 0:
         checkpoint, folder = find_checkpoint(Path(spec.folder)).path, Path(spec.export_folder)
