@@ -47,7 +47,6 @@ from shardwise.step.buffers import buffer_tensors
 from shardwise.step.in_flight import in_flight_micro_batches
 from shardwise.step.own_runtime import PLAIN_SCHEDULES, SPLIT_BACKWARD
 from shardwise.step.placement import V_SHAPED_SCHEDULES
-from shardwise.step.stage_context import StageContext
 
 __all__ = ["MemoryEstimate"]
 
