@@ -193,10 +193,24 @@ def convert_bridge(row: MeasurementRow) -> TimedConversion:
     )
 
 
-def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
+def printed_layout(row: MeasurementRow) -> Layout:
+    """The layout of a row as NVIDIA's tables print it: Megatron's, with an optimizer or everything divided."""
     tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
     vpp = (row.integer("vpp") or 1) if pp > 1 else 1
-    is_fsdp = row.text("shard").startswith("zero3")
+    return Layout(
+        dp_shard=row.integer("dp") or 1,
+        zero_stage=3 if row.text("shard").startswith("zero3") else 1,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        vpp=vpp,
+        schedule="interleaved" if vpp > 1 else "1f1b",
+        sequence_parallel=tp > 1,
+    )
+
+
+def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
     adapter: Adapter = "lora" if row.text("task") == "lora" else "none"
     modules = recomputed_modules(recipe.text("recompute"))
     recompute: Recompute = "full" if recipe.text("recompute") == "full" else "selective" if modules else "none"
@@ -218,17 +232,7 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
             fused_loss=True,
             reduce_dtype="bf16",
         ),
-        layout=Layout(
-            dp_shard=row.integer("dp") or 1,
-            zero_stage=3 if is_fsdp else 1,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
-            vpp=vpp,
-            schedule="interleaved" if vpp > 1 else "1f1b",
-            sequence_parallel=tp > 1,
-        ),
+        layout=printed_layout(row),
         engine="megatron",
     )
 

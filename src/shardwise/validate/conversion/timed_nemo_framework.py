@@ -3,12 +3,11 @@
 from functools import lru_cache
 
 from shardwise.families import read_model
-from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Recipe
 from shardwise.validate.conversion.parts import DecoderShape, decoder, row_shape, unused
-from shardwise.validate.conversion.timed_nemo import nvidia_cluster
+from shardwise.validate.conversion.timed_nemo import nvidia_cluster, printed_layout
 from shardwise.validate.conversion.timed_parts import printed_gpt, timed
 from shardwise.validate.rows import MeasurementRow
 from shardwise.validate.timed_run import TimedConversion
@@ -62,8 +61,7 @@ def _nemotron(shape: DecoderShape) -> DecoderShape:
 
 def convert_framework(row: MeasurementRow) -> TimedConversion:
     """A NEMO row: pretraining, or fine-tuning on packed documents."""
-    pp, vpp = row.integer("pp") or 1, row.integer("vpp") or 1
-    if row.text("task") != "pretrain" and pp > 1:
+    if row.text("task") != "pretrain" and (row.integer("pp") or 1) > 1:
         return unused(row, "virtual stages not stated")
     model = _model(row)
     num_gpus, micro_batch, global_batch, seq_len, dp = (
@@ -71,7 +69,6 @@ def convert_framework(row: MeasurementRow) -> TimedConversion:
     )
     if model is None or not (num_gpus and micro_batch and global_batch and seq_len and dp):
         return unused(row, "shape or batch not stated")
-    tp, cp, ep = (row.integer(name) or 1 for name in ("tp", "cp", "ep"))
     adapter: Adapter = "lora" if row.text("task") == "LoRA" else "none"
     plan = Plan(
         model=model,
@@ -89,17 +86,7 @@ def convert_framework(row: MeasurementRow) -> TimedConversion:
             fused_loss=True,
             reduce_dtype="bf16",
         ),
-        layout=Layout(
-            dp_shard=dp,
-            zero_stage=3 if row.text("shard").startswith("zero3") else 1,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
-            vpp=vpp,
-            schedule="interleaved" if vpp > 1 else "1f1b",
-            sequence_parallel=tp > 1,
-        ),
+        layout=printed_layout(row),
         engine="megatron",
     )
     return timed(row, plan, assumptions=ASSUMPTIONS)
