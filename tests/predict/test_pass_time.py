@@ -121,6 +121,26 @@ def test_a_few_blocks_and_their_shift_equal_all_blocks(runs, is_throttled):
         assert found.get(name, 0.0) == pytest.approx(seconds, rel=1e-6, abs=1e-6)
 
 
+def test_a_reduction_that_lags_by_several_pieces_is_no_part_of_the_steady_one():
+    """The first replicas' reduction of the second run waits for that of the first run, and ends four pieces later."""
+
+    def block(name, work_s, reduce_s, count):
+        return Piece(
+            works=(PassWork(name=name, category="backward", duration_s=work_s),),
+            waits=(call("tensor", 0.1, kind="all_reduce", axis="tp"),),
+            gathers=(call(f"gather {name}", 1.3, ratio=1.5),),
+            reductions=(
+                call(f"reduce {name}", 1.0, kind="reduce_scatter", ratio=1.5),
+                call(f"replicas {name}", reduce_s, kind="all_reduce", axis="dp_replicate", ratio=1.126),
+            ),
+            count=count,
+        )
+
+    runs = [piece(2.9), block("a", 1.0, 2.9, 1), block("b", 0.0, 1.3, 7)]
+    full = pass_time(runs, is_throttled=True, may_extrapolate=False)
+    assert shares(pass_time(runs, is_throttled=True)) == pytest.approx(shares(full))
+
+
 @given(runs=passes(), is_throttled=st.booleans())
 def test_exposed_shares_sum_to_the_makespan_minus_that_with_free_communication(runs, is_throttled):
     found = pass_time(runs, is_throttled=is_throttled)

@@ -72,8 +72,10 @@ def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Secon
             shifts.append(0.0)
             continue
         # The last listed piece already works ahead for what follows the run.
-        *_, before, earlier, later, _ = listed
-        if left_over_s[index] > run.ends_s[earlier.last_work] + tolerance_s:
+        *first, before, earlier, later, _ = listed
+        # What is not compared must be over when the piece begins that stands for those left out.
+        others_s = max((run.ends_s[position] for pieces in first for position in pieces.tasks), default=0.0)
+        if max(left_over_s[index], others_s) > run.ends_s[earlier.last_work] + tolerance_s:
             return None
         shift_s = run.ends_s[later.last_work] - run.ends_s[earlier.last_work]
         pairs = [*zip(later.tasks, earlier.tasks, strict=True), *zip(earlier.tasks, before.tasks, strict=True)]
