@@ -21,9 +21,8 @@ from shardwise.step.own_runtime import SPLIT_BACKWARD, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import gather_ahead_on_processors, set_prefetch, shard_units
-from shardwise.train.decoder.blocks import Block
+from shardwise.train.decoder.blocks import is_sparse
 from shardwise.train.decoder.config import read_config
-from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.divisible import require_data_parallel, require_divisible
@@ -176,8 +175,7 @@ def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) 
     torch._dynamo.config.optimize_ddp = False
     functorch_config.ban_recompute_materialized_backward = saves_elementwise
     for block in blocks:
-        is_moe = isinstance(block, Block) and isinstance(block.mlp, MoeFeedForward)
-        part = block.self_attn if is_moe else block
+        part = block.self_attn if is_sparse(block) else block
         part.forward = torch.compile(part.forward, dynamic=False)
 
 
