@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.idle_options import require_read
 from shardwise.cli.options import (
     add_calibration_option,
     add_json_option,
@@ -20,7 +21,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
-from shardwise.cli.train_options import NUM_KEPT, add_run_options, require_meaning
+from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
     from shardwise.launch.lint import LintFinding
@@ -53,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.rules import require_valid
     from shardwise.train.divisible import require_divisible
 
-    require_meaning(arguments)
     plan = calibrated_plan_from(arguments)
+    require_read(RUN_ROWS, arguments, plan)
     require_native(plan)
     require_supported(plan)
     if arguments.tensorboard is not None:
@@ -155,7 +156,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             learning_rate=arguments.learning_rate,
             num_warmup_steps=arguments.warmup_steps,
             decay=arguments.decay,
-            max_grad_norm=arguments.max_grad_norm,
+            max_grad_norm=MAX_GRAD_NORM if arguments.max_grad_norm is None else arguments.max_grad_norm,
         ),
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,

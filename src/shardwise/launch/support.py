@@ -37,6 +37,16 @@ GAPS = (
         fix="set attention to eager (--attention eager)",
     ),
     Gap(
+        what="use for fused_loss, whose loss is always made in pieces, and fused where it is compiled",
+        is_asked=lambda plan: plan.recipe.fused_loss is not None,
+        fix="set fused_loss to null (leave out --fused-loss and --no-fused-loss)",
+    ),
+    Gap(
+        what="states of the textbook's sizes, which convention=seed predicts",
+        is_asked=lambda plan: plan.recipe.convention == "seed",
+        fix="set convention to engine",
+    ),
+    Gap(
         what="offload to NVMe",
         is_asked=lambda plan: plan.recipe.offload == "nvme",
         fix="set offload to optimizer or parameters",
