@@ -87,12 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
+    from shardwise.launch.lint import SurroundingsError, errors_of
     from shardwise.render.json_text import json_text
     from shardwise.render.lint import lint_object, lint_text
 
     findings = _lint(plan, arguments)
     write_line(json_text(lint_object(findings)) if arguments.is_json else lint_text(findings))
-    return EXIT_OK
+    return SurroundingsError.exit_code if errors_of(findings) else EXIT_OK
 
 
 def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
