@@ -12,6 +12,7 @@ from shardwise.cli.options import amount, count, positive_number, whole_number
 from shardwise.cli.train_options import NUMBERS
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
+PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
@@ -130,3 +131,14 @@ def test_what_was_asked_of_checkpoints_is_in_the_job(words, expected, tmp_path):
     assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path), *words]) == 0
     saved = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["checkpoint"]
     assert (saved["every_steps"], saved["num_kept"], saved["is_async"]) == expected
+
+
+FP8 = ["--precision", "fp8-mixed", "--seq-len", "64", "--device", "cpu", "--dry-run", "--json"]
+
+
+def test_fp8_is_planned_for_parts_that_have_it_and_can_be_tried_on_processors(capsys, tmp_path):
+    """``tests/train/test_fp8.py`` runs the emulated products."""
+    assert main(["train", "llama-3.2-1b", "1xh100-sxm", *FP8, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["train", "llama-3.2-1b", str(PROCESSORS), *FP8, "--out", str(tmp_path / "refused")]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == "recipe-fp8-hardware"
