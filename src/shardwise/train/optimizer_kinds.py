@@ -173,7 +173,9 @@ def orthogonal(matrix: Tensor) -> Tensor:
     is_tall = x.size(-2) > x.size(-1)
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + NORM_EPSILON)
+    # Sums ride on the products that they add to.
+    add_product = torch.addmm if x.dim() == 2 else torch.baddbmm
     for _ in range(NEWTON_SCHULZ_STEPS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        x = add_product(x, add_product(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if is_tall else x
