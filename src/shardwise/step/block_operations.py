@@ -73,7 +73,7 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
     operations += _mixers(layer, context)
     operations += _feed_forward(layer, context)
     operations += fp8_casts(operations, layer, context)
-    operations += _host_calls(layer, context)
+    operations += _host_calls(layer, context, recipe)
     return tuple(operations)
 
 
@@ -117,7 +117,7 @@ def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> It
         yield context.memory_operation("dequantise.backward", "backward", elements * QUANTISED_READ_BYTES)
 
 
-def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
     """What the host issues around the kernels of a block: casts, gradients added, gathering, tensor parallelism."""
     forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
     if context.adds_gradients and not context.is_base_frozen:
@@ -129,6 +129,10 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
         forward, backward = forward + more[0], backward + more[1]
     elif context.layout.tp > 1:
         more = _tensor_calls(context)
+        forward, backward = forward + more[0], backward + more[1]
+    if context.is_own_eager:
+        adapted, packed = eager_operations.adapted_and_packed(layer, recipe)
+        more = own_host.adapter_calls(adapted=adapted, packed=packed)
         forward, backward = forward + more[0], backward + more[1]
     name = host_calls_name(context)
     if forward:

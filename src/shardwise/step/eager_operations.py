@@ -21,8 +21,8 @@ kernel of a block: a bare in-place addition takes 7 to 11 us where those take 33
 (``2026-11-28-h100-dispatch.csv``)."""
 
 ROUNDING_BYTES = 33
-"""A 16-bit number rounded to 8 bits: magnitude (read 2, write 2), largest (2), fp32 copy (2, 4), divided (4, 4), clamped
-(4, 4), stored (4, 1)."""
+"""A 16-bit number rounded to 8 bits: magnitude (read 2, write 2), largest (2), fp32 copy (2, 4), divided (4, 4),
+clamped (4, 4), stored (4, 1)."""
 ROUNDING_KERNELS = 9
 """With three of single numbers: the scale in fp32, its floor and its quotient."""
 TRANSPOSE_BYTES = 2
@@ -40,6 +40,15 @@ ADAPTER_GRADIENT_BYTES = 6
 """Per input: two gradients of it added up."""
 ADAPTER_KERNELS = (3, 4)
 """Casts of both factors and the sum; the scaled gradient, the input's sum, casts of both factors' gradients."""
+
+
+def adapted_and_packed(layer: LayerSpec, recipe: Recipe) -> tuple[int, int]:
+    """Matrices of a block with an adapter beside them, and in 4 bits."""
+    if recipe.adapter == "none":
+        return 0, 0
+    adapted = len(adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)) // 2
+    packed = sum(weight.is_matrix for weight in layer.weights) if recipe.adapter == "qlora" else 0
+    return adapted, packed
 
 
 def adapter_sums(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:

@@ -42,9 +42,10 @@ pass over the squared gradient)."""
 
 OWN_STATE_TRAFFIC: dict[OptimizerName, int] = {"adamw-8bit": 230, "muon": 50}
 """The same in our trainer, whose steps are eager kernels one after the other, counted over ``train/optimizer_kinds.py``
-and ``train/block_codes.py``, weights and gradients counted apart. 8-bit moments: both decoded (29 each), both encoded (41
-each, and 22 to keep the divisor above zero), 68 of the step between. Muon: momentum and what looks ahead (24), casts (12),
-norm and quotient (6), sums on fp32 weights (8)."""
+and ``train/block_codes.py``, weights and gradients counted apart. 8-bit moments: both decoded (29 each), both encoded
+(41 each, and 22 to keep the divisor above zero), 68 of the step between. Muon: momentum and what looks ahead (24),
+casts (12), norm and quotient (6), sums on fp32 weights (8)."""
+
 LATE_HIDDEN_FRACTION = 0.25
 """Of an update under the next forward pass, what takes no time of its own: mean of eight pairs of runs with and without
 on two H200, 0.41 and 0.43 of 3B, 0.27 and 0.54 of 1B, -0.03 to 0.21 of 8B

@@ -100,7 +100,7 @@ def stay_on_one_stream(root: FSDPModule) -> None:
         for name in ("all_gather_copy_in_stream", "all_gather_stream", "reduce_scatter_stream", "all_reduce_stream"):
             setattr(streams, name, torch.cuda.current_stream())
 
-    streams.lazy_init = take_current  # type: ignore[method-assign]
+    streams.lazy_init = take_current
 
 
 def reduces_by_exchange(job: Job) -> bool:
