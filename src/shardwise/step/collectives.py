@@ -81,7 +81,7 @@ def _per_block(
     calls: tuple[tuple[Call, int, bool], ...], layer: LayerSpec, blocks: int, context: StageContext
 ) -> Iterator[Collective]:
     rounds = context.rounds
-    recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
+    recomputed = context.num_recomputed(layer) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         asked_for = times * blocks - _not_asked_for(call, layer, context)
         yield from _issue(call, context, is_hidden=is_hidden, units=asked_for, rounds=rounds)
