@@ -35,7 +35,7 @@ from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
-from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of, recomputed_blocks
+from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
 
 __all__ = ["TimeEstimate"]
@@ -209,7 +209,7 @@ class TimeEstimate:
     def _stage_seconds(
         self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, sends: FloatColumn
     ) -> StageSeconds:
-        recomputed = recomputed_blocks(rows, stage)
+        recomputed = self.probes.recomputed(rows, stage).blocks
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
         again = np.einsum("rsf,rs->fr", work, recomputed)
         modes = [again[BLOCK_FIELDS.index(f"recompute_{name}")] for name in RECOMPUTES]

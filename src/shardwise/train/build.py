@@ -10,6 +10,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch._functorch.config as functorch_config
@@ -74,7 +75,11 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         _choose_products(decoder, job, device)
         _freeze(decoder, job, mesh)
         divide_tensors(decoder, mesh)
-    chunks = tuple(_divided(decoder, job, mesh, device) for decoder in decoders)
+    before = accumulate((len(list(decoder.blocks())) for decoder in decoders), initial=0)
+    chunks = tuple(
+        _divided(decoder, job, mesh, device, num_before=num_before)
+        for decoder, num_before in zip(decoders, before, strict=False)
+    )
     return Built(chunks=chunks, decoders=decoders, positions=positions)
 
 
@@ -148,9 +153,9 @@ def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
     )
 
 
-def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) -> nn.Module:
+def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *, num_before: int = 0) -> nn.Module:
     blocks = list(decoder.blocks())
-    recompute_blocks(blocks, job.recipe)
+    recompute_blocks(blocks, job.recipe, num_before=num_before)
     if job.recipe.compile:
         compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
     if job.recipe.activation_offload:

@@ -28,11 +28,17 @@ PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default, ops.aten._scaled_mm.de
 adapter are cheap to repeat and not counted."""
 
 
-def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
-    """Make the first ``recompute_layers`` blocks (all by default) forget what the recipe says."""
+def recompute_blocks(blocks: list[nn.Module], recipe: Recipe, *, num_before: int = 0) -> None:
+    """Make the first ``recompute_layers`` blocks of a rank (all by default) forget what the recipe says.
+
+    Args:
+        blocks: of one chunk, in model order.
+        recipe: what to recompute.
+        num_before: blocks of this rank's chunks before it.
+    """
     if recipe.recompute == "none":
         return
-    count = len(blocks) if recipe.recompute_layers is None else recipe.recompute_layers
+    count = len(blocks) if recipe.recompute_layers is None else max(0, recipe.recompute_layers - num_before)
     for block in blocks[:count]:
         forward = block.forward if recipe.compile else _marked(block.forward)
         block.forward = _checkpointed(forward, recipe)
