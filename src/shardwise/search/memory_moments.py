@@ -30,7 +30,7 @@ def watched_moments(context: StageContext, blocks: Sequence[int]) -> Iterator[in
         runs = [
             moments
             for run, moments in zip(context.held_runs, timeline.runs, strict=True)
-            if held[run.layer_run] == shape
+            if held[run.position] == shape
         ]
         yield from (runs[-1].first_backward, runs[-1].after_first, runs[0].last_backward, runs[0].after_last)
     last = timeline.runs[-1] if timeline.runs else None

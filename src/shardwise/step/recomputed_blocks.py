@@ -20,8 +20,8 @@ class HeldRun:
     layer: LayerSpec
     count: int
     num_recomputed: int
-    layer_run: int
-    """Which of the stage's runs of identical blocks it is a part of."""
+    position: int
+    """Of the run of identical blocks that it is a part of, among those of the stage."""
 
 
 def recomputed_positions(
@@ -66,4 +66,4 @@ def held_runs(layer_runs: Runs, recomputed: Sequence[bool]) -> Iterator[HeldRun]
         size = max((position + 1 for position, again in enumerate(chosen) if again), default=0)
         for part, num_recomputed in ((size, sum(chosen)), (count - size, 0)):
             if part:
-                yield HeldRun(layer=layer, count=part, num_recomputed=num_recomputed, layer_run=number)
+                yield HeldRun(layer=layer, count=part, num_recomputed=num_recomputed, position=number)
