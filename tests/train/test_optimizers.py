@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shardwise.train import optimizer_kinds
 from shardwise.train.block_codes import SIGNED, UNSIGNED, decode, encode
 from shardwise.train.job import CheckpointSpec
 from shardwise.train.optimizer_kinds import AdamW8bit, Lion, orthogonal
@@ -38,6 +39,24 @@ def test_muon_gathers_matrices_that_two_axes_divide(losses):
 def test_eight_bit_moments_follow_adamw(losses):
     exact = losses(1)
     assert losses(2, layout=FSDP, optimizer="adamw-8bit") == pytest.approx(exact, rel=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_eight_bit_moments_are_the_same_in_pieces(monkeypatch, dtype):
+    """Pieces of four blocks, which end inside a parameter, at its end and behind it."""
+
+    def trained(piece):
+        monkeypatch.setattr(optimizer_kinds, "PIECE", piece)
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(*shape).to(dtype)) for shape in ((37, 61), (4, 256), (3,))]
+        optimizer = AdamW8bit([{"params": weights, "weight_decay": 0.1}], lr=1e-2, betas=(0.9, 0.95))
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = torch.randn(weight.shape).to(dtype)
+            optimizer.step()
+        return [*weights, *(value for weight in weights for value in optimizer.state[weight].values())]
+
+    assert all(torch.equal(whole, pieces) for whole, pieces in zip(trained(1 << 20), trained(1024), strict=True))
 
 
 def test_eight_bit_moments_take_a_quarter_of_the_bytes(worlds):

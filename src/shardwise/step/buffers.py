@@ -13,6 +13,7 @@ from shardwise.step.sharded_buffers import (
     zero_3_tensors,
 )
 from shardwise.step.stage_context import StageContext
+from shardwise.step.states import EIGHT_BIT_PIECE_BYTES, EIGHT_BIT_PIECE_ELEMENTS
 from shardwise.units import MIB, Bytes
 
 LIBRARY_WORKSPACE_BYTES = 64 * MIB
@@ -33,6 +34,18 @@ def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
         yield from _replicated(context)
     yield from _weight_gradients(context)
     yield from _exchanges(context)
+    yield from _eight_bit_moments(context)
+
+
+def _eight_bit_moments(context: StageContext) -> Iterator[Tensor]:
+    """Our trainer's 8-bit AdamW makes numbers of its moments and codes of these again, a piece at a time."""
+    recipe = context.plan.recipe
+    if not context.is_own_runtime or recipe.optimizer != "adamw-8bit" or recipe.offload != "none":
+        return
+    largest = max((context.trained(unit).largest_matrix for unit in context.held_units), default=0)
+    num_bytes = EIGHT_BIT_PIECE_BYTES * min(EIGHT_BIT_PIECE_ELEMENTS, largest)
+    step = context.timeline.optimizer
+    yield tensor("8-bit moments as numbers", "temporaries", num_bytes, step, step)
 
 
 def _replicated(context: StageContext) -> Iterator[Tensor]:
