@@ -38,7 +38,7 @@ __all__ = [
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
 FIRST, SECOND, LONGEST, LAST = range(4)
 """The first stage keeps most micro-batches, the second one almost as many with no embedding but more blocks, the
-longest runs most blocks, and the last one holds head and loss."""
+longest runs most blocks, of those that run as many the heaviest, and the last one holds head and loss."""
 OTHERS = LAST + 1
 """From here on the others that may be the fullest: see :func:`other_stages`."""
 
@@ -120,12 +120,21 @@ class Probes:
         *pipeline, watched = key
         stages = self._pipeline(*pipeline)
         if watched < OTHERS:
-            index = watched_index([stage.num_layers for stage in stages], watched)
+            index = watched_index(self._sizes(tuple(pipeline)), watched)
         else:
             index = (*self._others(tuple(pipeline)), *[FIRST] * watched)[watched - OTHERS]
         stage = stages[index]
         largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
         return (*self._counts(stage), largest, stage.index, stage.has_embedding, stage.has_head)
+
+    @cached_property
+    def _sizes(self) -> Callable[[Key], list[tuple[int, int]]]:
+        """Blocks of every stage of a pipeline and the parameters in them."""
+        return cache(lambda key: [self._size(stage) for stage in self._pipeline(*key)])
+
+    def _size(self, stage: Stage) -> tuple[int, int]:
+        counts = self._counts(stage)
+        return sum(counts), sum(count * shape.num_params for count, shape in zip(counts, self.shapes, strict=True))
 
     def _counts(self, stage: Stage) -> tuple[int, ...]:
         """Blocks of every shape."""
@@ -220,14 +229,19 @@ def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:
     return recomputed
 
 
-def watched_index(num_layers: Sequence[int], watched: int) -> int:
-    """The stage that is meant in a pipeline whose stages hold so many blocks.
+def watched_index(sizes: Sequence[tuple[int, int]], watched: int) -> int:
+    """The stage that is meant in a pipeline whose stages hold so many blocks, and so many parameters in them.
 
-    >>> [watched_index([7, 8, 8, 7], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
+    >>> [watched_index([(7, 7), (8, 8), (8, 8), (7, 7)], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
     [0, 1, 1, 3]
+
+    One dense block, then two, then stages of experts:
+
+    >>> watched_index([(1, 5), (2, 10), (2, 200), (1, 100)], LONGEST)
+    2
     """
-    last = len(num_layers) - 1
-    return (0, min(1, last), num_layers.index(max(num_layers)), last)[watched]
+    last = len(sizes) - 1
+    return (0, min(1, last), sizes.index(max(sizes)), last)[watched]
 
 
 def other_stages(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -73,6 +73,14 @@ class StageSeconds:
     forward_exposed: FloatColumn
     """The part of it in the forward pass."""
 
+    @staticmethod
+    def of_kernels(*, forward: FloatColumn, backward: FloatColumn) -> "StageSeconds":
+        """Both passes of some kernels that wait for nothing; no gradient of weights can be put off."""
+        nothing = np.zeros_like(forward)
+        return StageSeconds(
+            forward=forward, backward=backward, weight_backward=nothing, exposed=nothing, forward_exposed=nothing
+        )
+
     @property
     def total(self) -> FloatColumn:
         """Compute and exposed communication."""
@@ -193,7 +201,7 @@ class TimeEstimate:
         longest = stages[1]
         return Passes(
             steady=steady,
-            bubble=self._bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
+            bubble=_bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
             host=waits,
             lines=np.stack(
                 [
@@ -229,24 +237,6 @@ class TimeEstimate:
             exposed=fields["exposed"] + exposed_again + exposed + sends[:, 0] + beyond,
             forward_exposed=fields["forward_exposed"],
         )
-
-    def _bubble_s(
-        self, rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
-    ) -> FloatColumn:
-        """Idle time at both ends of a step.
-
-        A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
-        """
-        full = longest.total
-        per_hop = np.where(
-            rows.schedule == SCHEDULES.index("zb-h1"),
-            np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
-            np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
-        )
-        depth, rounds = _depth_and_rounds(rows, num_microbatches)
-        filling = np.minimum(rounds, depth)
-        bubble: FloatColumn = per_hop * (filling - 1) + full * (depth - filling)
-        return bubble
 
     def _ends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2, TABLE_FIELDS)``: the embedding and the head of one micro-batch."""
@@ -292,6 +282,8 @@ class TimeEstimate:
     def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
+        Copies of weights and gradients are kernels of every micro-batch, for which other stages wait as for its blocks.
+
         Args:
             rows: what is estimated.
             num_microbatches: of every row.
@@ -300,7 +292,8 @@ class TimeEstimate:
         table = self.sharding_table.look_up(self.sharding_columns(rows))
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
         base, more = table[:, :1], table[:, 1:]
-        blocks = self.probes.watched(rows, LONGEST).blocks
+        longest = self.probes.watched(rows, LONGEST)
+        blocks = longest.blocks
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
         once = fields["exposed"] + fields["optimizer"]
@@ -309,7 +302,9 @@ class TimeEstimate:
             line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
             once = once + _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
             each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
-        added: FloatColumn = once + _depth_and_rounds(rows, num_microbatches)[1] * each
+        copies = StageSeconds.of_kernels(forward=fields["forward_copies_each"], backward=fields["backward_copies_each"])
+        bubble = _bubble_s(rows, copies, num_microbatches, longest.largest_chunk_fraction)
+        added: FloatColumn = once + _depth_and_rounds(rows, num_microbatches)[1] * each + bubble
         return added
 
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
@@ -328,6 +323,25 @@ def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[In
     depth: IntColumn = rows.pp // copies
     rounds: IntColumn = -(-num_microbatches // copies)
     return depth, rounds
+
+
+def _bubble_s(
+    rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
+) -> FloatColumn:
+    """Idle time at both ends of a step.
+
+    A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
+    """
+    full = longest.total
+    per_hop = np.where(
+        rows.schedule == SCHEDULES.index("zb-h1"),
+        np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
+        np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
+    )
+    depth, rounds = _depth_and_rounds(rows, num_microbatches)
+    filling = np.minimum(rounds, depth)
+    bubble: FloatColumn = per_hop * (filling - 1) + full * (depth - filling)
+    return bubble
 
 
 def _overlapped_s(
