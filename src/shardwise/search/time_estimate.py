@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.layout import Schedule
+from shardwise.predict.pipeline_time import gathers_at_step_begin
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
@@ -29,6 +30,7 @@ from shardwise.search.candidates import (
     FloatColumn,
     IntColumn,
     Key,
+    Mask,
 )
 from shardwise.search.held_states import model_copies
 from shardwise.search.host_times import HostTimes
@@ -37,6 +39,7 @@ from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of, recomputed_blocks
 from shardwise.search.tables import Table
+from shardwise.step.reduction_policy import is_torch
 
 __all__ = ["TimeEstimate"]
 
@@ -52,6 +55,10 @@ SKEWS, WAITS, FILLS = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
 )
 """The same by position in ``SCHEDULES``."""
+LEAST_PASSING_FRACTION, LEAST_PASSING_FRACTION_IN_PLACE = 0.6, 0.3
+"""Of a block's time, what the next stage waits for at the least where gradients of weights are put off. They are a
+third of its FLOP, and of the bytes where weights are too many for the tokens (2 for each in every pass); two thirds
+where products add them up in fp32, read and written. Bounds leave room."""
 HIDDEN_PARTS = ("hideable", "beside", "slowing")
 BOUND_FRACTION = 0.94
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by 2.9 % at the most among
@@ -178,7 +185,9 @@ class TimeEstimate:
         per_hop = np.where(FILLS[rows.schedule], 0.0, 1.0 / rows.vpp)
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
-        rounds = rounds + per_hop * (filling - 1) + (depth - filling)
+        least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
+        passing = np.where(FILLS[rows.schedule], least, 1.0)
+        rounds = rounds + per_hop * (filling - 1) + passing * (depth - filling)
         weight: FloatColumn = (rounds * rows.micro_batch_size / self._asked(rows).micro_batch_size)[:, None] * blocks
         return weight
 
@@ -296,16 +305,26 @@ class TimeEstimate:
         blocks = longest.blocks
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
+        depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        passes = {"forward": np.where(self._gathers_in_turn(rows), depth, 1), "backward": np.ones_like(depth)}
         once = fields["exposed"] + fields["optimizer"]
         each = fields["exposed_each"] + fields["forward_copies_each"] + fields["backward_copies_each"]
-        for position, name in enumerate(("forward", "backward")):
+        for position, name in enumerate(passes):
             line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
-            once = once + _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
+            once = once + passes[name] * _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
             each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
         copies = StageSeconds.of_kernels(forward=fields["forward_copies_each"], backward=fields["backward_copies_each"])
         bubble = _bubble_s(rows, copies, num_microbatches, longest.largest_chunk_fraction)
-        added: FloatColumn = once + _depth_and_rounds(rows, num_microbatches)[1] * each + bubble
+        added: FloatColumn = once + rounds * each + bubble
         return added
+
+    def _gathers_in_turn(self, rows: Candidates) -> Mask:
+        """Whether a stage gathers its parameters when its first input arrives, and so after the stages before it."""
+        question = self.probes.question
+        plans = (replace(question, layout=replace(question.layout, schedule=name)) for name in SCHEDULES)
+        in_turn = np.asarray([not gathers_at_step_begin(plan) for plan in plans])
+        found: Mask = in_turn[rows.schedule]
+        return found
 
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
         """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap."""
@@ -330,7 +349,8 @@ def _bubble_s(
 ) -> FloatColumn:
     """Idle time at both ends of a step.
 
-    A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
+    A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle. Where
+    gradients of weights can be put off, none waits for those of the stages before.
     """
     full = longest.total
     per_hop = np.where(
@@ -338,9 +358,10 @@ def _bubble_s(
         np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
         np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
     )
+    passing = full - np.where(FILLS[rows.schedule], longest.weight_backward, 0.0)
     depth, rounds = _depth_and_rounds(rows, num_microbatches)
     filling = np.minimum(rounds, depth)
-    bubble: FloatColumn = per_hop * (filling - 1) + full * (depth - filling)
+    bubble: FloatColumn = per_hop * (filling - 1) + passing * (depth - filling)
     return bubble
 
 
