@@ -28,7 +28,7 @@ from shardwise.step.inventory import Collective
 from shardwise.step.operation_context import operation_context
 from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
-from shardwise.step.step_operations import optimizer_operations, sharding_operations
+from shardwise.step.step_operations import optimizer_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
 from shardwise.units import Seconds
 
@@ -74,8 +74,6 @@ SHARDING_FIELDS = (
     "backward_hideable_each",
     "backward_beside_each",
     "backward_slowing_each",
-    "forward_copies_each",
-    "backward_copies_each",
 )
 """Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch.
 Hideable is the busiest axis, which runs beside the others, and beside are all of them. What is hidden slows computation
@@ -224,11 +222,10 @@ class BlockTimes:
         calls = tuple(data_parallel_collectives(context))
         operation = operation_context(context)
         update = self.machine.phase_times(tuple(optimizer_operations(context, operation)), part="optimizer")
-        copies = self.machine.phase_times(tuple(sharding_operations(context, operation)), part="sharding copies")
         once = self._passes(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
         rounds = self._passes(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
         each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
-        return (*once, update.optimizer_s, *each, copies.forward_s, copies.backward_s)
+        return (*once, update.optimizer_s, *each)
 
     def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
         """Exposed seconds, then of each pass those of the busiest axis, of all axes, and their slowing."""

@@ -32,6 +32,7 @@ from shardwise.search.candidates import (
     Key,
     Mask,
 )
+from shardwise.search.copy_times import CopyTimes
 from shardwise.search.held_states import model_copies
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
@@ -80,14 +81,6 @@ class StageSeconds:
     forward_exposed: FloatColumn
     """The part of it in the forward pass."""
 
-    @staticmethod
-    def of_kernels(*, forward: FloatColumn, backward: FloatColumn) -> "StageSeconds":
-        """Both passes of some kernels that wait for nothing; no gradient of weights can be put off."""
-        nothing = np.zeros_like(forward)
-        return StageSeconds(
-            forward=forward, backward=backward, weight_backward=nothing, exposed=nothing, forward_exposed=nothing
-        )
-
     @property
     def total(self) -> FloatColumn:
         """Compute and exposed communication."""
@@ -132,7 +125,17 @@ class TimeEstimate:
     @cached_property
     def times(self) -> BlockTimes:
         """Where blocks, tables and groups are timed."""
-        return BlockTimes(probes=self.probes, machine=Machine(question=self.probes.question))
+        return BlockTimes(probes=self.probes, machine=self.machine)
+
+    @cached_property
+    def copies(self) -> CopyTimes:
+        """Where copies around blocks are timed."""
+        return CopyTimes(probes=self.probes, machine=self.machine)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What turns the inventory into seconds."""
+        return Machine(question=self.probes.question)
 
     def step_s(self, rows: Candidates, *, num_microbatches: IntColumn) -> FloatColumn:
         """Seconds of one optimizer step of every row, all levels of all rows."""
@@ -182,14 +185,25 @@ class TimeEstimate:
     def passes_weight(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
         blocks = self.probes.watched(rows, LONGEST).blocks
-        per_hop = np.where(FILLS[rows.schedule], 0.0, 1.0 / rows.vpp)
+        size = rows.micro_batch_size / self._asked(rows).micro_batch_size
+        weight: FloatColumn = (self._least_rounds(rows, num_microbatches) * size)[:, None] * blocks
+        return weight
+
+    def beside_blocks_s(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
+        """What a step takes at the least besides its blocks: copies around them, and an update on the host."""
+        copies = self.copies.passes_s(rows, self.probes.watched(rows, LONGEST))
+        least: FloatColumn = self._least_rounds(rows, num_microbatches) * (copies[0] + copies[1])
+        return least + self.host.update_s(rows)
+
+    def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
+        """How often a step runs through a stage, bubble included, at the least."""
+        is_filled = FILLS[rows.schedule]
+        per_hop = np.where(is_filled, 0.0, 1.0 / rows.vpp)
+        least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
-        least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
-        passing = np.where(FILLS[rows.schedule], least, 1.0)
-        rounds = rounds + per_hop * (filling - 1) + passing * (depth - filling)
-        weight: FloatColumn = (rounds * rows.micro_batch_size / self._asked(rows).micro_batch_size)[:, None] * blocks
-        return weight
+        found: FloatColumn = rounds + per_hop * (filling - 1) + np.where(is_filled, least, 1.0) * (depth - filling)
+        return found
 
     def _asked(self, rows: Candidates) -> Candidates:
         """The rows with micro-batches no larger than saturate a GPU."""
@@ -237,11 +251,12 @@ class TimeEstimate:
         hideable_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_hideable")], 0.0)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
+        copies = self.copies.passes_s(rows, stage)
         hideable = fields["hideable"] + hideable_again + sends[:, 1]
         beyond = self._beyond(hideable, fields["attention"])
         return StageSeconds(
-            forward=fields["forward"] + forward,
-            backward=fields["backward"] + np.choose(rows.recompute, modes) + backward,
+            forward=fields["forward"] + forward + copies[0],
+            backward=fields["backward"] + np.choose(rows.recompute, modes) + backward + copies[1],
             weight_backward=fields["weight_backward"] + weight_backward,
             exposed=fields["exposed"] + exposed_again + exposed + sends[:, 0] + beyond,
             forward_exposed=fields["forward_exposed"],
@@ -291,8 +306,6 @@ class TimeEstimate:
     def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
-        Copies of weights and gradients are kernels of every micro-batch, for which other stages wait as for its blocks.
-
         Args:
             rows: what is estimated.
             num_microbatches: of every row.
@@ -301,21 +314,18 @@ class TimeEstimate:
         table = self.sharding_table.look_up(self.sharding_columns(rows))
         table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
         base, more = table[:, :1], table[:, 1:]
-        longest = self.probes.watched(rows, LONGEST)
-        blocks = longest.blocks
+        blocks = self.probes.watched(rows, LONGEST).blocks
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         passes = {"forward": np.where(self._gathers_in_turn(rows), depth, 1), "backward": np.ones_like(depth)}
         once = fields["exposed"] + fields["optimizer"]
-        each = fields["exposed_each"] + fields["forward_copies_each"] + fields["backward_copies_each"]
+        each = fields["exposed_each"]
         for position, name in enumerate(passes):
-            line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
+            line = lines[:, position]
             once = once + passes[name] * _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
             each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
-        copies = StageSeconds.of_kernels(forward=fields["forward_copies_each"], backward=fields["backward_copies_each"])
-        bubble = _bubble_s(rows, copies, num_microbatches, longest.largest_chunk_fraction)
-        added: FloatColumn = once + rounds * each + bubble
+        added: FloatColumn = once + rounds * each
         return added
 
     def _gathers_in_turn(self, rows: Candidates) -> Mask:
@@ -329,7 +339,7 @@ class TimeEstimate:
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
         """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap."""
         hidden = np.minimum(hideable, work)
-        added: FloatColumn = hideable - hidden + (self.times.machine.slowdown_ratio - 1) * hidden
+        added: FloatColumn = hideable - hidden + (self.machine.slowdown_ratio - 1) * hidden
         return added
 
 
