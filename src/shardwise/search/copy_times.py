@@ -92,6 +92,7 @@ class CopyTimes:
             dp_shard=shards,
             zero_stage=ZERO_STAGES[zero_stage],
             reshard_after_forward=bool(reshards),
+            spread_vocabulary=False,
             exchange_gradients=bool(exchanges),
         )
         context = self.probes.context(layout, batch=ProbedBatch(num_microbatches=PROBED_MICROBATCHES))
