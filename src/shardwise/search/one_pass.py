@@ -278,6 +278,7 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
     evaluator.walk(order.simpler(corrected, evaluator), max_fitting=SIMPLER, max_per_family=1)
+    moving = order.by_time(evaluator.corrected(order.step_s))
     for kinds in range(1, 1 + EVERY_KIND):
-        evaluator.walk(fast[kinds_moved == kinds], max_fitting=MOVED, max_per_family=per_family)
+        evaluator.walk(moving[order.kinds_moved[moving] == kinds], max_fitting=MOVED, max_per_family=1)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)

@@ -220,21 +220,21 @@ class TimeEstimate:
         stages = [self._stage_seconds(rows, stage, work, ends, sends) for stage in watched]
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
         steady = slowest * rounds.astype(np.float64)
-        waits = self.host.update_s(rows) + self.host.copies_s(rows, rounds, steady)
         longest = stages[1]
+        lines = np.stack(
+            [
+                longest.forward + longest.forward_exposed,
+                longest.forward,
+                longest.backward + longest.exposed - longest.forward_exposed,
+                longest.backward,
+            ],
+            axis=1,
+        ).reshape(-1, 2, 2)
         return Passes(
             steady=steady,
             bubble=_bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
-            host=waits,
-            lines=np.stack(
-                [
-                    longest.forward + longest.forward_exposed,
-                    longest.forward,
-                    longest.backward + longest.exposed - longest.forward_exposed,
-                    longest.backward,
-                ],
-                axis=1,
-            ).reshape(-1, 2, 2),
+            host=self.host.update_s(rows) + self.host.copies_s(rows, rounds, lines[:, :, 0]),
+            lines=lines,
         )
 
     def _stage_seconds(
