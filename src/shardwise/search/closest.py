@@ -11,7 +11,7 @@ from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.clusters import bigger_gpus, resized, size_text, with_gpu
 from shardwise.search.hypotheses import Hypothesis, free_axes, tried
 from shardwise.search.one_pass import Found
 from shardwise.search.records import ClosestPlan, Relief
@@ -22,7 +22,7 @@ __all__ = ["closest_plan", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
-MAX_NODE_FACTOR = 1024
+MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
 RELIEF_LOSS_CHUNKS = 8
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
@@ -98,7 +98,7 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
         if found == MAX_RELIEFS:
             return
     shortage_ratio = _states_bytes(prediction) / prediction.memory.capacity_bytes
-    more = next(_more_nodes(question, few, least_factor=shortage_ratio), None)
+    more = next(_more_gpus(question, few, least_factor=shortage_ratio), None)
     if more is None:
         more = next(_more_of_a_bigger_gpu(question, few, prediction), None)
     smaller = next(_smaller_models(question, few, least_factor=shortage_ratio), None)
@@ -162,7 +162,7 @@ def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds, prediction: Pred
         cluster = with_gpu(question.cluster, gpu)
         if cluster is not None:
             least = _states_bytes(prediction) / gpu.memory_bytes
-            yield from _more_nodes(
+            yield from _more_gpus(
                 replace(question, cluster=cluster), bounds, least_factor=least, prefix=f"gpu={gpu.id} "
             )
 
@@ -186,20 +186,18 @@ def _smaller_models(question: Plan, bounds: SearchBounds, *, least_factor: float
         factor *= 2
 
 
-def _more_nodes(question: Plan, bounds: SearchBounds, *, least_factor: float = 2, prefix: str = "") -> Iterator[Relief]:
-    """The smallest doubling of the cluster on which something fits."""
+def _more_gpus(question: Plan, bounds: SearchBounds, *, least_factor: float = 2, prefix: str = "") -> Iterator[Relief]:
+    """The smallest doubling of the cluster on which something fits; a part of a server grows to whole ones."""
     factor = _doublings(least_factor)
-    while factor <= MAX_NODE_FACTOR:
-        num_nodes = question.cluster.num_nodes * factor
-        cluster = with_num_nodes(question.cluster, num_nodes)
-        step = replace(question, cluster=cluster, recipe=_with_divisible_batch(question, cluster.num_gpus).recipe)
-        hypothesis = Hypothesis(
-            change=f"{prefix}num_nodes={num_nodes}", question=step, bounds=bounds, caution=f"{factor} times the GPUs"
-        )
-        relief = tried(hypothesis)
-        if relief is not None:
-            yield relief
-            return
+    while factor <= MAX_GPU_FACTOR:
+        cluster = resized(question.cluster, factor * question.cluster.num_gpus)
+        if not isinstance(cluster, str):
+            step = replace(question, cluster=cluster, recipe=_with_divisible_batch(question, cluster.num_gpus).recipe)
+            change = prefix + size_text(cluster, asked=question.cluster)
+            relief = tried(Hypothesis(change=change, question=step, bounds=bounds, caution=f"{factor} times the GPUs"))
+            if relief is not None:
+                yield relief
+                return
         factor *= 2
 
 

@@ -9,7 +9,16 @@ from shardwise.errors import ClusterError
 from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.units import GIB
 
-__all__ = ["at_most", "bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "with_host_memory", "with_num_nodes"]
+__all__ = [
+    "at_most",
+    "bigger_gpus",
+    "resized",
+    "size_text",
+    "with_fewer_gpus_per_node",
+    "with_gpu",
+    "with_host_memory",
+    "with_num_nodes",
+]
 
 BIGGER_RATIO = 1.15
 """A GPU has to hold this many times the memory to be worth naming."""
@@ -26,6 +35,8 @@ KEPT_KEYS = (
     "network_pod_gpus",
 )
 """What a user said about hosts and fabric holds for other GPUs too."""
+SERVER_KEYS = ("host_memory_gib", "nvme_tb", "network_gbit_per_s_per_node", "scale_up_domain_gpus")
+"""Who says one of these describes a server, and means others like it."""
 
 
 def with_num_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
@@ -56,6 +67,36 @@ def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
             fix=f"allow {per_node}, or name the cluster by its GPUs, such as {max(1, max_gpus)}x{cluster.gpu.id}",
         )
     return _same_machines(cluster, fewer)
+
+
+def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:
+    """The same kind of cluster with so many GPUs, or why there is none.
+
+    A part of a server grows to whole ones: ``h100-sxm`` with 64 GPUs is ``64xh100-sxm``.
+    """
+    whole = _in_usual_servers(cluster)
+    per_node = whole.node.gpus_per_node
+    if num_gpus < per_node:
+        try:
+            return at_most(with_num_nodes(whole, 1), num_gpus)
+        except ClusterError as error:
+            return error.message
+    if num_gpus % per_node:
+        return f"{num_gpus} GPUs do not fill servers of {per_node}"
+    return with_num_nodes(whole, num_gpus // per_node)
+
+
+def size_text(cluster: Cluster, *, asked: Cluster) -> str:
+    """The size of a cluster as a change of the one that was asked about: in nodes where these are the same.
+
+    >>> size_text(read_cluster("64xh100-sxm"), asked=read_cluster("8xh100-sxm"))
+    'num_nodes=8'
+    >>> size_text(read_cluster("64xh100-sxm"), asked=read_cluster("h100-sxm"))
+    'num_gpus=64'
+    """
+    if cluster.node.gpus_per_node == asked.node.gpus_per_node:
+        return f"num_nodes={cluster.num_nodes}"
+    return f"num_gpus={cluster.num_gpus}"
 
 
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
@@ -110,6 +151,22 @@ def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
     sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}
     gpu = described.get("gpu", node.gpu.id)
     return _read({"gpu": gpu, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
+
+
+def _in_usual_servers(cluster: Cluster) -> Cluster:
+    """One usual server of the GPU, where the cluster is a smaller part of one; otherwise the cluster itself.
+
+    ``h100-sxm`` and ``4xh100-sxm`` name a GPU, of which more come in servers of eight. Several nodes, a server by its
+    name, and hosts that are described stay what they are.
+    """
+    described = _described(cluster)
+    if "gpu" not in described or cluster.num_nodes > 1 or any(key in described for key in SERVER_KEYS):
+        return cluster
+    usual = _read({key: value for key, value in described.items() if key != "gpus_per_node"})
+    if usual is None or usual.node.gpus_per_node <= cluster.node.gpus_per_node:
+        return cluster
+    whole = read_cluster({**described, "gpus_per_node": usual.node.gpus_per_node})
+    return _same_machines(cluster, whole)
 
 
 def _same_machines(cluster: Cluster, other: Cluster) -> Cluster:

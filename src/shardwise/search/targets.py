@@ -8,7 +8,7 @@ from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.clusters import bigger_gpus, resized, size_text, with_gpu
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
@@ -18,7 +18,7 @@ from shardwise.units import format_count, format_usd
 __all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"]
 
 FEW_PREDICTIONS = 6
-MAX_NODE_FACTOR = 64
+MAX_FACTOR = 64
 MAX_HALVINGS = 3
 KEPT_DIGITS = 3
 """Figures to type next are rounded to so many digits, to the side that is met."""
@@ -123,14 +123,14 @@ def _rounded(value: float, *, up: bool) -> float:
 
 
 def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChange]:
-    """The nearest number of nodes and the nearest larger GPU on which a plan meets the targets."""
+    """The nearest number of GPUs and the nearest larger GPU on which a plan meets the targets."""
     if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
         return
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    nearest = _nearest_nodes(question, few)
+    nearest = _nearest_size(question, few)
     if nearest is not None:
         cluster = nearest.plan.cluster
-        yield _change(f"num_nodes={cluster.num_nodes}", nearest, caution=f"{cluster.num_gpus:,} GPUs")
+        yield _change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
     for gpu in bigger_gpus(question.cluster.gpu):
         other = with_gpu(question.cluster, gpu)
         found = None if other is None else _fastest_meeting(replace(question, cluster=other), few)
@@ -139,44 +139,50 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
             return
 
 
-def _nearest_nodes(question: Plan, bounds: SearchBounds) -> Evaluated | None:
-    """The fastest plan on the nearest number of nodes that is found to meet the targets.
+def _nearest_size(question: Plan, bounds: SearchBounds) -> Evaluated | None:
+    """The fastest plan on the nearest number of GPUs that is found to meet the targets, in whole servers where more.
 
     The first doubling (or half) that meets them and the one before, which does not, are the ends of an interval that is
     halved a few times.
     """
-
-    def on(num_nodes: int) -> Evaluated | None:
-        try:
-            return _fastest_meeting(replace(question, cluster=with_num_nodes(question.cluster, num_nodes)), bounds)
-        except ShardwiseError:  # no degrees place so many GPUs
-            return None
-
-    missing = question.cluster.num_nodes
-    for num_nodes in _nearby_nodes(missing, grows=bounds.deadline_days is not None):
-        found = on(num_nodes)
+    asked = question.cluster
+    missing = asked.num_gpus
+    for num_gpus in _nearby_sizes(missing, grows=bounds.deadline_days is not None):
+        found = _meeting_on(num_gpus, question, bounds)
         if found is None:
-            missing = num_nodes
+            missing = num_gpus
             continue
-        meeting_it = num_nodes
+        meeting_it, cluster = num_gpus, found.plan.cluster
+        unit = cluster.node.gpus_per_node if cluster.num_nodes > 1 else 1
         for _ in range(MAX_HALVINGS):
-            middle = (missing + meeting_it) // 2
-            if middle in (missing, meeting_it):
+            middle = (missing + meeting_it) // (2 * unit) * unit
+            if middle in (0, missing, meeting_it):
                 break
-            nearer = on(middle)
+            nearer = _meeting_on(middle, question, bounds)
             found, meeting_it, missing = (found, meeting_it, middle) if nearer is None else (nearer, middle, missing)
         return found
     return None
 
 
-def _nearby_nodes(num_nodes: int, *, grows: bool) -> Iterator[int]:
+def _meeting_on(num_gpus: int, question: Plan, bounds: SearchBounds) -> Evaluated | None:
+    """The fastest plan on so many GPUs of the kind that was asked about, if one meets the targets."""
+    cluster = resized(question.cluster, num_gpus)
+    if isinstance(cluster, str):
+        return None
+    try:
+        return _fastest_meeting(replace(question, cluster=cluster), bounds)
+    except ShardwiseError:  # no degrees place so many GPUs
+        return None
+
+
+def _nearby_sizes(num_gpus: int, *, grows: bool) -> Iterator[int]:
     """Doublings for a deadline, halves for a budget alone."""
     factor = 2
-    while factor <= MAX_NODE_FACTOR:
+    while factor <= MAX_FACTOR:
         if grows:
-            yield num_nodes * factor
-        elif num_nodes % factor == 0:
-            yield num_nodes // factor
+            yield num_gpus * factor
+        elif num_gpus % factor == 0:
+            yield num_gpus // factor
         factor *= 2
 
 
