@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from shardwise.errors import ClusterError, ShardwiseError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict import predict
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.closest import what_it_lacks
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.nearest import nearest_plan
 from shardwise.search.one_pass import Found, find
 from shardwise.search.ranking import rank
 from shardwise.search.records import Objective, RankedPlan, TargetChange
@@ -128,7 +128,7 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
         rank(meeting(fitting, bounds) or fitting, objective="memory" if objective == "memory" else "step_time", limit=1)
     )
     if not ranked:
-        return _empty(question, _what_lacks(found, question))
+        return _empty(question, _what_lacks(found, question, bounds))
     best = ranked[0]
     does_meet = meets(best.prediction, bounds)
     price = question.cluster.price
@@ -144,16 +144,15 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
     )
 
 
-def _what_lacks(found: Found, question: Plan) -> str:
+def _what_lacks(found: Found, question: Plan, bounds: SearchBounds) -> str:
     """What the closest layout lacks, or the rule that most layouts break where every one breaks some."""
-    nearest = found.evaluation.nearest
-    closest = nearest[0] if nearest is not None else found.smallest
+    closest = nearest_plan(question, bounds, found)
     uneven = ""
     if _is_shared_unevenly(question):
         size, num_gpus = _batch_of(question), question.cluster.num_gpus
         uneven = f"; {size:,} sequences are no multiple of {num_gpus:,} GPUs, so they cannot all read different ones"
     if closest is not None:
-        return f"too big: the closest layout lacks {what_it_lacks(predict(closest).memory)}{uneven}"
+        return f"too big: the closest layout lacks {what_it_lacks(closest[1])}{uneven}"
     most = found.rejected[0]
     return f"every layout breaks a rule, most often {most.rule}: {most.example}{uneven}"
 

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, floor, log10
 
+from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, resized, size_text, with_gpu
+from shardwise.search.clusters import bigger_gpus, size_text, with_gpu
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
 from shardwise.search.shown import of_all_stages
@@ -19,7 +21,6 @@ __all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"
 
 FEW_PREDICTIONS = 6
 MAX_FACTOR = 64
-MAX_HALVINGS = 3
 KEPT_DIGITS = 3
 """Figures to type next are rounded to so many digits, to the side that is met."""
 
@@ -127,7 +128,15 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
     if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
         return
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    nearest = _nearest_size(question, few)
+    grows = bounds.deadline_days is not None
+
+    def meeting_on(cluster: Cluster) -> Evaluated | None:
+        try:
+            return _fastest_meeting(replace(question, cluster=cluster), few)
+        except ShardwiseError:  # no degrees place so many GPUs
+            return None
+
+    nearest = nearest_size(question.cluster, answer=meeting_on, max_factor=MAX_FACTOR, grows=grows)
     if nearest is not None:
         cluster = nearest.plan.cluster
         yield _change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
@@ -137,53 +146,6 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
         if found is not None:
             yield _change(f"gpu={gpu.id}", found, caution="other hardware")
             return
-
-
-def _nearest_size(question: Plan, bounds: SearchBounds) -> Evaluated | None:
-    """The fastest plan on the nearest number of GPUs that is found to meet the targets, in whole servers where more.
-
-    The first doubling (or half) that meets them and the one before, which does not, are the ends of an interval that is
-    halved a few times.
-    """
-    asked = question.cluster
-    missing = asked.num_gpus
-    for num_gpus in _nearby_sizes(missing, grows=bounds.deadline_days is not None):
-        found = _meeting_on(num_gpus, question, bounds)
-        if found is None:
-            missing = num_gpus
-            continue
-        meeting_it, cluster = num_gpus, found.plan.cluster
-        unit = cluster.node.gpus_per_node if cluster.num_nodes > 1 else 1
-        for _ in range(MAX_HALVINGS):
-            middle = (missing + meeting_it) // (2 * unit) * unit
-            if middle in (0, missing, meeting_it):
-                break
-            nearer = _meeting_on(middle, question, bounds)
-            found, meeting_it, missing = (found, meeting_it, middle) if nearer is None else (nearer, middle, missing)
-        return found
-    return None
-
-
-def _meeting_on(num_gpus: int, question: Plan, bounds: SearchBounds) -> Evaluated | None:
-    """The fastest plan on so many GPUs of the kind that was asked about, if one meets the targets."""
-    cluster = resized(question.cluster, num_gpus)
-    if isinstance(cluster, str):
-        return None
-    try:
-        return _fastest_meeting(replace(question, cluster=cluster), bounds)
-    except ShardwiseError:  # no degrees place so many GPUs
-        return None
-
-
-def _nearby_sizes(num_gpus: int, *, grows: bool) -> Iterator[int]:
-    """Doublings for a deadline, halves for a budget alone."""
-    factor = 2
-    while factor <= MAX_FACTOR:
-        if grows:
-            yield num_gpus * factor
-        elif num_gpus % factor == 0:
-            yield num_gpus // factor
-        factor *= 2
 
 
 def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
