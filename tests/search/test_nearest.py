@@ -62,3 +62,11 @@ def test_the_host_memory_that_is_lacking_is_proposed_and_the_nearest_number_of_g
     [gpus] = [relief for relief in two_gpus.closest.reliefs if relief.change.startswith("num_gpus=")]
     assert 2 < gpus.plan.cluster.num_gpus <= 6
     assert [change for change in changes if change.startswith("model=")] == ["model=18B"]
+
+
+def test_where_nothing_fits_no_layout_is_called_slower_or_feasible(two_gpus):
+    space = two_gpus.space
+    assert (space.layouts_slower, space.layouts_feasible, space.layouts_predicted) == (0, 0, 0)
+    assert space.layouts_considered == space.layouts_invalid + space.layouts_too_big
+    [too_big] = [group for group in two_gpus.rejected if group.rule == "memory-capacity"]
+    assert too_big.count == space.layouts_too_big

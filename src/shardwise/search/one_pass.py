@@ -139,7 +139,9 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
     evaluation = evaluator.result()
     num_fitting = len(evaluation.fitting)
     num_considered = found.valid.considered + evaluation.num_uneven
-    num_too_big = found.num_too_big + evaluation.num_too_big
+    num_valid = found.num_valid + evaluation.num_uneven
+    # Rows that nothing was predicted of were compared with those that fit; where none does, they are too big as well.
+    num_too_big = found.num_too_big + evaluation.num_too_big if num_fitting else num_valid
     rejected = list(found.valid.rejected)
     if not is_brief:
         rejected += _too_big(question, found.too_big, evaluation, count=num_too_big)
@@ -148,10 +150,10 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             layouts_considered=num_considered,
             layouts_invalid=found.valid.considered - found.num_valid,
             layouts_too_big=num_too_big,
-            layouts_slower=found.num_valid + evaluation.num_uneven - num_too_big - num_fitting,
+            layouts_slower=num_valid - num_too_big - num_fitting,
             layouts_evaluated=found.num_evaluated,
             layouts_predicted=num_fitting,
-            layouts_feasible=found.num_valid + evaluation.num_uneven - num_too_big,
+            layouts_feasible=num_valid - num_too_big,
             wall_s=0.0,
         ),
         evaluation=evaluation,
