@@ -23,7 +23,7 @@ from shardwise.search.records import ClosestPlan, Relief
 from shardwise.search.repairs import batch_repair
 from shardwise.units import GIB, format_gb, format_gib
 
-__all__ = ["closest_plan", "what_it_lacks"]
+__all__ = ["closest_plan", "more_gpus", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
@@ -108,7 +108,7 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
             found += 1
         if found == MAX_RELIEFS:
             break
-    more = _more_gpus(question, few) or _more_of_a_bigger_gpu(question, few)
+    more = more_gpus(question, few) or _more_of_a_bigger_gpu(question, few)
     smaller = next(_smaller_models(question, few), None)
     yield from (relief for relief in (more, smaller) if relief is not None)
 
@@ -173,7 +173,7 @@ def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Relief | None
     """The largest part of the same make in as many GPUs as it takes, where more of the own part do not help."""
     for gpu in reversed(bigger_gpus(question.cluster.gpu)):
         cluster = with_gpu(question.cluster, gpu)
-        found = None if cluster is None else _more_gpus(replace(question, cluster=cluster), bounds, f"gpu={gpu.id} ")
+        found = None if cluster is None else more_gpus(replace(question, cluster=cluster), bounds, f"gpu={gpu.id} ")
         if found is not None:
             return found
     return None
@@ -196,7 +196,7 @@ def _smaller_models(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
             yield relief
 
 
-def _more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Relief | None:
+def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Relief | None:
     """The nearest larger cluster on which something fits; a part of a server grows to whole ones."""
     asked = question.cluster
 

@@ -17,7 +17,16 @@ from shardwise.search.records import MissedTargets, TargetChange
 from shardwise.search.shown import of_all_stages
 from shardwise.units import format_count, format_usd
 
-__all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"]
+__all__ = [
+    "looser_targets",
+    "meeting",
+    "meets",
+    "missed_targets",
+    "nearest_meeting",
+    "require_countable",
+    "run_cost",
+    "target_change",
+]
 
 FEW_PREDICTIONS = 6
 MAX_FACTOR = 64
@@ -105,12 +114,12 @@ def looser_targets(best: Evaluated, bounds: SearchBounds) -> Iterator[TargetChan
     if bounds.budget_usd is not None and cost.usd is not None and cost.usd > bounds.budget_usd:
         words.append(f"budget_usd={_rounded(cost.usd, up=True):.0f}")
         share = min(share, bounds.budget_usd / cost.usd)
-    yield _change(" ".join(words), best, caution="the same cluster and run")
+    yield target_change(" ".join(words), best, caution="the same cluster and run")
     if 0 < share < 1:
         tokens = _rounded(cost.tokens * share, up=False)
         scaled = replace(cost, days=cost.days * tokens / cost.tokens, usd=_scaled(cost.usd, tokens / cost.tokens))
         shorter = replace(best, prediction=replace(best.prediction, cost=scaled))
-        yield _change(f"tokens={format_count(tokens)}", shorter, caution="a shorter run")
+        yield target_change(f"tokens={format_count(tokens)}", shorter, caution="a shorter run")
 
 
 def _scaled(usd: float | None, ratio: float) -> float | None:
@@ -127,8 +136,23 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
     """The nearest number of GPUs and the nearest larger GPU on which a plan meets the targets."""
     if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
         return
+    nearest = nearest_meeting(question, bounds)
+    if nearest is not None:
+        cluster = nearest.plan.cluster
+        yield target_change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    grows = bounds.deadline_days is not None
+    for gpu in bigger_gpus(question.cluster.gpu):
+        other = with_gpu(question.cluster, gpu)
+        found = None if other is None else _fastest_meeting(replace(question, cluster=other), few)
+        if found is not None:
+            yield target_change(f"gpu={gpu.id}", found, caution="other hardware")
+            return
+
+
+def nearest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
+    """The fastest plan on the nearest number of the same GPUs that meets the targets: more for a deadline, fewer for a
+    budget alone."""
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
 
     def meeting_on(cluster: Cluster) -> Evaluated | None:
         try:
@@ -136,16 +160,8 @@ def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChan
         except ShardwiseError:  # no degrees place so many GPUs
             return None
 
-    nearest = nearest_size(question.cluster, answer=meeting_on, max_factor=MAX_FACTOR, grows=grows)
-    if nearest is not None:
-        cluster = nearest.plan.cluster
-        yield _change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
-    for gpu in bigger_gpus(question.cluster.gpu):
-        other = with_gpu(question.cluster, gpu)
-        found = None if other is None else _fastest_meeting(replace(question, cluster=other), few)
-        if found is not None:
-            yield _change(f"gpu={gpu.id}", found, caution="other hardware")
-            return
+    grows = bounds.deadline_days is not None
+    return nearest_size(question.cluster, answer=meeting_on, max_factor=MAX_FACTOR, grows=grows)
 
 
 def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
@@ -153,6 +169,7 @@ def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
     return min(fitting, key=lambda found: found.prediction.time.step_s, default=None)
 
 
-def _change(words: str, found: Evaluated, *, caution: str) -> TargetChange:
+def target_change(words: str, found: Evaluated, *, caution: str) -> TargetChange:
+    """What to change, and what the run of the plan that was found then takes and costs."""
     cost = run_cost(found.prediction)
     return TargetChange(change=words, plan=found.plan, days=cost.days, usd=cost.usd, caution=caution)
