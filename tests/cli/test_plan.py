@@ -156,13 +156,20 @@ def test_a_folder_is_no_file_and_the_advice_ends_as_the_file_does(option, name, 
 
 def test_equal_questions_are_answered_with_equal_bytes(answered, capsys):
     def said():
-        assert main(QUESTION) == 0
+        assert main([*QUESTION, "--top", "2"]) == 0
         return capsys.readouterr().out
 
     assert said() == said()
     again = answer(QUESTION, capsys)
-    assert again["space"]["wall_s"] > 0
-    assert again == {**answered, "space": {**answered["space"], "wall_s": again["space"]["wall_s"]}}
+    assert again == answered
+    assert again["space"]["wall_s"] is None
+
+
+def test_how_long_it_took_is_said_when_asked(capsys):
+    words = [*QUESTION, "--top", "1", "--no-what-if", "--timings"]
+    assert answer(words, capsys)["space"]["wall_s"] > 0
+    assert main(words) == 0
+    assert " layouts considered in " in " ".join(capsys.readouterr().out.split())
 
 
 def test_half_open_bounds_and_the_most_gpus_bind(capsys):

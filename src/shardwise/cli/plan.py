@@ -88,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="say which constraint binds and what more memory or the next GPU would change (default: on)",
     )
     parser.add_argument(
+        "--timings",
+        action="store_true",
+        dest="has_timings",
+        help="say how long the search took, the one figure in which equal answers differ (default: to a terminal only)",
+    )
+    parser.add_argument(
         "--deadline-days", type=finite_number, metavar="DAYS", help="the run has to end within so many days"
     )
     parser.add_argument(
@@ -179,20 +185,23 @@ def _run_search(arguments: argparse.Namespace) -> int:
             is_forced=arguments.is_forced,
             example="page.html",
         )
-    _write_search(result, sensitivity, is_json=arguments.is_json)
+    _write_search(result, sensitivity, is_json=arguments.is_json, has_timings=arguments.has_timings)
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
 
 
-def _write_search(result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool) -> None:
+def _write_search(
+    result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool, has_timings: bool
+) -> None:
     if is_json:
         from shardwise.render.json_search import search_object
         from shardwise.render.json_text import json_text
 
-        write_line(json_text(search_object(result, sensitivity=sensitivity)))
+        write_line(json_text(search_object(result, sensitivity=sensitivity, has_clock=has_timings)))
         return
     from shardwise.render.text_search import search_text
 
-    write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=sys.stdout.isatty()))
+    has_clock = has_timings or sys.stdout.isatty()
+    write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=has_clock))
 
 
 def _searched(
