@@ -272,6 +272,15 @@ def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
     assert max(len(line) for line in lines) <= 80
 
 
+def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
+    words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm=2.25,a100-sxm-80=0", "--seq-len", "4096"]
+    assert main([*words, "--tokens", "1B", "--global-batch-size", "8"]) == 0
+    printed = capsys.readouterr().out
+    rows = printed[printed.index("type") : printed.index("(> recommended")].split()
+    assert {"a100-sxm-80", "h100-sxm", "$2.25", "$0.00", "recompute", "+parameters"} <= set(rows)
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
 def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):
     path = tmp_path / "plan.html"
     assert main([*QUESTION, "--html", str(path)]) == 0

@@ -357,3 +357,14 @@ def test_a_plan_for_processors_says_why_nothing_is_offloaded(make_question):
     assert {ranked.plan.recipe.offload for ranked in (*free.plans, *free.pareto)} == {"none"}
     assert said in free.notes
     assert said not in pinned.notes
+
+
+def test_a_recommendation_that_leans_on_a_host_of_unknown_memory_says_so():
+    bounds = SearchBounds(offload=("optimizer",), pp=IntRange(low=1, high=1), max_plans=1)
+    recipe = Recipe(seq_len=1024, global_batch_size=16, precision="fp16-mixed")
+    [note] = [
+        note
+        for note in plan_8b(model="gpt2", cluster="2xt4", recipe=recipe, bounds=bounds).notes
+        if note.startswith("The recommended plan keeps its optimizer states on the host")
+    ]
+    assert "per node (how much the host has is not known: look before anything else)" in note

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 from shardwise.catalog import load_gpus, read_cluster
+from shardwise.catalog.hardware.prices import prices_of
 from shardwise.cluster import Cluster, Gpu
 from shardwise.errors import ClusterError
 from shardwise.predict.calibrated_cluster import calibrated_cluster
@@ -102,7 +103,8 @@ def size_text(cluster: Cluster, *, asked: Cluster) -> str:
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
     """Parts of the same vendor and form factor with more memory that compute at least as fast, nearest first.
 
-    Of those with about as much memory the one that computes least faster comes first: the same generation.
+    Of those with about as much memory the one that computes least faster comes first: the same generation. Parts that
+    somebody offers, at a price in the catalogue, leave out those that nobody does.
     """
     candidates = [
         other
@@ -112,6 +114,7 @@ def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
         and other.memory_bytes >= BIGGER_RATIO * gpu.memory_bytes
         and other.peak_flop_per_s("bf16") >= gpu.peak_flop_per_s("bf16")
     ]
+    candidates = [other for other in candidates if prices_of(other.id)] or candidates
     least_bytes = min((other.memory_bytes for other in candidates), default=0)
 
     def distance(other: Gpu) -> tuple[float, float, str]:
