@@ -154,6 +154,18 @@ def test_a_folder_is_no_file_and_the_advice_ends_as_the_file_does(option, name, 
     assert f"fix: write to {tmp_path / name}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--out", "--html"])
+@pytest.mark.parametrize("length", [250, 300])
+def test_a_name_that_is_too_long_for_a_file_is_refused_before_the_search(option, length, tmp_path, capsys):
+    assert main([*QUESTION, option, str(tmp_path / ("x" * length))]) == 2
+    assert "cannot be a file: File name too long [output-path]" in capsys.readouterr().err
+
+
+def test_what_is_no_number_of_gpus_is_called_that(capsys):
+    assert main([*QUESTION, "--gpus", "0"]) == 2
+    assert "gpus='0' is no number of GPUs, interval or list of them" in capsys.readouterr().err
+
+
 def test_equal_questions_are_answered_with_equal_bytes(answered, capsys):
     def said():
         assert main([*QUESTION, "--top", "2"]) == 0
