@@ -174,19 +174,23 @@ def _absolute(path: "Path | str | None") -> str | None:
 def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> None:
     from shardwise.render.json_prediction import prediction_object
     from shardwise.render.json_text import json_text
+    from shardwise.train.failure.full_disk import writing
 
-    text = json_text(prediction_object(plan=plan, prediction=prediction))
-    (folder / "prediction.json").write_text(text + "\n", encoding="utf-8")
+    text, path = json_text(prediction_object(plan=plan, prediction=prediction)), folder / "prediction.json"
+    with writing(path):
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> int:
     from shardwise.launch.command import command_text
     from shardwise.render.json_text import json_text
+    from shardwise.train.failure.full_disk import writing
     from shardwise.train.job import write_job
 
-    write_job(job)
     script = job.folder / "run.sh"
-    script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
+    with writing(job.folder):
+        write_job(job)
+        script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
     script.chmod(0o755)
     if arguments.is_json:
         write_line(json_text({"ok": True, "run_folder": str(job.folder), "script": str(script)}))

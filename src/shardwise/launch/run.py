@@ -16,8 +16,10 @@ from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
+from shardwise.train.failure.full_disk import disk_full_error, free_bytes, writing
 from shardwise.train.failure.record import (
     LAUNCHER_VARIABLE,
+    ROOM_BYTES,
     clear_records,
     failures_of,
     is_alive,
@@ -87,7 +89,8 @@ def run_job(
         ShardwiseError: why the run failed, in one message, or that a signal stopped it.
     """
     clear_records(job.folder)
-    write_job(job)
+    with writing(job.folder):
+        write_job(job)
     output = job.folder / OUTPUT_FILE
     added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
     added[LAUNCHER_VARIABLE] = str(os.getpid())
@@ -171,6 +174,8 @@ def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:
     """What the ranks wrote before they ended, or the end of their output."""
     if failures_of(folder) or lost_ranks(folder):
         return diagnose(folder, plan=plan, exit_code=exit_code)
+    if free_bytes(folder) < ROOM_BYTES:
+        return disk_full_error(folder / OUTPUT_FILE)
     tail = "\n".join((folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
     return TrainingError(
         f"the training processes ended with exit code {exit_code}; their last words were:\n{tail}",

@@ -1,6 +1,5 @@
 """Saves the state of a run with ``torch.distributed.checkpoint``, at once or in the background, and loads it again."""
 
-import errno
 import json
 import shutil
 from collections.abc import Mapping
@@ -22,15 +21,10 @@ from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS
 from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
-from shardwise.units import MB
+from shardwise.train.failure.full_disk import free_text, is_full_disk
+from shardwise.units import format_decimal_bytes
 
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
-
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-SHORT_WRITE = "unexpected pos"
-"""In ``caffe2/serialize/inline_container.cc``: the position in the file is not where what was written would end."""
 
 
 class Stateful(Protocol):
@@ -228,7 +222,7 @@ def _shortage(path: Path, values: dict[str, Any]) -> str:
     free_bytes = shutil.disk_usage(path).free
     if needed_bytes <= free_bytes:
         return ""
-    return f"it takes {needed_bytes / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are free"
+    return f"it takes {format_decimal_bytes(needed_bytes)}, and {format_decimal_bytes(free_bytes)} are free"
 
 
 def _tensors(values: object) -> list[torch.Tensor]:
@@ -246,8 +240,10 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
     newest = CheckpointFolder(folder).newest() if folder is not None else None
     kept = f"; {newest.path.name} is whole and kept" if newest is not None else ""
     if _is_full_disk(cause):
+        takes = f", and one takes {format_decimal_bytes(newest.size_bytes)}" if newest is not None else ""
+        free = f"; {free_text(folder)}{takes}" if folder is not None else ""
         return CheckpointError(
-            f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}",
+            f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}{free}",
             code="checkpoint-disk-full",
             fix="make room or keep fewer checkpoints, then resume the run",
         )
@@ -259,9 +255,9 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """Whether a write found no room: the system said so, or torch's file writer that less was written than it gave."""
+    """Whether a write found no room: it says so, or what it came from."""
     links = (error, error.__cause__, error.__context__)
-    return SHORT_WRITE in str(error) or any(isinstance(link, OSError) and link.errno in FULL_DISK for link in links)
+    return any(is_full_disk(link) for link in links if link is not None)
 
 
 def _require_same_tensors(template: dict[str, Any], metadata: Metadata, checkpoint: Checkpoint) -> None:

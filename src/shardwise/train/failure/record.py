@@ -21,6 +21,7 @@ __all__ = [
     "failures_of",
     "is_alive",
     "is_stopped",
+    "keep_room",
     "lost_ranks",
     "ranks_of",
     "write_record",
@@ -29,6 +30,8 @@ __all__ = [
 FailureKind = Literal["out-of-memory", "loss", "disk-full", "refused", "exception", "hang", "peer-lost", "stopped"]
 FAILURES = "failures"
 RANKS = "ranks"
+ROOM_BYTES = 16 << 10
+"""Kept for the record of a failure: more than one ever takes."""
 LAUNCHER_VARIABLE = "SHARDWISE_LAUNCHER_PID"
 """In the environment of the ranks of one machine: the process that started them."""
 
@@ -87,6 +90,16 @@ def write_record(folder: Path, record: RankRecord | FailureRecord) -> Path:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_text(json.dumps(asdict(record)), encoding="utf-8")
     unfinished.replace(path)
+    return path
+
+
+def keep_room(folder: Path, *, rank: int) -> Path:
+    """Take up room on the disk for the record of a rank's failure; deleting the file gives it to the record.
+
+    A disk that fills up must not take away the means to say so.
+    """
+    path = folder / RANKS / f".room-{rank:04d}"
+    path.write_bytes(bytes(ROOM_BYTES))
     return path
 
 
