@@ -50,9 +50,7 @@ class Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a place counted from the beginning of the stretch, from here, or from its end."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._archive.size_bytes}[whence]
-        if base + offset < 0:
-            raise OSError("a place before the beginning")
-        self._position = base + offset
+        self._position = max(0, base + offset)
         return self._position
 
     def tell(self) -> int:
