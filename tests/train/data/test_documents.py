@@ -93,7 +93,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         ('{"text": "a"', "a.jsonl, line 2: not JSON", "data-text"),
         ('{"body": "a", "id": 3}', "no text under 'text'; the line has body, id", "data-field"),
         ("[1]", "the line has no keys at all", "data-field"),
-        ('{"text": 5}', "no text under 'text'", "data-field"),
+        ('{"text": 5}', "'text' is a number, not text", "data-field"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, says, code):
