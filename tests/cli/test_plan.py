@@ -310,3 +310,25 @@ def test_a_search_that_is_stopped_leaves_no_process_behind(how):
             return
         time.sleep(0.05)
     pytest.fail("a process is left")
+
+
+@pytest.mark.parametrize(
+    ("out", "html", "told"),
+    [
+        ("f.json", "f.json", ("the page would replace the plan", "f.html")),
+        ("f.json", "./g/../f.json", ("the page would replace the plan", "f.html")),
+        ("x.toml", None, ("a plan is written as JSON or YAML, and ", "x.json")),
+        ("x.html", "y.html", ("a plan is written as JSON or YAML, and ", "x.json")),
+    ],
+)
+def test_a_plan_has_a_file_and_an_ending_of_its_own(tmp_path, capsys, monkeypatch, out, html, told):
+    (tmp_path / "g").mkdir()
+    monkeypatch.setattr(
+        "shardwise.cli.plan._run_search", lambda _arguments: pytest.fail("it searched before it refused")
+    )
+    words = ["--out", str(tmp_path / out), *(["--html", f"{tmp_path}/{html}"] if html else [])]
+    assert main([*QUESTION, *words, "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert told[0] in answer["error"]
+    assert (answer["code"], answer["fix"].endswith(told[1])) == ("output-path", True)
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]

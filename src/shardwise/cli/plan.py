@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
+OTHER_FORMATS = frozenset((".toml", ".html", ".htm", ".xml", ".csv", ".ini"))
+"""Endings that promise what a plan file is not."""
 RANGES = {
     "dp_replicate": "copies of the model that only average gradients",
     "dp_shard": "data-parallel ranks that divide model states",
@@ -140,6 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, example in ((arguments.out, "plan.json"), (arguments.html, "page.html")):
         if path is not None:
             _require_file(path, is_forced=arguments.is_forced, example=example)
+    _require_plan_and_page_apart(arguments.out, arguments.html)
     arguments = _with_first_precision(arguments)
     is_sweep = arguments.gpus is not None or arguments.gpu_types is not None
     with paused_collector():
@@ -258,6 +261,26 @@ def _require_file(path: Path, *, is_forced: bool, example: str) -> None:
             fix=f"write {example} instead, or read plans[0].plan of the answer to --json",
         )
     require_free(path, is_forced=is_forced, example=example)
+
+
+def _require_plan_and_page_apart(out: Path | None, html: Path | None) -> None:
+    """Return when the plan gets an ending that plan files have, and a file of its own.
+
+    Raises:
+        OutputError: the plan would be JSON under the name of another format, or the page would replace it.
+    """
+    if out is not None and out.suffix.lower() in OTHER_FORMATS:
+        raise OutputError(
+            f"a plan is written as JSON or YAML, and '{out}' ends in {out.suffix}",
+            code="output-path",
+            fix=f"write --out {out.with_suffix('.json')}",
+        )
+    if out is not None and html is not None and out.resolve() == html.resolve():
+        raise OutputError(
+            f"--out and --html name the same file '{out}', and the page would replace the plan",
+            code="output-path",
+            fix=f"write --html {html.with_suffix('.html')}",
+        )
 
 
 def _plan_text(plan: "Plan", path: Path) -> str:

@@ -1,6 +1,7 @@
 """Saves the state of a run with ``torch.distributed.checkpoint``, at once or in the background, and loads it again."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,9 +19,10 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from shardwise.errors import CheckpointError
-from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, find_checkpoint
+from shardwise.train.checkpoint.folder import METADATA, Checkpoint, CheckpointFolder, damaged_error, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS
 from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
+from shardwise.train.checkpoint.verify import Damage, first_damage
 from shardwise.train.failure.full_disk import free_text, is_full_disk
 from shardwise.units import format_decimal_bytes
 
@@ -77,7 +79,7 @@ class DistributedCheckpointer:
             return 0
         checkpoint = find_checkpoint(self._request.resume_from)
         reader = FileSystemReader(checkpoint.path)
-        metadata = reader.read_metadata()
+        metadata = self._verified(checkpoint, reader)
         template: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
         own_random = self._random_template(metadata)
         if own_random is not None:
@@ -132,6 +134,26 @@ class DistributedCheckpointer:
         self._pending = self._publisher.submit(self._publish, step, written)
         if not self._request.is_async:
             self._wait()
+
+    def _verified(self, checkpoint: Checkpoint, reader: FileSystemReader) -> Metadata:
+        """Read what a checkpoint holds, after every tensor in it was compared with its checksum by one of the ranks.
+
+        Raises:
+            CheckpointError: a file is damaged; the same one on all ranks.
+        """
+        try:
+            metadata = reader.read_metadata()
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise damaged_error(checkpoint.path, METADATA, f"cannot be read: {error}") from error
+        world_size = dist.get_world_size() if self._is_distributed else 1
+        own = first_damage(checkpoint.path, metadata.storage_data, rank=self._rank, world_size=world_size)
+        found: list[Damage | None] = [own] * world_size
+        if self._is_distributed:
+            dist.all_gather_object(found, own, group=self._group)
+        damage = next((damage for damage in found if damage is not None), None)
+        if damage is not None:
+            raise damaged_error(checkpoint.path, damage.file, damage.reason)
+        return metadata
 
     @property
     def _random_name(self) -> str:
