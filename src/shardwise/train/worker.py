@@ -31,7 +31,6 @@ from shardwise.train.parameters import base_parameters, quantised_layers
 from shardwise.train.precision import use_fast_kernels
 from shardwise.train.pretrained.adapter import AdapterSettings, export_adapter
 from shardwise.train.pretrained.export import export_checkpoint
-from shardwise.train.pretrained.finite import require_finite
 from shardwise.train.pretrained.load import load_pretrained, load_quantised
 
 if TYPE_CHECKING:
@@ -171,15 +170,12 @@ def require_number(record: StepRecord, *, spec: CheckpointSpec) -> None:
         spec: where the run's checkpoints are, if it has any; the fix begins with the newest.
 
     Raises:
-        CheckpointError: the weights that the run began with are none already.
         LossError: one is infinite or none; every rank sees the same ones, so all stop here, before weights that such a
             gradient has reached are saved.
     """
     for name, value in (("loss", record.loss), ("gradient norm", record.gradient_norm)):
         if math.isfinite(value):
             continue
-        if record.step == 1 and spec.initial_weights:
-            require_finite(Path(spec.initial_weights))
         raise LossError(
             f"the {name} of step {record.step} is {value}",
             code="train-loss",

@@ -141,7 +141,7 @@ def test_a_value_that_is_no_number_is_named_with_its_tensor_and_file(tmp_path, v
     name = "model.layers.1.mlp.up_proj.weight"
     with pytest.raises(CheckpointError) as raised:
         load_pretrained(empty(tmp_path).to_empty(device="cpu").named_parameters(), tmp_path)
-    assert raised.value.code == "pretrained-values"
+    assert raised.value.code == "pretrained-not-finite"
     assert raised.value.message == f"{name} in {tmp_path / index['weight_map'][name]} holds values that are not finite"
 
 

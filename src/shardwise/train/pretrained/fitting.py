@@ -88,7 +88,7 @@ def not_finite(path: Path, name: str) -> CheckpointError:
     """A checkpoint with a tensor that nothing can be trained from: every loss would be no number."""
     return CheckpointError(
         f"{name} in {path} holds values that are not finite",
-        code="pretrained-values",
+        code="pretrained-not-finite",
         fix="copy that file again if there is a good copy, or start from other weights",
     )
 
