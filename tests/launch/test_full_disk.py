@@ -46,3 +46,4 @@ def test_an_export_without_room_says_what_it_takes_and_leaves_nothing_half(tmp_p
     assert (code, said["code"]) == (1, "train-disk-full")
     assert f"disk full: {small / 'exported'} could not be written (Error while serializing" in said["error"]
     assert "40.96 KB are free there, and it takes 140.93 KB" in said["error"]
+    assert "--resume with one more of --steps exports then" in said["fix"]

@@ -14,7 +14,6 @@ from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
-from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
 from shardwise.train.failure.full_disk import disk_full_error, free_bytes, writing
 from shardwise.train.failure.record import (
@@ -26,6 +25,7 @@ from shardwise.train.failure.record import (
     lost_ranks,
     ranks_of,
 )
+from shardwise.train.failure.stopped import stopped_error
 from shardwise.train.job import Job, write_job
 
 POLL_S = 0.2
@@ -35,12 +35,6 @@ METRICS_FILE = "metrics.jsonl"
 MEASUREMENT_FILE = "measurement.json"
 OUTPUT_FILE = "output.log"
 TAIL_LINES = 20
-EXIT_OF_SIGNALS = 128
-"""A process that a signal ends has this and the signal's number as its exit code in a shell."""
-
-
-class StoppedError(TrainingError):
-    """A run that a signal asked to stop."""
 
 
 class Ending:
@@ -151,23 +145,6 @@ def _records(metrics: Path, process: "subprocess.Popen[bytes]", ending: Ending) 
             return
         ending.look()
         time.sleep(POLL_S)
-
-
-def stopped_error(job: Job, number: int) -> StoppedError:
-    """What a run that was asked to stop leaves behind."""
-    name, spec = signal.Signals(number).name, job.checkpoint
-    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
-    if newest:
-        saved, fix = f"its newest checkpoint is {newest.path}", f"go on with --resume {newest.path.parent}"
-    elif spec.resume_from:
-        saved, fix = "it saved no checkpoint of its own", f"start again with --resume {spec.resume_from}"
-    elif spec.every_steps:
-        saved, fix = "no checkpoint was saved yet", "start again; once it trains, one Ctrl-C lets it save"
-    else:
-        saved, fix = "no checkpoint was asked for", "save states with --checkpoint-every"
-    error = StoppedError(f"the run was stopped by {name}; {saved}", code="train-stopped", fix=fix)
-    error.exit_code = EXIT_OF_SIGNALS + number
-    return error
 
 
 def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:

@@ -97,7 +97,7 @@ def _disk_full(evidence: Evidence) -> ShardwiseError | None:
     return TrainingError(
         f"rank {record.rank} could not go on after step {record.step} ({record.phase}): {record.message}{where}",
         code="train-disk-full",
-        fix=FIX,
+        fix=record.fix if record.code == "train-disk-full" else FIX,
     )
 
 

@@ -35,7 +35,7 @@ def is_full_disk(error: BaseException) -> bool:
 
 
 @contextmanager
-def writing(path: Path, *, needed_bytes: Bytes | None = None) -> Iterator[None]:
+def writing(path: Path, *, needed_bytes: Bytes | None = None, fix: str = FIX) -> Iterator[None]:
     """Around what writes a file or a folder: a full disk then names it; every other error passes.
 
     Raises:
@@ -46,7 +46,8 @@ def writing(path: Path, *, needed_bytes: Bytes | None = None) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ShardwiseError) or not is_full_disk(error):
             raise
-        raise disk_full_error(path, needed_bytes=needed_bytes, reason=_reason(error)) from error
+        full = disk_full_error(path, needed_bytes=needed_bytes, reason=_reason(error))
+        raise DiskFullError(full.message, code=full.code, fix=fix) from error
 
 
 def disk_full_error(path: Path, *, needed_bytes: Bytes | None = None, reason: str = "") -> DiskFullError:

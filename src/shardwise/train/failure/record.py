@@ -19,6 +19,7 @@ __all__ = [
     "RankRecord",
     "clear_records",
     "failures_of",
+    "forget_failure",
     "is_alive",
     "is_stopped",
     "keep_room",
@@ -125,6 +126,11 @@ def clear_records(folder: Path) -> None:
     for kind in (FAILURES, RANKS):
         for path in (folder / kind).glob("rank-*.json"):
             path.unlink(missing_ok=True)
+
+
+def forget_failure(folder: Path, *, rank: int) -> None:
+    """Forget why a rank stopped at an earlier start: a script that runs twice clears nothing for all."""
+    (folder / FAILURES / f"rank-{rank:04d}.json").unlink(missing_ok=True)
 
 
 def is_alive(pid: int) -> bool:

@@ -32,6 +32,7 @@ from shardwise.train.failure.record import (
     FailureRecord,
     RankRecord,
     failures_of,
+    forget_failure,
     is_alive,
     is_stopped,
     keep_room,
@@ -91,6 +92,7 @@ class RankWatch:
 
     def start(self) -> None:
         """Say that this rank lives and begin to watch; signals are heard from now on. Call it in the main thread."""
+        forget_failure(self._folder, rank=self._rank)
         write_record(self._folder, self._record)
         self._room = keep_room(self._folder, rank=self._rank)
         self._write_end.setblocking(False)

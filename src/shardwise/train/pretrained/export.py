@@ -26,6 +26,8 @@ MAX_FILE_BYTES = 5_000_000_000
 """The usual size of one part of a checkpoint on the Hugging Face hub."""
 MODEL_STATE = "model"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FIX = "make room, or choose another disk for --export; --resume with one more of --steps exports then"
+"""A checkpoint that has all its steps is not resumed."""
 BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 """Files of the checkpoint a run began with that belong to the one it ends with."""
 
@@ -100,7 +102,7 @@ def unfinished_export(folder: Path, *, needed_bytes: Bytes) -> Iterator[Path]:
     """
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    with writing(folder, needed_bytes=needed_bytes), ExitStack() as stack:
+    with writing(folder, needed_bytes=needed_bytes, fix=FIX), ExitStack() as stack:
         unfinished.mkdir(parents=True)
         stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
         yield unfinished
