@@ -1,5 +1,6 @@
 """The script of a run, as a scheduler starts and ends it: nobody follows the ranks, and the end still says why."""
 
+import argparse
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import pytest
 
 from launch.desk import lay_out
 from shardwise.cli.main import main
+from shardwise.train.scripted_torchrun import main as main_of_script
+from train.models import make_job
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +55,31 @@ def test_a_rank_that_is_killed_ends_the_script_with_one_message(desk, monkeypatc
     assert "error: rank 1 (process " in said
     assert "died without a word" in said
     assert "ChildFailedError" not in said
+
+
+def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):
+    """Half a minute, if nobody says otherwise."""
+    given = []
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
+    assert main_of_script(["--standalone", "-m", "worker", "job.json"]) == 0
+    assert given == ["--shutdown-timeout=600", "--standalone", "-m", "worker", "job.json"]
+
+
+def test_a_torchrun_that_cannot_be_told_to_wait_is_not_told(monkeypatch):
+    given = []
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.get_args_parser", argparse.ArgumentParser)
+    assert main_of_script(["-m", "worker", "job.json"]) == 0
+    assert given == ["-m", "worker", "job.json"]
+
+
+def test_a_ctrl_c_before_there_are_ranks_is_a_stop(monkeypatch, capsys):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", interrupted)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
+    assert main_of_script(["-m", "worker", "job.json"]) == 130
+    assert capsys.readouterr().err.startswith("error: the run was stopped by SIGINT; ")
