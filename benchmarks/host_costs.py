@@ -37,6 +37,8 @@ ONE_RANK_KERNELS = 82
 SHARDED = {"dp_shard": 2}
 REPLICATED = {"dp_shard": 2, "zero_stage": 0}
 DIVIDED = {"tp": 2, "dp_shard": 1, "sequence_parallel": True}
+LORA = {"adapter": "lora", "lora_targets": "all-linear"}
+QLORA = {**LORA, "adapter": "qlora"}
 CASES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "kernels alone (DDP)": (REPLICATED, {"precision": "bf16"}),
     "FSDP2": (SHARDED, {}),
@@ -49,6 +51,13 @@ CASES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "tp 2, full": (DIVIDED, {"recompute": "full"}),
     "tp 2, selective": (DIVIDED, {"recompute": "selective"}),
     "cp 2": ({"cp": 2, "dp_shard": 1}, {}),
+    "kernels alone, selective": (REPLICATED, {"precision": "bf16", "recompute": "selective"}),
+    "LoRA": (REPLICATED, LORA),
+    "LoRA, full": (REPLICATED, {**LORA, "recompute": "full"}),
+    "LoRA, selective": (REPLICATED, {**LORA, "recompute": "selective"}),
+    "QLoRA": (REPLICATED, QLORA),
+    "QLoRA, full": (REPLICATED, {**QLORA, "recompute": "full"}),
+    "QLoRA, selective": (REPLICATED, {**QLORA, "recompute": "selective"}),
 }
 
 

@@ -226,7 +226,7 @@ def report_defaults() -> int:
         raw |= {
             field.name: field.default_factory() for field in fields if field.default_factory is not dataclasses.MISSING
         }
-        theirs = with_our_spelling(raw) | raw
+        theirs = with_our_spelling(raw) | raw | {"rope_theta": CONFIG_MAPPING[model_type].default_theta}
         for name, value in family_defaults(model_type).items():
             stated = theirs.get(name)
             stated = list(stated) if isinstance(stated, tuple) else stated

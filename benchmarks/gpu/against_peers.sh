@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Our runtime, torchtitan 0.2.2 and Accelerate on the same GPUs, one configuration after the other:
 # against_peers.sh OUTPUT_FOLDER [SECONDS] [NAME...]. torchtitan and what it imports must be on PYTHONPATH.
+# GPUS is their number, GPU the catalogue's name of what ours is predicted for, LOOK names whose step of ours is profiled.
 set -u
 cd "$(dirname "$0")"
 source ./environment.sh "$1"
@@ -21,10 +22,12 @@ cases="8b-8192-full 8b 8192 1 full
 3b-4096-selective 3b 4096 2 selective
 8b-4096-selective 8b 4096 2 selective
 1b-4096-full 1b 4096 8 full
-3b-4096-full 3b 4096 4 full"
+3b-4096-full 3b 4096 4 full
+3b-8192-full 3b 8192 2 full
+8b-4096-full 8b 4096 2 full"
 while read -r name model seq batch recompute; do
   [ $# -gt 0 ] && [[ " $* " != *" $name "* ]] && continue
-  launch "$name" train_runs.py --suite peers --only "$name" --out "$OUTPUT/ours.jsonl"
+  launch "$name" train_runs.py --suite peers --only "$name" --gpu "${GPU:-h100-sxm}" --out "$OUTPUT/ours.jsonl" --look "${LOOK:-}"
   launch "$name" titan_run.py --name "$name" --out "$OUTPUT/titan.jsonl" -- --model.flavor "ours_$model" \
     --training.seq_len "$seq" --training.local_batch_size "$batch" --training.steps 14 --compile.enable --optimizer.lr 3e-4 \
     --activation_checkpoint.mode "$recompute" --activation_checkpoint.selective_ac_option op

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The seven labs on the GPUs of one host with real models, within four minutes: labs.sh OUTPUT_FOLDER [SECONDS] [GPU].
 # One JSON line a lab in labs.jsonl; runs that labs have in common are made once. What is not reached is left out.
+# LABS names some of them.
 set -u
 cd "$(dirname "$0")"
 source ./environment.sh "$1"
@@ -8,7 +9,7 @@ budget=${2:-235}; gpu=${3:-h100-sxm}
 export PYTHONPATH="$(cd ../../src && pwd)${PYTHONPATH:+:$PYTHONPATH}" PYTHONWARNINGS=ignore TORCH_NCCL_DUMP_ON_TIMEOUT=0
 start=$(date +%s)
 runs=$(mktemp -d)
-for lab in communication memory throughput checkpointing scaling prefetch offload; do
+for lab in ${LABS:-communication memory throughput checkpointing scaling prefetch offload}; do
   left=$((budget - ($(date +%s) - start)))
   ((left < 15)) && { echo "$lab: no time left"; continue; }
   timeout -s INT -k 10 "$left" python3 -m shardwise lab "$lab" --device cuda --gpu "$gpu" --steps 8 \

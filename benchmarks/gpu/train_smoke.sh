@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Every strategy of the runtime for a few steps on four GPUs, within four minutes: train_smoke.sh OUTPUT_FOLDER.
+# GPU is the catalogue's name of what is predicted for, ONLY the comma-separated names of a part of the suite.
 set -u
 cd "$(dirname "$0")"
 source ./environment.sh "$1"
@@ -12,7 +13,7 @@ for _ in $(seq 1 12); do
   left=$((last - $(date +%s)))
   ((left < 15)) && break
   timeout -k 5 "$left" python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" train_runs.py \
-    --suite "$suite" --out "$OUTPUT/train-$suite.jsonl" --deadline $((last - 20)) 2>>"$OUTPUT/train-$suite.log" && break
+    --suite "$suite" --gpu "${GPU:-h100-sxm}" ${ONLY:+--only "$ONLY"} --out "$OUTPUT/train-$suite.jsonl" --deadline $((last - 20)) 2>>"$OUTPUT/train-$suite.log" && break
 done
 python3 - "$OUTPUT/train-$suite.jsonl" <<'PY'
 import json, sys

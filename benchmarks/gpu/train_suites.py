@@ -166,6 +166,8 @@ PEERS = (
     _peer("8b", 4096, 2, "selective"),
     _peer("1b", 4096, 8, "full"),
     _peer("3b", 4096, 4, "full"),
+    _peer("3b", 8192, 2, "full"),
+    _peer("8b", 4096, 2, "full"),
 )
 VARIANTS = tuple(
     replace(

@@ -13,6 +13,7 @@ from shardwise.units import MIB
 
 SelectivePolicy = Literal["operations", "core_attention"]
 Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
+PartialRecompute = Literal["first of stage", "first of chunk", "every"]
 LossKind = Literal[
     "torch",
     "torch_parallel",
@@ -80,6 +81,9 @@ class EngineProfile:
     keeps_expert_outputs: bool = True
     """Router weights multiply the outputs of experts, which then wait for backward; Megatron multiplies what enters the
     last product (``core/transformer/moe/experts.py``, ``permuted_probs``)."""
+    partial_recompute: PartialRecompute = "first of stage"
+    """Which blocks are recomputed where only some are: the first of a stage, the first of each of its chunks, or every
+    n-th one, with the last among them."""
     sends_tokens_once_per_host: bool = False
     """Whether a token whose experts share a host crosses the network once (DeepEP, HybridEP), not once per expert."""
 
@@ -171,8 +175,9 @@ _NATIVE = EngineProfile(
 _FSDP2 = replace(_NATIVE, name="fsdp2")
 """A loop of one's own around torch: transformers' blocks, FSDP2, fused AdamW, DDP with bucket views."""
 
-_TORCHTITAN = replace(_NATIVE, name="torchtitan")
-"""AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
+_TORCHTITAN = replace(_NATIVE, name="torchtitan", partial_recompute="every")
+"""``selective_ac_option`` recomputes every n-th block (``distributed/activation_checkpoint.py``, its counter starts at
+1). AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
 (2025-04-02, ``components/loss.py``); a recipe of what came before says ``fused_optimizer`` and ``fused_loss`` false."""
 
 _ACCELERATE = replace(
@@ -214,6 +219,7 @@ _MEGATRON = EngineProfile(
     has_in_switch_reduction=False,
     has_transformer_engine=True,
     keeps_expert_outputs=False,
+    partial_recompute="first of chunk",
     sends_tokens_once_per_host=True,
 )
 

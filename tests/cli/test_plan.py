@@ -154,15 +154,34 @@ def test_a_folder_is_no_file_and_the_advice_ends_as_the_file_does(option, name, 
     assert f"fix: write to {tmp_path / name}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--out", "--html"])
+@pytest.mark.parametrize("length", [250, 300])
+def test_a_name_that_is_too_long_for_a_file_is_refused_before_the_search(option, length, tmp_path, capsys):
+    assert main([*QUESTION, option, str(tmp_path / ("x" * length))]) == 2
+    assert "cannot be a file: File name too long [output-path]" in capsys.readouterr().err
+
+
+def test_what_is_no_number_of_gpus_is_called_that(capsys):
+    assert main([*QUESTION, "--gpus", "0"]) == 2
+    assert "gpus='0' is no number of GPUs, interval or list of them" in capsys.readouterr().err
+
+
 def test_equal_questions_are_answered_with_equal_bytes(answered, capsys):
     def said():
-        assert main(QUESTION) == 0
+        assert main([*QUESTION, "--top", "2"]) == 0
         return capsys.readouterr().out
 
     assert said() == said()
     again = answer(QUESTION, capsys)
-    assert again["space"]["wall_s"] > 0
-    assert again == {**answered, "space": {**answered["space"], "wall_s": again["space"]["wall_s"]}}
+    assert again == answered
+    assert again["space"]["wall_s"] is None
+
+
+def test_how_long_it_took_is_said_when_asked(capsys):
+    words = [*QUESTION, "--top", "1", "--no-what-if", "--timings"]
+    assert answer(words, capsys)["space"]["wall_s"] > 0
+    assert main(words) == 0
+    assert " layouts considered in " in " ".join(capsys.readouterr().out.split())
 
 
 def test_half_open_bounds_and_the_most_gpus_bind(capsys):
@@ -265,6 +284,15 @@ def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
     assert max(len(line) for line in lines) <= 80
 
 
+def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
+    words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm=2.25,a100-sxm-80=0", "--seq-len", "4096"]
+    assert main([*words, "--tokens", "1B", "--global-batch-size", "8"]) == 0
+    printed = capsys.readouterr().out
+    rows = printed[printed.index("type") : printed.index("(> recommended")].split()
+    assert {"a100-sxm-80", "h100-sxm", "$2.25", "$0.00", "recompute", "+parameters"} <= set(rows)
+    assert max(len(line) for line in printed.splitlines()) <= 80
+
+
 def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):
     path = tmp_path / "plan.html"
     assert main([*QUESTION, "--html", str(path)]) == 0
@@ -310,3 +338,25 @@ def test_a_search_that_is_stopped_leaves_no_process_behind(how):
             return
         time.sleep(0.05)
     pytest.fail("a process is left")
+
+
+@pytest.mark.parametrize(
+    ("out", "html", "told"),
+    [
+        ("f.json", "f.json", ("the page would replace the plan", "f.html")),
+        ("f.json", "./g/../f.json", ("the page would replace the plan", "f.html")),
+        ("x.toml", None, ("a plan is written as JSON or YAML, and ", "x.json")),
+        ("x.html", "y.html", ("a plan is written as JSON or YAML, and ", "x.json")),
+    ],
+)
+def test_a_plan_has_a_file_and_an_ending_of_its_own(tmp_path, capsys, monkeypatch, out, html, told):
+    (tmp_path / "g").mkdir()
+    monkeypatch.setattr(
+        "shardwise.cli.plan._run_search", lambda _arguments: pytest.fail("it searched before it refused")
+    )
+    words = ["--out", str(tmp_path / out), *(["--html", f"{tmp_path}/{html}"] if html else [])]
+    assert main([*QUESTION, *words, "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert told[0] in answer["error"]
+    assert (answer["code"], answer["fix"].endswith(told[1])) == ("output-path", True)
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]

@@ -12,6 +12,7 @@ from shardwise.cli.options import amount, count, positive_number, whole_number
 from shardwise.cli.train_options import NUMBERS
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
+PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
@@ -71,12 +72,52 @@ def test_the_page_on_training_says_every_range():
         (["--data-field", "body"], "--data-field does nothing without --data"),
         (["--packing", "documents"], "--packing does nothing without --data"),
         (["--mask-documents"], "--mask-documents does nothing without --data"),
+        (["--mean-document-len", "16"], "--mean-document-len does nothing without documents that are kept apart"),
+        (
+            ["--mean-document-len", "16", "--data", "a.txt"],
+            "--mean-document-len does nothing without documents that are kept apart",
+        ),
+        (
+            ["--weights", "a", "--resume", "b"],
+            "--weights does nothing beside --resume, whose checkpoint holds all weights",
+        ),
+        (["--max-grad-norm", "1", "--no-clip-gradients"], "--max-grad-norm does nothing in a plan that never clips"),
+        (["--lora-rank", "4"], "--lora-rank does nothing without --adapter"),
+        (["--lora-targets", "all-linear"], "--lora-targets does nothing without --adapter"),
+        (["--lora-dropout-fraction", "0.1"], "--lora-dropout-fraction does nothing without --adapter"),
+        (["--recompute-layers", "2"], "--recompute-layers does nothing without --recompute"),
     ],
 )
 def test_an_option_that_nothing_would_read_is_refused(words, error, capsys, tmp_path):
     refused = refusal(words, capsys, tmp_path)
     assert (refused["code"], refused["error"]) == ("cli-usage", error)
-    assert refused["fix"].endswith(f"or leave out {words[0]}")
+    assert refused["fix"].endswith(f"leave out {words[0]}")
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--no-fused-loss"], "set fused_loss to null (leave out --fused-loss and --no-fused-loss)"),
+        (["--fused-loss"], "set fused_loss to null (leave out --fused-loss and --no-fused-loss)"),
+        (["--convention", "seed"], "set convention to engine"),
+    ],
+)
+def test_what_only_a_prediction_reads_is_refused(words, fix, capsys, tmp_path):
+    refused = refusal(words, capsys, tmp_path)
+    assert (refused["code"], refused["fix"]) == ("train-not-supported", fix)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--recompute", "full", "--recompute-layers", "2"],
+        ["--adapter", "lora", "--lora-rank", "4", "--lora-targets", "all-linear"],
+        ["--max-grad-norm", "2"],
+        ["--no-clip-gradients"],
+    ],
+)
+def test_what_has_something_to_act_on_is_not_refused(words, tmp_path):
+    assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path), *words]) == 0
 
 
 @pytest.mark.parametrize(
@@ -90,3 +131,14 @@ def test_what_was_asked_of_checkpoints_is_in_the_job(words, expected, tmp_path):
     assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path), *words]) == 0
     saved = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["checkpoint"]
     assert (saved["every_steps"], saved["num_kept"], saved["is_async"]) == expected
+
+
+FP8 = ["--precision", "fp8-mixed", "--seq-len", "64", "--device", "cpu", "--dry-run", "--json"]
+
+
+def test_fp8_is_planned_for_parts_that_have_it_and_can_be_tried_on_processors(capsys, tmp_path):
+    """``tests/train/test_fp8.py`` runs the emulated products."""
+    assert main(["train", "llama-3.2-1b", "1xh100-sxm", *FP8, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["train", "llama-3.2-1b", str(PROCESSORS), *FP8, "--out", str(tmp_path / "refused")]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == "recipe-fp8-hardware"

@@ -38,10 +38,11 @@ def test_ranks_are_forked_from_one_that_has_imported_what_the_model_needs(model,
     assert starting_words(job_of(model, **fields), forks=True) == words
 
 
-def test_the_script_for_many_nodes_is_plain_torchrun():
+def test_the_script_for_many_nodes_gives_torchrun_its_own_words():
     last = command_text(job_of(LLAMA), num_nodes=2).partition("python3")[2]
     assert last.replace(" \\\n ", "").split() == [
-        *("-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=$HEAD_NODE:29500"),
+        *("-m", "shardwise.train.scripted_torchrun", "--nnodes=2", "--rdzv-backend=c10d"),
+        "--rdzv-endpoint=$HEAD_NODE:29500",
         *("--rdzv-id=$RUN_ID", "--nproc-per-node=1", "-m", "shardwise.train.worker", "/runs/a/job.json"),
     ]
 

@@ -68,6 +68,7 @@ def desk(tmp_path, monkeypatch):
         (["--export", "there"], "output-exists", "there exists already"),
         (["--export", "a.txt/out"], "output-path", "a.txt is no folder"),
         (["--checkpoint-every", "2", "--checkpoints", "a.txt"], "output-path", "a.txt is no folder"),
+        (["--tensorboard", "a.txt/board"], "output-path", "--tensorboard: "),
         (["--data", "nowhere.txt"], "data-not-found", "nowhere.txt"),
         (["--data", "a.jsonl"], "data-field", "no text under 'text'"),
         (["--data", "tokens.bin"], "data-tokens", "tokens.idx"),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from shardwise.launch import run
-from shardwise.launch.run import StoppedError, run_job, stopped_error
+from shardwise.launch.run import run_job
 from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.failure.stopped import StoppedError, stopped_error
 from shardwise.train.job import CheckpointSpec
 from train.models import make_job
 

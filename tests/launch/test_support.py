@@ -25,6 +25,7 @@ def made(*, layout=None, **recipe):
         {"precision": "fp8-mixed", "adapter": "qlora"},
         {"adapter": "qlora", "layout": {"tp": 2}},
         {"layout": {"tp": 2, "sequence_parallel": True, "async_tensor_parallel": True}},
+        {"layout": {"pp": 2, "schedule": "zb-h1"}, "recompute": "selective"},
     ],
     ids=str,
 )
@@ -48,6 +49,11 @@ def test_what_would_be_ignored_is_refused(asked):
 )
 def test_what_the_runtime_carries_out_is_not_refused(asked):
     require_supported(made(layout={"dp_shard": 8}, **asked))
+
+
+@pytest.mark.parametrize(("schedule", "recompute"), [("zb-h1", "full"), ("1f1b", "selective")])
+def test_what_pipelines_recompute_is_carried_out(schedule, recompute):
+    require_supported(made(layout={"pp": 2, "schedule": schedule}, recompute=recompute))
 
 
 def test_a_tied_table_in_a_v_shaped_pipeline_is_refused():

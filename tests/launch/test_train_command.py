@@ -125,5 +125,8 @@ def test_the_surroundings_are_listed_on_request(desk, monkeypatch, capsys):
     assert main(["train", "plan2.json", "--device", "cpu", "--lint", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "shardwise.lint/1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    assert main(["train", "plan2.json", "--device", "cpu", "--lint", "--json"]) == 2
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [row["rule"] for row in findings if row["severity"] == "error"] == ["interface-missing"]
     assert main(["train", "plan2.json", "--device", "cpu", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["code"] == "train-surroundings"

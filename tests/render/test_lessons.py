@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -32,6 +33,7 @@ from shardwise.simulate.lesson import (
     MessagePicture,
     MessageRound,
     Setting,
+    Verdict,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -138,6 +140,9 @@ def test_the_page_holds_everything_escapes_it_and_loads_nothing():
     assert 'class="verdict wrong"' in page
     assert "FAILS" in page
     assert "prefers-color-scheme: dark" in page
+    for verdict in get_args(Verdict):
+        assert f".{verdict}" in page
+        assert page.count(f"--{verdict}: #") == 2
     assert not re.search(r"<link|src=|@import|https?://(?!www\.w3\.org/2000/svg)", page)
 
 

@@ -46,6 +46,35 @@ def test_servers_are_not_divided():
     assert resized(read_cluster("2xdgx-h100"), 12) == "12 GPUs do not fill servers of 8"
 
 
+@pytest.mark.parametrize("named", ["h100-sxm", "4xh100-sxm", "8xh100-sxm", "64xh100-sxm"])
+@pytest.mark.parametrize("num_gpus", [1, 2, 4, 8, 16, 64])
+def test_a_gpu_in_several_sizes_is_what_each_size_by_its_name_is(named, num_gpus):
+    assert resized(read_cluster(named), num_gpus) == read_cluster(f"{num_gpus}xh100-sxm")
+
+
+def test_more_of_a_gpu_than_one_server_holds_fill_usual_servers():
+    found = resized(read_cluster("h100-sxm"), 64)
+    assert (found.num_nodes, found.node.gpus_per_node, found.node.host_memory_bytes) == (8, 8, 2199023255552)
+    assert resized(read_cluster("h100-sxm"), 12) == "12 GPUs do not fill servers of 8"
+
+
+@pytest.mark.parametrize(
+    ("described", "per_node"),
+    [
+        ({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 2}, 4),
+        ({"gpu": "h100-sxm", "gpus_per_node": 2, "num_nodes": 1, "host_memory_gib": 256}, 2),
+        ({"node": "dgx-h100", "gpus_per_node": 4, "num_nodes": 1}, 4),
+    ],
+)
+def test_servers_that_were_described_stay_as_large_as_they_are(described, per_node):
+    assert resized(read_cluster(described), 16).node.gpus_per_node == per_node
+
+
+def test_a_price_of_the_user_holds_for_more_of_the_same_gpu():
+    one = read_cluster({"gpu": "h100-sxm", "num_gpus": 1, "usd_per_gpu_hour": 1.25})
+    assert resized(one, 16).price.usd_per_gpu_hour == 1.25
+
+
 def test_a_cluster_shrinks_below_a_node_only_where_gpus_are_sold_alone():
     assert resized(read_cluster("16xh100-sxm"), 4).num_gpus == 4
     assert "less than one node of 8" in resized(read_cluster("2xdgx-h100"), 4)

@@ -4,7 +4,14 @@ import pytest
 
 from shardwise.catalog import load_gpu, read_cluster
 from shardwise.errors import ClusterError
-from shardwise.search.clusters import at_most, with_fewer_gpus_per_node, with_gpu, with_host_memory, with_num_nodes
+from shardwise.search.clusters import (
+    at_most,
+    bigger_gpus,
+    with_fewer_gpus_per_node,
+    with_gpu,
+    with_host_memory,
+    with_num_nodes,
+)
 from shardwise.units import GIB
 
 SMALL_HOST = {"node": "dgx-h100", "num_nodes": 1, "host_memory_gib": 64}
@@ -32,3 +39,16 @@ def test_a_server_that_is_sold_whole_is_not_divided():
     with pytest.raises(ClusterError, match="less than one node of 8") as refusal:
         at_most(read_cluster("2xdgx-h100"), 4)
     assert "4xh100-sxm" in refusal.value.fix
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nearest"),
+    [("a100-sxm-80", "h200-sxm"), ("a100-sxm-40", "a100-sxm-80"), ("h100-sxm", "h200-sxm"), ("h200-sxm", "b200-sxm")],
+)
+def test_the_next_gpu_is_one_that_somebody_offers(gpu, nearest):
+    """The HBM2e part of 96 GB between A100 and H200 has no price anywhere."""
+    assert bigger_gpus(load_gpu(gpu))[0].id == nearest
+
+
+def test_where_no_bigger_part_has_a_price_the_others_are_named():
+    assert all(other.memory_bytes > load_gpu("mi300x").memory_bytes for other in bigger_gpus(load_gpu("mi300x")))

@@ -44,12 +44,21 @@ def test_the_estimate_is_what_the_prediction_says_is_needed(make_question, decor
         assert pool.needed_bytes[row] == pytest.approx(needed_bytes, rel=tolerance), plan.layout
 
 
-@pytest.mark.parametrize("engine", ["native", "megatron", "deepspeed"])
-def test_the_estimate_follows_part_recomputation_and_offload(make_question, decorated, engine):
-    question = make_question(engine=engine, cluster="16xh100-sxm")
+@pytest.mark.parametrize(
+    ("model", "engine", "tolerance"),
+    [
+        ("llama-3.1-8b", "native", 1e-4),
+        ("llama-3.1-8b", "deepspeed", 1e-4),
+        ("llama-3.1-8b", "megatron", 0.008),  # activations on the host leave two blocks' worth, of each run of blocks
+        ("deepseek-v2-lite", "native", 0.008),
+        ("qwen3-8b", "torchtitan", 0.002),
+    ],
+)
+def test_the_estimate_follows_part_recomputation_and_offload(make_question, decorated, model, engine, tolerance):
+    question = make_question(model=model, engine=engine, cluster="16xh100-sxm")
     pool = decorated(question, recompute=("selective", "full"))
-    rows = sampled(pool, 60)
-    layers = 1 + np.arange(len(rows)) % 3
+    rows = sampled(pool, 50)
+    layers = np.asarray([1, 2, 3, 7, 15])[np.arange(len(rows)) % 5]
     some = replace(
         pool.rows.take(rows),
         recompute_layers=layers,
@@ -60,7 +69,20 @@ def test_the_estimate_follows_part_recomputation_and_offload(make_question, deco
     needed = memory.device_bytes(some, num_microbatches=pool.num_microbatches[rows])
     for row in range(len(rows)):
         plan = some.plan(row, question=question)
-        assert needed[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=0.005), (plan.layout, plan.recipe)
+        needed_bytes = predict_memory(plan).needed_bytes
+        assert needed[row] == pytest.approx(needed_bytes, rel=tolerance), (plan.layout, plan.recipe)
+
+
+def test_experts_are_whole_where_our_trainer_keeps_dense_weights_whole(make_question, decorated):
+    """One data-parallel rank, and experts in fewer parts than there are tensor-parallel ranks."""
+    question = make_question(model="mixtral-8x7b", cluster="16xh100-sxm", global_batch_size=16)
+    one, four = IntRange(low=1, high=1), IntRange(low=4, high=4)
+    pool = decorated(question, tp=four, pp=four, cp=one, ep=IntRange(low=1, high=2), activation_offload=False)
+    pool = pool.take((pool.rows.zero_stage > 0) & (pool.rows.expert_tp < 4))
+    assert len(pool)
+    for row in sampled(pool, 20):
+        plan = pool.rows.plan(int(row), question=question)
+        assert pool.needed_bytes[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=ALIKE), plan.layout
 
 
 @pytest.mark.parametrize("engine", ["torchtitan", "native"])

@@ -198,12 +198,12 @@ def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer()
     assert closest.missing_bytes > 150e9
     assert "states alone" in closest.because
     changes = [relief.change for relief in closest.reliefs]
-    assert any(change.startswith("num_nodes=") for change in changes)
+    assert any(change.startswith("num_gpus=") for change in changes)
     for relief in closest.reliefs:
         assert relief.device_used_bytes <= relief.plan.cluster.gpu.memory_bytes
-    more_nodes = next(relief for relief in closest.reliefs if relief.change.startswith("num_nodes="))
-    assert more_nodes.plan.cluster.num_gpus >= 15
-    assert '"num_nodes"' in more_nodes.plan.cluster.spec_json
+    more_gpus = next(relief for relief in closest.reliefs if relief.change.startswith("num_gpus="))
+    assert more_gpus.plan.cluster.num_gpus == 16
+    assert more_gpus.plan.cluster == read_cluster("16xa100-sxm-80")
 
 
 def test_without_a_global_batch_four_million_tokens_are_assumed_and_said():
@@ -357,3 +357,14 @@ def test_a_plan_for_processors_says_why_nothing_is_offloaded(make_question):
     assert {ranked.plan.recipe.offload for ranked in (*free.plans, *free.pareto)} == {"none"}
     assert said in free.notes
     assert said not in pinned.notes
+
+
+def test_a_recommendation_that_leans_on_a_host_of_unknown_memory_says_so():
+    bounds = SearchBounds(offload=("optimizer",), pp=IntRange(low=1, high=1), max_plans=1)
+    recipe = Recipe(seq_len=1024, global_batch_size=16, precision="fp16-mixed")
+    [note] = [
+        note
+        for note in plan_8b(model="gpt2", cluster="2xt4", recipe=recipe, bounds=bounds).notes
+        if note.startswith("The recommended plan keeps its optimizer states on the host")
+    ]
+    assert "per node (how much the host has is not known: look before anything else)" in note

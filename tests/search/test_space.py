@@ -1,7 +1,11 @@
 """What a search looks at: the pipelines of models whose layers no number of stages divides."""
 
+from dataclasses import replace
+
 import pytest
 
+from shardwise.layout import Layout
+from shardwise.predict import predict
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS, SCHEDULES
 from shardwise.search.space import Space
@@ -75,3 +79,28 @@ def test_processors_move_nothing_to_their_own_memory_unless_it_is_asked(
     question = make_question(model="gpt2", cluster="2xcpu", seq_len=64, global_batch_size=8, **recipe)
     space = Space(question=question, bounds=SearchBounds(**bounds))
     assert (space.offloads, space.activation_offloads) == (states, activations)
+
+
+def stages_of_pipelines(question, **bounds):
+    """ZeRO stages of rows with a pipeline whose data-parallel ranks divide something."""
+    rows = valid_candidates(Space(question=question, bounds=SearchBounds(**bounds))).rows
+    return set(rows.zero_stage[(rows.pp > 1) & (rows.state_shard_size > 1)].tolist())
+
+
+def test_pipelines_of_our_trainer_are_listed_once_for_zero_stages_that_are_the_same_to_it(make_question):
+    question = make_question(engine="native")
+    assert stages_of_pipelines(question) == {0, 3}
+    assert stages_of_pipelines(question, zero_stage=(1,)) == {1}
+    assert stages_of_pipelines(question, zero_stage=(1, 2)) == {2}
+    assert stages_of_pipelines(make_question(engine="megatron")) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_to_our_trainer_zero_stages_of_a_pipeline_are_the_same(make_question, model, schedule):
+    question = make_question(model=model, cluster="2xdgx-h100")
+    recipe = replace(question.recipe, micro_batch_size=1)
+    vpp = 2 if schedule == "interleaved" else 1
+    layouts = [Layout(pp=2, vpp=vpp, schedule=schedule, dp_shard=8, zero_stage=stage) for stage in (1, 2, 3)]
+    found = [predict(replace(question, layout=layout, recipe=recipe)) for layout in layouts]
+    assert len({one.memory.needed_bytes for one in found}) == len({one.time.step_s for one in found}) == 1

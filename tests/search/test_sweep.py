@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.errors import ClusterError
 from shardwise.layout import Layout
-from shardwise.search import SearchBounds, sweep, sweep_objective
+from shardwise.search import SearchBounds, search, sweep, sweep_objective
 
 ONE_NODE = ("1xh100-sxm", "2xh100-sxm", "4xh100-sxm")
 
@@ -62,7 +62,8 @@ def test_a_cluster_too_small_is_a_row_with_its_reason(make_question):
     result = sweep([small], bounds=SearchBounds(), objective="fewest_gpus")
     assert result.recommended is None
     assert result.rows[0].problem.startswith("too big: ")
-    assert result.why == "No plan: on none of these clusters does anything fit. Give more or larger GPUs."
+    assert result.why.startswith("No plan: on none of these clusters does anything fit. Give more or larger GPUs, such")
+    assert " t4 (" in result.why
 
 
 def test_a_batch_that_the_gpus_do_not_divide_is_named_as_a_reason(make_question):
@@ -81,6 +82,30 @@ def test_when_no_cluster_is_in_time_the_nearest_deadline_is_named(questions):
     assert [row.problem for row in result.rows] == ["misses the deadline or the budget"] * 3
     assert result.changes[0].change.startswith("deadline_days=")
     assert result.changes[0].days > 0.001
+    assert [change.change.partition("=")[0] for change in result.changes] == ["deadline_days", "tokens"]
+
+
+def test_a_size_that_makes_the_deadline_is_offered_when_none_of_the_sweep_does(questions):
+    """More than the four that are too slow."""
+    rows = sweep(questions, bounds=SearchBounds(), objective="cost").rows
+    fastest = min(row.best.prediction.cost.days for row in rows)
+    result = sweep(questions, bounds=SearchBounds(deadline_days=0.8 * fastest), objective="cost")
+    assert result.recommended is None
+    [size] = [change for change in result.changes if change.change.startswith("gpus=")]
+    assert size.plan.cluster.num_gpus > 4
+    assert size.days <= 0.8 * fastest
+    assert size.caution == "h100-sxm"
+
+
+def test_a_deadline_in_the_past_is_made_by_no_size(questions):
+    result = sweep(questions, bounds=SearchBounds(deadline_days=-1.0), objective="cost")
+    assert [change.change.partition("=")[0] for change in result.changes] == ["deadline_days"]
+
+
+def test_every_cluster_of_a_sweep_has_the_plan_that_is_recommended_on_it_alone(questions, fewest):
+    for question, row in zip(questions, fewest.rows, strict=True):
+        alone = search(model=question.model, cluster=question.cluster, recipe=question.recipe)
+        assert row.best.plan == alone.plans[0].plan
 
 
 def test_no_sizes_are_refused():

@@ -88,3 +88,15 @@ def test_the_nearest_number_of_nodes_is_looked_for_between_doublings(make_questi
     assert nodes.change == "num_nodes=3"
     assert nodes.days < 60
     assert nodes.plan.cluster.num_nodes == 3
+
+
+def test_more_of_a_single_gpu_are_usual_servers(make_question):
+    """One H100 misses the deadline; what meets it are GPUs of one server, no servers of one GPU."""
+    question = make_question(model="llama-3.1-8b", cluster="h100-sxm", global_batch_size=384, tokens=1e11)
+    bounds = SearchBounds(deadline_days=40.0, pp=IntRange(low=1, high=1))
+    fitting = find(question, bounds, is_brief=True).evaluation.fitting
+    [more] = [
+        change for change in missed_targets(question, bounds, fitting).changes if change.change.startswith("num_gpus=")
+    ]
+    assert more.change == "num_gpus=3"
+    assert (more.plan.cluster.num_nodes, more.plan.cluster.node.scale_up) == (1, "NVLink")

@@ -58,6 +58,16 @@ def test_modules_that_are_recomputed_whole_send_again(make_question, module, sen
     assert found["modules_exposed"] <= found["exposed"]
 
 
+@pytest.mark.parametrize("engine", ["native", "deepspeed"])
+def test_the_estimate_times_deep_pipelines_of_experts_behind_dense_blocks(make_question, decorated, engine):
+    """The first two stages hold nothing but dense blocks, and adding up the experts' gradients passes all stages."""
+    asked = {"model": "deepseek-v3", "cluster": "64xdgx-h100", "seq_len": 2048, "compile": False}
+    question = make_question(**asked, engine=engine)
+    one, deep = IntRange(low=1, high=1), IntRange(low=32, high=32)
+    pool = decorated(question, pp=deep, vpp=one, recompute=("none",), activation_offload=False)
+    assert_ranks_like_the_prediction(question, pool, num_rows=40)
+
+
 def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):
     question = make_question(**TWO_COPIES, compile=False)
     pool = decorated(question, schedule=("dualpipe",), pp=IntRange(low=2, high=16), activation_offload=False)

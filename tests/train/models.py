@@ -32,7 +32,9 @@ def micro_batch_size_of(layout: Layout) -> int:
     return GLOBAL_BATCH_SIZE // (2 * layout.data_parallel_size)
 
 
-def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, **recipe) -> Job:
+def make_job(
+    *, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, implementation="auto", **recipe
+) -> Job:
     layout = Layout(**{**PLAIN, **(layout or {})})
     choices = {
         "seq_len": 32,
@@ -50,6 +52,7 @@ def make_job(*, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_step
         run_folder=tempfile.mkdtemp(prefix="shardwise-run-"),
         num_steps=num_steps,
         chunk_layers=tuple(chunk_layers),
+        implementation=implementation,
         device="cpu",
         optimizer=OptimizerSpec(learning_rate=1e-3),
         tuning=tuning or Tuning(),

@@ -114,6 +114,18 @@ def test_experts_exchange_what_the_inventory_says_on_average(worlds):
     assert moved == len(answers) * expected["all_to_all", 2]
 
 
+@pytest.mark.parametrize("dp_shard", [1, 2])
+def test_experts_that_tensor_ranks_hold_whole_are_summed_as_the_inventory_says(worlds, dp_shard):
+    """Under sequence parallelism each rank sends them the tokens of its own part of a sequence."""
+    job = make_job(
+        layout={"dp_shard": dp_shard, "tp": 2, "sequence_parallel": True},
+        model=MIXTRAL,
+        micro_batch_size=1,
+        num_steps=2,
+    )
+    assert counted(worlds[2 * dp_shard].run(count, job)[0]) == predicted(job, MIXTRAL)[0]
+
+
 OTHERWISE = Tuning(is_last_unit_kept=False, is_embedding_kept=True)
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from shardwise.train.late_updates import HostLane, LateUpdates
+from shardwise.train import late_updates
+from shardwise.train.late_updates import HostLane, LateUpdates, StreamLane
 from shardwise.train.unit_entries import UnitEntries
 from train.models import MIXTRAL, make_job
 from train.world_member import run
@@ -107,3 +108,23 @@ def test_settling_updates_all_that_is_left_once(late):
     late.updates.settle()
     assert [word for word in late.said if word.startswith("update")] == [f"update {n}" for n in range(4)]
     assert not late.updates.held_gradients
+
+
+def test_every_stream_that_may_own_a_gradient_waits_until_it_was_read(monkeypatch):
+    """An allocator short of memory asks only the stream that a freed block was made on whether it is idle."""
+    said = []
+
+    class End:
+        """In place of an event, which needs a GPU."""
+
+    def stream(name):
+        return SimpleNamespace(wait_event=lambda _end: said.append(name))
+
+    names = ("all_gather_copy_in_stream", "reduce_scatter_stream", "all_reduce_stream")
+    state = SimpleNamespace(_comm_ctx=SimpleNamespace(**{name: stream(name) for name in names}))
+    cuda = SimpleNamespace(Event=End, current_stream=lambda: stream("computing"))
+    monkeypatch.setattr(late_updates.torch, "cuda", cuda)
+    lane = StreamLane.__new__(StreamLane)
+    lane.roots = [SimpleNamespace(_get_fsdp_state=lambda: state)]
+    lane.wait(End())
+    assert said == ["computing", *names]

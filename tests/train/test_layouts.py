@@ -44,6 +44,9 @@ MIXTRAL_LAYOUTS = {
     "ep": (2, {"dp_shard": 2, "ep": 2}, ()),
     "ep x fsdp": (4, {"dp_shard": 4, "ep": 2}, ()),
     "ep x cp": (4, {"dp_shard": 2, "cp": 2, "ep": 4}, ()),
+    "tp": (2, {"tp": 2}, ()),
+    "tp, sequence parallel": (2, {"tp": 2, "sequence_parallel": True}, ()),
+    "tp x fsdp, sequence parallel": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True}, ()),
     "ep x tp": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True, "ep": 2}, ()),
     "ep x pp": (4, {"dp_shard": 2, "ep": 2, "pp": 2}, (2, 2)),
 }

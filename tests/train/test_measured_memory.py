@@ -31,6 +31,18 @@ def test_allocated_tensors_of_a_run_are_predicted_within_three_per_cent(worlds, 
     assert predicted == pytest.approx(memory["peak_allocated_bytes"], rel=ALLOCATED_TOLERANCE)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_run_that_recomputes_some_blocks_allocates_what_was_predicted(worlds, tmp_path, layers):
+    """Of three blocks; with what is brought back beside all that is kept it would be a fifth more."""
+    batch = {"seq_len": 512, "micro_batch_size": 2, "global_batch_size": 4}
+    plan = plan_of_two("fsdp", num_layers=3, recompute="full", recompute_layers=layers, **batch)
+    job = make_job(plan, TrainRequest(device="cpu", num_steps=3), prediction=None, run_folder=str(tmp_path))
+    worlds[2].run(run, job)
+    memory = json.loads((tmp_path / "measurement.json").read_text(encoding="utf-8"))["memory"]
+    predicted = predict_memory(plan).worst.peak_allocated_bytes
+    assert predicted == pytest.approx(memory["peak_allocated_bytes"], rel=ALLOCATED_TOLERANCE)
+
+
 @pytest.mark.parametrize("layout", ["fsdp", "tp"])
 def test_a_run_its_trace_and_its_inventory_communicate_the_same(worlds, tmp_path, layout):
     """Kind, ranks, bytes and number of every collective of one step, of rank 0 and its stage."""

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shardwise.train import block_codes, optimizer_kinds
+from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.block_codes import SIGNED, UNSIGNED, decode, encode
 from shardwise.train.job import CheckpointSpec
 from shardwise.train.optimizer_kinds import AdamW8bit, Lion, orthogonal
@@ -38,6 +40,24 @@ def test_muon_gathers_matrices_that_two_axes_divide(losses):
 def test_eight_bit_moments_follow_adamw(losses):
     exact = losses(1)
     assert losses(2, layout=FSDP, optimizer="adamw-8bit") == pytest.approx(exact, rel=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_eight_bit_moments_are_the_same_in_pieces(monkeypatch, dtype):
+    """Pieces of four blocks, which end inside a parameter, at its end and behind it."""
+
+    def trained(piece):
+        monkeypatch.setattr(optimizer_kinds, "PIECE", piece)
+        torch.manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(*shape).to(dtype)) for shape in ((37, 61), (4, 256), (3,))]
+        optimizer = AdamW8bit([{"params": weights, "weight_decay": 0.1}], lr=1e-2, betas=(0.9, 0.95))
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = torch.randn(weight.shape).to(dtype)
+            optimizer.step()
+        return [*weights, *(value for weight in weights for value in optimizer.state[weight].values())]
+
+    assert all(torch.equal(whole, pieces) for whole, pieces in zip(trained(1 << 20), trained(1024), strict=True))
 
 
 def test_eight_bit_moments_take_a_quarter_of_the_bytes(worlds):
@@ -131,3 +151,32 @@ def test_an_orthogonal_update_has_singular_values_near_one(shape):
     values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
     assert values.min() > 0.3
     assert values.max() < 1.2
+
+
+def test_small_tensors_are_updated_together_as_each_by_itself():
+    """What GPUs do with factors of adapters and norms; on processors torch's fused AdamW takes every tensor."""
+    generator = torch.Generator().manual_seed(0)
+    starts = [torch.randn(size, generator=generator) for size in ((3, 5), (7,))]
+    mine, theirs = ([torch.nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    options = {"lr": 0.1, "betas": (0.9, 0.95)}
+    together = OnePassAdamW([{"params": mine, "weight_decay": 0.1}], **options)
+    one_by_one = torch.optim.AdamW([{"params": theirs, "weight_decay": 0.1}], **options)
+    together._make_states()
+    for step in range(3):
+        gradients = [torch.randn(start.shape, generator=generator) for start in starts]
+        for weight, other, gradient in zip(mine, theirs, gradients, strict=True):
+            weight.grad, other.grad = gradient.clone(), 0.25 * gradient
+        together._count.fill_(step + 1)
+        together._scale = (torch.tensor(4.0), torch.zeros(()))
+        together._update_small(mine, together.param_groups[0])
+        one_by_one.step()
+    for weight, other in zip(mine, theirs, strict=True):
+        assert torch.allclose(weight, other, rtol=1e-6)
+
+
+def test_the_values_of_bytes_are_sent_to_a_device_once():
+    numbers = torch.linspace(-1, 1, 512)
+    encode(numbers, values=SIGNED)
+    held = block_codes._table.cache_info().misses
+    decode(encode(numbers, values=SIGNED), values=SIGNED)
+    assert block_codes._table.cache_info().misses == held

@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from shardwise.recipe import Recipe
+from shardwise.train.recompute import recompute_blocks
 from train.curves import RELATIVE, assert_same
 from train.models import LLAMA, make_job
 from train.world_member import run
@@ -24,6 +27,15 @@ from train.world_member import run
 )
 def test_a_recipe_changes_no_number(worlds, alone, recipe):
     assert_same(worlds[2].run(run, make_job(layout={"dp_shard": 2}, **recipe)), alone["llama"])
+
+
+@pytest.mark.parametrize(("layers", "recomputed"), [(None, [3, 3]), (0, [0, 0]), (2, [2, 0]), (4, [3, 1]), (9, [3, 3])])
+def test_the_first_blocks_of_a_rank_are_recomputed_whatever_its_chunks(layers, recomputed):
+    recipe = Recipe(seq_len=8, recompute="full", recompute_layers=layers)
+    chunks = [[torch.nn.Linear(2, 2) for _ in range(3)] for _ in range(2)]
+    for number, blocks in enumerate(chunks):
+        recompute_blocks(blocks, recipe, num_before=3 * number)
+    assert [sum("forward" in vars(block) for block in blocks) for blocks in chunks] == recomputed
 
 
 def test_one_seed_trains_one_curve_and_another_seed_another(worlds, alone):

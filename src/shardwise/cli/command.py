@@ -77,9 +77,7 @@ class Parser(argparse.ArgumentParser):
         return help_page(self)
 
     def _next_step(self, message: str) -> str:
-        from difflib import get_close_matches
-
-        from shardwise.cli.spelling import chosen_instead, option_of_synonym
+        from shardwise.cli.spelling import chosen_instead, near_option, option_of_synonym
 
         options = {option: action for action in self._actions for option in action.option_strings}
         for word in message.replace(",", " ").split():
@@ -90,9 +88,9 @@ class Parser(argparse.ArgumentParser):
             known = option_of_synonym(name)
             if known in options:
                 return f"write {known} instead of {name}"
-            close = get_close_matches(name, options, n=1, cutoff=0.75) if name.startswith("--") else []
+            close = near_option(name, list(options))
             if close:
-                return f"write {close[0]} instead of {name}"
+                return f"write {close} instead of {name}"
         return f"run `{self.prog} --help`"
 
 

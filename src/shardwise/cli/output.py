@@ -50,6 +50,12 @@ def require_free(path: Path, *, is_forced: bool, example: str = "plan.json") -> 
     Raises:
         OutputError: it is a folder, its folder does not exist, or it exists and ``--force`` was not given.
     """
+    try:
+        _unfinished(path).exists()
+    except OSError as error:  # the name is too long for the file system
+        raise OutputError(
+            f"'{str(path)[:60]}…' cannot be a file: {error.strerror}", code="output-path", fix=f"write {example}"
+        ) from None
     if path.is_dir():
         raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path.joinpath(example)}")
     if not path.parent.is_dir():
@@ -67,7 +73,7 @@ def write_file(path: Path, text: str, *, is_forced: bool, example: str = "plan.j
         OutputError: it must not or cannot be written.
     """
     require_free(path, is_forced=is_forced, example=example)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = _unfinished(path)
     try:
         unfinished.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
         unfinished.replace(path)
@@ -77,3 +83,8 @@ def write_file(path: Path, text: str, *, is_forced: bool, example: str = "plan.j
             f"cannot write '{path}': {error.strerror}", code="output-path", fix="choose a folder you can write to"
         ) from None
     sys.stderr.write(f"wrote {path}\n")
+
+
+def _unfinished(path: Path) -> Path:
+    """The neighbour that a file is written to first."""
+    return path.parent.joinpath(f".{path.name}.{os.getpid()}")

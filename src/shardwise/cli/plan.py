@@ -31,6 +31,7 @@ from shardwise.cli.output import OutputError, require_free, stdout_style, write_
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
+from shardwise.cli.unread_options import require_effect
 from shardwise.collector import paused_collector
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Recompute
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
+OTHER_FORMATS = frozenset((".toml", ".html", ".htm", ".xml", ".csv", ".ini"))
+"""Endings that promise what a plan file is not."""
 RANGES = {
     "dp_replicate": "copies of the model that only average gradients",
     "dp_shard": "data-parallel ranks that divide model states",
@@ -85,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="say which constraint binds and what more memory or the next GPU would change (default: on)",
+    )
+    parser.add_argument(
+        "--timings",
+        action="store_true",
+        dest="has_timings",
+        help="say how long the search took, the one figure in which equal answers differ (default: to a terminal only)",
     )
     parser.add_argument(
         "--deadline-days", type=finite_number, metavar="DAYS", help="the run has to end within so many days"
@@ -140,6 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, example in ((arguments.out, "plan.json"), (arguments.html, "page.html")):
         if path is not None:
             _require_file(path, is_forced=arguments.is_forced, example=example)
+    _require_plan_and_page_apart(arguments.out, arguments.html)
     arguments = _with_first_precision(arguments)
     is_sweep = arguments.gpus is not None or arguments.gpu_types is not None
     with paused_collector():
@@ -178,20 +188,23 @@ def _run_search(arguments: argparse.Namespace) -> int:
             is_forced=arguments.is_forced,
             example="page.html",
         )
-    _write_search(result, sensitivity, is_json=arguments.is_json)
+    _write_search(result, sensitivity, is_json=arguments.is_json, has_timings=arguments.has_timings)
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
 
 
-def _write_search(result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool) -> None:
+def _write_search(
+    result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool, has_timings: bool
+) -> None:
     if is_json:
         from shardwise.render.json_search import search_object
         from shardwise.render.json_text import json_text
 
-        write_line(json_text(search_object(result, sensitivity=sensitivity)))
+        write_line(json_text(search_object(result, sensitivity=sensitivity, has_clock=has_timings)))
         return
     from shardwise.render.text_search import search_text
 
-    write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=sys.stdout.isatty()))
+    has_clock = has_timings or sys.stdout.isatty()
+    write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=has_clock))
 
 
 def _searched(
@@ -234,6 +247,7 @@ def _question(arguments: argparse.Namespace) -> "Plan":
     from shardwise.search import at_most, rounded_batch
 
     question, tokens = calibrated_plan_from(arguments), arguments.global_batch_tokens
+    require_effect(arguments, question)
     if tokens is None:
         return question
     num_gpus = at_most(question.cluster, arguments.bound_max_gpus).num_gpus
@@ -258,6 +272,26 @@ def _require_file(path: Path, *, is_forced: bool, example: str) -> None:
             fix=f"write {example} instead, or read plans[0].plan of the answer to --json",
         )
     require_free(path, is_forced=is_forced, example=example)
+
+
+def _require_plan_and_page_apart(out: Path | None, html: Path | None) -> None:
+    """Return when the plan gets an ending that plan files have, and a file of its own.
+
+    Raises:
+        OutputError: the plan would be JSON under the name of another format, or the page would replace it.
+    """
+    if out is not None and out.suffix.lower() in OTHER_FORMATS:
+        raise OutputError(
+            f"a plan is written as JSON or YAML, and '{out}' ends in {out.suffix}",
+            code="output-path",
+            fix=f"write --out {out.with_suffix('.json')}",
+        )
+    if out is not None and html is not None and out.resolve() == html.resolve():
+        raise OutputError(
+            f"--out and --html name the same file '{out}', and the page would replace the plan",
+            code="output-path",
+            fix=f"write --html {html.with_suffix('.html')}",
+        )
 
 
 def _plan_text(plan: "Plan", path: Path) -> str:

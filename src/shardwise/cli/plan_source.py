@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.cli.command import UsageError
+from shardwise.cli.idle_options import RECIPE_ROWS, require_read
 from shardwise.cli.options import DEFAULT_SEQ_LEN, given_layout, given_recipe
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
@@ -30,6 +31,7 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
         plan = read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
     else:
         plan = read_source(arguments.source, given_parts(arguments))
+    require_read(RECIPE_ROWS, arguments, plan)
     return plan
 
 

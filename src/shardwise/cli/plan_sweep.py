@@ -9,6 +9,7 @@ from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.progress import waiting
+from shardwise.cli.unread_options import require_effect
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -114,6 +115,8 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
         found = [
             (base, typed_cluster(gpu_type, size)) for base, gpu_type in zip(bases, types, strict=True) for size in sizes
         ]
+    for base, _ in found:
+        require_effect(arguments, base)
     questions = [replace(base, cluster=cluster) for base, cluster in found if not isinstance(cluster, str)]
     return questions, [cluster for _, cluster in found if isinstance(cluster, str)]
 

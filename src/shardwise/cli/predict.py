@@ -38,6 +38,7 @@ from shardwise.cli.plan_source import (
     standard_input_lines,
 )
 from shardwise.cli.progress import with_progress
+from shardwise.cli.unread_options import require_effect
 from shardwise.errors import ShardwiseError
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     """One prediction; exit code 3 when the plan does not fit."""
     from shardwise.predict import exposed_communication
 
+    require_effect(arguments, plan)
     prediction = _predict(plan)
     exposed = exposed_communication(plan) if arguments.has_exposed else None
     if arguments.svg is not None:

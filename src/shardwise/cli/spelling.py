@@ -3,6 +3,9 @@
 import re
 from collections.abc import Sequence
 
+NEAR_RATIO = 0.75
+"""Share of letters that a misspelling has in common with what was meant: ``megatorn`` has 0.88, ``bogus`` and ``gpus``
+have 0.67."""
 ASSIGNMENT = re.compile(r"\b([a-z_]+)=(true|false|null)\b")
 
 
@@ -49,12 +52,40 @@ def option_of_synonym(name: str) -> str:
     return next((f"--{field.name.replace('_', '-')}" for field in known), "")
 
 
+def near_option(name: str, options: Sequence[str]) -> str:
+    """The option that a name is a misspelling or the beginning of; empty where none is near.
+
+    >>> near_option("--zero", ("--zero-stage", "--gpus")), near_option("--bogus", ("--zero-stage", "--gpus"))
+    ('--zero-stage', '')
+    """
+    if not name.startswith("--"):
+        return ""
+    bare = {option.removeprefix("--"): option for option in options if option.startswith("--")}
+    return bare.get(_near(name.removeprefix("--").lower(), list(bare)), "")
+
+
 def chosen_instead(message: str, choices: Sequence[str]) -> str:
-    """The one choice that begins with a value that was refused; empty where several do, or none.
+    """The one choice that a refused value is the beginning or a misspelling of; empty where none is near.
 
     >>> chosen_instead("argument --precision: invalid choice: 'fp8'", ("bf16", "bf16-mixed", "fp8-mixed"))
     'fp8-mixed'
+    >>> chosen_instead("argument --engine: invalid choice: 'megatorn'", ("native", "megatron"))
+    'megatron'
+    >>> chosen_instead("argument --schedule: 'inter' is not one of gpipe, interleaved", ())
+    'interleaved'
     """
     refused = re.search(r"invalid choice: '([^']+)'", message)
-    begun = [choice for choice in choices if refused and choice.startswith(refused[1])]
-    return begun[0] if len(begun) == 1 else ""
+    listed = re.search(r"'([^']+)' is not one of (.+)$", message)
+    if refused:
+        return _near(refused[1].lower(), choices)
+    return _near(listed[1].lower(), listed[2].split(", ")) if listed else ""
+
+
+def _near(text: str, names: Sequence[str]) -> str:
+    """The one name that begins with a text; without, the nearest spelling that most of the letters agree with."""
+    from difflib import get_close_matches
+
+    begun = [name for name in names if text and name.startswith(text)]
+    if len(begun) == 1:
+        return begun[0]
+    return next(iter(get_close_matches(text, names, n=1, cutoff=NEAR_RATIO)), "")

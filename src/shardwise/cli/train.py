@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.idle_options import require_read
 from shardwise.cli.options import (
     add_calibration_option,
     add_json_option,
@@ -20,7 +21,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
-from shardwise.cli.train_options import NUM_KEPT, add_run_options, require_meaning
+from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
     from shardwise.launch.lint import LintFinding
@@ -53,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.rules import require_valid
     from shardwise.train.divisible import require_divisible
 
-    require_meaning(arguments)
     plan = calibrated_plan_from(arguments)
+    require_read(RUN_ROWS, arguments, plan)
     require_native(plan)
     require_supported(plan)
     if arguments.tensorboard is not None:
@@ -86,12 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
+    from shardwise.launch.lint import SurroundingsError, errors_of
     from shardwise.render.json_text import json_text
     from shardwise.render.lint import lint_object, lint_text
 
     findings = _lint(plan, arguments)
     write_line(json_text(lint_object(findings)) if arguments.is_json else lint_text(findings))
-    return EXIT_OK
+    return SurroundingsError.exit_code if errors_of(findings) else EXIT_OK
 
 
 def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
@@ -155,7 +157,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             learning_rate=arguments.learning_rate,
             num_warmup_steps=arguments.warmup_steps,
             decay=arguments.decay,
-            max_grad_norm=arguments.max_grad_norm,
+            max_grad_norm=MAX_GRAD_NORM if arguments.max_grad_norm is None else arguments.max_grad_norm,
         ),
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,
@@ -174,19 +176,23 @@ def _absolute(path: "Path | str | None") -> str | None:
 def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> None:
     from shardwise.render.json_prediction import prediction_object
     from shardwise.render.json_text import json_text
+    from shardwise.train.failure.full_disk import writing
 
-    text = json_text(prediction_object(plan=plan, prediction=prediction))
-    (folder / "prediction.json").write_text(text + "\n", encoding="utf-8")
+    text, path = json_text(prediction_object(plan=plan, prediction=prediction)), folder / "prediction.json"
+    with writing(path):
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> int:
     from shardwise.launch.command import command_text
     from shardwise.render.json_text import json_text
+    from shardwise.train.failure.full_disk import writing
     from shardwise.train.job import write_job
 
-    write_job(job)
     script = job.folder / "run.sh"
-    script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
+    with writing(job.folder):
+        write_job(job)
+        script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
     script.chmod(0o755)
     if arguments.is_json:
         write_line(json_text({"ok": True, "run_folder": str(job.folder), "script": str(script)}))

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from shardwise.cli.command import UsageError
+from shardwise.cli.idle_options import IdleOption, IsIdle
+from shardwise.plan import Plan
 from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
 
-__all__ = ["NUMBERS", "NUM_KEPT", "NumberRange", "add_run_options", "require_meaning"]
+__all__ = ["MAX_GRAD_NORM", "NUMBERS", "NUM_KEPT", "RUN_ROWS", "NumberRange", "add_run_options"]
 
 MANY = 1_000_000_000_000
 """No run has so many steps; below it nothing that is computed from a number of steps loses precision."""
@@ -18,6 +19,8 @@ MAX_SEED = 9_223_372_036_854_775_807
 NUM_KEPT = 2
 """Checkpoints without --keep: one may turn out to be worthless."""
 TEXT_FIELD = "text"
+MAX_GRAD_NORM = 1.0
+"""What gradients are clipped to without --max-grad-norm, where the plan clips."""
 LONG_S = 10_000_000
 """Nearly four months."""
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
@@ -76,6 +79,85 @@ NUMBERS = {
 """Every numeric option of ``train`` that is no field of the plan; those of the plan have theirs in ``rules``."""
 
 
+def _saves_at_no_step(arguments: argparse.Namespace, _: Plan) -> bool:
+    return arguments.checkpoint_every is None
+
+
+def _saves_nothing(arguments: argparse.Namespace, _: Plan) -> bool:
+    return arguments.checkpoint_every is None and arguments.export is None
+
+
+def _has_made_up_data(arguments: argparse.Namespace, _: Plan) -> bool:
+    return bool(arguments.data == "synthetic")
+
+
+def _sees_across_documents(arguments: argparse.Namespace, _: Plan) -> bool:
+    return bool(arguments.data == "synthetic" or (arguments.packing == "stream" and arguments.crosses_documents))
+
+
+def _resumes_all_weights(arguments: argparse.Namespace, plan: Plan) -> bool:
+    """A checkpoint of adapters holds none of the weights that they stand beside."""
+    return arguments.resume is not None and plan.recipe.adapter == "none"
+
+
+def _never_clips(_: argparse.Namespace, plan: Plan) -> bool:
+    return not plan.recipe.clip_gradients
+
+
+def _of_saving(option: str, dest: str, *, default: object = None, is_idle: IsIdle = _saves_at_no_step) -> IdleOption:
+    return IdleOption(
+        option=option,
+        dest=dest,
+        default=default,
+        is_idle=is_idle,
+        beside="without --checkpoint-every",
+        missing="--checkpoint-every 100",
+    )
+
+
+def _of_data(option: str, dest: str, *, default: object = None) -> IdleOption:
+    return IdleOption(
+        option=option,
+        dest=dest,
+        default=default,
+        is_idle=_has_made_up_data,
+        beside="without --data",
+        missing="--data PATH",
+    )
+
+
+RUN_ROWS = (
+    _of_saving("--async-checkpoints", "is_async", default=False),
+    _of_saving("--keep", "keep"),
+    _of_saving("--checkpoints", "checkpoints", is_idle=_saves_nothing),
+    _of_data("--tokenizer", "tokenizer"),
+    _of_data("--data-field", "data_field", default=TEXT_FIELD),
+    _of_data("--packing", "packing", default="stream"),
+    _of_data("--mask-documents", "crosses_documents", default=True),
+    IdleOption(
+        option="--mean-document-len",
+        dest="mean_document_len",
+        is_idle=_sees_across_documents,
+        beside="without documents that are kept apart",
+        missing="--data PATH --mask-documents",
+    ),
+    IdleOption(
+        option="--weights",
+        dest="weights",
+        is_idle=_resumes_all_weights,
+        beside="beside --resume, whose checkpoint holds all weights",
+    ),
+    IdleOption(
+        option="--max-grad-norm",
+        dest="max_grad_norm",
+        is_idle=_never_clips,
+        beside="in a plan that never clips",
+        missing="--clip-gradients",
+    ),
+)
+"""Options of ``train`` that belong to another one, or to something in the plan."""
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What a run needs besides its plan."""
     run = parser.add_argument_group("run")
@@ -92,7 +174,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     _add_number(run, "--learning-rate", default=3e-4, metavar="RATE", text="(default: 3e-4)")
     _add_number(run, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
     run.add_argument("--decay", choices=get_args(Decay), default="constant", help="after it (default: constant)")
-    _add_number(run, "--max-grad-norm", default=1.0, metavar="NORM", text="0 never clips (default: 1)")
+    _add_number(run, "--max-grad-norm", default=None, metavar="NORM", text="0 never clips (default: 1)")
     _add_number(run, "--timeout", default=600.0, metavar="SECONDS", text=_TIMEOUT_HELP)
     _add_number(run, "--profile-every", default=None, metavar="N", text=_PROFILE_HELP)
     run.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
@@ -101,33 +183,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
     _add_data_options(parser.add_argument_group("data"))
     _add_checkpoint_options(parser.add_argument_group("checkpoints"))
-
-
-def require_meaning(arguments: argparse.Namespace) -> None:
-    """Return when every option that was given has something to act on.
-
-    Raises:
-        UsageError: one would be ignored, because the option that it belongs to is missing.
-    """
-    saves_on_the_way = arguments.checkpoint_every is not None
-    saves = saves_on_the_way or arguments.export is not None
-    is_made_up = arguments.data == "synthetic"
-    idle = {
-        "--async-checkpoints": (arguments.is_async and not saves_on_the_way, "--checkpoint-every 100"),
-        "--keep": (arguments.keep is not None and not saves_on_the_way, "--checkpoint-every 100"),
-        "--checkpoints": (arguments.checkpoints is not None and not saves, "--checkpoint-every 100"),
-        "--tokenizer": (arguments.tokenizer is not None and is_made_up, "--data PATH"),
-        "--data-field": (arguments.data_field != TEXT_FIELD and is_made_up, "--data PATH"),
-        "--packing": (arguments.packing != "stream" and is_made_up, "--data PATH"),
-        "--mask-documents": (not arguments.crosses_documents and is_made_up, "--data PATH"),
-    }
-    for option, (is_idle, missing) in idle.items():
-        if is_idle:
-            raise UsageError(
-                f"{option} does nothing without {missing.partition(' ')[0]}",
-                code="cli-usage",
-                fix=f"add {missing}, or leave out {option}",
-            )
 
 
 def _add_number(

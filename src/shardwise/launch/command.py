@@ -12,11 +12,12 @@ from shardwise.train.job import JOB_FILE, Job, uses_transformers
 
 WORKER = "shardwise.train.worker"
 TORCHRUN = "torch.distributed.run"
+SCRIPTED_TORCHRUN = "shardwise.train.scripted_torchrun"
 FORKED_TORCHRUN = "shardwise.train.forked_torchrun"
 MODELS_OF_OTHERS = "transformers.models.auto.modeling_auto"
 
 
-def torchrun_words(job: Job, *, num_nodes: int) -> list[str]:
+def torchrun_words(job: Job, *, num_nodes: int, torchrun: str = TORCHRUN) -> list[str]:
     """The command, for this machine alone or for one of many nodes.
 
     The rendezvous is always c10d: torchrun's default one does not survive a restarted worker (pytorch/pytorch#135712).
@@ -24,16 +25,16 @@ def torchrun_words(job: Job, *, num_nodes: int) -> list[str]:
     per_node = job.layout.world_size // num_nodes
     given = (str(job.folder / JOB_FILE),)
     if num_nodes == 1:
-        return local_words(WORKER, given, num_processes=per_node)
-    words = ["python3", "-m", TORCHRUN, f"--nnodes={num_nodes}", "--rdzv-backend=c10d"]
+        return local_words(WORKER, given, num_processes=per_node, torchrun=torchrun)
+    words = ["python3", "-m", torchrun, f"--nnodes={num_nodes}", "--rdzv-backend=c10d"]
     words += ["--rdzv-endpoint=$HEAD_NODE:29500", "--rdzv-id=$RUN_ID", f"--nproc-per-node={per_node}"]
     return [*words, "-m", WORKER, *given]
 
 
-def local_words(worker: str, given: Sequence[str], *, num_processes: int) -> list[str]:
+def local_words(worker: str, given: Sequence[str], *, num_processes: int, torchrun: str = TORCHRUN) -> list[str]:
     """torchrun on this machine; every process starts by itself."""
     return [
-        *(sys.executable, "-m", TORCHRUN, "--standalone", f"--nproc-per-node={num_processes}"),
+        *(sys.executable, "-m", torchrun, "--standalone", f"--nproc-per-node={num_processes}"),
         *("-m", worker, *given),
     ]
 
@@ -78,11 +79,11 @@ def command_text(job: Job, *, num_nodes: int) -> str:
     """The command as a shell script; each of several nodes runs it."""
     added = environment(job.layout, inherited={}, has_blocking_launches=job.recipe.blocking_launches)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
-    words = torchrun_words(job, num_nodes=num_nodes)
+    words = torchrun_words(job, num_nodes=num_nodes, torchrun=SCRIPTED_TORCHRUN)
     line = " \\\n  ".join(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)
     head = (
         "#!/usr/bin/env bash\n# Run on every node with HEAD_NODE and RUN_ID set alike.\n"
         if num_nodes > 1
         else "#!/usr/bin/env bash\n"
     )
-    return head + "\n".join([*lines, line]) + "\n"
+    return head + "\n".join([*lines, f"exec {line}"]) + "\n"  # a signal to the script reaches torchrun

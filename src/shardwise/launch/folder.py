@@ -8,6 +8,7 @@ from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.plan_file import plan_to_json
+from shardwise.train.failure.full_disk import writing
 
 DEFAULT_PARENT = Path("runs")
 
@@ -38,11 +39,13 @@ def make_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path
 
     Raises:
         RunFolderError: it holds something already and the run is not resumed, or it cannot be made.
+        DiskFullError: there is no room for it.
     """
     folder = choose_run_folder(plan, asked=asked, is_resumed=is_resumed)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "plan.json").write_text(json.dumps(plan_to_json(plan), indent=1) + "\n", encoding="utf-8")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "plan.json").write_text(json.dumps(plan_to_json(plan), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise RunFolderError(
             f"the run folder '{folder}' cannot be written: {error.strerror}",

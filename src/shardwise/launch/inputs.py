@@ -38,6 +38,8 @@ def require_inputs(job: Job) -> None:
         _require_free_name(Path(spec.export_folder), option="--export")
     if spec.folder:
         _require_place(Path(spec.folder), option="--checkpoints")
+    if job.watch.tensorboard:
+        _require_place(Path(job.watch.tensorboard), option="--tensorboard")
     require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
 
 

@@ -12,7 +12,7 @@ from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.units import GIB, MIB, format_gb, format_gib
 
-__all__ = ["RULES", "LintFinding", "SurroundingsError", "lint", "require_no_errors"]
+__all__ = ["RULES", "LintFinding", "SurroundingsError", "errors_of", "lint", "require_no_errors"]
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -79,13 +79,18 @@ def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool, saves_states: bool 
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
 
+def errors_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
+    """Those that make the run impossible."""
+    return tuple(finding for finding in findings if finding.severity == "error")
+
+
 def require_no_errors(findings: tuple[LintFinding, ...]) -> None:
     """Return when nothing was found that makes the run impossible.
 
     Raises:
         SurroundingsError: the first such finding, and how many more there are.
     """
-    errors = [finding for finding in findings if finding.severity == "error"]
+    errors = errors_of(findings)
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise SurroundingsError(errors[0].claim + more, code="train-surroundings", fix=errors[0].fix)

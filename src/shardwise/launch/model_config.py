@@ -6,20 +6,35 @@ from collections.abc import Mapping
 from shardwise.errors import ModelError
 from shardwise.families.catalogue import catalogue_config
 from shardwise.model import AttentionSpec, DenseSpec, ModelSpec
+from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.train.decoder.config import completed
 
 
 def model_config(model: ModelSpec) -> Mapping[str, object]:
-    """The fields of ``config.json``.
+    """The fields of ``config.json``, and of our own decoder's models also those that the file omits.
 
     Raises:
-        ModelError: the model was built by hand, or only its size is known and it is no Llama-like decoder.
+        ModelError: the model was built by hand, nobody says which model it is, or only its size is known and it is no
+            Llama-like decoder.
     """
     spec: object = json.loads(model.spec_json) if model.spec_json else None
     if isinstance(spec, str):
-        return catalogue_config(spec)
+        return _whole(catalogue_config(spec), model)
     if isinstance(spec, Mapping) and "num_parameters" not in spec:
-        return spec
-    return _llama_config(model)
+        return _whole(spec, model)
+    return _whole(_llama_config(model), model)
+
+
+def _whole(fields: Mapping[str, object], model: ModelSpec) -> Mapping[str, object]:
+    """The fields with the model's name and what ranks read of every model, which a file may leave to its family."""
+    if model.model_type == "generic":
+        raise ModelError(
+            "the config has no model_type, so nobody knows which model it is the sizes of",
+            code="train-model",
+            fix='add "model_type": "llama" to the config, or the name of another family',
+        )
+    named = {**fields, "model_type": model.model_type, "vocab_size": model.vocab_size}
+    return completed(named) if model.model_type in OWN_DECODER_TYPES else named
 
 
 def _llama_config(model: ModelSpec) -> Mapping[str, object]:

@@ -14,16 +14,18 @@ from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
-from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
+from shardwise.train.failure.full_disk import disk_full_error, free_bytes, writing
 from shardwise.train.failure.record import (
     LAUNCHER_VARIABLE,
+    ROOM_BYTES,
     clear_records,
     failures_of,
     is_alive,
     lost_ranks,
     ranks_of,
 )
+from shardwise.train.failure.stopped import stopped_error
 from shardwise.train.job import Job, write_job
 
 POLL_S = 0.2
@@ -33,12 +35,6 @@ METRICS_FILE = "metrics.jsonl"
 MEASUREMENT_FILE = "measurement.json"
 OUTPUT_FILE = "output.log"
 TAIL_LINES = 20
-EXIT_OF_SIGNALS = 128
-"""A process that a signal ends has this and the signal's number as its exit code in a shell."""
-
-
-class StoppedError(TrainingError):
-    """A run that a signal asked to stop."""
 
 
 class Ending:
@@ -87,7 +83,8 @@ def run_job(
         ShardwiseError: why the run failed, in one message, or that a signal stopped it.
     """
     clear_records(job.folder)
-    write_job(job)
+    with writing(job.folder):
+        write_job(job)
     output = job.folder / OUTPUT_FILE
     added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
     added[LAUNCHER_VARIABLE] = str(os.getpid())
@@ -150,27 +147,12 @@ def _records(metrics: Path, process: "subprocess.Popen[bytes]", ending: Ending) 
         time.sleep(POLL_S)
 
 
-def stopped_error(job: Job, number: int) -> StoppedError:
-    """What a run that was asked to stop leaves behind."""
-    name, spec = signal.Signals(number).name, job.checkpoint
-    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
-    if newest:
-        saved, fix = f"its newest checkpoint is {newest.path}", f"go on with --resume {newest.path.parent}"
-    elif spec.resume_from:
-        saved, fix = "it saved no checkpoint of its own", f"start again with --resume {spec.resume_from}"
-    elif spec.every_steps:
-        saved, fix = "no checkpoint was saved yet", "start again; once it trains, one Ctrl-C lets it save"
-    else:
-        saved, fix = "no checkpoint was asked for", "save states with --checkpoint-every"
-    error = StoppedError(f"the run was stopped by {name}; {saved}", code="train-stopped", fix=fix)
-    error.exit_code = EXIT_OF_SIGNALS + number
-    return error
-
-
 def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:
     """What the ranks wrote before they ended, or the end of their output."""
     if failures_of(folder) or lost_ranks(folder):
         return diagnose(folder, plan=plan, exit_code=exit_code)
+    if free_bytes(folder) < ROOM_BYTES:
+        return disk_full_error(folder / OUTPUT_FILE)
     tail = "\n".join((folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
     return TrainingError(
         f"the training processes ended with exit code {exit_code}; their last words were:\n{tail}",

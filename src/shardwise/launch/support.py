@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwise.errors import PlanError
+from shardwise.launch.transformers_models import has_class, is_wrapped, needs_eager_attention
 from shardwise.plan import Plan
+from shardwise.step.own_runtime import SPLIT_BACKWARD
 from shardwise.train.job import Job, uses_transformers
 
 
@@ -13,11 +15,37 @@ class Gap:
     """A field of a plan with values the runtime would have to ignore."""
 
     what: str
+    """In words; ``{model_type}`` stands for the family."""
     is_asked: Callable[[Plan], bool]
     fix: str
 
 
 GAPS = (
+    Gap(
+        what="training of {model_type}, a language model with parts for images or sound around it",
+        is_asked=lambda plan: is_wrapped(plan.model),
+        fix="set the model to a config.json that holds its text_config alone",
+    ),
+    Gap(
+        what="training of {model_type}, of which transformers has no causal language model",
+        is_asked=lambda plan: not has_class(plan.model),
+        fix="set the model to a decoder that AutoModelForCausalLM builds",
+    ),
+    Gap(
+        what="fused attention for {model_type}, which transformers builds without it",
+        is_asked=lambda plan: plan.recipe.attention == "flash" and needs_eager_attention(plan.model),
+        fix="set attention to eager (--attention eager)",
+    ),
+    Gap(
+        what="use for fused_loss, whose loss is always made in pieces, and fused where it is compiled",
+        is_asked=lambda plan: plan.recipe.fused_loss is not None,
+        fix="set fused_loss to null (leave out --fused-loss and --no-fused-loss)",
+    ),
+    Gap(
+        what="states of the textbook's sizes, which convention=seed predicts",
+        is_asked=lambda plan: plan.recipe.convention == "seed",
+        fix="set convention to engine",
+    ),
     Gap(
         what="offload to NVMe",
         is_asked=lambda plan: plan.recipe.offload == "nvme",
@@ -56,6 +84,13 @@ GAPS = (
         fix="set schedule to 1f1b",
     ),
     Gap(
+        what="selective recomputation in a schedule whose backward pass is two, each of which would recompute",
+        is_asked=lambda plan: (
+            plan.layout.pp > 1 and plan.recipe.recompute == "selective" and plan.layout.schedule in SPLIT_BACKWARD
+        ),
+        fix="set recompute to full, or schedule to interleaved",
+    ),
+    Gap(
         what="experts over tensor-parallel ranks without sequence parallelism",
         is_asked=lambda plan: plan.layout.ep > 1 and plan.layout.tp > 1 and not plan.layout.sequence_parallel,
         fix="set sequence_parallel to true",
@@ -71,7 +106,8 @@ def require_supported(plan: Plan) -> None:
     """
     for gap in GAPS:
         if gap.is_asked(plan):
-            raise PlanError(f"the native runtime has no {gap.what}", code="train-not-supported", fix=gap.fix)
+            what = gap.what.format(model_type=plan.model.model_type)
+            raise PlanError(f"the native runtime has no {what}", code="train-not-supported", fix=gap.fix)
 
 
 def require_attention(job: Job) -> None:

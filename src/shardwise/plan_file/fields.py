@@ -27,6 +27,8 @@ from shardwise.recipe import (
 Kind = Literal["count", "amount", "choice", "choices", "flag", "counts"]
 Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
 
+NEAR_RATIO = 0.6
+"""Share of letters that a misspelt value has in common with what is proposed instead."""
 MAX_DEGREE = 2**20
 MAX_BATCH = 2**30
 MAX_TOKENS = 1e18
@@ -287,9 +289,11 @@ def _choice(path: str, value: object, row: Field, error: type[ShardwiseError]) -
         from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt value pays for it
 
         lowered = value.lower() if isinstance(value, str) else ""
-        near = next(iter(get_close_matches(lowered, row.choices, n=1, cutoff=0.5)), row.choices[0])
+        near = next(iter(get_close_matches(lowered, row.choices, n=1, cutoff=NEAR_RATIO)), "")
     raise error(
-        f"{path} is {shown(value)}, not one of {options}", code="plan-unknown-choice", fix=f'write {row.name}: "{near}"'
+        f"{path} is {shown(value)}, not one of {options}",
+        code="plan-unknown-choice",
+        fix=f'write {row.name}: "{near}"' if near else f"write one of these names, or leave {row.name} out",
     )
 
 

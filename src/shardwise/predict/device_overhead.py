@@ -55,10 +55,13 @@ def _catalogued_fixed_bytes(plan: Plan) -> Bytes:
 def has_stream_pools(plan: Plan) -> bool:
     """Whether collectives allocate on streams of their own: under FSDP, and in our trainer's units of whole states.
 
-    Those are units of FSDP2 over an axis of one rank, whose gradients are made on the stream that would reduce them.
+    Those are units of FSDP2 over an axis of one rank, whose gradients are made on the stream that would reduce them. A
+    single rank stays on one stream.
     """
+    if is_own_runtime(plan) and plan.layout.world_size == 1:
+        return False
     is_fsdp_of_one = is_own_runtime(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe)
-    return plan.layout.zero_stage == 3 or (is_fsdp_of_one and plan.layout.world_size > 1)
+    return plan.layout.zero_stage == 3 or is_fsdp_of_one
 
 
 def reserved_bytes(

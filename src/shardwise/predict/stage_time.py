@@ -321,10 +321,11 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
         runs = book.runs.get(id(layer))
         if runs is None:
             continue
-        times: tuple[tuple[OperationPhase, BlockRun | None, int], ...] = (
+        recomputed = count * context.recomputed_fraction(layer)
+        times: tuple[tuple[OperationPhase, BlockRun | None, float], ...] = (
             ("forward", runs.forward, count),
             ("backward", runs.backward, count),
-            ("recompute", runs.recompute, context.recomputed_layers(count)),
+            ("recompute", runs.recompute, recomputed),
         )
         for phase, run, blocks in times:
             for call in run.exposed if run else ():
@@ -336,7 +337,7 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
             for call in runs.forward.exposed:
                 if call.name.endswith("all_gather"):
                     key = (call.name, call.axis, "recompute")
-                    again_s = context.recomputed_layers(count) * call.exposed_s
+                    again_s = recomputed * call.exposed_s
                     found[key] = found.get(key, 0.0) + rounds * again_s
     return found
 

@@ -67,7 +67,7 @@ def stage_work(
     blocks = []
     for number, (layer, count) in enumerate(context.layer_runs):
         once, again = book.of_layer(layer, operation)
-        recomputed = context.recomputed_layers(count) / count
+        recomputed = context.recomputed_fraction(layer)
         runs = book.runs.get(id(layer))
         forward, backward, again_work = (
             launched_work(one, is_ahead=is_ahead)

@@ -99,9 +99,10 @@ def _far_text(unranked: Sequence[RankedPlan], *, shown: Sequence[RankedPlan]) ->
 
 
 def sweep_front(result: SweepResult) -> FrontPicture | None:
-    """Time against dollars per token over clusters; ``None`` when fewer than two have a price and a plan."""
+    """Time against dollars per token over clusters; ``None`` when fewer than two have a price and a plan, or all
+    cost nothing."""
     rows = [row for row in result.rows if row.best is not None and row.usd_per_million_tokens is not None]
-    if len(rows) < 2:
+    if len(rows) < 2 or not any(row.usd_per_million_tokens for row in rows):
         return None
     types = list(dict.fromkeys(row.question.cluster.gpu.id for row in rows))
     points = tuple(
@@ -127,7 +128,7 @@ def sweep_front(result: SweepResult) -> FrontPicture | None:
 
 def _usd_text(amount_usd: float) -> str:
     """Dollars with three digits below a thousand, so that the ends of a narrow axis differ."""
-    return f"${amount_usd:.3g}" if abs(amount_usd) < 1000 else format_usd(amount_usd)
+    return f"${amount_usd:.3g}" if 0 < abs(amount_usd) < 1000 else format_usd(amount_usd)
 
 
 def _axis(name: str, values: Sequence[float], write: Callable[[float], str]) -> FrontAxis:

@@ -18,9 +18,9 @@ PAGE = """\
 <title>@TITLE@</title>
 <style>
 :root { color-scheme: light dark; --ink: #222; --soft: #555; --paper: #fff; --rule: #ccc; --mark: #0072b2;
-  --right: #00734f; --loose: #8a5a00; --wrong: #b3261e; }
+  --right: #00734f; --loose: #8a5a00; --wrong: #b3261e; --unclear: #5f6368; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --soft: #a8a8a8; --paper: #16181d; --rule: #3a3e47;
-  --mark: #56b4e9; --right: #4fd1a1; --loose: #f0b429; --wrong: #ff7a70; } }
+  --mark: #56b4e9; --right: #4fd1a1; --loose: #f0b429; --wrong: #ff7a70; --unclear: #a8adb3; } }
 body { font-family: system-ui, sans-serif; margin: 1.5rem auto; max-width: 66rem; padding: 0 1rem;
   color: var(--ink); background: var(--paper); line-height: 1.45; }
 table { border-collapse: collapse; margin: 0.8rem 0; font-variant-numeric: tabular-nums; }
@@ -31,6 +31,7 @@ th.n, td.n { text-align: right; }
 svg { width: 100%; min-width: 42rem; max-width: 66rem; height: auto; }
 .note { color: var(--soft); }
 .right, .ok { color: var(--right); } .loose { color: var(--loose); } .wrong, .fail { color: var(--wrong); }
+.unclear { color: var(--unclear); }
 .verdict { font-weight: bold; }
 nav a { margin-right: 1rem; } a { color: var(--mark); }
 .walk button { font: inherit; margin-right: 0.5rem; }

@@ -8,8 +8,13 @@ from shardwise.search.what_if import Sensitivity
 SEARCH_SCHEMA = "shardwise.search/1"
 
 
-def search_object(result: SearchResult, *, sensitivity: Sensitivity | None = None) -> dict[str, object]:
-    """The whole answer; ``closest`` only when no plan fits, ``missed`` only when none meets a deadline or a budget."""
+def search_object(
+    result: SearchResult, *, sensitivity: Sensitivity | None = None, has_clock: bool = False
+) -> dict[str, object]:
+    """The whole answer; ``closest`` only when no plan fits, ``missed`` only when none meets a deadline or a budget.
+
+    ``wall_s`` is null unless it is asked for: the same question gives the same bytes.
+    """
     written: dict[str, object] = {
         "schema": SEARCH_SCHEMA,
         "objective": result.objective,
@@ -21,7 +26,7 @@ def search_object(result: SearchResult, *, sensitivity: Sensitivity | None = Non
             "layouts_slower": result.space.layouts_slower,
             "layouts_evaluated": result.space.layouts_evaluated,
             "layouts_predicted": result.space.layouts_predicted,
-            "wall_s": result.space.wall_s,
+            "wall_s": result.space.wall_s if has_clock else None,
         },
         "plans": [ranked_plan_object(ranked) for ranked in result.plans],
         "pareto": [ranked_plan_object(ranked) for ranked in result.pareto],

@@ -24,6 +24,7 @@ from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import assumption_parts, cost_text
 from shardwise.render.text_sweep import target_table
 from shardwise.search.records import ClosestPlan, MissedTargets, RankedPlan, Relief, SearchResult, SearchSpace
+from shardwise.search.simplicity import variant_words
 from shardwise.search.what_if import Sensitivity
 from shardwise.units import format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
@@ -200,7 +201,7 @@ def _closest_parts(closest: ClosestPlan) -> Iterator[RenderableType]:
     yield question_header(closest.plan)
     yield Text()
     yield Text(f"Nothing fits: no plan. The closest lacks {closest.lacks}:", style="bold red")
-    yield Text(layout_text(closest.plan.layout))
+    yield Text(f"{layout_text(closest.plan.layout)}, {variant_words(closest.plan)}")
     yield Text(closest.because)
     yield from _picture_parts(closest.prediction.memory)
     if not closest.reliefs:

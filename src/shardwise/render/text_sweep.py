@@ -58,14 +58,16 @@ def _answer_parts(result: SweepResult) -> Iterator[RenderableType]:
 
 
 def sweep_table(result: SweepResult) -> Table:
-    """One line a cluster; days and dollars of the run where its tokens are known, of a million tokens otherwise."""
+    """One entry a cluster, of two lines: its price stands below its type, what is recomputed below its layout.
+
+    Days and dollars of the run where its tokens are known, of a million tokens otherwise.
+    """
     has_run = any(row.best is not None and row.best.prediction.cost is not None for row in result.rows)
     table = plain_table(padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     table.add_column("GPUs", justify="right", no_wrap=True)
-    table.add_column("type", overflow="fold")
-    table.add_column("layout", overflow="fold")
-    table.add_column("recompute", overflow="fold")
+    table.add_column("type\nper hour", no_wrap=True)
+    table.add_column("layout\nrecompute", overflow="fold")
     for heading in ("GiB", "step", "MFU", *(("days", "cost") if has_run else ("$/Mtok",))):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result.rows:
@@ -76,15 +78,15 @@ def sweep_table(result: SweepResult) -> Table:
 def _cells(row: SweepRow, *, is_recommended: bool, has_run: bool) -> list[str]:
     mark = ">" if is_recommended else "=" if row.is_tie else " "
     cluster = row.question.cluster
-    start = [mark + ("*" if row.is_on_front else " "), f"{cluster.num_gpus:,}", cluster.gpu.id]
+    price = "" if cluster.price is None else f"\n{format_usd(cluster.price.usd_per_gpu_hour)}"
+    start = [mark + ("*" if row.is_on_front else " "), f"{cluster.num_gpus:,}", f"{cluster.gpu.id}{price}"]
     if row.best is None:
         return [*start, "no plan"]
     prediction = row.best.prediction
     layout = degrees_text(row.best.plan.layout) + ("" if row.meets_targets else " (missed)")
     recompute = recompute_text(row.best.plan.recipe).replace("+", " +")  # a line may end before what is offloaded
     figures = [
-        layout,
-        recompute,
+        f"{layout}\n{recompute}",
         gib_number(prediction.memory.needed_bytes),
         format_seconds(prediction.time.step_s),
         format_utilisation(prediction.throughput.mfu_fraction),

@@ -1,8 +1,8 @@
 """The space of layouts, the rules that thin it, the closed forms that prune it, and the ranking of what is left."""
 
 from shardwise.search.bounds import IntRange, SearchBounds, parse_counts, parse_range
-from shardwise.search.cluster_sizes import common_batch, parse_gpu_type, resized, sizes_in, typed_cluster
-from shardwise.search.clusters import at_most
+from shardwise.search.cluster_sizes import common_batch, parse_gpu_type, sizes_in, typed_cluster
+from shardwise.search.clusters import at_most, resized
 from shardwise.search.records import (
     OBJECTIVES,
     ClosestPlan,

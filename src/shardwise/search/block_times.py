@@ -5,8 +5,10 @@ Each is asked of the inventory and of the machine once per combination of the fe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from shardwise.layout import Layout
+from shardwise.model import MoeSpec
 from shardwise.predict.block_parts import TimedOperation, timed_operations
 from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
@@ -26,7 +28,7 @@ from shardwise.step.inventory import Collective
 from shardwise.step.operation_context import operation_context
 from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
-from shardwise.step.step_operations import optimizer_operations, sharding_operations
+from shardwise.step.step_operations import optimizer_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
 from shardwise.units import Seconds
 
@@ -72,8 +74,6 @@ SHARDING_FIELDS = (
     "backward_hideable_each",
     "backward_beside_each",
     "backward_slowing_each",
-    "forward_copies_each",
-    "backward_copies_each",
 )
 """Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch.
 Hideable is the busiest axis, which runs beside the others, and beside are all of them. What is hidden slows computation
@@ -88,44 +88,59 @@ class BlockTimes:
     machine: Machine
 
     def of_blocks(self, key: Key) -> tuple[float, ...]:
-        """``BLOCK_FIELDS`` of one block of every shape, by the columns ``BLOCK_KEYS``."""
+        """``BLOCK_FIELDS`` of one block of every shape, by the columns ``BLOCK_KEYS``.
+
+        A block without experts is the same whatever ranks these are divided over, and is timed once for all of them.
+        """
+        tp, cp, _, _, *others = key
+        found: list[float] = []
+        for number, layer in enumerate(self.probes.shapes):
+            own = key if isinstance(layer.feed_forward, MoeSpec) else (tp, cp, 1, 1, *others)
+            if (number, own) not in self._blocks:
+                self._blocks[number, own] = self._of_block(number, own)
+            found += self._blocks[number, own]
+        return tuple(found)
+
+    @cached_property
+    def _blocks(self) -> dict[tuple[int, Key], tuple[float, ...]]:
+        return {}
+
+    def _of_block(self, number: int, key: Key) -> tuple[float, ...]:
+        """``BLOCK_FIELDS`` of one block of a shape."""
         context = self._block_context(key)
         operation = operation_context(context)
         policy = context.profile.selective_policy
-        modes = [replace(context.plan.recipe, recompute=mode) for mode in ("selective", "full")]
-        found: list[float] = []
-        for number, layer in enumerate(self.probes.shapes):
-            operations = block_operations(layer, operation, context.plan.recipe)
-            durations = self.machine.durations_s(operations)
-            once = self.machine.phase_times(operations, durations=durations)
-            attention_s = once.attention_forward_s + once.attention_backward_s
-            selective, full = (
-                self.machine.phase_times(
-                    recomputed_operations(operations, operation, layer=layer, recipe=mode, policy=policy)
-                )
-                for mode in modes
+        layer = self.probes.shapes[number]
+        operations = block_operations(layer, operation, context.plan.recipe)
+        durations = self.machine.durations_s(operations)
+        once = self.machine.phase_times(operations, durations=durations)
+        attention_s = once.attention_forward_s + once.attention_backward_s
+        selective, full = (
+            self.machine.phase_times(
+                recomputed_operations(operations, operation, layer=layer, recipe=mode, policy=policy)
             )
-            exchanges = self._exchanges(context, number, timed_operations(operations, durations))
-            launches_s = 0.0
-            if launches_ahead(context.plan) or selective.forward_work.host_s or full.forward_work.host_s:
-                launches_s = once.forward_work.host_s + once.backward_work.host_s
-            repeated_s = self._modules_s(context, number)
-            if launches_ahead(context.plan):
-                ahead = ahead_block(
-                    once,
-                    selective=selective.forward_work.plus(selective.recompute_work, times=1),
-                    full=full.recompute_work,
-                    exposed_s=exchanges[0],
-                )
-                found += [ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s]
-                found += [0.0, ahead.selective_s, ahead.full_s]
-                found += [*(ahead.exposed_fraction * seconds for seconds in exchanges), launches_s]
-                found += [ahead.exposed_fraction * repeated_s]
-                continue
-            found += [once.forward_s, once.backward_s, once.weight_backward_s, attention_s]
+            for mode in (replace(context.plan.recipe, recompute=name) for name in ("selective", "full"))
+        )
+        exchanges = self._exchanges(context, number, timed_operations(operations, durations))
+        is_ahead = launches_ahead(context.plan)
+        launches_s = 0.0
+        if is_ahead or selective.forward_work.host_s or full.forward_work.host_s:
+            launches_s = once.forward_work.host_s + once.backward_work.host_s
+        repeated_s = self._modules_s(context, number)
+        if not is_ahead:
             again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
-            found += [0.0, *again_s, *exchanges, launches_s, repeated_s]
-        return tuple(found)
+            computed = (once.forward_s, once.backward_s, once.weight_backward_s, attention_s)
+            return (*computed, 0.0, *again_s, *exchanges, launches_s, repeated_s)
+        ahead = ahead_block(
+            once,
+            selective=selective.forward_work.plus(selective.recompute_work, times=1),
+            full=full.recompute_work,
+            exposed_s=exchanges[0],
+        )
+        exposed = [ahead.exposed_fraction * seconds for seconds in exchanges]
+        computed = (ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s)
+        again_s = [ahead.selective_s, ahead.full_s]
+        return (*computed, 0.0, *again_s, *exposed, launches_s, ahead.exposed_fraction * repeated_s)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
         """``TABLE_FIELDS`` of the embedding, then of the head.
@@ -198,15 +213,19 @@ class BlockTimes:
         return tuple(value for blocks in self.probes.one_more_of_each for value in self._sharding(layout, blocks))
 
     def _sharding(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[float, ...]:
-        context = self.probes.context(layout, batch=ProbedBatch(num_microbatches=PROBED_MICROBATCHES), blocks=blocks)
+        context = self.probes.context(
+            layout,
+            batch=ProbedBatch(num_microbatches=PROBED_MICROBATCHES),
+            tables=(1, int(layout.pp == 1)),
+            blocks=blocks,
+        )
         calls = tuple(data_parallel_collectives(context))
         operation = operation_context(context)
         update = self.machine.phase_times(tuple(optimizer_operations(context, operation)), part="optimizer")
-        copies = self.machine.phase_times(tuple(sharding_operations(context, operation)), part="sharding copies")
         once = self._passes(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
         rounds = self._passes(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
         each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
-        return (*once, update.optimizer_s, *each, copies.forward_s, copies.backward_s)
+        return (*once, update.optimizer_s, *each)
 
     def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
         """Exposed seconds, then of each pass those of the busiest axis, of all axes, and their slowing."""

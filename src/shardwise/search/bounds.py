@@ -117,8 +117,9 @@ def parse_range(text: str, *, axis: str) -> IntRange:
         values = tuple(sorted({int(value) for value in compact.split(",")}))
         if values[0] >= 1 and values[-1] <= MAX_DEGREE:
             return IntRange(low=values[0], high=values[-1], values=values)
+    noun = "number of GPUs" if axis == "gpus" else "degree"
     raise LayoutError(
-        f"{axis}={text[:40]!r} is not a degree, an interval or a list of degrees",
+        f"{axis}={text[:40]!r} is no {noun}, interval or list of them",
         code="search-bounds",
         fix=f"write {axis} as 8, as 1..8, as ..8, as 2.. or as 1,2,4",
     )

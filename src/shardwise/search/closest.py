@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
+from math import ceil
 
+from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
@@ -11,29 +14,33 @@ from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, free_axes, tried
+from shardwise.search.nearest import nearest_plan
+from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
 from shardwise.search.records import ClosestPlan, Relief
 from shardwise.search.repairs import batch_repair
-from shardwise.units import format_gb, format_gib
+from shardwise.units import GIB, format_gb, format_gib
 
-__all__ = ["closest_plan", "what_it_lacks"]
+__all__ = ["closest_plan", "more_gpus", "what_it_lacks"]
 
 FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
-MAX_NODE_FACTOR = 1024
+MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
 RELIEF_LOSS_CHUNKS = 8
+HOST_RESERVE_RATIO = 1.02
+"""Host memory that is proposed over what the closest plan keeps there, whose estimate and prediction differ by less."""
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 
 
 def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestPlan | None:
     """What came closest, ``None`` when every candidate breaks a rule."""
-    nearest = found.evaluation.nearest
-    plan = nearest[0] if nearest is not None else found.smallest
-    if plan is None:
+    nearest = nearest_plan(question, bounds, found)
+    if nearest is None:
         return None
+    plan = nearest[0]
     prediction = predict(plan)
     return ClosestPlan(
         plan=plan,
@@ -46,13 +53,17 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
 
 
 def what_it_lacks(memory: MemoryPrediction) -> str:
-    """The shortage of the device; where it has none, of the host or of its drives."""
-    if memory.missing_bytes or memory.fits_host:
-        return format_gib(memory.missing_bytes)
-    missing_host = memory.host_bytes_per_node - memory.host_capacity_bytes
-    if memory.host_capacity_bytes and missing_host > 0:
-        return f"{format_gib(missing_host)} of host memory per node"
-    return f"{format_gb(memory.nvme_bytes_per_node - memory.nvme_capacity_bytes)} of drives per node"
+    """The shortage of the device, of the host and of its drives, as far as there is any."""
+    host = memory.host_bytes_per_node - memory.host_capacity_bytes if memory.host_capacity_bytes else 0
+    drives = memory.nvme_bytes_per_node - memory.nvme_capacity_bytes if memory.nvme_capacity_bytes else 0
+    beside = [
+        *([f"{format_gib(host)} of host memory per node"] if host > 0 else []),
+        *([f"{format_gb(drives)} of drives per node"] if drives > 0 else []),
+    ]
+    device = format_gib(memory.missing_bytes)
+    if not beside:
+        return device
+    return " and ".join([*([f"{device} per GPU"] if memory.missing_bytes else []), *beside])
 
 
 def _what_fills_it(prediction: Prediction) -> str:
@@ -90,18 +101,15 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
     if other_batch is not None:
         yield other_batch
     found = int(other_batch is not None)
-    for hypothesis in _hypotheses(question, few):
+    for hypothesis in chain(_hypotheses(question, few), _roomier_hosts(question, few, prediction.memory)):
         relief = tried(hypothesis)
         if relief is not None:
             yield relief
             found += 1
         if found == MAX_RELIEFS:
-            return
-    shortage_ratio = _states_bytes(prediction) / prediction.memory.capacity_bytes
-    more = next(_more_nodes(question, few, least_factor=shortage_ratio), None)
-    if more is None:
-        more = next(_more_of_a_bigger_gpu(question, few, prediction), None)
-    smaller = next(_smaller_models(question, few, least_factor=shortage_ratio), None)
+            break
+    more = more_gpus(question, few) or _more_of_a_bigger_gpu(question, few)
+    smaller = next(_smaller_models(question, few), None)
     yield from (relief for relief in (more, smaller) if relief is not None)
 
 
@@ -148,32 +156,35 @@ def _states_bytes(prediction: Prediction) -> int:
     return sum(worst.component_bytes(component) for component in STATES)
 
 
-def _doublings(least_factor: float) -> int:
-    """The first power of two, of two and more, that is not below a factor."""
-    factor = 2
-    while factor < least_factor:
-        factor *= 2
-    return factor
+def _roomier_hosts(question: Plan, bounds: SearchBounds, memory: MemoryPrediction) -> Iterator[Hypothesis]:
+    """The host memory that the closest plan lacks, where it is all that it lacks."""
+    if memory.missing_bytes or memory.host_bytes_per_node <= memory.host_capacity_bytes:
+        return
+    enough_gib = ceil(HOST_RESERVE_RATIO * memory.host_bytes_per_node / GIB)
+    cluster = with_host_memory(question.cluster, enough_gib)
+    if cluster is not None:
+        roomier = replace(question, cluster=cluster)
+        yield Hypothesis(
+            change=f"host_memory_gib={enough_gib}", question=roomier, bounds=bounds, caution="in a cluster file"
+        )
 
 
-def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds, prediction: Prediction) -> Iterator[Relief]:
+def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Relief | None:
     """The largest part of the same make in as many GPUs as it takes, where more of the own part do not help."""
     for gpu in reversed(bigger_gpus(question.cluster.gpu)):
         cluster = with_gpu(question.cluster, gpu)
-        if cluster is not None:
-            least = _states_bytes(prediction) / gpu.memory_bytes
-            yield from _more_nodes(
-                replace(question, cluster=cluster), bounds, least_factor=least, prefix=f"gpu={gpu.id} "
-            )
+        found = None if cluster is None else more_gpus(replace(question, cluster=cluster), bounds, f"gpu={gpu.id} ")
+        if found is not None:
+            return found
+    return None
 
 
-def _smaller_models(question: Plan, bounds: SearchBounds, *, least_factor: float) -> Iterator[Relief]:
+def _smaller_models(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
     """The first half, quarter and so on of the parameters, in the usual shape, that fits as everything else is."""
     if question.model.is_moe:
         return
-    factor = _doublings(least_factor)
-    for _ in range(MAX_HALVINGS):
-        billions = question.model.num_params / factor / 1e9
+    for halvings in range(1, 1 + MAX_HALVINGS):
+        billions = question.model.num_params / 2**halvings / 1e9
         try:
             smaller = replace(question, model=read_model(f"{billions:.2g}B"))
         except ShardwiseError:  # no usual shape is so small
@@ -183,29 +194,28 @@ def _smaller_models(question: Plan, bounds: SearchBounds, *, least_factor: float
         )
         if relief is not None:
             yield relief
-        factor *= 2
 
 
-def _more_nodes(question: Plan, bounds: SearchBounds, *, least_factor: float = 2, prefix: str = "") -> Iterator[Relief]:
-    """The smallest doubling of the cluster on which something fits."""
-    factor = _doublings(least_factor)
-    while factor <= MAX_NODE_FACTOR:
-        num_nodes = question.cluster.num_nodes * factor
-        cluster = with_num_nodes(question.cluster, num_nodes)
-        step = replace(question, cluster=cluster, recipe=_with_divisible_batch(question, cluster.num_gpus).recipe)
-        hypothesis = Hypothesis(
-            change=f"{prefix}num_nodes={num_nodes}", question=step, bounds=bounds, caution=f"{factor} times the GPUs"
-        )
-        relief = tried(hypothesis)
-        if relief is not None:
-            yield relief
-            return
-        factor *= 2
+def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Relief | None:
+    """The nearest larger cluster on which something fits; a part of a server grows to whole ones."""
+    asked = question.cluster
+
+    def relief_of(cluster: Cluster) -> Relief | None:
+        change, caution = f"{prefix}{size_text(cluster, asked=asked)}", f"{cluster.num_gpus:,} GPUs"
+        grown = replace(question, cluster=cluster)
+        relief = tried(Hypothesis(change=change, question=grown, bounds=bounds, caution=caution))
+        larger = _with_divisible_batch(grown)
+        if relief is not None or larger == grown:
+            return relief
+        change = f"{change} global_batch_size={larger.global_batch_size}"
+        return tried(Hypothesis(change=change, question=larger, bounds=bounds, caution=caution))
+
+    return nearest_size(asked, answer=relief_of, max_factor=MAX_GPU_FACTOR)
 
 
-def _with_divisible_batch(question: Plan, num_gpus: int) -> Plan:
+def _with_divisible_batch(question: Plan) -> Plan:
     """The question with a batch that gives every GPU of a larger cluster at least one sequence."""
-    size = question.global_batch_size
+    size, num_gpus = question.global_batch_size, question.cluster.num_gpus
     if size % num_gpus == 0:
         return question
     larger = -(-size // num_gpus) * num_gpus

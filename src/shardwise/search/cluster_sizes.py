@@ -9,11 +9,10 @@ from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.errors import ClusterError, ShardwiseError
 from shardwise.search.bounds import MAX_DEGREE, IntRange
-from shardwise.search.clusters import at_most, with_num_nodes
 from shardwise.search.search import ASSUMED_TOKENS_PER_STEP, assumed_global_batch_size
 from shardwise.search.token_batch import TokenBatch, rounded_batch
 
-__all__ = ["GpuType", "common_batch", "parse_gpu_type", "resized", "sizes_in", "typed_cluster"]
+__all__ = ["GpuType", "common_batch", "parse_gpu_type", "sizes_in", "typed_cluster"]
 
 MAX_SIZES = 16
 MAX_BATCH_RATIO = 2
@@ -90,19 +89,6 @@ def typed_cluster(gpu_type: GpuType, num_gpus: int) -> Cluster | str:
         if error.code != "cluster-partial-node":
             raise
         return error.message
-
-
-def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:
-    """The same kind of cluster with so many GPUs, or why there is none."""
-    per_node = cluster.node.gpus_per_node
-    if num_gpus < per_node:
-        try:
-            return at_most(with_num_nodes(cluster, 1), num_gpus)
-        except ClusterError as error:
-            return error.message
-    if num_gpus % per_node:
-        return f"{num_gpus} GPUs do not fill servers of {per_node}"
-    return with_num_nodes(cluster, num_gpus // per_node)
 
 
 def common_batch(sizes: Iterable[int], *, seq_len: int, tokens: float | None = None) -> TokenBatch:

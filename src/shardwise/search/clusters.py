@@ -4,12 +4,22 @@ import json
 from dataclasses import replace
 
 from shardwise.catalog import load_gpus, read_cluster
+from shardwise.catalog.hardware.prices import prices_of
 from shardwise.cluster import Cluster, Gpu
 from shardwise.errors import ClusterError
 from shardwise.predict.calibrated_cluster import calibrated_cluster
 from shardwise.units import GIB
 
-__all__ = ["at_most", "bigger_gpus", "with_fewer_gpus_per_node", "with_gpu", "with_host_memory", "with_num_nodes"]
+__all__ = [
+    "at_most",
+    "bigger_gpus",
+    "resized",
+    "size_text",
+    "with_fewer_gpus_per_node",
+    "with_gpu",
+    "with_host_memory",
+    "with_num_nodes",
+]
 
 BIGGER_RATIO = 1.15
 """A GPU has to hold this many times the memory to be worth naming."""
@@ -26,6 +36,8 @@ KEPT_KEYS = (
     "network_pod_gpus",
 )
 """What a user said about hosts and fabric holds for other GPUs too."""
+SERVER_KEYS = ("host_memory_gib", "nvme_tb", "network_gbit_per_s_per_node", "scale_up_domain_gpus")
+"""Who says one of these describes a server, and means others like it."""
 
 
 def with_num_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
@@ -58,10 +70,41 @@ def at_most(cluster: Cluster, max_gpus: int | None) -> Cluster:
     return _same_machines(cluster, fewer)
 
 
+def resized(cluster: Cluster, num_gpus: int) -> Cluster | str:
+    """The same kind of cluster with so many GPUs, or why there is none.
+
+    A part of a server grows to whole ones: ``h100-sxm`` with 64 GPUs is ``64xh100-sxm``.
+    """
+    whole = _in_usual_servers(cluster)
+    per_node = whole.node.gpus_per_node
+    if num_gpus < per_node:
+        try:
+            return at_most(with_num_nodes(whole, 1), num_gpus)
+        except ClusterError as error:
+            return error.message
+    if num_gpus % per_node:
+        return f"{num_gpus} GPUs do not fill servers of {per_node}"
+    return with_num_nodes(whole, num_gpus // per_node)
+
+
+def size_text(cluster: Cluster, *, asked: Cluster) -> str:
+    """The size of a cluster as a change of the one that was asked about: in nodes where these are the same.
+
+    >>> size_text(read_cluster("64xh100-sxm"), asked=read_cluster("8xh100-sxm"))
+    'num_nodes=8'
+    >>> size_text(read_cluster("64xh100-sxm"), asked=read_cluster("h100-sxm"))
+    'num_gpus=64'
+    """
+    if cluster.node.gpus_per_node == asked.node.gpus_per_node:
+        return f"num_nodes={cluster.num_nodes}"
+    return f"num_gpus={cluster.num_gpus}"
+
+
 def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
     """Parts of the same vendor and form factor with more memory that compute at least as fast, nearest first.
 
-    Of those with about as much memory the one that computes least faster comes first: the same generation.
+    Of those with about as much memory the one that computes least faster comes first: the same generation. Parts that
+    somebody offers, at a price in the catalogue, leave out those that nobody does.
     """
     candidates = [
         other
@@ -71,6 +114,7 @@ def bigger_gpus(gpu: Gpu, *, limit: int = 3) -> tuple[Gpu, ...]:
         and other.memory_bytes >= BIGGER_RATIO * gpu.memory_bytes
         and other.peak_flop_per_s("bf16") >= gpu.peak_flop_per_s("bf16")
     ]
+    candidates = [other for other in candidates if prices_of(other.id)] or candidates
     least_bytes = min((other.memory_bytes for other in candidates), default=0)
 
     def distance(other: Gpu) -> tuple[float, float, str]:
@@ -110,6 +154,22 @@ def with_fewer_gpus_per_node(cluster: Cluster, times: int) -> Cluster | None:
     sizes = {"gpus_per_node": node.gpus_per_node // times, "num_nodes": cluster.num_nodes * times}
     gpu = described.get("gpu", node.gpu.id)
     return _read({"gpu": gpu, **kept, **sizes, "host_memory_gib": node.host_memory_bytes / GIB})
+
+
+def _in_usual_servers(cluster: Cluster) -> Cluster:
+    """One usual server of the GPU, where the cluster is a smaller part of one; otherwise the cluster itself.
+
+    ``h100-sxm`` and ``4xh100-sxm`` name a GPU, of which more come in servers of eight. Several nodes, a server by its
+    name, and hosts that are described stay what they are.
+    """
+    described = _described(cluster)
+    if "gpu" not in described or cluster.num_nodes > 1 or any(key in described for key in SERVER_KEYS):
+        return cluster
+    usual = _read({key: value for key, value in described.items() if key != "gpus_per_node"})
+    if usual is None or usual.node.gpus_per_node <= cluster.node.gpus_per_node:
+        return cluster
+    whole = read_cluster({**described, "gpus_per_node": usual.node.gpus_per_node})
+    return _same_machines(cluster, whole)
 
 
 def _same_machines(cluster: Cluster, other: Cluster) -> Cluster:

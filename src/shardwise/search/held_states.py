@@ -14,7 +14,7 @@ from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key, Mask
-from shardwise.search.probes import FIRST, LAST, SECOND, ProbedBatch, Probes, WatchedStage, pipelines_of
+from shardwise.search.probes import FIRST, LAST, ONE_TOKEN, SECOND, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Combined, Table
 from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.placement import Chunk, Stage
@@ -24,7 +24,6 @@ from shardwise.step.step_operations import trained_elements
 
 __all__ = ["ON_HOST", "BlockStates", "HeldStates", "StageStates", "model_copies"]
 
-ONE_TOKEN = ProbedBatch(seq_len=1)
 PARTS = 8
 """On the device: parameters, gradients, optimizer, and what only the optimizer step holds; in the host's memory: the
 first three; on its drives: the optimizer."""
@@ -93,12 +92,17 @@ class HeldStates:
         blocks = self._block_table.of(tables.beside([rows.ep, rows.expert_tp]))
         blocks = blocks.reshape(len(rows), len(self.probes.shapes), SIDES, PARTS)[..., parts]
         divided_from = (np.minimum(DIVIDED_FROM, 1) if self.is_own_runtime else DIVIDED_FROM)[parts]
-        divided = rows.zero_stage[:, None] >= divided_from
+        divided = self._stages_held(rows)[:, None] >= divided_from
         copies = model_copies(rows)
         dense = np.where(divided, 1 / (copies * rows.state_shard_size)[:, None], 1.0)
         routed = np.where(divided, 1 / (copies * rows.expert_state_shard_size)[:, None], 1.0)
         per_block = blocks[:, :, 0] * dense[:, None] + blocks[:, :, 1] * routed[:, None]
         return BlockStates(per_block=per_block, dense=dense, tables=tables)
+
+    def _stages_held(self, rows: Candidates) -> IntColumn:
+        """ZeRO stage of what is held: our trainer divides nothing, experts neither, where dense weights are whole."""
+        held: IntColumn = np.where(self.is_own_runtime & (rows.state_shard_size == 1), 0, rows.zero_stage)
+        return held
 
     def of_stage(self, states: BlockStates, stage: WatchedStage) -> StageStates:
         """What one watched stage of every row holds on the device."""
@@ -135,7 +139,7 @@ class HeldStates:
         blocks = self._elements_table.look_up([rows.tp, rows.ep, rows.expert_tp]).reshape(len(rows), -1, SIDES)
         tables = self._table_elements_table.look_up([rows.tp, stage.has_embedding, stage.has_head])[:, 0]
         dense, routed = np.einsum("rsk,rs->kr", blocks, stage.blocks)
-        is_divided, copies = rows.zero_stage >= 1, model_copies(rows)
+        is_divided, copies = self._stages_held(rows) >= 1, model_copies(rows)
         whole = np.where(is_divided, 1 / (copies * rows.state_shard_size), 1.0) * (dense + tables)
         shard: FloatColumn = whole + np.where(is_divided, 1 / (copies * rows.expert_state_shard_size), 1.0) * routed
         return shard

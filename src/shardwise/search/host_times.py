@@ -17,8 +17,6 @@ __all__ = ["HostTimes"]
 
 MANY_ELEMENTS = 10**9
 """The host's update is in proportion to the elements; it is asked once for so many."""
-FORWARD_FRACTION = 1 / 3
-"""Of a micro-batch's computation, what copies of the forward pass can hide under."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +46,14 @@ class HostTimes:
             total[here] = (each.update_s + each.weights_s) * self._shard(rows.take(here))
         return total
 
-    def copies_s(self, rows: Candidates, num_microbatches: IntColumn, steady: FloatColumn) -> FloatColumn:
-        """Copies that do not hide under the passes they belong to, each divided evenly among its blocks."""
+    def copies_s(self, rows: Candidates, num_microbatches: IntColumn, passes: FloatColumn) -> FloatColumn:
+        """Copies that do not hide under the passes they belong to, each divided evenly among its blocks.
+
+        Args:
+            rows: what is estimated.
+            num_microbatches: that a stage runs.
+            passes: ``(rows, 2)``: seconds of the forward and the backward pass of one micro-batch.
+        """
         streamed, gradients = np.zeros(len(rows)), np.zeros(len(rows))
         for mode, here in self._offloaded(rows):
             shard = self._shard(rows.take(here))
@@ -60,10 +64,9 @@ class HostTimes:
         if len(here):
             moved[here] = self._copy_s * self.memory.moved_bytes(rows.take(here))
         blocks = np.maximum(1, self.probes.watched(rows, LONGEST).blocks.sum(axis=1))
-        each = steady / num_microbatches
-        forward = _exposed_s(np.maximum(streamed, moved), FORWARD_FRACTION * each, blocks)
-        backward = _exposed_s(streamed + moved, (1 - FORWARD_FRACTION) * each, blocks)
-        last = _exposed_s(np.maximum(streamed + moved, gradients), (1 - FORWARD_FRACTION) * each, blocks)
+        forward = _exposed_s(np.maximum(streamed, moved), passes[:, 0], blocks)
+        backward = _exposed_s(streamed + moved, passes[:, 1], blocks)
+        last = _exposed_s(np.maximum(streamed + moved, gradients), passes[:, 1], blocks)
         waits: FloatColumn = num_microbatches * forward + (num_microbatches - 1) * backward + last
         return waits
 

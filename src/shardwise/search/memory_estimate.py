@@ -15,10 +15,10 @@ import numpy as np
 
 from shardwise.layout import Layout
 from shardwise.predict.device_overhead import fixed_bytes
+from shardwise.search.backward_memory import Backward, kept_in_backward, most_in_blocks
 from shardwise.search.candidates import (
     RECOMPUTES,
     SCHEDULES,
-    ZERO_STAGES,
     Candidates,
     FloatColumn,
     IntColumn,
@@ -26,8 +26,8 @@ from shardwise.search.candidates import (
     Mask,
 )
 from shardwise.search.held_states import BlockStates, HeldStates
-from shardwise.search.memory_moments import HEAD, OF_SHAPE, TAIL, alive_bytes, exchanged_bytes, watched_moments
-from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
+from shardwise.search.memory_moments import TAIL, alive_bytes, exchanged_bytes
+from shardwise.search.own_ways import vocabulary_ranks
 from shardwise.search.probes import (
     FIRST,
     LAST,
@@ -37,21 +37,18 @@ from shardwise.search.probes import (
     Probes,
     WatchedStage,
     pipelines_of,
-    recomputed_blocks,
 )
+from shardwise.search.stage_buffers import StageBuffers
 from shardwise.search.tables import Combined, Learned, Table
 from shardwise.search.team import MEMBERS
 from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
-from shardwise.step.buffers import buffer_tensors
 from shardwise.step.in_flight import in_flight_micro_batches
 from shardwise.step.own_runtime import PLAIN_SCHEDULES, SPLIT_BACKWARD
 from shardwise.step.placement import V_SHAPED_SCHEDULES
 
 __all__ = ["MemoryEstimate"]
 
-ONE_TOKEN = ProbedBatch(seq_len=1)
-"""For what does not depend on the batch."""
 IS_SPLIT, IS_PLAIN, IS_V_SHAPED = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SPLIT_BACKWARD, PLAIN_SCHEDULES, V_SHAPED_SCHEDULES)
 )
@@ -121,6 +118,11 @@ class MemoryEstimate:
         """What is held from step to step."""
         return HeldStates(probes=self.probes)
 
+    @cached_property
+    def buffers(self) -> StageBuffers:
+        """What is gathered, cached or staged."""
+        return StageBuffers(probes=self.probes, states=self.states)
+
     def device_bytes(
         self,
         rows: Candidates,
@@ -163,7 +165,7 @@ class MemoryEstimate:
             pipelines=pipelines_of(rows),
             activations=self._activations(rows),
             states=self.states.of_blocks(rows),
-            buffers=self._buffer_kinds(rows, num_microbatches),
+            buffers=self.buffers.kinds(rows, num_microbatches),
         )
         fixed, ratio = self._fixed(rows), self._learned_ratio
         total: FloatColumn = ratio * self._stage_bytes(parts, FIRST) + fixed
@@ -196,56 +198,50 @@ class MemoryEstimate:
         states = self.states.of_stage(parts.states, stage)
         in_flight = self.in_flight(parts.pipelines, num_microbatches, stage)
         comes_first = self._forwards_come_first(rows, num_microbatches, in_flight)
-        buffers = self._buffers(parts, stage, comes_first)
-        recomputed = recomputed_blocks(rows, stage)
+        buffers = self.buffers.at_moments(parts.buffers, stage, comes_first)
+        recomputed = self.probes.recomputed(rows, stage)
         size = rows.micro_batch_size[:, None]
-        totals = size * _kept(activations, stage, recomputed)
-        resident = self._resident_fraction(rows, stage)
-        own = totals * resident[:, None]
-        one = totals / np.maximum(1, stage.blocks)
-        last = own - np.maximum(0.0, own - one)
-        others = np.maximum(0.0, in_flight - 1) * own.sum(axis=1)
-        earlier = np.cumsum(own, axis=1) - own
-        inside = size * (activations.live * (recomputed > 0) + activations.working)
+        kept = kept_in_backward(
+            recomputed,
+            blocks=stage.blocks,
+            kept=size * activations.kept,
+            whole=size * activations.whole,
+            resident=self._resident_fraction(rows, stage)[:, None],
+        )
+        own_bytes = kept.at_end.sum(axis=1)
         boundary = np.where(rows.pp > 1, rows.micro_batch_size * activations.boundary, 0.0)
         boundary = boundary * self._message_buffers(rows, num_microbatches, stage)
         waits = self.states.accumulates_whole(rows, num_microbatches)
         reduced = np.where(waits, 0.0, states.gradients)
         boundary = boundary + np.where(comes_first, (in_flight - 1) * stage.has_head * activations.waiting, 0.0)
-        during = others + boundary
+        during = np.maximum(0.0, in_flight - 1) * own_bytes + boundary
         is_born_late = ((num_microbatches == 1) | (comes_first & ~waits)) & ~self.states.has_persistent_gradients(rows)
+        backward = Backward(
+            during=during,
+            kept=kept,
+            live=size * activations.live * (recomputed.blocks > 0),
+            working=size * activations.working,
+            born=np.where(is_born_late, 0.0, reduced),
+            of_blocks=np.where(is_born_late[:, None], states.block_gradients, 0.0),
+        )
         at_loss = (activations.logits * stage.has_head[:, None]).T
-        forward = during + own.sum(axis=1)
-        held = states.parameters + states.optimizer
-        born = np.where(is_born_late, 0.0, reduced)
+        forward = during + own_bytes
         moments = [forward, *(forward + part for part in at_loss)]
-        highest = held + born + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
-        is_first = np.ones(len(rows), dtype=np.bool_)
-        second = np.zeros(len(rows))
-        for shape in reversed(range(own.shape[1])):
-            is_held = stage.blocks[:, shape] > 0
-            first, after, final, done = buffers[HEAD + OF_SHAPE * shape : HEAD + OF_SHAPE * (shape + 1)]
-            of_shape = np.where(is_born_late, states.block_gradients[:, shape], 0.0)
-            each = of_shape / np.maximum(1, stage.blocks[:, shape])
-            before = during + earlier[:, shape]
-            at = np.stack(
-                [
-                    before + own[:, shape] + inside[:, shape] + first + born,
-                    before + np.where(stage.blocks[:, shape] > 1, last[:, shape], 0.0) + after + born + each,
-                    before + last[:, shape] + inside[:, shape] + final + born + of_shape - each,
-                    before + done + born + of_shape,
-                ]
-            )
-            highest = np.maximum(highest, np.where(is_held, held + at.max(axis=0), 0.0))
-            born = born + of_shape
-            second = np.where(is_first & is_held, inside[:, shape], second)
-            is_first &= ~is_held
+        highest = backward.born + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
+        in_blocks, in_first = most_in_blocks(stage, backward, recomputed, buffers)
+        highest = np.maximum(highest, in_blocks)
+        cut = np.flatnonzero(recomputed.is_cut)
+        if len(cut):
+            some, there = recomputed.take(cut), stage.take(cut)
+            around = self.buffers.around_last_recomputed(parts.buffers.take(cut), there, comes_first[cut], some)
+            around = around + backward.take(cut).around_last_recomputed(there.blocks, some)
+            highest[cut] = np.maximum(highest[cut], around.max(axis=0))
         # What waits meets whole gradients: when the first micro-batch is through, and in the second one's first block.
-        met = held + reduced + during + np.maximum(buffers[-TAIL], buffers[1 - TAIL] + second)
+        met = reduced + during + np.maximum(buffers[-TAIL], buffers[1 - TAIL] + in_first)
         highest = np.where(comes_first, np.maximum(highest, met), highest)
-        end = held + reduced + buffers[-2] + boundary
-        update = held + states.gradients + buffers[-1] + states.during_step
-        peak: FloatColumn = np.maximum(highest, np.maximum(end, update))
+        end = reduced + buffers[-2] + boundary
+        update = states.gradients + buffers[-1] + states.during_step
+        peak: FloatColumn = states.parameters + states.optimizer + np.maximum(highest, np.maximum(end, update))
         return peak
 
     def moved_bytes(self, rows: Candidates) -> FloatColumn:
@@ -254,7 +250,8 @@ class MemoryEstimate:
 
     def moved_by(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
         """The same of another stage."""
-        kept = _kept(self._activations(rows), stage, recomputed_blocks(rows, stage)).sum(axis=1)
+        activations, again = self._activations(rows), self.probes.recomputed(rows, stage).blocks
+        kept = (again * activations.kept + (stage.blocks - again) * activations.whole).sum(axis=1)
         moved: FloatColumn = rows.micro_batch_size * kept * (1 - self._resident_fraction(rows, stage))
         return moved
 
@@ -290,7 +287,7 @@ class MemoryEstimate:
     @property
     def _tables(self) -> tuple[Table, ...]:
         """What took long to fill in, so that what one process learned while it weighed rows the other need not."""
-        return self._block_table, self._end_table, self._transient_table
+        return self._block_table, self._end_table, self.buffers.table, self.buffers.middle_table
 
     @cached_property
     def _block_table(self) -> Table:
@@ -377,72 +374,6 @@ class MemoryEstimate:
         comes_first: Mask = is_plain & (num_microbatches > 1) & (num_microbatches <= in_flight)
         return comes_first
 
-    def _buffers(self, parts: Parts, stage: WatchedStage, comes_first: Mask) -> FloatColumn:
-        """``(moments, rows)``: what is gathered, cached or staged at every moment, apart from activations."""
-        counts = stage.blocks.T.astype(np.int64)
-        asked = parts.buffers.beside([comes_first.astype(np.int64), stage.has_embedding, stage.has_head, *counts])
-        table = np.asarray(self._transient_table.rows(asked.keys), dtype=np.float64)
-        found: FloatColumn = np.take(np.ascontiguousarray(table.T), asked.of_row, axis=1)
-        return found
-
-    def _buffer_kinds(self, rows: Candidates, num_microbatches: IntColumn) -> Combined:
-        """What buffers depend on whatever a stage holds."""
-        profile = self.states.profile
-        is_own = self.states.is_own_runtime
-        is_gathered = ~self.states.own_buckets(rows) if is_own else rows.zero_stage == 3
-        tells_stages = profile.ddp_copies_gradients or profile.sharding == "deepspeed"
-        kind = np.where(is_gathered | tells_stages, rows.zero_stage, 0)
-        kind = np.where(is_own & (rows.state_shard_size == 1), 0, kind)
-        is_torch = profile.sharding in ("fsdp2", "fsdp1")
-        is_sharded = (rows.zero_stage > 0) & (rows.state_shard_size > 1)
-        is_parallel = (rows.data_parallel_size > 1) | (is_own & is_sharded)
-        flags: list[Mask] = [
-            rows.pp > 1,
-            is_parallel & is_torch,
-            (num_microbatches > 1) & (~is_gathered | is_own) & (not profile.has_persistent_gradients),
-            (rows.recompute > 0) & ~is_gathered & is_torch,
-            # On one rank our trainer leaves plain weights to DDP, unless something moves to the host.
-            is_own & (rows.state_shard_size == 1) & (rows.offload > 0),
-        ]
-        layers = np.where(is_gathered | (not is_torch), 0, rows.recompute_layers)
-        reshards = np.where(is_gathered, rows.reshard_after_forward, 1)
-        question = self.probes.question
-        own = [vocabulary_ranks(rows, question), exchanges_gradients(rows, question).astype(np.int64)]
-        degrees = [rows.tp, rows.ep, rows.expert_tp, kind, reshards]
-        return Combined.of([*degrees, *(flag.astype(np.int64) for flag in flags), layers, *own])
-
-    @cached_property
-    def _transient_table(self) -> Table:
-        return self.probes.table(self._transients, is_slow=True)
-
-    def _transients(self, key: Key) -> tuple[float, ...]:
-        tp, ep, expert_tp, kind, reshards, is_piped, is_parallel, *rest = key
-        repeats, recomputes, is_moved, layers, ranks, exchanges, *rest = rest
-        comes_first, has_embedding, has_head, *blocks = rest
-        layout = Layout(
-            tp=tp,
-            ep=ep,
-            expert_tp=expert_tp,
-            pp=1 + is_piped,
-            dp_shard=max(ranks, 1 + is_parallel),
-            zero_stage=ZERO_STAGES[kind],
-            reshard_after_forward=bool(reshards),
-            spread_vocabulary=ranks > 1,
-            exchange_gradients=bool(exchanges),
-        )
-        context = self.probes.context(
-            layout,
-            # The first of two stages holds two micro-batches: all of two, not of three.
-            batch=replace(ONE_TOKEN, num_microbatches=1 if not repeats else 2 if comes_first else 3),
-            recompute=(len(RECOMPUTES) - 1 if recomputes else 0, layers),
-            tables=(has_embedding, has_head),
-            blocks=tuple(blocks),
-        )
-        if is_moved:
-            recipe = replace(context.plan.recipe, offload="optimizer")
-            context = replace(context, plan=replace(context.plan, recipe=recipe))
-        return alive_bytes(tuple(buffer_tensors(context)), tuple(watched_moments(context, blocks)))
-
     def _fixed(self, rows: Candidates) -> FloatColumn:
         """Context and communicators: they depend on which axes are in use, and on the peers of an all-to-all."""
         names = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep")
@@ -465,9 +396,3 @@ def _in_flight_sets(key: Key) -> float:
     """Micro-batches whose activations a stage holds at once."""
     pp, vpp, schedule, count, index = key
     return in_flight_micro_batches(schedule=SCHEDULES[schedule], stage=index, pp=pp, vpp=vpp, num_microbatches=count)
-
-
-def _kept(activations: Activations, stage: WatchedStage, recomputed: FloatColumn) -> FloatColumn:
-    """``(rows, shapes)``: bytes per sequence that all blocks of a shape keep."""
-    kept: FloatColumn = recomputed * activations.kept + (stage.blocks - recomputed) * activations.whole
-    return kept

@@ -21,13 +21,18 @@ def watched_moments(context: StageContext, blocks: Sequence[int]) -> Iterator[in
     """The moments that are looked at; shapes a stage does not hold repeat the end of forward."""
     timeline = context.timeline
     yield from (timeline.forward, timeline.loss_forward, timeline.loss_backward, timeline.head_backward)
-    runs = iter(timeline.runs)
-    for count in blocks:
+    held = [shape for shape, count in enumerate(blocks) if count]
+    for shape, count in enumerate(blocks):
         if not count:
             yield from (timeline.forward,) * OF_SHAPE
             continue
-        run = next(runs)
-        yield from (run.first_backward, run.after_first, run.last_backward, run.after_last)
+        # Of a shape that is cut the last part goes backward first.
+        runs = [
+            moments
+            for run, moments in zip(context.held_runs, timeline.runs, strict=True)
+            if held[run.position] == shape
+        ]
+        yield from (runs[-1].first_backward, runs[-1].after_first, runs[0].last_backward, runs[0].after_last)
     last = timeline.runs[-1] if timeline.runs else None
     again = last.again if last is not None and last.again is not None else timeline.first_backward_end
     yield from (timeline.first_backward_end, again, timeline.backward_end, timeline.optimizer)

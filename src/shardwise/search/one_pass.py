@@ -139,7 +139,9 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
     evaluation = evaluator.result()
     num_fitting = len(evaluation.fitting)
     num_considered = found.valid.considered + evaluation.num_uneven
-    num_too_big = found.num_too_big + evaluation.num_too_big
+    num_valid = found.num_valid + evaluation.num_uneven
+    # Rows that nothing was predicted of were compared with those that fit; where none does, they are too big as well.
+    num_too_big = found.num_too_big + evaluation.num_too_big if num_fitting else num_valid
     rejected = list(found.valid.rejected)
     if not is_brief:
         rejected += _too_big(question, found.too_big, evaluation, count=num_too_big)
@@ -148,10 +150,10 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             layouts_considered=num_considered,
             layouts_invalid=found.valid.considered - found.num_valid,
             layouts_too_big=num_too_big,
-            layouts_slower=found.num_valid + evaluation.num_uneven - num_too_big - num_fitting,
+            layouts_slower=num_valid - num_too_big - num_fitting,
             layouts_evaluated=found.num_evaluated,
             layouts_predicted=num_fitting,
-            layouts_feasible=found.num_valid + evaluation.num_uneven - num_too_big,
+            layouts_feasible=num_valid - num_too_big,
             wall_s=0.0,
         ),
         evaluation=evaluation,
@@ -278,6 +280,7 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
     evaluator.walk(order.simpler(corrected, evaluator), max_fitting=SIMPLER, max_per_family=1)
+    moving = order.by_time(evaluator.corrected(order.step_s))
     for kinds in range(1, 1 + EVERY_KIND):
-        evaluator.walk(fast[kinds_moved == kinds], max_fitting=MOVED, max_per_family=per_family)
+        evaluator.walk(moving[order.kinds_moved[moving] == kinds], max_fitting=MOVED, max_per_family=1)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)

@@ -10,11 +10,13 @@ from functools import cache, cached_property
 
 import numpy as np
 
+from shardwise.engine import engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
+from shardwise.search.partial_recompute import Recomputed, StageOrder, recomputed_counts
 from shardwise.search.tables import Combined, Table
 from shardwise.search.team import ALONE, Team
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
@@ -24,6 +26,7 @@ __all__ = [
     "FIRST",
     "LAST",
     "LONGEST",
+    "ONE_TOKEN",
     "PIPELINE_KEYS",
     "SECOND",
     "ProbedBatch",
@@ -31,14 +34,13 @@ __all__ = [
     "WatchedStage",
     "other_stages",
     "pipelines_of",
-    "recomputed_blocks",
     "watched_index",
 ]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
 FIRST, SECOND, LONGEST, LAST = range(4)
 """The first stage keeps most micro-batches, the second one almost as many with no embedding but more blocks, the
-longest runs most blocks, and the last one holds head and loss."""
+longest runs most blocks, of those that run as many the heaviest, and the last one holds head and loss."""
 OTHERS = LAST + 1
 """From here on the others that may be the fullest: see :func:`other_stages`."""
 
@@ -55,6 +57,12 @@ class WatchedStage:
     has_head: IntColumn
     largest_chunk_fraction: FloatColumn
     """Share of its blocks in the chunk that holds most of them."""
+    order: IntColumn
+    """Which of ``Probes.orders`` its blocks have."""
+
+    def take(self, chosen: IntColumn) -> "WatchedStage":
+        """Of some of the rows."""
+        return WatchedStage(**{name: getattr(self, name)[chosen] for name in WatchedStage.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,8 @@ class ProbedBatch:
 
 
 ONE_SEQUENCE = ProbedBatch()
+ONE_TOKEN = ProbedBatch(seq_len=1)
+"""For what does not depend on the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +111,15 @@ class Probes:
     def watched_of(self, pipelines: Combined, watched: int) -> WatchedStage:
         """The same of rows whose pipelines are told apart already."""
         table = np.asarray([self._contents((*key, watched)) for key in pipelines.keys], dtype=np.float64)
-        index, has_embedding, has_head = table[:, -3:].astype(np.int64).T
+        order, index, has_embedding, has_head = table[:, -4:].astype(np.int64).T
         of_row = pipelines.of_row
         return WatchedStage(
             stage=index[of_row],
-            blocks=table[:, :-4][of_row],
+            blocks=table[:, :-5][of_row],
             has_embedding=has_embedding[of_row],
             has_head=has_head[of_row],
-            largest_chunk_fraction=table[:, -4][of_row],
+            largest_chunk_fraction=table[:, -5][of_row],
+            order=order[of_row],
         )
 
     @cached_property
@@ -116,16 +127,62 @@ class Probes:
         return cache(self._stage_contents)
 
     def _stage_contents(self, key: Key) -> tuple[float, ...]:
-        """What one of the watched stages of a pipeline holds: blocks per shape, its largest chunk, index and ends."""
+        """What a watched stage of a pipeline holds: blocks per shape, its largest chunk, order, index and ends."""
         *pipeline, watched = key
         stages = self._pipeline(*pipeline)
         if watched < OTHERS:
-            index = watched_index([stage.num_layers for stage in stages], watched)
+            index = watched_index(self._sizes(tuple(pipeline)), watched)
         else:
             index = (*self._others(tuple(pipeline)), *[FIRST] * watched)[watched - OTHERS]
         stage = stages[index]
         largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
-        return (*self._counts(stage), largest, stage.index, stage.has_embedding, stage.has_head)
+        order = self.orders.setdefault(self._order(stage), len(self.orders))
+        return (*self._counts(stage), largest, order, stage.index, stage.has_embedding, stage.has_head)
+
+    @cached_property
+    def orders(self) -> dict[StageOrder, int]:
+        """The orders of blocks that stages have, numbered as they are met."""
+        return {}
+
+    def _order(self, stage: Stage) -> StageOrder:
+        runs = (run for chunk in stage.chunks for run in chunk.layer_runs)
+        shapes = (self.shapes.index(layer) for layer, count in runs for _ in range(count))
+        return StageOrder(shapes=tuple(shapes), chunk_layers=tuple(chunk.num_layers for chunk in stage.chunks))
+
+    def recomputed(self, rows: Candidates, stage: WatchedStage) -> Recomputed:
+        """Which blocks of a stage every row recomputes."""
+        recomputes = rows.recompute[:, None] > 0
+        blocks, behind = np.where(recomputes, stage.blocks, 0.0), np.where(recomputes, 0.0, stage.blocks)
+        last_shape = np.zeros(len(rows), dtype=np.int64)
+        partly = np.flatnonzero((rows.recompute > 0) & (rows.recompute_layers > 0))
+        if len(partly):
+            num_shapes = len(self.shapes)
+            counts = self._partial_table.look_up([stage.order[partly], rows.recompute_layers[partly]])
+            blocks[partly], behind[partly] = counts[:, :num_shapes], counts[:, num_shapes:-1]
+            last_shape[partly] = counts[:, -1].astype(np.int64)
+        return Recomputed(blocks=blocks, behind=behind, last_shape=last_shape)
+
+    @cached_property
+    def _partial_table(self) -> Table:
+        return self.table(self._partly_recomputed)
+
+    def _partly_recomputed(self, key: Key) -> tuple[float, ...]:
+        order, num_recomputed = key
+        return recomputed_counts(
+            tuple(self.orders)[order],
+            num_recomputed=num_recomputed,
+            num_shapes=len(self.shapes),
+            engine_order=engine_profile(self.question.engine).partial_recompute,
+        )
+
+    @cached_property
+    def _sizes(self) -> Callable[[Key], list[tuple[int, int]]]:
+        """Blocks of every stage of a pipeline and the parameters in them."""
+        return cache(lambda key: [self._size(stage) for stage in self._pipeline(*key)])
+
+    def _size(self, stage: Stage) -> tuple[int, int]:
+        counts = self._counts(stage)
+        return sum(counts), sum(count * shape.num_params for count, shape in zip(counts, self.shapes, strict=True))
 
     def _counts(self, stage: Stage) -> tuple[int, ...]:
         """Blocks of every shape."""
@@ -211,23 +268,19 @@ def pipelines_of(rows: Candidates) -> Combined:
     return Combined.of([rows.column(name) for name in PIPELINE_KEYS])
 
 
-def recomputed_blocks(rows: Candidates, stage: WatchedStage) -> FloatColumn:
-    """``(rows, distinct block shapes)``: blocks of a stage that are recomputed."""
-    num_layers = np.maximum(1, stage.blocks.sum(axis=1))
-    asked = np.where(rows.recompute_layers > 0, np.minimum(rows.recompute_layers, num_layers), num_layers)
-    share = np.minimum(stage.blocks, np.ceil(asked[:, None] * stage.blocks / num_layers[:, None]))
-    recomputed: FloatColumn = np.where(rows.recompute[:, None] > 0, share, 0.0)
-    return recomputed
+def watched_index(sizes: Sequence[tuple[int, int]], watched: int) -> int:
+    """The stage that is meant in a pipeline whose stages hold so many blocks, and so many parameters in them.
 
-
-def watched_index(num_layers: Sequence[int], watched: int) -> int:
-    """The stage that is meant in a pipeline whose stages hold so many blocks.
-
-    >>> [watched_index([7, 8, 8, 7], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
+    >>> [watched_index([(7, 7), (8, 8), (8, 8), (7, 7)], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
     [0, 1, 1, 3]
+
+    One dense block, then two, then stages of experts:
+
+    >>> watched_index([(1, 5), (2, 10), (2, 200), (1, 100)], LONGEST)
+    2
     """
-    last = len(num_layers) - 1
-    return (0, min(1, last), num_layers.index(max(num_layers)), last)[watched]
+    last = len(sizes) - 1
+    return (0, min(1, last), sizes.index(max(sizes)), last)[watched]
 
 
 def other_stages(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:

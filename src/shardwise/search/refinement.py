@@ -2,7 +2,8 @@
 
 Every row starts with a bound on its step time and is refined in levels, each no less than the one before:
 
-1. its blocks at the speed of a wider cut of the tokens (:meth:`TimeEstimate.wider`), without ends and messages;
+1. its blocks at the speed of a wider cut of the tokens (:meth:`TimeEstimate.wider`) and the copies around them, without
+   ends and messages;
 2. its own blocks, the embedding, the head, messages between stages and the bubble;
 3. with data parallelism and the optimizer, which is the estimate.
 
@@ -105,7 +106,7 @@ class Refinement:
         keys, self._key_of = distinct_keys(estimate.block_columns(rows))
         self._cuts = CutTree(estimate, keys, known=after.timed_cuts if after is not None else frozenset())
         self._weight = estimate.passes_weight(rows, num_microbatches)
-        self._update_s = estimate.host.update_s(rows)
+        self._beside_s = estimate.beside_blocks_s(rows, num_microbatches)
         self._lines: FloatColumn = np.zeros((len(self), 2, 2))
         self.step_s = self.bounds_s(np.arange(len(self)))
 
@@ -222,7 +223,7 @@ class Refinement:
         row, mode, layers = self.recomputed(chosen)
         each = self._cuts.totals(self._key_of[row], np.where(layers > 0, 0, mode))
         bound: FloatColumn = BOUND_FRACTION * np.sum(each * self._weight[row], axis=1)
-        return bound + self._update_s[row]
+        return bound + self._beside_s[row]
 
 
 class CutTree:

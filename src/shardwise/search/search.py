@@ -185,10 +185,12 @@ def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:
     """What plans that move tensors to the host ask of it."""
     if moved := moved_words(plans[0].plan):
         memory = plans[0].prediction.memory
-        of = f" of {format_gib(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
+        known = memory.host_capacity_bytes
+        of = f" of {format_gib(known)}" if known else ""
+        doubt = "" if known else " (how much the host has is not known: look before anything else)"
         yield (
             f"The recommended plan keeps its {moved} on the host, {format_gib(memory.host_bytes_per_node)}{of} per "
-            "node, and waits for what does not hide."
+            f"node{doubt}, and waits for what does not hide."
         )
     movers = [ranked for ranked in plans if host_moves(ranked.plan)]
     if not movers:

@@ -14,6 +14,7 @@ __all__ = [
     "simplicity",
     "straddles_nodes",
     "told_apart",
+    "variant_words",
 ]
 
 MAX_TIE_FRACTION = 0.05
@@ -94,6 +95,11 @@ def moved_words(plan: Plan) -> str:
 
 def short_variant(plan: Plan) -> str:
     """The degrees above one, and what variants of the same degrees differ in."""
+    return f"{short_layout(plan)}, {variant_words(plan)}"
+
+
+def variant_words(plan: Plan) -> str:
+    """What variants of the same degrees differ in."""
     recipe = plan.recipe
     layers = f" of {recipe.recompute_layers} layers a stage" if recipe.recompute_layers else ""
     host = "".join(
@@ -101,5 +107,4 @@ def short_variant(plan: Plan) -> str:
         for name, moves in ((recipe.offload, recipe.offload != "none"), ("activations", recipe.activation_offload))
         if moves
     )
-    micro = f"micro-batch {recipe.micro_batch_size}"
-    return f"{short_layout(plan)}, recompute {recipe.recompute}{layers}, {micro}{host}"
+    return f"recompute {recipe.recompute}{layers}, micro-batch {recipe.micro_batch_size}{host}"

@@ -292,7 +292,11 @@ class Space:
         return [vpp for vpp in sorted(found) if limit is None or limit.allows(vpp)]
 
     def _zero_options(self, key: Key) -> Sequence[Key]:
-        """Stage 0 is spelled with one of dp_replicate and dp_shard only, so that no layout is listed twice."""
+        """Stage 0 is spelled with one of dp_replicate and dp_shard only, so that no layout is listed twice.
+
+        Our trainer's pipelines divide all states in every stage above 0 and gather them once a step, so that only the
+        highest is listed: it also allows most ways to offload.
+        """
         dp_replicate, dp_shard, cp, pp, ways_to_offload = key
         if dp_replicate * dp_shard * cp == 1:
             stages = self._stages_of_one_rank(ways_to_offload)
@@ -300,7 +304,10 @@ class Space:
             is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
         allowed = self.bounds.zero_stage or OFFERS[self.question.engine].zero_stages
-        return [(stage, again) for stage in stages if stage in allowed for again in self._gathers_again(stage, pp)]
+        stages = [stage for stage in stages if stage in allowed]
+        if pp > 1 and is_own_runtime(self.question) and dp_shard * cp > 1:
+            stages = [stage for stage in stages if stage in (0, max(stages))]
+        return [(stage, again) for stage in stages for again in self._gathers_again(stage, pp)]
 
     def _stages_of_one_rank(self, ways_to_offload: int) -> list[int]:
         """Stages on one rank, which divide nothing.

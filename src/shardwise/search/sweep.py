@@ -1,27 +1,38 @@
 """How many GPUs, and which: the best layout on every cluster of a sweep, compared by one objective."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import ClusterError, ShardwiseError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
-from shardwise.predict import predict
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.closest import what_it_lacks
+from shardwise.search.closest import more_gpus, what_it_lacks
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.nearest import nearest_plan
 from shardwise.search.one_pass import Found, find
 from shardwise.search.ranking import rank
 from shardwise.search.records import Objective, RankedPlan, TargetChange
 from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import MAX_TIE_FRACTION
-from shardwise.search.targets import looser_targets, meeting, meets, require_countable, run_cost
+from shardwise.search.targets import (
+    looser_targets,
+    meeting,
+    meets,
+    nearest_meeting,
+    require_countable,
+    run_cost,
+    target_change,
+)
 from shardwise.search.team import ALONE, Team
 from shardwise.units import SECONDS_PER_HOUR, Dollars, format_percent
 
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
 
-MAX_PREDICTIONS = 8
+MAX_PREDICTIONS, FEW_PREDICTIONS = 8, 2
+"""Of a cluster that was asked about, and of one that is proposed."""
+MAX_TYPES_GROWN = 4
+"""Types of GPU of which other sizes are tried when none of the sizes will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +139,7 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
         rank(meeting(fitting, bounds) or fitting, objective="memory" if objective == "memory" else "step_time", limit=1)
     )
     if not ranked:
-        return _empty(question, _what_lacks(found, question))
+        return _empty(question, _what_lacks(found, question, bounds))
     best = ranked[0]
     does_meet = meets(best.prediction, bounds)
     price = question.cluster.price
@@ -144,16 +155,15 @@ def _row(question: Plan, bounds: SearchBounds, objective: Objective) -> SweepRow
     )
 
 
-def _what_lacks(found: Found, question: Plan) -> str:
+def _what_lacks(found: Found, question: Plan, bounds: SearchBounds) -> str:
     """What the closest layout lacks, or the rule that most layouts break where every one breaks some."""
-    nearest = found.evaluation.nearest
-    closest = nearest[0] if nearest is not None else found.smallest
+    closest = nearest_plan(question, bounds, found)
     uneven = ""
     if _is_shared_unevenly(question):
         size, num_gpus = _batch_of(question), question.cluster.num_gpus
         uneven = f"; {size:,} sequences are no multiple of {num_gpus:,} GPUs, so they cannot all read different ones"
     if closest is not None:
-        return f"too big: the closest layout lacks {what_it_lacks(predict(closest).memory)}{uneven}"
+        return f"too big: the closest layout lacks {what_it_lacks(closest[1])}{uneven}"
     most = found.rejected[0]
     return f"every layout breaks a rule, most often {most.rule}: {most.example}{uneven}"
 
@@ -222,17 +232,51 @@ def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted:
 
 
 def _nothing_meets(rows: Sequence[SweepRow], bounds: SearchBounds) -> tuple[str, tuple[TargetChange, ...]]:
-    """Why no cluster is recommended, and the nearest targets that one of them meets."""
-    planned = [row.best for row in rows if row.best is not None]
-    if not planned:
-        is_uneven = any(_is_shared_unevenly(row.question) for row in rows)
-        batch = "a batch that is a multiple of their GPUs, or " if is_uneven else ""
-        return f"No plan: on none of these clusters does anything fit. Give {batch}more or larger GPUs.", ()
-    found = [Evaluated(family=(), plan=best.plan, prediction=best.prediction) for best in planned]
-    fastest = min(found, key=lambda item: item.prediction.time.step_s)
-    changes = [*looser_targets(fastest, bounds)][:1]
-    priced = [item for item in found if item.prediction.cost is not None and item.prediction.cost.usd is not None]
+    """Why no cluster is recommended, and the nearest targets and sizes with which one is."""
+    found = [
+        (row.question, Evaluated(family=(), plan=row.best.plan, prediction=row.best.prediction))
+        for row in sorted(rows, key=lambda row: _figures(row)[0])
+        if row.best is not None
+    ]
+    if not found:
+        return _nothing_fits(rows, bounds), ()
+    changes = list(looser_targets(found[0][1], bounds))
+    priced = [best for _, best in found if run_cost(best.prediction).usd is not None]
     if priced and bounds.budget_usd is not None:
-        cheapest = min(priced, key=lambda item: run_cost(item.prediction).usd or 0.0)
+        cheapest = min(priced, key=lambda best: run_cost(best.prediction).usd or 0.0)
         changes += [change for change in looser_targets(cheapest, bounds) if change not in changes]
+    changes += _other_sizes([question for question, _ in found], bounds)
     return "No plan: no cluster of these meets the deadline and the budget.", tuple(changes)
+
+
+def _other_sizes(fastest_first: Sequence[Plan], bounds: SearchBounds) -> Iterator[TargetChange]:
+    """Of every type: the nearest number of GPUs that meets the targets, from its fastest cluster on."""
+    if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
+        return
+    for question in _one_of_each_type(fastest_first):
+        found = nearest_meeting(question, bounds)
+        if found is not None:
+            cluster = found.plan.cluster
+            yield target_change(f"gpus={cluster.num_gpus}", found, caution=cluster.gpu.id)
+
+
+def _nothing_fits(rows: Sequence[SweepRow], bounds: SearchBounds) -> str:
+    """That no size of any type holds the model, and a size of each that does."""
+    batch, such = "", ""
+    if any(_is_shared_unevenly(row.question) for row in rows):
+        batch = "a batch that is a multiple of their GPUs, or "
+    largest_first = sorted((row.question for row in rows), key=lambda question: -question.cluster.num_gpus)
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
+    found = [relief.plan for question in _one_of_each_type(largest_first) if (relief := more_gpus(question, few))]
+    if found:
+        named = (f"{plan.cluster.num_gpus:,} {plan.cluster.gpu.id} ({_batch_of(plan):,} sequences)" for plan in found)
+        such = f", such as {' or '.join(named)}"
+    return f"No plan: on none of these clusters does anything fit. Give {batch}more or larger GPUs{such}."
+
+
+def _one_of_each_type(questions: Iterable[Plan]) -> list[Plan]:
+    """The first question about every type of GPU, of a few types."""
+    firsts: dict[str, Plan] = {}
+    for question in questions:
+        firsts.setdefault(question.cluster.gpu.id, question)
+    return list(firsts.values())[:MAX_TYPES_GROWN]

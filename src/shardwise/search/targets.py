@@ -4,22 +4,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, floor, log10
 
+from shardwise.cluster import Cluster
 from shardwise.errors import RecipeError, ShardwiseError
 from shardwise.plan import Plan
 from shardwise.prediction import CostPrediction, Prediction
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.clusters import bigger_gpus, with_gpu, with_num_nodes
+from shardwise.search.clusters import bigger_gpus, size_text, with_gpu
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import find
 from shardwise.search.records import MissedTargets, TargetChange
 from shardwise.search.shown import of_all_stages
 from shardwise.units import format_count, format_usd
 
-__all__ = ["meeting", "meets", "missed_targets", "require_countable", "run_cost"]
+__all__ = [
+    "looser_targets",
+    "meeting",
+    "meets",
+    "missed_targets",
+    "nearest_meeting",
+    "require_countable",
+    "run_cost",
+    "target_change",
+]
 
 FEW_PREDICTIONS = 6
-MAX_NODE_FACTOR = 64
-MAX_HALVINGS = 3
+MAX_FACTOR = 64
 KEPT_DIGITS = 3
 """Figures to type next are rounded to so many digits, to the side that is met."""
 
@@ -104,12 +114,12 @@ def looser_targets(best: Evaluated, bounds: SearchBounds) -> Iterator[TargetChan
     if bounds.budget_usd is not None and cost.usd is not None and cost.usd > bounds.budget_usd:
         words.append(f"budget_usd={_rounded(cost.usd, up=True):.0f}")
         share = min(share, bounds.budget_usd / cost.usd)
-    yield _change(" ".join(words), best, caution="the same cluster and run")
+    yield target_change(" ".join(words), best, caution="the same cluster and run")
     if 0 < share < 1:
         tokens = _rounded(cost.tokens * share, up=False)
         scaled = replace(cost, days=cost.days * tokens / cost.tokens, usd=_scaled(cost.usd, tokens / cost.tokens))
         shorter = replace(best, prediction=replace(best.prediction, cost=scaled))
-        yield _change(f"tokens={format_count(tokens)}", shorter, caution="a shorter run")
+        yield target_change(f"tokens={format_count(tokens)}", shorter, caution="a shorter run")
 
 
 def _scaled(usd: float | None, ratio: float) -> float | None:
@@ -123,61 +133,35 @@ def _rounded(value: float, *, up: bool) -> float:
 
 
 def _other_clusters(question: Plan, bounds: SearchBounds) -> Iterator[TargetChange]:
-    """The nearest number of nodes and the nearest larger GPU on which a plan meets the targets."""
+    """The nearest number of GPUs and the nearest larger GPU on which a plan meets the targets."""
     if any(target is not None and target <= 0 for target in (bounds.deadline_days, bounds.budget_usd)):
         return
-    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    nearest = _nearest_nodes(question, few)
+    nearest = nearest_meeting(question, bounds)
     if nearest is not None:
         cluster = nearest.plan.cluster
-        yield _change(f"num_nodes={cluster.num_nodes}", nearest, caution=f"{cluster.num_gpus:,} GPUs")
+        yield target_change(size_text(cluster, asked=question.cluster), nearest, caution=f"{cluster.num_gpus:,} GPUs")
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
     for gpu in bigger_gpus(question.cluster.gpu):
         other = with_gpu(question.cluster, gpu)
         found = None if other is None else _fastest_meeting(replace(question, cluster=other), few)
         if found is not None:
-            yield _change(f"gpu={gpu.id}", found, caution="other hardware")
+            yield target_change(f"gpu={gpu.id}", found, caution="other hardware")
             return
 
 
-def _nearest_nodes(question: Plan, bounds: SearchBounds) -> Evaluated | None:
-    """The fastest plan on the nearest number of nodes that is found to meet the targets.
+def nearest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
+    """The fastest plan on the nearest number of the same GPUs that meets the targets: more for a deadline, fewer for a
+    budget alone."""
+    few = replace(bounds, max_predictions=FEW_PREDICTIONS)
 
-    The first doubling (or half) that meets them and the one before, which does not, are the ends of an interval that is
-    halved a few times.
-    """
-
-    def on(num_nodes: int) -> Evaluated | None:
+    def meeting_on(cluster: Cluster) -> Evaluated | None:
         try:
-            return _fastest_meeting(replace(question, cluster=with_num_nodes(question.cluster, num_nodes)), bounds)
+            return _fastest_meeting(replace(question, cluster=cluster), few)
         except ShardwiseError:  # no degrees place so many GPUs
             return None
 
-    missing = question.cluster.num_nodes
-    for num_nodes in _nearby_nodes(missing, grows=bounds.deadline_days is not None):
-        found = on(num_nodes)
-        if found is None:
-            missing = num_nodes
-            continue
-        meeting_it = num_nodes
-        for _ in range(MAX_HALVINGS):
-            middle = (missing + meeting_it) // 2
-            if middle in (missing, meeting_it):
-                break
-            nearer = on(middle)
-            found, meeting_it, missing = (found, meeting_it, middle) if nearer is None else (nearer, middle, missing)
-        return found
-    return None
-
-
-def _nearby_nodes(num_nodes: int, *, grows: bool) -> Iterator[int]:
-    """Doublings for a deadline, halves for a budget alone."""
-    factor = 2
-    while factor <= MAX_NODE_FACTOR:
-        if grows:
-            yield num_nodes * factor
-        elif num_nodes % factor == 0:
-            yield num_nodes // factor
-        factor *= 2
+    grows = bounds.deadline_days is not None
+    return nearest_size(question.cluster, answer=meeting_on, max_factor=MAX_FACTOR, grows=grows)
 
 
 def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
@@ -185,6 +169,7 @@ def _fastest_meeting(question: Plan, bounds: SearchBounds) -> Evaluated | None:
     return min(fitting, key=lambda found: found.prediction.time.step_s, default=None)
 
 
-def _change(words: str, found: Evaluated, *, caution: str) -> TargetChange:
+def target_change(words: str, found: Evaluated, *, caution: str) -> TargetChange:
+    """What to change, and what the run of the plan that was found then takes and costs."""
     cost = run_cost(found.prediction)
     return TargetChange(change=words, plan=found.plan, days=cost.days, usd=cost.usd, caution=caution)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.layout import Schedule
+from shardwise.predict.pipeline_time import gathers_at_step_begin
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
@@ -29,14 +30,17 @@ from shardwise.search.candidates import (
     FloatColumn,
     IntColumn,
     Key,
+    Mask,
 )
+from shardwise.search.copy_times import CopyTimes
 from shardwise.search.held_states import model_copies
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
-from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of, recomputed_blocks
+from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
+from shardwise.step.reduction_policy import is_torch
 
 __all__ = ["TimeEstimate"]
 
@@ -52,6 +56,10 @@ SKEWS, WAITS, FILLS = (
     np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
 )
 """The same by position in ``SCHEDULES``."""
+LEAST_PASSING_FRACTION, LEAST_PASSING_FRACTION_IN_PLACE = 0.6, 0.3
+"""Of a block's time, what the next stage waits for at the least where gradients of weights are put off. They are a
+third of its FLOP, and of the bytes where weights are too many for the tokens (2 for each in every pass); two thirds
+where products add them up in fp32, read and written. Bounds leave room."""
 HIDDEN_PARTS = ("hideable", "beside", "slowing")
 BOUND_FRACTION = 0.94
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by 2.9 % at the most among
@@ -117,7 +125,17 @@ class TimeEstimate:
     @cached_property
     def times(self) -> BlockTimes:
         """Where blocks, tables and groups are timed."""
-        return BlockTimes(probes=self.probes, machine=Machine(question=self.probes.question))
+        return BlockTimes(probes=self.probes, machine=self.machine)
+
+    @cached_property
+    def copies(self) -> CopyTimes:
+        """Where copies around blocks are timed."""
+        return CopyTimes(probes=self.probes, machine=self.machine)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What turns the inventory into seconds."""
+        return Machine(question=self.probes.question)
 
     def step_s(self, rows: Candidates, *, num_microbatches: IntColumn) -> FloatColumn:
         """Seconds of one optimizer step of every row, all levels of all rows."""
@@ -167,12 +185,25 @@ class TimeEstimate:
     def passes_weight(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
         blocks = self.probes.watched(rows, LONGEST).blocks
-        per_hop = np.where(FILLS[rows.schedule], 0.0, 1.0 / rows.vpp)
+        size = rows.micro_batch_size / self._asked(rows).micro_batch_size
+        weight: FloatColumn = (self._least_rounds(rows, num_microbatches) * size)[:, None] * blocks
+        return weight
+
+    def beside_blocks_s(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
+        """What a step takes at the least besides its blocks: copies around them, and an update on the host."""
+        copies = self.copies.passes_s(rows, self.probes.watched(rows, LONGEST))
+        least: FloatColumn = self._least_rounds(rows, num_microbatches) * (copies[0] + copies[1])
+        return least + self.host.update_s(rows)
+
+    def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
+        """How often a step runs through a stage, bubble included, at the least."""
+        is_filled = FILLS[rows.schedule]
+        per_hop = np.where(is_filled, 0.0, 1.0 / rows.vpp)
+        least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
-        rounds = rounds + per_hop * (filling - 1) + (depth - filling)
-        weight: FloatColumn = (rounds * rows.micro_batch_size / self._asked(rows).micro_batch_size)[:, None] * blocks
-        return weight
+        found: FloatColumn = rounds + per_hop * (filling - 1) + np.where(is_filled, least, 1.0) * (depth - filling)
+        return found
 
     def _asked(self, rows: Candidates) -> Candidates:
         """The rows with micro-batches no larger than saturate a GPU."""
@@ -189,27 +220,27 @@ class TimeEstimate:
         stages = [self._stage_seconds(rows, stage, work, ends, sends) for stage in watched]
         slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
         steady = slowest * rounds.astype(np.float64)
-        waits = self.host.update_s(rows) + self.host.copies_s(rows, rounds, steady)
         longest = stages[1]
+        lines = np.stack(
+            [
+                longest.forward + longest.forward_exposed,
+                longest.forward,
+                longest.backward + longest.exposed - longest.forward_exposed,
+                longest.backward,
+            ],
+            axis=1,
+        ).reshape(-1, 2, 2)
         return Passes(
             steady=steady,
-            bubble=self._bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
-            host=waits,
-            lines=np.stack(
-                [
-                    longest.forward + longest.forward_exposed,
-                    longest.forward,
-                    longest.backward + longest.exposed - longest.forward_exposed,
-                    longest.backward,
-                ],
-                axis=1,
-            ).reshape(-1, 2, 2),
+            bubble=_bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
+            host=self.host.update_s(rows) + self.host.copies_s(rows, rounds, lines[:, :, 0]),
+            lines=lines,
         )
 
     def _stage_seconds(
         self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, sends: FloatColumn
     ) -> StageSeconds:
-        recomputed = recomputed_blocks(rows, stage)
+        recomputed = self.probes.recomputed(rows, stage).blocks
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
         again = np.einsum("rsf,rs->fr", work, recomputed)
         modes = [again[BLOCK_FIELDS.index(f"recompute_{name}")] for name in RECOMPUTES]
@@ -220,33 +251,16 @@ class TimeEstimate:
         hideable_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_hideable")], 0.0)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
+        copies = self.copies.passes_s(rows, stage)
         hideable = fields["hideable"] + hideable_again + sends[:, 1]
         beyond = self._beyond(hideable, fields["attention"])
         return StageSeconds(
-            forward=fields["forward"] + forward,
-            backward=fields["backward"] + np.choose(rows.recompute, modes) + backward,
+            forward=fields["forward"] + forward + copies[0],
+            backward=fields["backward"] + np.choose(rows.recompute, modes) + backward + copies[1],
             weight_backward=fields["weight_backward"] + weight_backward,
             exposed=fields["exposed"] + exposed_again + exposed + sends[:, 0] + beyond,
             forward_exposed=fields["forward_exposed"],
         )
-
-    def _bubble_s(
-        self, rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
-    ) -> FloatColumn:
-        """Idle time at both ends of a step.
-
-        A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle.
-        """
-        full = longest.total
-        per_hop = np.where(
-            rows.schedule == SCHEDULES.index("zb-h1"),
-            np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
-            np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
-        )
-        depth, rounds = _depth_and_rounds(rows, num_microbatches)
-        filling = np.minimum(rounds, depth)
-        bubble: FloatColumn = per_hop * (filling - 1) + full * (depth - filling)
-        return bubble
 
     def _ends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2, TABLE_FIELDS)``: the embedding and the head of one micro-batch."""
@@ -303,19 +317,29 @@ class TimeEstimate:
         blocks = self.probes.watched(rows, LONGEST).blocks
         totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
         fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
+        depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        passes = {"forward": np.where(self._gathers_in_turn(rows), depth, 1), "backward": np.ones_like(depth)}
         once = fields["exposed"] + fields["optimizer"]
-        each = fields["exposed_each"] + fields["forward_copies_each"] + fields["backward_copies_each"]
-        for position, name in enumerate(("forward", "backward")):
-            line = lines[:, position] + fields[f"{name}_copies_each"][:, None]
-            once = once + _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
+        each = fields["exposed_each"]
+        for position, name in enumerate(passes):
+            line = lines[:, position]
+            once = once + passes[name] * _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
             each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
-        added: FloatColumn = once + _depth_and_rounds(rows, num_microbatches)[1] * each
+        added: FloatColumn = once + rounds * each
         return added
+
+    def _gathers_in_turn(self, rows: Candidates) -> Mask:
+        """Whether a stage gathers its parameters when its first input arrives, and so after the stages before it."""
+        question = self.probes.question
+        plans = (replace(question, layout=replace(question.layout, schedule=name)) for name in SCHEDULES)
+        in_turn = np.asarray([not gathers_at_step_begin(plan) for plan in plans])
+        found: Mask = in_turn[rows.schedule]
+        return found
 
     def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
         """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap."""
         hidden = np.minimum(hideable, work)
-        added: FloatColumn = hideable - hidden + (self.times.machine.slowdown_ratio - 1) * hidden
+        added: FloatColumn = hideable - hidden + (self.machine.slowdown_ratio - 1) * hidden
         return added
 
 
@@ -328,6 +352,27 @@ def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[In
     depth: IntColumn = rows.pp // copies
     rounds: IntColumn = -(-num_microbatches // copies)
     return depth, rounds
+
+
+def _bubble_s(
+    rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
+) -> FloatColumn:
+    """Idle time at both ends of a step.
+
+    A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle. Where
+    gradients of weights can be put off, none waits for those of the stages before.
+    """
+    full = longest.total
+    per_hop = np.where(
+        rows.schedule == SCHEDULES.index("zb-h1"),
+        np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
+        np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
+    )
+    passing = full - np.where(FILLS[rows.schedule], longest.weight_backward, 0.0)
+    depth, rounds = _depth_and_rounds(rows, num_microbatches)
+    filling = np.minimum(rounds, depth)
+    bubble: FloatColumn = per_hop * (filling - 1) + passing * (depth - filling)
+    return bubble
 
 
 def _overlapped_s(

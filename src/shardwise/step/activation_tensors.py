@@ -19,10 +19,10 @@ RESIDENT_LAYERS_WITH_OFFLOAD = 2
 def kept_per_run(context: StageContext) -> tuple[Bytes, ...]:
     """Bytes every run of blocks keeps per micro-batch, all its blocks together."""
     totals: list[Bytes] = []
-    for run, (_, count) in enumerate(context.layer_runs):
-        recomputed = context.recomputed_layers(count)
+    for run, held in enumerate(context.held_runs):
         whole = sum(tensor.num_bytes for tensor in context.saved[run])
-        totals.append(recomputed * context.kept_bytes(run) + (count - recomputed) * whole)
+        again = held.num_recomputed
+        totals.append(again * context.kept_bytes(run) + (held.count - again) * whole)
     return tuple(totals)
 
 
@@ -46,16 +46,16 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
         totals: what every run of blocks keeps (:func:`kept_per_run`).
     """
     timeline = context.timeline
-    for run, (layer, count) in enumerate(context.layer_runs):
+    for run, held in enumerate(context.held_runs):
         moments = timeline.runs[run]
-        one = totals[run] // count
+        one = totals[run] // held.count
         kept = resident(context, totals[run])
         rest = max(0, kept - one)
         name = f"kept by blocks[{run}]"
         for num_bytes, dies in ((rest, moments.first_backward), (kept - rest, moments.last_backward)):
             yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=timeline.forward, dies=dies)
         live = live_bytes(context, run)
-        working = backward_temporaries(layer, context.block_context)
+        working = backward_temporaries(held.layer, context.block_context)
         for moment in moments.inside:
             yield Tensor(
                 name=f"recomputed inside blocks[{run}]",
@@ -75,7 +75,7 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
 
 def live_bytes(context: StageContext, run: int) -> Bytes:
     """What recomputing one block of a run brings back to life while it goes backward."""
-    if context.recomputed_layers(context.layer_runs[run][1]) == 0:
+    if context.held_runs[run].num_recomputed == 0:
         return 0
     dense = sum(tensor.num_bytes for tensor in context.saved[run] if not tensor.is_routed)
     return context.revived_bytes(run) + (context.live_block_copies - 1) * dense

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe
-from shardwise.step import own_host
+from shardwise.step import eager_operations, own_host
 from shardwise.step.attention_operations import attention_operations
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
@@ -73,7 +73,7 @@ def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe
     operations += _mixers(layer, context)
     operations += _feed_forward(layer, context)
     operations += fp8_casts(operations, layer, context)
-    operations += _host_calls(layer, context)
+    operations += _host_calls(layer, context, recipe)
     return tuple(operations)
 
 
@@ -107,13 +107,17 @@ def _adapters(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> It
     """LoRA's thin products, and for QLoRA the base weights expanded to 16 bits in forward and in backward."""
     for weight in adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets):
         yield from matrix_operations(local_matrix(weight, context), context, is_trained=True)
-    if context.is_quantised:
+    if context.is_own_eager:
+        yield from eager_operations.adapter_sums(layer, context, recipe)
+    if context.is_quantised and context.is_own_eager:
+        yield from eager_operations.unpacking(layer, context)
+    elif context.is_quantised:
         elements = sum(weight.num_params for weight in layer.weights if weight.is_matrix) / context.layout.tp
         yield context.memory_operation("dequantise", "forward", elements * QUANTISED_READ_BYTES)
         yield context.memory_operation("dequantise.backward", "backward", elements * QUANTISED_READ_BYTES)
 
 
-def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
     """What the host issues around the kernels of a block: casts, gradients added, gathering, tensor parallelism."""
     forward, backward = AUTOCAST_KERNELS if context.is_autocast else (0, 0)
     if context.adds_gradients and not context.is_base_frozen:
@@ -125,6 +129,10 @@ def _host_calls(layer: LayerSpec, context: OperationContext) -> Iterator[Operati
         forward, backward = forward + more[0], backward + more[1]
     elif context.layout.tp > 1:
         more = _tensor_calls(context)
+        forward, backward = forward + more[0], backward + more[1]
+    if context.is_own_eager:
+        adapted, packed = eager_operations.adapted_and_packed(layer, recipe)
+        more = own_host.adapter_calls(adapted=adapted, packed=packed)
         forward, backward = forward + more[0], backward + more[1]
     name = host_calls_name(context)
     if forward:
@@ -245,6 +253,9 @@ def fp8_casts(operations: list[Operation], layer: LayerSpec, context: OperationC
     if context.matmul_dtype != "fp8":
         return
     scaled = [operation for operation in operations if operation.dtype == "fp8" and operation.k]
+    if context.is_own_eager:
+        yield from eager_operations.rounding(scaled, context)
+        return
     # A product's input has flop / 2n elements and its weight flop / 2m, whatever the number of experts.
     forwards = [op for op in scaled if op.phase == "forward"]
     if context.joins_projections:

@@ -13,6 +13,7 @@ from shardwise.step.sharded_buffers import (
     zero_3_tensors,
 )
 from shardwise.step.stage_context import StageContext
+from shardwise.step.states import EIGHT_BIT_PIECE_BYTES, EIGHT_BIT_PIECE_ELEMENTS
 from shardwise.units import MIB, Bytes
 
 LIBRARY_WORKSPACE_BYTES = 64 * MIB
@@ -33,12 +34,24 @@ def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
         yield from _replicated(context)
     yield from _weight_gradients(context)
     yield from _exchanges(context)
+    yield from _eight_bit_moments(context)
+
+
+def _eight_bit_moments(context: StageContext) -> Iterator[Tensor]:
+    """Our trainer's 8-bit AdamW makes numbers of its moments and codes of these again, a piece at a time."""
+    recipe = context.plan.recipe
+    if not context.is_own_runtime or recipe.optimizer != "adamw-8bit" or recipe.offload != "none":
+        return
+    largest = max((context.trained(unit).largest_matrix for unit in context.held_units), default=0)
+    num_bytes = EIGHT_BIT_PIECE_BYTES * min(EIGHT_BIT_PIECE_ELEMENTS, largest)
+    step = context.timeline.optimizer
+    yield tensor("8-bit moments as numbers", "temporaries", num_bytes, step, step)
 
 
 def _replicated(context: StageContext) -> Iterator[Tensor]:
     """Data parallel without parameter sharding: buckets, cached low-precision weights, ZeRO-1/2 staging."""
     timeline, states = context.timeline, context.states
-    elements = sum(trainable_elements(context, unit) * unit.count for unit in context.units)
+    elements = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units)
     if context.is_autocast:
         yield from _autocast_copies(context)
     if context.profile.sharding == "deepspeed":
@@ -64,14 +77,14 @@ def _autocast_copies(context: StageContext) -> Iterator[Tensor]:
     """
     timeline, compute = context.timeline, context.states.compute_bytes
     name = "autocast weight copies"
-    for unit in context.units:
+    for unit in context.held_units:
         if not unit.is_block:
             head = compute * context.head_elements
             yield tensor(name, "gathered_parameters", head, timeline.forward, timeline.head_backward)
             continue
         moments = timeline.runs[unit.run]
         copies = compute * unit.base.full
-        recomputed = context.recomputed_layers(unit.count)
+        recomputed = context.held_runs[unit.run].num_recomputed
         kept = unit.count - recomputed
         cached_until = timeline.loss_forward
         yield tensor(name, "gathered_parameters", recomputed * copies, timeline.forward, cached_until)
@@ -87,7 +100,7 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
     """Whole-tensor gradients on their way into an accumulation buffer."""
     timeline, compute = context.timeline, context.states.compute_bytes
     if context.plan.recipe.adapter == "qlora":
-        largest = max((unit.base.largest_matrix for unit in context.units if unit.is_block), default=0)
+        largest = max((unit.base.largest_matrix for unit in context.held_units if unit.is_block), default=0)
         for moments in timeline.runs:
             yield tensor(
                 "dequantised weight", "temporaries", compute * largest, moments.first_backward, moments.last_backward
@@ -97,11 +110,11 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
     accumulates = context.has_persistent_gradients or context.plan.num_microbatches > 1
     if context.profile.keeps_dummy_weight_gradients:
         # One placeholder per matrix shape, cached for the whole run (TransformerEngine ``get_dummy_wgrad``).
-        shapes = {unit.base.matrices for unit in context.units if unit.is_block}
+        shapes = {unit.base.matrices for unit in context.held_units if unit.is_block}
         yield tensor("placeholder weight gradients", "temporaries", compute * sum(shapes), 0, timeline.last)
     elif accumulates or context.is_autocast:
         # A gradient is made whole before it is added, or cast to fp32; otherwise it becomes the gradient itself.
-        largest = max((unit.base.largest_matrix for unit in context.units if unit.is_block), default=0)
+        largest = max((unit.base.largest_matrix for unit in context.held_units if unit.is_block), default=0)
         for born, dies in timeline.spans_of_backward:
             yield tensor("weight gradient", "temporaries", compute * largest, born, dies)
     is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
@@ -136,8 +149,8 @@ def _exchanges(context: StageContext) -> Iterator[Tensor]:
     """Buffers of tensor, context, expert and pipeline exchanges while a block runs."""
     layout, timeline, block = context.plan.layout, context.timeline, context.block_context
     hidden = block.tokens * block.hidden_size * block.element_bytes
-    for run, (layer, _) in enumerate(context.layer_runs):
-        num_bytes: float = 0
+    for run, held in enumerate(context.held_runs):
+        layer, num_bytes = held.layer, 0.0
         if layout.tp > 1:
             num_bytes += hidden
         if layout.cp > 1 and isinstance(layer.mixer, AttentionSpec):

@@ -81,7 +81,7 @@ def _per_block(
     calls: tuple[tuple[Call, int, bool], ...], layer: LayerSpec, blocks: int, context: StageContext
 ) -> Iterator[Collective]:
     rounds = context.rounds
-    recomputed = context.recomputed_layers(blocks) if repeats_calls(context) else 0
+    recomputed = context.num_recomputed(layer) if repeats_calls(context) else 0
     for call, times, is_hidden in calls:
         asked_for = times * blocks - _not_asked_for(call, layer, context)
         yield from _issue(call, context, is_hidden=is_hidden, units=asked_for, rounds=rounds)
@@ -378,9 +378,9 @@ def _sums_of_the_step(layout: Layout) -> Iterator[Collective]:
 def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     """Gradients that tensor-parallel ranks have parts of.
 
-    Under sequence parallelism norms and routers have seen part of the tokens. Copies of key-value heads serve different
-    query heads; without the sum they would drift apart. Of an adapter beside a divided matrix one factor is whole, and
-    each rank knows the part of its gradient that comes through its part of the other.
+    Under sequence parallelism norms, routers and undivided experts have seen part of the tokens. Copies of key-value
+    heads serve different query heads; without the sum they would drift apart. Of an adapter beside a divided matrix one
+    factor is whole, and each rank knows the part of its gradient that comes through its part of the other.
     """
     layout = context.plan.layout
     if layout.tp == 1:
@@ -393,7 +393,7 @@ def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     sums: dict[tuple[str, int], int] = {}
     for weight, count in blocks + final:
         sees_part = layout.sequence_parallel or (is_own_runtime(context.plan) and _is_head_norm(weight))
-        if weight.split == "replicated" and sees_part:
+        if sees_part and (weight.split == "replicated" or _is_whole_expert(weight, context)):
             key = ("gradients of replicated weights", layout.tp)
         elif weight.split_limit and layout.tp > weight.split_limit:
             key = ("gradients of copied key-value heads", layout.tp // weight.split_limit)
@@ -432,6 +432,12 @@ def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
 def _is_head_norm(weight: Weight) -> bool:
     """A norm of query or key heads, of which every tensor-parallel rank has others."""
     return weight.role == "norm" and weight.name.rpartition(".weight")[0].endswith(("q_norm", "k_norm"))
+
+
+def _is_whole_expert(weight: Weight, context: StageContext) -> bool:
+    """An expert that our trainer does not divide: every tensor-parallel rank sends it the tokens of its own part."""
+    layout = context.plan.layout
+    return is_own_runtime(context.plan) and weight.is_expert and layout.ep == 1 and layout.expert_tp == 1
 
 
 def _held_gradient(weight: Weight, context: StageContext) -> int:

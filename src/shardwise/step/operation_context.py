@@ -86,6 +86,11 @@ class OperationContext:
     """Blocks are units of FSDP2, be it over a single rank."""
 
     @property
+    def is_own_eager(self) -> bool:
+        """Our runtime's own functions run kernel by kernel."""
+        return self.has_own_host and not self.is_compiled
+
+    @property
     def residual_elements(self) -> int:
         """Elements of the residual stream on this rank."""
         return self.tokens * self.hidden_size // self.sequence_shards

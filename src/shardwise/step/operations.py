@@ -66,7 +66,7 @@ def operation_groups(context: StageContext, book: BlockBook) -> tuple[OperationG
     for layer, count in _distinct_layers(context):
         once = book.forward_and_backward(layer, operation)
         groups.append(OperationGroup(part="blocks", operations=once, count=count * num_microbatches))
-        recomputed = context.recomputed_layers(count)
+        recomputed = context.num_recomputed(layer)
         if recomputed:
             again = book.recomputed(layer, operation)
             groups.append(

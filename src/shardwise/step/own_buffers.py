@@ -35,7 +35,7 @@ class Tables:
 
 def own_tables(context: StageContext) -> Tables:
     """The tables of a stage; a tied one belongs to the rest of the model, and one that ranks divide to nothing."""
-    whole = sum(unit.base.full for unit in context.units if not unit.is_block)
+    whole = sum(unit.base.full for unit in context.held_units if not unit.is_block)
     is_tied = context.plan.model.tie_word_embeddings and context.stage.has_embedding
     head = 0 if is_tied else context.head_elements
     embedding = 0 if is_tied else context.embedding_elements
@@ -71,7 +71,7 @@ def _tensor(name: str, component: MemoryComponent, num_bytes: float, born: int, 
 
 
 def _blocks(context: StageContext) -> list[Unit]:
-    return [unit for unit in context.units if unit.is_block]
+    return [unit for unit in context.held_units if unit.is_block]
 
 
 def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
@@ -153,7 +153,7 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
     ahead = min(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
     is_born_late = context.plan.num_microbatches == 1
     made = context.states.gradient_bytes * context.trained(unit).shard if is_born_late else 0
-    is_recomputed = context.recomputed_layers(unit.count) == unit.count
+    is_recomputed = context.held_runs[unit.run].num_recomputed == unit.count
     kept = context.kept_bytes(unit.run) if is_recomputed else 0
     return ahead - made + kept
 
@@ -164,10 +164,10 @@ def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
     Backward makes them on the stream it computes on, a reduction makes its result on its own.
     """
     timeline, reduce = context.timeline, context.states.reduce_bytes
-    whole = {unit.name: reduce * context.trained(unit).full * unit.count for unit in context.units}
+    whole = {unit.name: reduce * context.trained(unit).full * unit.count for unit in context.held_units}
     parts: list[tuple[Bytes, int]] = [(sum(whole.values()), timeline.forward)]
     if context.forwards_come_first:
-        parts = [part for unit in context.units for part in gradient_births(context, unit, whole[unit.name])]
+        parts = [part for unit in context.held_units for part in gradient_births(context, unit, whole[unit.name])]
         made = 0 if context.has_adapter else context.states.compute_bytes * context.embedding_elements
         end = timeline.first_backward_end
         yield _tensor("gradient of the token table", "gradients", made, end, end)

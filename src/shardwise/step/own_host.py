@@ -26,6 +26,16 @@ packed and unpacked, and under selective recomputation a Python mode looks at ev
 DIVIDED_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 25), "selective": (12, 28)}
 """What tensor parallelism adds to it."""
 
+ADAPTER_CALLS = (3, 1)
+"""Our eager runtime beside one adapted matrix, forward and backward, beyond the kernels counted in
+``eager_operations.py``: modules and the hook (``benchmarks/results/host_costs-2026-11-29.md``, as the next three)."""
+PACKED_CALLS = (2, 6)
+"""Beside one 4-bit matrix: a function of our own in the graph of gradients."""
+ADAPTER_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 7), "selective": (11, 16)}
+"""What checkpointing costs more for one adapted matrix, in forward and again: more operators to look at."""
+PACKED_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 0), "selective": (22, 15)}
+"""And for one 4-bit matrix."""
+
 
 def block_calls(layout: Layout, *, is_gathered: bool, has_units: bool) -> tuple[int, int]:
     """Forward and backward of one block, beyond the calls of a gathered unit.
@@ -46,8 +56,22 @@ def tensor_calls(*, computes_on_parts: bool) -> tuple[int, int]:
     return TENSOR_PARALLEL_CALLS if computes_on_parts else DTENSOR_CALLS
 
 
-def recompute_calls(recipe: Recipe, layout: Layout, *, computes_on_parts: bool = True) -> tuple[int, int]:
+def adapter_calls(*, adapted: int, packed: int) -> tuple[int, int]:
+    """Adapted and 4-bit matrices of one block, forward and backward.
+
+    >>> adapter_calls(adapted=7, packed=7)
+    (35, 49)
+    """
+    (forward, backward), (more_forward, more_backward) = ADAPTER_CALLS, PACKED_CALLS
+    return adapted * forward + packed * more_forward, adapted * backward + packed * more_backward
+
+
+def recompute_calls(
+    recipe: Recipe, layout: Layout, *, computes_on_parts: bool = True, adapted: int = 0, packed: int = 0
+) -> tuple[int, int]:
     """One block that is recomputed, in forward and then; compiled, it is recomputed by its own kernels.
+
+    ``adapted`` and ``packed`` are its matrices with adapters and in 4 bits, where our runtime's code runs them.
 
     >>> recompute_calls(Recipe(seq_len=1, recompute="selective", compile=False), Layout(tp=2))
     (117, 116)
@@ -55,6 +79,9 @@ def recompute_calls(recipe: Recipe, layout: Layout, *, computes_on_parts: bool =
     if recipe.compile or recipe.recompute == "none":
         return 0, 0
     forward, again = CHECKPOINT_CALLS[recipe.recompute]
+    for number, calls in ((adapted, ADAPTER_CHECKPOINT_CALLS), (packed, PACKED_CHECKPOINT_CALLS)):
+        more = calls[recipe.recompute]
+        forward, again = forward + number * more[0], again + number * more[1]
     if layout.tp > 1 and computes_on_parts:
         more = DIVIDED_CHECKPOINT_CALLS[recipe.recompute]
         forward, again = forward + more[0], again + more[1]

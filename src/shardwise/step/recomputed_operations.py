@@ -8,6 +8,7 @@ from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.step import own_host
 from shardwise.step.block_operations import FP8_RECAST_BYTES, fp8_casts, host_calls_name
+from shardwise.step.eager_operations import adapted_and_packed
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import OperationContext
 
@@ -50,7 +51,10 @@ def recomputed_operations(
         chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
     again = [replace(operation, phase="recompute") for operation in chosen]
     if context.has_torch_host:
-        calls = own_host.recompute_calls(recipe, context.layout, computes_on_parts=context.has_own_host)
+        adapted, packed = adapted_and_packed(layer, recipe) if context.is_own_eager else (0, 0)
+        calls = own_host.recompute_calls(
+            recipe, context.layout, computes_on_parts=context.has_own_host, adapted=adapted, packed=packed
+        )
         name = host_calls_name(context)
         again = [operation for operation in again if operation.name != name]
         again += [

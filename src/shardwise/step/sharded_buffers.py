@@ -41,7 +41,7 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
     """
     timeline, reduce = context.timeline, context.states.reduce_bytes
     keeps_gathered = not context.plan.layout.reshard_after_forward or context.plan.layout.pp > 1
-    blocks = [unit for unit in context.units if unit.is_block]
+    blocks = [unit for unit in context.held_units if unit.is_block]
     largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
     if keeps_gathered:
         total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
@@ -55,7 +55,7 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
             yield tensor("gathered last block", "gathered_parameters", largest, timeline.loss_forward, last)
         yield from _kept_for_backward(context)
     if defers_reductions(context.plan) and (context.plan.layout.pp > 1 or context.plan.num_microbatches > 1):
-        trained = sum(trainable_elements(context, unit) * unit.count for unit in context.units)
+        trained = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units)
         yield tensor("whole gradients", "gradients", reduce * trained, timeline.forward, timeline.backward_end)
     for unit in blocks:
         moments = timeline.runs[unit.run]
@@ -70,7 +70,7 @@ def _kept_for_backward(context: StageContext) -> Iterator[Tensor]:
     ranks = context.plan.layout.reshard_size
     if ranks is None:
         return
-    total = sum(context.gathered_bytes(unit) * unit.count for unit in context.units if unit.is_block)
+    total = sum(context.gathered_bytes(unit) * unit.count for unit in context.held_units if unit.is_block)
     born, dies = context.timeline.forward, context.timeline.backward_end - 1
     yield tensor(f"blocks divided over {ranks}", "gathered_parameters", total / ranks, born, dies)
 
@@ -91,7 +91,7 @@ def _gradients_on_their_way(context: StageContext, unit: Unit, moments: RunMomen
     states = context.states
     trained = trainable_elements(context, unit)
     name = "gradients being reduced"
-    is_last_executed_first = unit.run == len(context.layer_runs) - 1
+    is_last_executed_first = unit.run == len(context.held_runs) - 1
     for moment in moments.inside:
         has_previous = not (is_last_executed_first and moment == moments.first_backward)
         waiting = states.reduce_bytes * trained if has_previous else 0
@@ -106,7 +106,7 @@ def _root_unit(context: StageContext) -> Iterator[Tensor]:
     """Embedding and head: gathered until the first block's backward, their gradients reduced when backward ends."""
     timeline, states = context.timeline, context.states
     end = timeline.backward_end
-    for unit in context.units:
+    for unit in context.held_units:
         if unit.is_block:
             continue
         elements, head = unit.base.full, context.head_elements
@@ -125,8 +125,8 @@ def zero_3_tensors(context: StageContext) -> Iterator[Tensor]:
     Source: DeepSpeed ``runtime/zero/config.py`` and ``partitioned_param_coordinator.py``.
     """
     timeline, states = context.timeline, context.states
-    whole = sum(unit.base.full * unit.count for unit in context.units)
-    trained = sum(trainable_elements(context, unit) * unit.count for unit in context.units)
+    whole = sum(unit.base.full * unit.count for unit in context.held_units)
+    trained = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units)
     live = min(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
     buckets = 2 * min(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
     end = timeline.backward_end

@@ -1,5 +1,6 @@
 """One pipeline stage of a plan, and the facts all of its tensors follow from."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -19,7 +20,8 @@ from shardwise.step.own_runtime import (
     spreads_vocabulary,
     uses_ddp,
 )
-from shardwise.step.placement import Stage
+from shardwise.step.placement import Runs, Stage
+from shardwise.step.recomputed_blocks import HeldRun, held_runs, recomputed_positions
 from shardwise.step.states import QUANTISED_BYTES
 from shardwise.step.timeline import Timeline, stage_timeline
 from shardwise.units import Bytes
@@ -37,7 +39,7 @@ class Unit:
     adapter: HeldWeights
     is_block: bool
     run: int = -1
-    """Index into the stage's runs of blocks; -1 for tables and head."""
+    """Index into the runs of blocks that the units were made of; -1 for tables and head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,8 @@ class StageContext:
     @cached_property
     def timeline(self) -> Timeline:
         """The moments of the step."""
-        return stage_timeline(self.stage, forwards_come_first=self.forwards_come_first)
+        counts = tuple(run.count for run in self.held_runs)
+        return stage_timeline(counts, has_head=self.stage.has_head, forwards_come_first=self.forwards_come_first)
 
     @cached_property
     def forwards_come_first(self) -> bool:
@@ -228,9 +231,18 @@ class StageContext:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Blocks in runs, then the tables and the head this stage holds."""
+        return self._units(self.layer_runs)
+
+    @cached_property
+    def held_units(self) -> tuple[Unit, ...]:
+        """The same with the blocks in the runs that memory tells apart."""
+        runs = tuple((run.layer, run.count) for run in self.held_runs)
+        return self.units if runs == self.layer_runs else self._units(runs)
+
+    def _units(self, runs: Runs) -> tuple[Unit, ...]:
         found = [
             self._unit(f"blocks[{number}]", layer.weights, count, layer, number)
-            for number, (layer, count) in enumerate(self.layer_runs)
+            for number, (layer, count) in enumerate(runs)
         ]
         tables = self._table_weights()
         if tables:
@@ -241,6 +253,25 @@ class StageContext:
     def layer_runs(self) -> tuple[tuple[LayerSpec, int], ...]:
         """Runs of identical blocks over all chunks, in model order."""
         return self.stage.layer_runs
+
+    @cached_property
+    def held_runs(self) -> tuple[HeldRun, ...]:
+        """The same, each cut behind the last of its blocks that is recomputed."""
+        return tuple(held_runs(self.layer_runs, self._are_recomputed))
+
+    @cached_property
+    def _are_recomputed(self) -> tuple[bool, ...]:
+        """Of every block in model order."""
+        recipe, num_layers = self.plan.recipe, self.stage.num_layers
+        if recipe.recompute == "none":
+            return (False,) * num_layers
+        if recipe.recompute_layers is None:
+            return (True,) * num_layers
+        return recomputed_positions(
+            chunk_layers=[chunk.num_layers for chunk in self.stage.chunks],
+            num_recomputed=recipe.recompute_layers,
+            order=self.profile.partial_recompute,
+        )
 
     def _table_weights(self) -> tuple[Weight, ...]:
         model, stage = self.plan.model, self.stage
@@ -281,9 +312,9 @@ class StageContext:
 
     @cached_property
     def saved(self) -> tuple[tuple[SavedTensor, ...], ...]:
-        """Saved tensors of one block of every run, without recomputation."""
+        """Saved tensors of one block of every held run, without recomputation."""
         return tuple(
-            saved_tensors(layer, self.block_context) + self._adapter_tensors(layer) for layer, _ in self.layer_runs
+            saved_tensors(run.layer, self.block_context) + self._adapter_tensors(run.layer) for run in self.held_runs
         )
 
     def _adapter_tensors(self, layer: LayerSpec) -> tuple[SavedTensor, ...]:
@@ -299,7 +330,7 @@ class StageContext:
         return (SavedTensor(name="adapters", num_bytes=num_bytes),)
 
     def kept_bytes(self, run: int) -> Bytes:
-        """Bytes one block of a run keeps from forward to backward when it is recomputed as the recipe says."""
+        """Bytes one block of a held run keeps from forward to backward when it is recomputed as the recipe says."""
         tensors, recompute = self.saved[run], self.plan.recipe.recompute
         if recompute == "none":
             return sum(tensor.num_bytes for tensor in tensors)
@@ -313,7 +344,7 @@ class StageContext:
         return tensors[0].num_bytes + self._operation_outputs(run)
 
     def revived_bytes(self, run: int) -> Bytes:
-        """What recomputing one block of a run brings back at once; single modules come back one after the other."""
+        """What recomputing a block of a held run brings back at once; single modules come back one after the other."""
         tensors, recipe = self.saved[run], self.plan.recipe
         if recipe.recompute != "selective" or recipe.recompute_modules is None:
             return sum(tensor.num_bytes for tensor in tensors) - self.kept_bytes(run)
@@ -333,11 +364,13 @@ class StageContext:
         last_product = context.tokens * context.hidden_size * context.element_bytes
         return kept + (0 if self.plan.recipe.compile else last_product)
 
-    def recomputed_layers(self, count: int) -> int:
-        """How many of ``count`` blocks are recomputed."""
-        recipe = self.plan.recipe
-        if recipe.recompute == "none":
-            return 0
-        if recipe.recompute_layers is None:
-            return count
-        return min(count, ceil(recipe.recompute_layers * count / max(1, self.stage.num_layers)))
+    def num_recomputed(self, layer: LayerSpec) -> int:
+        """How many of the stage's blocks that are like this one are recomputed."""
+        return sum(run.num_recomputed for run in self._alike(layer))
+
+    def recomputed_fraction(self, layer: LayerSpec) -> float:
+        """Their share."""
+        return self.num_recomputed(layer) / sum(run.count for run in self._alike(layer))
+
+    def _alike(self, layer: LayerSpec) -> Iterator[HeldRun]:
+        return (run for run in self.held_runs if run.layer is layer)

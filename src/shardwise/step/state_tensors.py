@@ -44,7 +44,7 @@ def held_states(context: StageContext) -> HeldStates:
     tensors: list[Tensor] = []
     host_parameters = host_gradients = host_optimizer = nvme = 0
     offload = context.plan.recipe.offload
-    for unit in context.units:
+    for unit in context.held_units:
         states = trained_states(context, unit)
         optimizer = (states.master + states.moments) * unit.count
         gradients = states.gradients * unit.count

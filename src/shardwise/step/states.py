@@ -10,6 +10,13 @@ from shardwise.units import Bytes
 BLOCK_SCALE_BYTES = 4 / 256
 """8-bit moments keep one fp32 scale per block of 256 (bitsandbytes ``optim``; Dettmers et al., arXiv:2110.02861)."""
 
+EIGHT_BIT_PIECE_ELEMENTS = 1 << 23
+"""Elements that our trainer's 8-bit AdamW updates at a time; a multiple of a block."""
+EIGHT_BIT_PIECE_BYTES = 33
+"""Alive at once for each of them, in 4 bytes unless said: both moments and the denominator, and while the second one is
+coded a copy of it, that over its scale, codes, what is above zero, the larger of both, and the first one's codes in 8
+bits (``train/optimizer_kinds.py``; traced)."""
+
 QUANTISED_BYTES = 0.5 + (1 + 4 / 256) / 64
 """NF4 with double quantisation: half a byte, plus an 8-bit scale per 64 and an fp32 scale per 256 of those.
 Source: Dettmers et al. 2023, arXiv:2305.14314, section 3 (0.127 bits per parameter for scales)."""

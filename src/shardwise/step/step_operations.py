@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.recipe import OptimizerName
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
-from shardwise.step.own_runtime import updates_late
+from shardwise.step.own_runtime import is_own_runtime, updates_late
 from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
@@ -39,6 +39,12 @@ STATE_TRAFFIC: dict[OptimizerName, int] = {
 }
 """Bytes per parameter read and written for optimizer states with fp32 moments (8-bit: one byte each; Adafactor: one
 pass over the squared gradient)."""
+
+OWN_STATE_TRAFFIC: dict[OptimizerName, int] = {"adamw-8bit": 230, "muon": 50}
+"""The same in our trainer, whose steps are eager kernels one after the other, counted over ``train/optimizer_kinds.py``
+and ``train/block_codes.py``, weights and gradients counted apart. 8-bit moments: both decoded (29 each), both encoded
+(41 each, and 22 to keep the divisor above zero), 68 of the step between. Muon: momentum and what looks ahead (24),
+casts (12), norm and quotient (6), sums on fp32 weights (8)."""
 
 LATE_HIDDEN_FRACTION = 0.25
 """Of an update under the next forward pass, what takes no time of its own: mean of eight pairs of runs with and without
@@ -146,7 +152,10 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         return
     weights = 2 * (states.master_bytes or states.weight_bytes)
     copy = states.weight_bytes if states.master_bytes else 0
-    moments = STATE_TRAFFIC[recipe.optimizer] * states.moment_bytes / 4
+    traffic = STATE_TRAFFIC
+    if is_own_runtime(context.plan) and recipe.optimizer in OWN_STATE_TRAFFIC:
+        traffic = OWN_STATE_TRAFFIC
+    moments = traffic[recipe.optimizer] * states.moment_bytes / 4
     update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))
     yield replace(update, kind="optimizer", hidden_fraction=LATE_HIDDEN_FRACTION if is_late else 0.0)
     if recipe.optimizer == "muon":

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardwise.step.inventory import Moment
-from shardwise.step.placement import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +64,15 @@ class Timeline:
         return len(self.moments) - 1
 
 
-def stage_timeline(stage: Stage, *, forwards_come_first: bool = False) -> Timeline:
+@lru_cache(maxsize=256)
+def stage_timeline(counts: tuple[int, ...], *, has_head: bool, forwards_come_first: bool = False) -> Timeline:
     """Lay out load, forward, loss, backward of every run in reverse, optimizer step and checkpoint.
 
     Args:
-        stage: whose blocks run.
+        counts: blocks of each run, in model order; few stages differ in them.
+        has_head: whether the stage computes the loss.
         forwards_come_first: whether several micro-batches wait when the first one goes backward.
     """
-    counts = tuple(count for _, count in stage.layer_runs)
-    return _timeline(counts, has_head=stage.has_head, forwards_come_first=forwards_come_first)
-
-
-@lru_cache(maxsize=256)
-def _timeline(counts: tuple[int, ...], *, has_head: bool, forwards_come_first: bool) -> Timeline:
-    """The same of runs of so many blocks; few stages differ in it."""
     moments = [Moment(phase="load", name="load"), Moment(phase="forward", name="forward of the last block")]
     loss_forward = loss_backward = head_backward = 1
     if has_head:

@@ -39,7 +39,8 @@ def _offloading(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., 
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    """A copy of the same strides where those leave no gaps: compiled code was written for them."""
+    kept = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return kept.copy_(tensor, non_blocking=True)
 
 

@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+SMALL_ELEMENTS = 2**18
+"""Up to here a kernel for each tensor takes longer to launch than to run: 28 bytes an element at a few TB/s."""
 
 
 class OnePassAdamW(torch.optim.AdamW):
@@ -17,6 +20,7 @@ class OnePassAdamW(torch.optim.AdamW):
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:
         super().__init__(list(groups), lr=lr, betas=betas, fused=True)
         self._scalars: Tensor | None = None
+        self._scale = (torch.ones(()), torch.zeros(()))
         self._count: Tensor | None = None
 
     def begin(self, factor: Tensor | None = None) -> None:
@@ -24,9 +28,9 @@ class OnePassAdamW(torch.optim.AdamW):
         device = self.param_groups[0]["params"][0].device
         factor = torch.ones((), device=device) if factor is None else factor.to(device)
         if device.type != "cuda":
-            self.grad_scale = (1 / factor).to(dtype=torch.float32)
-            self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
+            self.grad_scale, self.found_inf = _scale_of(factor)
             return
+        self._scale = _scale_of(factor)
         self._make_states()
         assert self._count is not None
         self._count += 1
@@ -44,9 +48,10 @@ class OnePassAdamW(torch.optim.AdamW):
             self.begin()
         assert self._scalars is not None
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None or parameter.numel() == 0:
-                    continue
+            held = [parameter for parameter in group["params"] if parameter.grad is not None and parameter.numel()]
+            small = [parameter for parameter in held if _is_small(parameter)]
+            self._update_small(small, group)
+            for parameter in (parameter for parameter in held if not _is_small(parameter)):
                 state = self.state[parameter]
                 adamw(
                     parameter.detach(),
@@ -59,6 +64,32 @@ class OnePassAdamW(torch.optim.AdamW):
                 )
         return None
 
+    @torch.no_grad()
+    def _update_small(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        """Many small tensors at once, by torch's kernel for lists: factors of adapters, norms, biases."""
+        if not parameters:
+            return
+        assert self._count is not None
+        states = [self.state[parameter] for parameter in parameters]
+        inverse, found_inf = self._scale
+        torch._fused_adamw_(
+            parameters,
+            [parameter.grad for parameter in parameters],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [self._count] * len(parameters),
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=inverse,
+            found_inf=found_inf,
+        )
+
     def _make_states(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -69,3 +100,15 @@ class OnePassAdamW(torch.optim.AdamW):
                     state["exp_avg"] = torch.zeros_like(parameter)
                     state["exp_avg_sq"] = torch.zeros_like(parameter)
                 state["step"] = self._count
+
+
+def _is_small(parameter: nn.Parameter) -> bool:
+    """Whether a tensor is updated together with others, which torch's kernel wants to be of one dtype."""
+    gradient = parameter.grad
+    return gradient is not None and parameter.numel() <= SMALL_ELEMENTS and gradient.dtype == parameter.dtype
+
+
+def _scale_of(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """As torch's fused kernels take it: what gradients are divided by, and that no gradient is infinite."""
+    inverse = (1 / factor).to(dtype=torch.float32)
+    return inverse, torch.zeros_like(inverse)

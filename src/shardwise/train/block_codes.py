@@ -4,6 +4,7 @@ Source: Dettmers et al. 2021, arXiv:2110.02861, section 2 (dynamic tree quantisa
 """
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -56,9 +57,8 @@ def encode(numbers: Tensor, *, values: tuple[float, ...]) -> Coded:
     flat = numbers.detach().float().flatten()
     blocks = _in_blocks(flat)
     scales = blocks.abs().amax(dim=1)
-    table = torch.tensor(values, device=numbers.device)
     relative = blocks / scales.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)
-    codes = torch.bucketize(relative, (table[1:] + table[:-1]) / 2, out_int32=True)
+    codes = torch.bucketize(relative, _borders(values, numbers.device), out_int32=True)
     if values[0] == 0:
         codes = codes.maximum((blocks > 0).int())
     return Coded(codes=codes.to(torch.uint8).flatten()[: flat.numel()].view(numbers.shape), scales=scales)
@@ -66,9 +66,22 @@ def encode(numbers: Tensor, *, values: tuple[float, ...]) -> Coded:
 
 def decode(coded: Coded, *, values: tuple[float, ...]) -> Tensor:
     """The numbers that bytes stand for, in fp32; encoding them again gives the same bytes."""
-    table = torch.tensor(values, device=coded.codes.device)
+    table = _table(values, coded.codes.device)
     flat = F.embedding(coded.codes.flatten().int(), table.unsqueeze(1)).squeeze(1)
     return (_in_blocks(flat) * coded.scales.unsqueeze(1)).flatten()[: flat.numel()].view(coded.codes.shape)
+
+
+@cache
+def _table(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """The values on a device, made once: a copy from the host waits for what the device was given before."""
+    return torch.tensor(values, device=device)
+
+
+@cache
+def _borders(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Between each value and the next."""
+    table = _table(values, device)
+    return (table[1:] + table[:-1]) / 2
 
 
 def _in_blocks(flat: Tensor) -> Tensor:

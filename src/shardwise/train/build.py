@@ -10,20 +10,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch._functorch.config as functorch_config
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+from torch.torch_version import TorchVersion
 
 from shardwise.step.own_runtime import SPLIT_BACKWARD, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import gather_ahead_on_processors, set_prefetch, shard_units
-from shardwise.train.decoder.blocks import Block
+from shardwise.train.decoder.blocks import is_sparse
 from shardwise.train.decoder.config import read_config
-from shardwise.train.decoder.experts import MoeFeedForward
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.divisible import require_data_parallel, require_divisible
@@ -74,7 +75,11 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
         _choose_products(decoder, job, device)
         _freeze(decoder, job, mesh)
         divide_tensors(decoder, mesh)
-    chunks = tuple(_divided(decoder, job, mesh, device) for decoder in decoders)
+    before = accumulate((len(list(decoder.blocks())) for decoder in decoders), initial=0)
+    chunks = tuple(
+        _divided(decoder, job, mesh, device, num_before=num_before)
+        for decoder, num_before in zip(decoders, before, strict=False)
+    )
     return Built(chunks=chunks, decoders=decoders, positions=positions)
 
 
@@ -148,10 +153,13 @@ def block_groups(job: Job, mesh: Mesh) -> BlockGroups:
     )
 
 
-def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) -> nn.Module:
+def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *, num_before: int = 0) -> nn.Module:
     blocks = list(decoder.blocks())
-    recompute_blocks(blocks, job.recipe)
-    if job.recipe.compile:
+    compiles_first = recomputes_compiled_code(job)
+    if job.recipe.compile and compiles_first:
+        compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
+    recompute_blocks(blocks, job.recipe, num_before=num_before)
+    if job.recipe.compile and not compiles_first:
         compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
     if job.recipe.activation_offload:
         offload_activations(blocks)
@@ -166,6 +174,15 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device) ->
     return decoder
 
 
+def recomputes_compiled_code(job: Job) -> bool:
+    """Whether compiled blocks are run again as they are, instead of being compiled together with what runs again.
+
+    The compiler would keep the mesh of a divided matrix for backward, which torch 2.13 refuses as it is no tensor
+    (2.11 does not). With selective recomputation it keeps the matrix.
+    """
+    return job.layout.tp > 1 and job.recipe.recompute == "full" and TorchVersion(torch.__version__) >= (2, 12)
+
+
 def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) -> None:
     """Compile what a block computes, not the hooks around it; of a block with experts, whose sizes vary, attention.
 
@@ -176,8 +193,7 @@ def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) 
     torch._dynamo.config.optimize_ddp = False
     functorch_config.ban_recompute_materialized_backward = saves_elementwise
     for block in blocks:
-        is_moe = isinstance(block, Block) and isinstance(block.mlp, MoeFeedForward)
-        part = block.self_attn if is_moe else block
+        part = block.self_attn if is_sparse(block) else block
         part.forward = torch.compile(part.forward, dynamic=False)
 
 

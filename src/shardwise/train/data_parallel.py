@@ -76,12 +76,31 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
         ranks = torch.distributed.get_process_group_ranks(mesh.shards.get_group())
         root.spread(Spread(group=torch.distributed.new_group(ranks), dtype=dtype))
     fully_shard(root, mesh=states, reshard_after_forward=False, ignored_params=spread, **options)
+    if mesh.layout.world_size == 1 and mesh.device_type == "cuda" and isinstance(root, FSDPModule):
+        stay_on_one_stream(root)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
             if reduces_by_exchange(job):
                 module.set_custom_reduce_scatter(ExchangedReduction())
+
+
+def stay_on_one_stream(root: FSDPModule) -> None:
+    """Cast and copy on the stream that computes, where there is no other rank to communicate with meanwhile.
+
+    What a stream has freed serves no other one: with gradients on a stream of their own, 8B parameters fill a GPU that
+    they fit, and every step gives memory back to the device and asks for it again.
+    """
+    streams = root._get_fsdp_state()._comm_ctx
+    make_streams = streams.lazy_init
+
+    def take_current(*given: Any) -> None:
+        make_streams(*given)
+        for name in ("all_gather_copy_in_stream", "all_gather_stream", "reduce_scatter_stream", "all_reduce_stream"):
+            setattr(streams, name, torch.cuda.current_stream())
+
+    streams.lazy_init = take_current
 
 
 def reduces_by_exchange(job: Job) -> bool:

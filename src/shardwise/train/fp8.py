@@ -3,7 +3,7 @@
 Forward multiplies e4m3 with e4m3, backward e5m2 gradients with e4m3; weights stay fp32 shards, cast to bf16 when they
 are gathered and to 8 bits in the product. The head, routers, stacked experts and adapters compute in bf16.
 
-On a GPU from compute capability 8.9 the products are ``torch._scaled_mm``'s. Elsewhere they are emulated: rounded to 8
+On a GPU from compute capability 8.9 the products are ``torch._scaled_mm``'s. On CPUs they are emulated: rounded to 8
 bits and multiplied in fp32, which gives the numbers but none of the speed.
 
 Source: Micikevicius et al. 2022, arXiv:2209.05433 (formats, and which is used where).

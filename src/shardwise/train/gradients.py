@@ -76,7 +76,7 @@ def scale_gradients(trained: tuple[Trained, ...], factor: Tensor) -> None:
 
 
 def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | None) -> None:
-    """Under sequence parallelism each tp rank saw other tokens: sum what norms and routers learned, in one call."""
+    """Under sequence parallelism each tp rank saw other tokens: sum, in one call, what they taught whole modules."""
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
     gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
     if group is None or not gradients:

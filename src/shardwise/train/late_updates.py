@@ -88,12 +88,18 @@ class StreamLane:
             return self.stream.record_event()
 
     def wait(self, end: object) -> None:
-        """The computing stream, and the one that copies shards into gathers."""
+        """The computing stream, the one that copies shards into gathers, and those that gradients were made on.
+
+        Gradients are freed behind this. An allocator that is short of memory takes them from the device as soon as the
+        stream they were made on is idle, so that stream waits as well.
+        """
         assert isinstance(end, torch.cuda.Event)
         torch.cuda.current_stream().wait_event(end)
         for root in self.roots:
-            # FSDP2's one stream for copies; there is nothing public that waits for a single unit.
-            root._get_fsdp_state()._comm_ctx.all_gather_copy_in_stream.wait_event(end)
+            # FSDP2's own streams; there is nothing public that waits for a single unit.
+            streams = root._get_fsdp_state()._comm_ctx
+            for stream in (streams.all_gather_copy_in_stream, streams.reduce_scatter_stream, streams.all_reduce_stream):
+                stream.wait_event(end)
 
 
 @dataclass(slots=True, kw_only=True)

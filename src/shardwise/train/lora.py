@@ -122,7 +122,7 @@ def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.M
         first, second = (module.get_submodule(name).get_parameter("weight") for name in (FIRST, SECOND))
         x = F.dropout(inputs[0], dropout_fraction) if dropout_fraction > 0 else inputs[0]
         product = F.linear(F.linear(x, _as(first, x)), _as(second, x))
-        return output + alpha_ratio * product
+        return torch.add(output, product, alpha=alpha_ratio)
 
     return add_product
 

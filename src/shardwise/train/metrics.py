@@ -13,6 +13,8 @@ from typing import IO
 import torch
 from torch import Tensor
 
+from shardwise.train.failure.full_disk import writing
+
 METRICS_FILE = "metrics.jsonl"
 
 
@@ -68,21 +70,33 @@ class StepLog:
     def __init__(self, folder: Path, *, is_writer: bool, listeners: tuple[Callable[[StepRecord], None], ...]) -> None:
         self.records: list[StepRecord] = []
         self.listeners = listeners
-        self.file: IO[str] | None = (folder / METRICS_FILE).open("a", encoding="utf-8") if is_writer else None
+        self.path = folder / METRICS_FILE
+        self.file: IO[str] | None = _opened(self.path) if is_writer else None
 
     def add(self, record: StepRecord) -> None:
         """One more step."""
         self.records.append(record)
         if self.file is not None:
-            self.file.write(json.dumps(asdict(record)) + "\n")
-            self.file.flush()
+            with writing(self.path):
+                self.file.write(json.dumps(asdict(record)) + "\n")
+                self.file.flush()
         for listener in self.listeners:
             listener(record)
 
     def close(self) -> None:
         """No more steps come."""
         if self.file is not None:
-            self.file.close()
+            with writing(self.path):
+                self.file.close()
+
+
+def _opened(path: Path) -> IO[str]:
+    """The file, ready for the next line: one that a full disk or a crash cut short is taken away."""
+    file = path.open("a+", encoding="utf-8")
+    file.seek(0)
+    whole = file.read().rpartition("\n")
+    file.truncate(len("".join(whole[:2]).encode()))
+    return file
 
 
 def to_host(values: Tensor) -> Tensor:

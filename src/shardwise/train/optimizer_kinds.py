@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shardwise.train.block_codes import SIGNED, UNSIGNED, Coded, decode, encode
+from shardwise.step.states import EIGHT_BIT_PIECE_ELEMENTS as PIECE
+from shardwise.train.block_codes import BLOCK, SIGNED, UNSIGNED, Coded, decode, encode
 
 EPSILON = 1e-8
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -71,19 +72,27 @@ class AdamW8bit(Optimizer):
                 self._update(parameter, group)
 
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state, (beta_1, beta_2) = self.state[parameter], group["betas"]
+        """Piece by piece, since moments as numbers and their codes take many times the bytes they are kept in."""
+        state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())
-            self.take_moments(parameter, {name: torch.zeros_like(parameter) for name in MOMENTS})
+            for name, values in MOMENTS.items():
+                zero = encode(torch.zeros(1), values=values)
+                state[name] = torch.full_like(parameter, int(zero.codes), dtype=torch.uint8)
+                num_scales = -(-parameter.numel() // BLOCK)
+                state[f"{name}_scales"] = torch.zeros(num_scales, device=parameter.device)
         state["step"] += 1
-        gradient, moments = parameter.grad.float(), self.moments(parameter)
-        first = moments["exp_avg"].lerp_(gradient, 1 - beta_1)
-        second = moments["exp_avg_sq"].mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
-        step = float(state["step"])
-        denominator = (second / (1 - beta_2**step)).sqrt_().add_(EPSILON)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(first, denominator, value=-group["lr"] / (1 - beta_1**step))
-        self.take_moments(parameter, {"exp_avg": first, "exp_avg_sq": second})
+        step, weights, gradient = float(state["step"]), parameter.view(-1), parameter.grad.reshape(-1)
+        for start in range(0, parameter.numel(), PIECE):
+            piece = slice(start, start + PIECE)
+            coded = {
+                name: Coded(
+                    codes=state[name].view(-1)[piece],
+                    scales=state[f"{name}_scales"][start // BLOCK : (start + PIECE) // BLOCK],
+                )
+                for name in MOMENTS
+            }
+            _update_piece(weights[piece], gradient[piece].float(), coded, step=step, group=group)
 
     def moments(self, parameter: Tensor) -> dict[str, Tensor]:
         """Both moments in fp32."""
@@ -102,6 +111,21 @@ class AdamW8bit(Optimizer):
 
 
 MOMENTS = {"exp_avg": SIGNED, "exp_avg_sq": UNSIGNED}
+
+
+def _update_piece(
+    weights: Tensor, gradient: Tensor, coded: Mapping[str, Coded], *, step: float, group: Mapping[str, Any]
+) -> None:
+    beta_1, beta_2 = group["betas"]
+    first = decode(coded["exp_avg"], values=SIGNED).lerp_(gradient, 1 - beta_1)
+    second = decode(coded["exp_avg_sq"], values=UNSIGNED).mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
+    denominator = (second / (1 - beta_2**step)).sqrt_().add_(EPSILON)
+    weights.mul_(1 - group["lr"] * group["weight_decay"])
+    weights.addcdiv_(first, denominator, value=-group["lr"] / (1 - beta_1**step))
+    for name, numbers in (("exp_avg", first), ("exp_avg_sq", second)):
+        again = encode(numbers, values=MOMENTS[name])
+        coded[name].codes.copy_(again.codes)
+        coded[name].scales.copy_(again.scales)
 
 
 class Muon(Optimizer):
@@ -173,7 +197,9 @@ def orthogonal(matrix: Tensor) -> Tensor:
     is_tall = x.size(-2) > x.size(-1)
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + NORM_EPSILON)
+    # Sums ride on the products that they add to.
+    add_product = torch.addmm if x.dim() == 2 else torch.baddbmm
     for _ in range(NEWTON_SCHULZ_STEPS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        x = add_product(x, add_product(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.mT if is_tall else x

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from shardwise.measure.phase_marks import BLOCK
 from shardwise.recipe import Recipe
+from shardwise.train.decoder.blocks import is_sparse
 
 ops = torch.ops
 ALWAYS_KEPT = (
@@ -26,16 +28,47 @@ ALWAYS_KEPT = (
 PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default, ops.aten._scaled_mm.default)
 """Every second one is kept, as torchtitan's selective recomputation per operation does; those with a factor of an
 adapter are cheap to repeat and not counted."""
+DECIDED = frozenset((*ALWAYS_KEPT, *PRODUCTS))
 
 
-def recompute_blocks(blocks: list[nn.Module], recipe: Recipe) -> None:
-    """Make the first ``recompute_layers`` blocks (all by default) forget what the recipe says."""
+class OnlyDecided(TorchDispatchMode):
+    """Shows a mode of selective recomputation the operations that it decides on, and none of what hooks do in between.
+
+    torch counts every operation inside a checkpointed block, and wants to meet it again. FSDP's hooks of a unit inside
+    the block, which divided experts are, gather weights in forward and find them gathered in backward, or the reverse.
+    """
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled parts of a block are compiled as they are without the mode."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation."""
+        if func in DECIDED:
+            return self.mode.__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+def recompute_blocks(blocks: list[nn.Module], recipe: Recipe, *, num_before: int = 0) -> None:
+    """Make the first ``recompute_layers`` blocks of a rank (all by default) forget what the recipe says.
+
+    Args:
+        blocks: of one chunk, in model order.
+        recipe: what to recompute.
+        num_before: blocks of this rank's chunks before it.
+    """
     if recipe.recompute == "none":
         return
-    count = len(blocks) if recipe.recompute_layers is None else recipe.recompute_layers
+    count = len(blocks) if recipe.recompute_layers is None else max(0, recipe.recompute_layers - num_before)
     for block in blocks[:count]:
+        is_compiled = recipe.compile and not is_sparse(block)
         forward = block.forward if recipe.compile else _marked(block.forward)
-        block.forward = _checkpointed(forward, recipe)
+        block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled)
 
 
 def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,11 +81,13 @@ def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _checkpointed(forward: Callable[..., Any], recipe: Recipe) -> Callable[..., Any]:
+def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: bool) -> Callable[..., Any]:
     draws = recipe.lora_dropout_fraction > 0  # only dropout draws random numbers in a block
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
     if recipe.recompute == "selective":
-        options["context_fn"] = partial(_selective_contexts, recipe.lora_rank if recipe.adapter != "none" else None)
+        adapter_rank = recipe.lora_rank if recipe.adapter != "none" else None
+        contexts = _selective_contexts if is_compiled else _eager_contexts
+        options["context_fn"] = partial(contexts, adapter_rank)
 
     def run(*arguments: Any, **named: Any) -> Any:
         return checkpoint(forward, *arguments, **options, **named)
@@ -73,3 +108,8 @@ def _selective_contexts(adapter_rank: int | None) -> Any:
         return CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
+
+
+def _eager_contexts(adapter_rank: int | None) -> Any:
+    """The same where torch meets operation by operation; a compiler looks for torch's own modes."""
+    return tuple(OnlyDecided(mode) for mode in _selective_contexts(adapter_rank))

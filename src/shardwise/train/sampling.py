@@ -3,6 +3,8 @@
 Both come from torch.profiler. Steps that are looked into are slower and are left out of the run's medians.
 """
 
+import gzip
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +23,7 @@ from shardwise.measure.memory_events import MemorySample, memory_sample
 from shardwise.measure.phase_marks import FORWARD, LOSS, STEP
 from shardwise.measure.step_sample import SampledRun, StepSample, mean_sample, sample_of_trace
 from shardwise.measure.trace_files import TRACE_FOLDER
+from shardwise.train.failure.full_disk import disk_full_error, writing
 from shardwise.train.job import Job
 
 Result = TypeVar("Result")
@@ -68,9 +71,10 @@ class Sampler:
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
         result, seconds, profiled = self._profiled(step, take_step, activities=kinds)
         folder = self.looking.job.folder / TRACE_FOLDER
-        folder.mkdir(exist_ok=True)
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
         path = folder / f"step-{step:08d}-rank-{rank:04d}.json.gz"
-        profiled.export_chrome_trace(str(path))
+        _export(profiled, path)
         layout, recipe = self.looking.job.layout, self.looking.job.recipe
         run = SampledRun(has_pipeline=layout.pp > 1, has_offload=recipe.offload != "none" or recipe.activation_offload)
         found: list[StepSample] = _of_all_ranks(sample_of_trace(path, run, step=step, rank=rank))
@@ -82,7 +86,7 @@ class Sampler:
         options: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "profile_memory": True}
         result, seconds, profiled = self._profiled(step, take_step, **options)
         path = Path(self.looking.job.folder) / f".memory-{dist.get_rank():04d}.json"
-        profiled.export_chrome_trace(str(path))
+        _export(profiled, path)
         found: list[MemorySample | None] = _of_all_ranks(memory_sample(path, device=kind, held_bytes=held))
         path.unlink()
         worst = [sample for sample in found if sample is not None]
@@ -111,6 +115,24 @@ def sample_object(sample: StepSample) -> dict[str, object]:
         "components_s": dict(sample.components_s),
         "communication": [asdict(family) for family in sample.families],
     }
+
+
+def _export(profiled: profile, path: Path) -> None:
+    """Write a trace. On a full disk torch says so on stderr alone, and leaves the part that it could write.
+
+    Raises:
+        DiskFullError: the trace is not there in the end; compressed ones go through the temporary folder first.
+    """
+    with writing(path):
+        profiled.export_chrome_trace(str(path))
+    if not path.is_file():
+        error = disk_full_error(path)
+        path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+        raise error
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        is_empty = not file.read(1)
+    if is_empty:
+        raise disk_full_error(Path(tempfile.gettempdir()))
 
 
 def _of_all_ranks(own: Any) -> list[Any]:

@@ -36,6 +36,7 @@ def divide_tensors(model: Decoder, mesh: Mesh) -> None:
             if isinstance(module, Experts):
                 _divide(module, "gate_up_proj", EXPERT, mesh.experts)
                 _divide(module, "down_proj", EXPERT, mesh.experts)
+                module.is_whole = False
 
 
 def partly_trained(model: nn.Module, *, is_sequence_parallel: bool) -> list[nn.Module]:
@@ -53,6 +54,7 @@ def partly_trained(model: nn.Module, *, is_sequence_parallel: bool) -> list[nn.M
     found = [part for part in parts if part is not None]
     if is_sequence_parallel:
         found += [module for module in modules if isinstance(module, RmsNorm | Router) and module not in found]
+        found += [module for module in modules if isinstance(module, Experts) and module.is_whole]
     return found
 
 

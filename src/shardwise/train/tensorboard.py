@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from shardwise.train.failure.full_disk import writing
 from shardwise.train.metrics import StepRecord
 
 CURVES = {
@@ -25,24 +26,31 @@ CURVES = {
 class Board:
     """Writes a point of every curve for every step."""
 
-    def __init__(self, writer: SummaryWriter) -> None:
-        self.writer = writer
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with writing(folder):
+            self.writer = SummaryWriter(log_dir=str(folder))
 
     def add(self, record: StepRecord) -> None:
         """One more step."""
         for field, curve in CURVES.items():
             value = getattr(record, field)
             if value is not None:
-                self.writer.add_scalar(curve, value, record.step)
+                self._add(curve, value, record.step)
         parts = record.sample.get("components_s") if record.sample else None
         for name, seconds in parts.items() if isinstance(parts, Mapping) else ():
-            self.writer.add_scalar(f"sampled/{name}_s", seconds, record.step)
+            self._add(f"sampled/{name}_s", seconds, record.step)
 
     def close(self) -> None:
         """No more steps come."""
-        self.writer.close()
+        with writing(self.folder):
+            self.writer.close()
+
+    def _add(self, curve: str, value: float, step: int) -> None:
+        with writing(self.folder):
+            self.writer.add_scalar(curve, value, step)
 
 
 def open_board(folder: Path) -> Board:
     """A board in a folder, which the launcher has found to be possible."""
-    return Board(SummaryWriter(log_dir=str(folder)))
+    return Board(folder)

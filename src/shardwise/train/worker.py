@@ -18,6 +18,7 @@ from shardwise.train.checkpoint.checkpointer import CheckpointRequest, Distribut
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.failure.classify import LossError
+from shardwise.train.failure.full_disk import writing
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.job import CheckpointSpec, Job, read_job
@@ -132,8 +133,9 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
         board.close()
     measured = measurement_object(trainer, log.records)
     if dist.get_rank() == 0:
-        text = json.dumps(measured, indent=1) + "\n"
-        (job.folder / MEASUREMENT_FILE).write_text(text, encoding="utf-8")
+        path = job.folder / MEASUREMENT_FILE
+        with writing(path):
+            path.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     return log.records
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -217,6 +218,12 @@ def test_a_full_disk_on_one_rank_ends_all_and_keeps_the_last_checkpoint(tmp_path
     assert find_checkpoint(tmp_path).step == 1
 
 
+def _saved(rank, folder):
+    run = Run(CheckpointRequest(folder=folder))
+    run.steps(0, 1)
+    run.checkpointer.finish(1, run.states)
+
+
 def _other_model(rank, folder):
     run = Run(CheckpointRequest(resume_from=folder), width=32)
     try:
@@ -231,6 +238,33 @@ def test_a_checkpoint_of_another_model_is_refused_by_name_and_shape(tmp_path):
     (message,) = run_ranks(1, _other_model, tmp_path)
     assert message.startswith("model.0.weight is (72, 24) in ")
     assert message.endswith("and (96, 32) in this run")
+
+
+def _resumed(rank, folder):
+    run = Run(CheckpointRequest(resume_from=folder))
+    try:
+        run.checkpointer.load(run.states)
+    except CheckpointError as error:
+        return error.code, error.message
+    return "loaded", ""
+
+
+def test_one_wrong_byte_of_a_tensor_is_found_by_all_ranks(tmp_path):
+    """With a number in place of a number, no reader would notice: a parameter would be NaN."""
+    run_ranks(2, _saved, tmp_path)
+    path = find_checkpoint(tmp_path).path / "__1_0.distcp"
+    content = path.read_bytes()
+    assert run_ranks(2, _resumed, tmp_path) == [("loaded", "")] * 2
+    place = next(
+        place
+        for index, place in FileSystemReader(path.parent).read_metadata().storage_data.items()
+        if index.fqn == "model.0.weight" and place.relative_path == path.name
+    )
+    middle = place.offset + place.length // 2
+    path.write_bytes(content[:middle] + b"\xff\xff\xc0\x7f" + content[middle + 4 :])
+    for code, message in run_ranks(2, _resumed, tmp_path):
+        assert code == "checkpoint-damaged"
+        assert f"step 1 is damaged: {path} holds other bytes of model.0.weight than were written" in message
 
 
 def test_training_goes_on_while_an_asynchronous_save_is_written(tmp_path):

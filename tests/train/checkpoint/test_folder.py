@@ -80,14 +80,28 @@ def test_pruning_keeps_the_newest_and_never_the_last_good_one(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000030"]
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("__0_0.distcp", b"short", "has 5 bytes and was written with 10"),
+        ("__0_0.distcp", None, "is missing"),
+        (".metadata", bytes(8), "holds other bytes than were written"),
+        ("COMPLETE", b"", "is missing or cannot be read"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_with_the_good_one_before_it(tmp_path, file, content, said):
+    """Going on from the one before would lose steps that nobody was told of."""
     folder = CheckpointFolder(tmp_path)
-    save(folder, 10)
-    damaged = save(folder, 20).path / "__0_0.distcp"
-    damaged.write_bytes(b"short")
-    assert find_checkpoint(tmp_path).step == 10
-    with pytest.raises(CheckpointError, match="no complete checkpoint"):
-        find_checkpoint(tmp_path / "step-00000020")
+    good = save(folder, 10).path
+    damaged = save(folder, 20).path / file
+    damaged.write_bytes(content) if content is not None else damaged.unlink()
+    for asked in (tmp_path, tmp_path / "step-00000020"):
+        with pytest.raises(CheckpointError, match="the checkpoint of step 20 is damaged") as raised:
+            find_checkpoint(asked)
+        assert f"{damaged} {said}" in raised.value.message
+        assert raised.value.code == "checkpoint-damaged"
+        assert raised.value.fix.endswith(f"go on from step 10: --resume {good}")
+    assert find_checkpoint(good).step == 10
 
 
 def test_a_checkpoint_is_found_by_run_folder_by_folder_and_by_itself(tmp_path):
@@ -106,8 +120,9 @@ def test_where_there_is_none_it_is_said_what_there_is(tmp_path):
     with pytest.raises(CheckpointError, match="unfinished-step-00000007 never became complete"):
         find_checkpoint(tmp_path)
     save(CheckpointFolder(tmp_path), 8).path.joinpath("__0_0.distcp").unlink()
-    with pytest.raises(CheckpointError, match="files of step-00000008 are missing or cut short"):
+    with pytest.raises(CheckpointError, match=r"step-00000008/__0_0\.distcp is missing") as raised:
         find_checkpoint(tmp_path)
+    assert raised.value.fix.endswith("no older one is there: start again")
 
 
 def test_a_checkpoint_says_what_is_in_it(tmp_path):
@@ -115,4 +130,5 @@ def test_a_checkpoint_says_what_is_in_it(tmp_path):
     assert json.loads((path / "COMPLETE").read_text(encoding="utf-8")) == {
         "step": 3,
         "files_bytes": {".metadata": 8, "__0_0.distcp": 10},
+        "files_crc32": {".metadata": 1326724116},
     }

@@ -39,6 +39,19 @@ def test_parquet_rows_are_documents(tmp_path):
         list(read_documents(tmp_path / "a.parquet", field="body"))
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("null", "null"), ("3", "a number"), ("true", "a boolean"), ('["a"]', "a list"), ('{"en": "a"}', "an object")],
+)
+def test_a_line_whose_key_holds_no_text_says_what_it_holds(tmp_path, value, said):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "good"}}\n{{"text": {value}, "body": "b"}}\n', encoding="utf-8")
+    with pytest.raises(DataError) as refusal:
+        list(read_documents(path))
+    assert refusal.value.message == f"{path}, line 2: 'text' is {said}, not text"
+    assert refusal.value.fix.startswith("drop the lines without text")
+
+
 def test_a_parquet_row_without_text_is_named(tmp_path):
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -80,7 +93,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         ('{"text": "a"', "a.jsonl, line 2: not JSON", "data-text"),
         ('{"body": "a", "id": 3}', "no text under 'text'; the line has body, id", "data-field"),
         ("[1]", "the line has no keys at all", "data-field"),
-        ('{"text": 5}', "no text under 'text'", "data-field"),
+        ('{"text": 5}', "'text' is a number, not text", "data-field"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, says, code):

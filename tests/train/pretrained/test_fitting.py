@@ -55,7 +55,7 @@ def test_a_checkpoint_fits_the_config_it_was_saved_with(tmp_path, name):
         ("llama", {"intermediate_size": 96}, "mlp.gate_proj.weight is (128, 64) in {folder} and (96, 64) in the model"),
         ("llama", {"num_key_value_heads": 2}, "self_attn.k_proj.weight is (32, 64)"),
         ("llama", {"attention_bias": True}, "holds no tensor model.layers.0.self_attn.q_proj.bias"),
-        ("llama", {"model_type": "qwen3"}, "holds no tensor model.layers.0.self_attn.q_norm.weight"),
+        ("llama", {"model_type": "qwen3", "head_dim": 8}, "holds no tensor model.layers.0.self_attn.q_norm.weight"),
         ("mixtral", {"intermediate_size": 64}, "is (96, 64) in {folder} and (64, 64) in the model"),
         ("qwen3_moe", {"moe_intermediate_size": 32}, "experts.0.gate_proj.weight is (24, 64)"),
         ("qwen3_moe", {"num_experts": 8}, "mlp.gate.weight is (4, 64) in {folder} and (8, 64) in the model"),

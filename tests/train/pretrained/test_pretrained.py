@@ -130,6 +130,21 @@ def test_what_does_not_match_is_refused(tmp_path):
         load_pretrained([], tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_that_is_no_number_is_named_with_its_tensor_and_file(tmp_path, value):
+    """One value of a type that is narrower than the model's, in the second of several files."""
+    saved = make("llama", tmp_path).to(torch.bfloat16)
+    with torch.no_grad():
+        saved.model.layers[1].mlp.up_proj.weight[47, 31] = value
+    saved.save_pretrained(tmp_path, max_shard_size="20KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    name = "model.layers.1.mlp.up_proj.weight"
+    with pytest.raises(CheckpointError) as raised:
+        load_pretrained(empty(tmp_path).to_empty(device="cpu").named_parameters(), tmp_path)
+    assert raised.value.code == "pretrained-not-finite"
+    assert raised.value.message == f"{name} in {tmp_path / index['weight_map'][name]} holds values that are not finite"
+
+
 class _Weights:
     def __init__(self, model):
         self.model = model

@@ -1,7 +1,7 @@
 """Saves the state of a run with ``torch.distributed.checkpoint``, at once or in the background, and loads it again."""
 
-import errno
 import json
+import pickle
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,18 +19,14 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from shardwise.errors import CheckpointError
-from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, find_checkpoint
+from shardwise.train.checkpoint.folder import METADATA, Checkpoint, CheckpointFolder, damaged_error, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS
 from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
-from shardwise.units import MB
+from shardwise.train.checkpoint.verify import Damage, first_damage
+from shardwise.train.failure.full_disk import free_text, is_full_disk
+from shardwise.units import format_decimal_bytes
 
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
-
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-SHORT_WRITE = "unexpected pos"
-"""In ``caffe2/serialize/inline_container.cc``: the position in the file is not where what was written would end."""
 
 
 class Stateful(Protocol):
@@ -83,7 +79,7 @@ class DistributedCheckpointer:
             return 0
         checkpoint = find_checkpoint(self._request.resume_from)
         reader = FileSystemReader(checkpoint.path)
-        metadata = reader.read_metadata()
+        metadata = self._verified(checkpoint, reader)
         template: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
         own_random = self._random_template(metadata)
         if own_random is not None:
@@ -138,6 +134,26 @@ class DistributedCheckpointer:
         self._pending = self._publisher.submit(self._publish, step, written)
         if not self._request.is_async:
             self._wait()
+
+    def _verified(self, checkpoint: Checkpoint, reader: FileSystemReader) -> Metadata:
+        """Read what a checkpoint holds, after every tensor in it was compared with its checksum by one of the ranks.
+
+        Raises:
+            CheckpointError: a file is damaged; the same one on all ranks.
+        """
+        try:
+            metadata = reader.read_metadata()
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise damaged_error(checkpoint.path, METADATA, f"cannot be read: {error}") from error
+        world_size = dist.get_world_size() if self._is_distributed else 1
+        own = first_damage(checkpoint.path, metadata.storage_data, rank=self._rank, world_size=world_size)
+        found: list[Damage | None] = [own] * world_size
+        if self._is_distributed:
+            dist.all_gather_object(found, own, group=self._group)
+        damage = next((damage for damage in found if damage is not None), None)
+        if damage is not None:
+            raise damaged_error(checkpoint.path, damage.file, damage.reason)
+        return metadata
 
     @property
     def _random_name(self) -> str:
@@ -228,7 +244,7 @@ def _shortage(path: Path, values: dict[str, Any]) -> str:
     free_bytes = shutil.disk_usage(path).free
     if needed_bytes <= free_bytes:
         return ""
-    return f"it takes {needed_bytes / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are free"
+    return f"it takes {format_decimal_bytes(needed_bytes)}, and {format_decimal_bytes(free_bytes)} are free"
 
 
 def _tensors(values: object) -> list[torch.Tensor]:
@@ -246,8 +262,10 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
     newest = CheckpointFolder(folder).newest() if folder is not None else None
     kept = f"; {newest.path.name} is whole and kept" if newest is not None else ""
     if _is_full_disk(cause):
+        takes = f", and one takes {format_decimal_bytes(newest.size_bytes)}" if newest is not None else ""
+        free = f"; {free_text(folder)}{takes}" if folder is not None else ""
         return CheckpointError(
-            f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}",
+            f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}{free}",
             code="checkpoint-disk-full",
             fix="make room or keep fewer checkpoints, then resume the run",
         )
@@ -259,9 +277,9 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """Whether a write found no room: the system said so, or torch's file writer that less was written than it gave."""
+    """Whether a write found no room: it says so, or what it came from."""
     links = (error, error.__cause__, error.__context__)
-    return SHORT_WRITE in str(error) or any(isinstance(link, OSError) and link.errno in FULL_DISK for link in links)
+    return any(is_full_disk(link) for link in links if link is not None)
 
 
 def _require_same_tensors(template: dict[str, Any], metadata: Metadata, checkpoint: Checkpoint) -> None:

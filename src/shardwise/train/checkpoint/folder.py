@@ -8,16 +8,20 @@ is one atomic operation on the file system, so a run that dies at any moment lea
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from shardwise.errors import CheckpointError
 
-__all__ = ["Checkpoint", "CheckpointFolder", "find_checkpoint", "flush_to_disk"]
+__all__ = ["Checkpoint", "CheckpointFolder", "damaged_error", "find_checkpoint", "flush_to_disk"]
 
 COMPLETE = "COMPLETE"
 LATEST = "latest"
 METADATA = ".metadata"
+TENSORS = ".distcp"
+"""Files of tensors hold a checksum of every tensor in themselves; of the small others ``COMPLETE`` holds one."""
 PREFIX = "step-"
 UNFINISHED = "unfinished-"
 DELETED = "deleted-"
@@ -80,7 +84,9 @@ class CheckpointFolder:
         files = {file.name: file.stat().st_size for file in sorted(unfinished.iterdir())}
         for name in files:
             flush_to_disk(unfinished / name)
-        _write_durably(unfinished / COMPLETE, json.dumps({"step": step, "files_bytes": files}, indent=1))
+        sums = {name: crc32((unfinished / name).read_bytes()) for name in files if not name.endswith(TENSORS)}
+        listed = {"step": step, "files_bytes": files, "files_crc32": sums}
+        _write_durably(unfinished / COMPLETE, json.dumps(listed, indent=1))
         flush_to_disk(unfinished)
         if path.exists():
             self._delete(path)
@@ -121,22 +127,65 @@ def is_complete(path: Path) -> bool:
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint a user means: one by its own path, or the newest complete one of a folder or of a run.
+    """The checkpoint a user means: one by its own path, or the newest of a folder or of a run.
+
+    An older one never takes the place of a damaged one by itself: whoever resumes is told, and names it.
 
     Raises:
-        CheckpointError: there is none; says what there is instead.
+        CheckpointError: there is none, and the message says what there is instead; or it is damaged.
     """
-    if path.name.startswith(PREFIX) and is_complete(path):
-        return Checkpoint(path=path, step=_step_of(path))
+    if _is_published(path):
+        return _undamaged(path)
     for folder in (path, path / "checkpoints"):
-        newest = CheckpointFolder(folder).newest()
-        if newest is not None:
-            return newest
+        published = [found for found in folder.glob(f"{PREFIX}*") if _is_published(found)]
+        if published:
+            return _undamaged(max(published, key=_step_of))
     raise CheckpointError(
         f"there is no complete checkpoint in {path}{_what_is_there(path)}",
         code="checkpoint-none",
         fix="name a run folder, a folder of checkpoints, or one step-… folder that has a file COMPLETE",
     )
+
+
+def damaged_error(path: Path, file: str, reason: str) -> CheckpointError:
+    """What to say of a checkpoint with a file that is not as it was written, and what to go on from instead."""
+    step = _step_of(path)
+    older = [found for found in CheckpointFolder(path.parent).complete() if found.step < step]
+    fix = (
+        f"go on from step {older[-1].step}: --resume {older[-1].path}"
+        if older
+        else "no older one is there: start again"
+    )
+    return CheckpointError(
+        f"the checkpoint of step {step} is damaged: {path / file} {reason}",
+        code="checkpoint-damaged",
+        fix=f"copy the file again if there is another copy, or {fix}",
+    )
+
+
+def _is_published(path: Path) -> bool:
+    return path.name.startswith(PREFIX) and path.name.removeprefix(PREFIX).isdigit() and path.is_dir()
+
+
+def _undamaged(path: Path) -> Checkpoint:
+    damage = next(_damages(path), None)
+    if damage is not None:
+        raise damaged_error(path, *damage)
+    return Checkpoint(path=path, step=_step_of(path))
+
+
+def _damages(path: Path) -> Iterator[tuple[str, str]]:
+    """Files that are not as they were written, and how: by their sizes, the small ones by their content."""
+    sizes, sums = _listed_bytes(path), _listed(path, "files_crc32")
+    if METADATA not in sizes:
+        yield COMPLETE, "is missing or cannot be read"
+    for name, size in sizes.items():
+        if not (path / name).is_file():
+            yield name, "is missing"
+        elif (found := (path / name).stat().st_size) != size:
+            yield name, f"has {found:,} bytes and was written with {size:,}"
+        elif name in sums and crc32((path / name).read_bytes()) != sums[name]:
+            yield name, "holds other bytes than were written"
 
 
 def flush_to_disk(path: Path) -> None:
@@ -153,20 +202,21 @@ def _what_is_there(path: Path) -> str:
         return ": it does not exist"
     folders = [folder for root in (path, path / "checkpoints") if root.is_dir() for folder in root.iterdir()]
     unfinished = sorted(folder.name for folder in folders if folder.name.startswith((UNFINISHED, DELETED)))
-    damaged = sorted(folder.name for folder in folders if folder.name.startswith(PREFIX))
-    if damaged:
-        return f": files of {', '.join(damaged)} are missing or cut short"
     return f": {', '.join(unfinished)} never became complete" if unfinished else ""
 
 
 def _listed_bytes(path: Path) -> dict[str, int]:
     """Names and sizes that ``COMPLETE`` lists; none without it."""
+    return _listed(path, "files_bytes")
+
+
+def _listed(path: Path, field: str) -> dict[str, int]:
     try:
         listed = json.loads((path / COMPLETE).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
-    sizes: dict[str, int] = listed["files_bytes"]
-    return sizes
+    found = listed.get(field) if isinstance(listed, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _write_durably(path: Path, text: str) -> None:

@@ -129,10 +129,17 @@ def _text_of(line: str, *, field: str, place: str) -> str:
             code="data-text",
             fix="write one JSON object on each line",
         ) from error
-    text = cast("dict[str, object]", record).get(field) if isinstance(record, dict) else None
+    fields = cast("dict[str, object]", record) if isinstance(record, dict) else {}
+    text = fields.get(field)
     if isinstance(text, str):
         return text
-    keys = ", ".join(sorted(cast("dict[str, object]", record))) if isinstance(record, dict) else "no keys at all"
+    if field in fields:
+        raise DataError(
+            f"{place}: '{field}' is {JSON_NAMES[type(text)]}, not text",
+            code="data-field",
+            fix="drop the lines without text, or name the key that holds it with --data-field",
+        )
+    keys = ", ".join(sorted(fields)) or "no keys at all"
     raise DataError(
         f"{place}: there is no text under '{field}'; the line has {keys}",
         code="data-field",
@@ -182,6 +189,14 @@ def _text_in(value: object, *, field: str, place: str) -> str:
     )
 
 
+JSON_NAMES: dict[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 READERS: dict[str, Reader] = {
     ".txt": _read_text,
     ".md": _read_text,

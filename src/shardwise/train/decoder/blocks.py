@@ -118,3 +118,8 @@ class Block(nn.Module):
         """``(B, S, D)`` to the same."""
         h_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), places)
         return h_BSD + self.mlp(self.post_attention_layernorm(h_BSD))
+
+
+def is_sparse(block: nn.Module) -> bool:
+    """Whether it is one of our blocks, and routes tokens to experts."""
+    return isinstance(block, Block) and isinstance(block.mlp, MoeFeedForward)

@@ -3,14 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shardwise.errors import ModelError
+from shardwise.families.build import config_of
+from shardwise.families.defaults import family_defaults
 from shardwise.step.own_runtime import OWN_DECODER_TYPES
 
 MOE_TYPES = ("mixtral", "qwen3_moe")
 QK_NORM_TYPES = ("qwen3", "qwen3_moe")
+BIAS_TYPES = ("llama", "qwen3", "qwen3_moe")
+"""Models whose ``attention_bias`` is read; Qwen2 always has biases, Mistral and Mixtral never."""
+SWITCHED_WINDOW_TYPES = ("qwen2", "qwen3", "qwen3_moe")
+"""Models that have a sliding window only where ``use_sliding_window`` says so."""
 ROPE_TYPES = ("default", "llama3", "linear")
-DEFAULT_ROPE_THETA = 10000.0
-DEFAULT_WINDOWS = {"mistral": 4096}
-"""Tokens of the sliding window that a config has without saying so. Source: transformers ``MistralConfig``."""
+EXPERT_COUNTS = ("num_experts", "num_local_experts")
+"""Both names are in published files: Qwen's and Mixtral's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +24,7 @@ class RopeConfig:
     """Rotary position embedding."""
 
     kind: str = "default"
-    theta_ratio: float = DEFAULT_ROPE_THETA
+    theta_ratio: float = 10000.0
     factor_ratio: float = 1.0
     low_frequency_ratio: float = 1.0
     high_frequency_ratio: float = 4.0
@@ -54,87 +60,114 @@ class DecoderConfig:
         return self.num_experts > 0
 
 
+def completed(fields: Mapping[str, object]) -> dict[str, object]:
+    """The config with every field that transformers' class of its family fills in where a file omits it.
+
+    A null is no omission: key-value heads are then as many as heads, and a head is an even share of the hidden size.
+    """
+    model_type = str(fields["model_type"])
+    config = config_of(fields, model_type)
+    found = {name: config.value(name) for name in family_defaults(model_type)}
+    num_heads = config.count("num_attention_heads")
+    found["num_key_value_heads"] = config.count_or("num_key_value_heads", num_heads)
+    found["head_dim"] = config.count_or("head_dim", config.count("hidden_size") // num_heads)
+    found["rope_theta"] = _rope_fields(fields).get("rope_theta", config.value("rope_theta"))
+    if "num_experts" in found:
+        count = found.pop("num_experts")
+        own_name = "num_local_experts" if model_type == "mixtral" else "num_experts"
+        names = [name for name in EXPERT_COUNTS if name in fields] or [own_name]
+        found |= dict.fromkeys(names, count)
+    return {**fields, **found}
+
+
 def is_supported(fields: Mapping[str, object]) -> bool:
     """Whether our decoder computes exactly what this config says; otherwise transformers builds the model."""
-    rope = _rope_fields(fields)
+    if fields.get("model_type") not in OWN_DECODER_TYPES:
+        return False
+    whole = completed(fields)
     return (
-        fields.get("model_type") in OWN_DECODER_TYPES
-        and fields.get("hidden_act", "silu") == "silu"
-        and not _uses_sliding_window(fields)
-        and rope.get("rope_type", rope.get("type", "default")) in ROPE_TYPES
-        and not fields.get("mlp_bias")
-        and not fields.get("mlp_only_layers")
-        and fields.get("decoder_sparse_step", 1) == 1
-        and not fields.get("quantization_config")
+        whole["hidden_act"] == "silu"
+        and not _uses_sliding_window(whole)
+        and _rope_kind(whole) in ROPE_TYPES
+        and not whole.get("mlp_bias")
+        and not whole.get("mlp_only_layers")
+        and whole.get("decoder_sparse_step", 1) == 1
+        and not whole.get("quantization_config")
     )
 
 
 def read_config(fields: Mapping[str, object]) -> DecoderConfig:
     """The sizes in a config that :func:`is_supported`."""
-    model_type = str(fields["model_type"])
-    hidden_size, num_heads = _int(fields, "hidden_size"), _int(fields, "num_attention_heads")
+    whole = completed(fields)
+    model_type = str(whole["model_type"])
     is_moe = model_type in MOE_TYPES
-    num_experts = _int(fields, "num_local_experts", "num_experts", default=8 if model_type == "mixtral" else 128)
-    width = _int(fields, "moe_intermediate_size", "intermediate_size") if is_moe else _int(fields, "intermediate_size")
+    has_bias = model_type in BIAS_TYPES and bool(whole.get("attention_bias"))
     return DecoderConfig(
         model_type=model_type,
-        hidden_size=hidden_size,
-        intermediate_size=width,
-        num_hidden_layers=_int(fields, "num_hidden_layers"),
-        num_attention_heads=num_heads,
-        num_key_value_heads=_int(fields, "num_key_value_heads", default=num_heads),
-        head_dim=_int(fields, "head_dim", default=hidden_size // num_heads),
-        vocab_size=_int(fields, "vocab_size"),
-        rms_norm_eps_ratio=_float(fields, "rms_norm_eps", 1e-6),
-        initializer_ratio=_float(fields, "initializer_range", 0.02),
-        rope=_rope(fields),
-        tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
-        has_qkv_bias=model_type == "qwen2" or bool(fields.get("attention_bias", False)),
-        has_output_bias=model_type != "qwen2" and bool(fields.get("attention_bias", False)),
+        hidden_size=_int(whole, "hidden_size"),
+        intermediate_size=_int(whole, "moe_intermediate_size" if model_type == "qwen3_moe" else "intermediate_size"),
+        num_hidden_layers=_int(whole, "num_hidden_layers"),
+        num_attention_heads=_int(whole, "num_attention_heads"),
+        num_key_value_heads=_int(whole, "num_key_value_heads"),
+        head_dim=_int(whole, "head_dim"),
+        vocab_size=_int(whole, "vocab_size"),
+        rms_norm_eps_ratio=_float(whole, "rms_norm_eps"),
+        initializer_ratio=_float(whole, "initializer_range"),
+        rope=_rope(whole),
+        tie_word_embeddings=bool(whole["tie_word_embeddings"]),
+        has_qkv_bias=model_type == "qwen2" or has_bias,
+        has_output_bias=has_bias,
         has_qk_norm=model_type in QK_NORM_TYPES,
-        num_experts=num_experts if is_moe else 0,
-        num_experts_per_tok=_int(fields, "num_experts_per_tok", default=2) if is_moe else 0,
-        normalises_routing=bool(fields.get("norm_topk_prob", model_type == "mixtral")),
+        num_experts=_int(whole, *EXPERT_COUNTS) if is_moe else 0,
+        num_experts_per_tok=_int(whole, "num_experts_per_tok") if is_moe else 0,
+        normalises_routing=model_type != "qwen3_moe" or bool(whole["norm_topk_prob"]),
     )
 
 
-def _uses_sliding_window(fields: Mapping[str, object]) -> bool:
-    model_type = str(fields.get("model_type"))
-    if model_type in ("qwen2", "qwen3", "qwen3_moe"):
-        return bool(fields.get("use_sliding_window", False))
-    return fields.get("sliding_window", DEFAULT_WINDOWS.get(model_type)) is not None
+def _uses_sliding_window(whole: Mapping[str, object]) -> bool:
+    is_on = bool(whole["use_sliding_window"]) if whole["model_type"] in SWITCHED_WINDOW_TYPES else True
+    return is_on and whole.get("sliding_window") is not None
 
 
 def _rope_fields(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """transformers 5 writes ``rope_parameters``; earlier ones ``rope_theta`` and ``rope_scaling``."""
-    for name in ("rope_parameters", "rope_scaling"):
+    """transformers 5 writes ``rope_parameters``; earlier ones ``rope_theta`` and ``rope_scaling``, which go first."""
+    for name in ("rope_scaling", "rope_parameters"):
         found = fields.get(name)
-        if isinstance(found, Mapping):
+        if isinstance(found, Mapping) and found:
             return found
     return {}
 
 
-def _rope(fields: Mapping[str, object]) -> RopeConfig:
-    scaling = _rope_fields(fields)
-    theta = scaling.get("rope_theta", fields.get("rope_theta")) or DEFAULT_ROPE_THETA
+def _rope_kind(whole: Mapping[str, object]) -> str:
+    scaling = _rope_fields(whole)
+    return str(scaling.get("rope_type", scaling.get("type", "default")))
+
+
+def _rope(whole: Mapping[str, object]) -> RopeConfig:
+    kind, theta, scaling = _rope_kind(whole), _float(whole, "rope_theta"), _rope_fields(whole)
+    if kind == "default":
+        return RopeConfig(theta_ratio=theta)
+    if kind == "linear":
+        return RopeConfig(kind=kind, theta_ratio=theta, factor_ratio=_float(scaling, "factor"))
+    trained = {"original_max_position_embeddings": whole["max_position_embeddings"], **scaling, **whole}
     return RopeConfig(
-        kind=str(scaling.get("rope_type", scaling.get("type", "default"))),
-        theta_ratio=float(str(theta)),
-        factor_ratio=_float(scaling, "factor", 1.0),
-        low_frequency_ratio=_float(scaling, "low_freq_factor", 1.0),
-        high_frequency_ratio=_float(scaling, "high_freq_factor", 4.0),
-        original_seq_len=_int(scaling, "original_max_position_embeddings", default=8192),
+        kind=kind,
+        theta_ratio=theta,
+        factor_ratio=_float(scaling, "factor"),
+        low_frequency_ratio=_float(scaling, "low_freq_factor"),
+        high_frequency_ratio=_float(scaling, "high_freq_factor"),
+        original_seq_len=_int(trained, "original_max_position_embeddings"),
     )
 
 
-def _int(fields: Mapping[str, object], *names: str, default: int | None = None) -> int:
-    for name in names:
-        value = fields.get(name)
-        if isinstance(value, int):
-            return value
-    return default or 0
+def _int(whole: Mapping[str, object], *names: str) -> int:
+    return int(str(next(whole[name] for name in names if whole.get(name) is not None)))
 
 
-def _float(fields: Mapping[str, object], name: str, default: float) -> float:
-    value = fields.get(name)
-    return float(value) if isinstance(value, int | float) else default
+def _float(given: Mapping[str, object], name: str) -> float:
+    value = given.get(name)
+    if not isinstance(value, int | float):
+        raise ModelError(
+            f"the config has no number {name}", code="model-field-missing", fix=f'add "{name}" to the config'
+        )
+    return float(value)

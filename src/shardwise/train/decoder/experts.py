@@ -20,6 +20,8 @@ class Experts(nn.Module):
         num, hidden, width = config.num_experts, config.hidden_size, config.intermediate_size
         self.gate_up_proj = nn.Parameter(torch.empty(num, 2 * width, hidden))
         self.down_proj = nn.Parameter(torch.empty(num, hidden, width))
+        self.is_whole = True
+        """Whether every rank of a tensor-parallel group has all of them."""
 
     def forward(self, x_TD: Tensor, counts_E: Tensor) -> Tensor:
         """Rows sorted by expert, ``counts_E`` of them each, through their expert."""

@@ -1,11 +1,11 @@
 """What an exception of a rank means: whether it is a cause, or the echo of another rank's end."""
 
-import errno
 from collections.abc import Iterator
 
 import torch
 
 from shardwise.errors import ShardwiseError
+from shardwise.train.failure.full_disk import is_full_disk
 from shardwise.train.failure.record import FailureKind
 
 __all__ = ["LossError", "classify"]
@@ -29,7 +29,6 @@ PHRASES: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
     ("peer-lost", PEER_LOST),
 )
 """Time-outs before lost peers: gloo closes a pair when a wait runs out, and then says both."""
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LossError(ShardwiseError):
@@ -52,7 +51,7 @@ def _kind(error: BaseException) -> FailureKind | None:
         return _kind_of_ours(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "out-of-memory"
-    if isinstance(error, OSError) and error.errno in FULL_DISK:
+    if is_full_disk(error):
         return "disk-full"
     if isinstance(error, RuntimeError | ConnectionError):
         text = str(error).lower()
@@ -63,7 +62,7 @@ def _kind(error: BaseException) -> FailureKind | None:
 def _kind_of_ours(error: ShardwiseError) -> FailureKind:
     if isinstance(error, LossError):
         return "loss"
-    return "disk-full" if error.code == "checkpoint-disk-full" else "refused"
+    return "disk-full" if error.code in ("checkpoint-disk-full", "train-disk-full") else "refused"
 
 
 def _links(error: BaseException) -> Iterator[BaseException]:

@@ -9,8 +9,16 @@ from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.train.failure.flight_recorder import num_collectives
+from shardwise.train.failure.full_disk import FIX, disk_full_error, free_bytes, free_text
 from shardwise.train.failure.memory import memory_sentences
-from shardwise.train.failure.record import FailureKind, FailureRecord, RankRecord, failures_of, lost_ranks
+from shardwise.train.failure.record import (
+    ROOM_BYTES,
+    FailureKind,
+    FailureRecord,
+    RankRecord,
+    failures_of,
+    lost_ranks,
+)
 
 __all__ = ["OutOfMemoryError", "TrainingError", "diagnose"]
 
@@ -85,11 +93,20 @@ def _disk_full(evidence: Evidence) -> ShardwiseError | None:
     record = evidence.first("disk-full")
     if record is None:
         return None
+    where = "" if record.code else f"; {free_text(evidence.folder)}, in {evidence.folder}"
     return TrainingError(
-        f"rank {record.rank} could not go on after step {record.step} ({record.phase}): {record.message}",
+        f"rank {record.rank} could not go on after step {record.step} ({record.phase}): {record.message}{where}",
         code="train-disk-full",
-        fix="make room where the run and its checkpoints are written, then resume it",
+        fix=record.fix if record.code == "train-disk-full" else FIX,
     )
+
+
+def _no_room_for_words(evidence: Evidence) -> ShardwiseError | None:
+    """Ranks that ended without a word where there was no room for one."""
+    if not evidence.lost or evidence.failures or free_bytes(evidence.folder) >= ROOM_BYTES:
+        return None
+    error = disk_full_error(evidence.folder)
+    return TrainingError(error.message, code=error.code, fix=error.fix)
 
 
 def _refused(evidence: Evidence) -> ShardwiseError | None:
@@ -165,6 +182,7 @@ CAUSES: tuple[Callable[[Evidence], ShardwiseError | None], ...] = (
     _disk_full,
     _refused,
     _exception,
+    _no_room_for_words,
     _died,
     _hang,
     _echo,

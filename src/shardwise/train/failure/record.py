@@ -19,8 +19,10 @@ __all__ = [
     "RankRecord",
     "clear_records",
     "failures_of",
+    "forget_failure",
     "is_alive",
     "is_stopped",
+    "keep_room",
     "lost_ranks",
     "ranks_of",
     "write_record",
@@ -29,6 +31,8 @@ __all__ = [
 FailureKind = Literal["out-of-memory", "loss", "disk-full", "refused", "exception", "hang", "peer-lost", "stopped"]
 FAILURES = "failures"
 RANKS = "ranks"
+ROOM_BYTES = 16 << 10
+"""Kept for the record of a failure: more than one ever takes."""
 LAUNCHER_VARIABLE = "SHARDWISE_LAUNCHER_PID"
 """In the environment of the ranks of one machine: the process that started them."""
 
@@ -90,6 +94,16 @@ def write_record(folder: Path, record: RankRecord | FailureRecord) -> Path:
     return path
 
 
+def keep_room(folder: Path, *, rank: int) -> Path:
+    """Take up room on the disk for the record of a rank's failure; deleting the file gives it to the record.
+
+    A disk that fills up must not take away the means to say so.
+    """
+    path = folder / RANKS / f".room-{rank:04d}"
+    path.write_bytes(bytes(ROOM_BYTES))
+    return path
+
+
 def failures_of(folder: Path) -> tuple[FailureRecord, ...]:
     """The failures of a run, first to last."""
     records = [FailureRecord(**fields) for fields in _documents(folder / FAILURES)]
@@ -112,6 +126,11 @@ def clear_records(folder: Path) -> None:
     for kind in (FAILURES, RANKS):
         for path in (folder / kind).glob("rank-*.json"):
             path.unlink(missing_ok=True)
+
+
+def forget_failure(folder: Path, *, rank: int) -> None:
+    """Forget why a rank stopped at an earlier start: a script that runs twice clears nothing for all."""
+    (folder / FAILURES / f"rank-{rank:04d}.json").unlink(missing_ok=True)
 
 
 def is_alive(pid: int) -> bool:

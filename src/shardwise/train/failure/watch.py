@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -31,8 +32,10 @@ from shardwise.train.failure.record import (
     FailureRecord,
     RankRecord,
     failures_of,
+    forget_failure,
     is_alive,
     is_stopped,
+    keep_room,
     ranks_of,
     write_record,
 )
@@ -76,6 +79,7 @@ class RankWatch:
         self._is_over = threading.Event()
         self._heard_before: dict[signal.Signals, Any] = {}
         self._is_writing = threading.Lock()
+        self._room: Path | None = None
         self._beat_s = time.monotonic()
         self.step = 0
         """Finished steps."""
@@ -88,7 +92,9 @@ class RankWatch:
 
     def start(self) -> None:
         """Say that this rank lives and begin to watch; signals are heard from now on. Call it in the main thread."""
+        forget_failure(self._folder, rank=self._rank)
         write_record(self._folder, self._record)
+        self._room = keep_room(self._folder, rank=self._rank)
         self._write_end.setblocking(False)
         signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
         self._heard_before = {number: signal.signal(number, self._request_stop) for number in STOPPING}
@@ -106,6 +112,7 @@ class RankWatch:
         """
         self._is_over.set()
         self._thread.join()
+        self._give_room()
         write_record(self._folder, replace(self._record, has_ended=True))
         signal.set_wakeup_fd(-1)
         for number, handler in self._heard_before.items():
@@ -113,7 +120,8 @@ class RankWatch:
 
     def fail(self, error: BaseException) -> None:
         """Write why this rank stops, and end the process at once: threads that wait for lost peers would keep it."""
-        traceback.print_exception(error)
+        with suppress(OSError):  # the log may lie on a disk that is full, which is what shall be said
+            traceback.print_exception(error)
         own = error if isinstance(error, ShardwiseError) else None
         self._end(
             classify(error),
@@ -162,7 +170,7 @@ class RankWatch:
             time.sleep(self._limits.peer_grace_s)
             os._exit(FAILED)
         is_stuck = kind in ("hang", "stopped")
-        recorder = self._dump_flight_recorder() if kind == "hang" else ""
+        recorder = self._dumped(self._dump_flight_recorder) if kind == "hang" else ""
         waiting = waiting_collective(Path(recorder)) if recorder else ""
         message = f"{message}, waiting in {waiting}" if waiting else message
         stopped = self._stopped_peers() if kind == "hang" else []
@@ -179,18 +187,34 @@ class RankWatch:
             fix=fix,
             exit_code=exit_code,
             memory_bytes=dict(self.measure_memory()) if kind == "out-of-memory" else {},
-            stack_file=self._dump_stacks() if is_stuck else "",
+            stack_file=self._dumped(self._dump_stacks) if is_stuck else "",
             flight_recorder_file=recorder,
         )
-        try:
-            write_record(self._folder, record)
-        except OSError as error:
-            sys.stderr.write(f"rank {self._rank}: {message} (and the record could not be written: {error})\n")
-        sys.stderr.flush()
+        self._write(record)
         for peer in stopped:
             # It can hear no other signal, and torchrun would wait half a minute for it.
             os.kill(peer.pid, signal.SIGKILL)
         os._exit(FAILED)
+
+    def _write(self, record: FailureRecord) -> None:
+        """Write why this rank stops; on a full disk where room was kept for it."""
+        with suppress(OSError):
+            self._give_room()
+            write_record(self._folder, record)
+            return
+        with suppress(OSError):
+            sys.stderr.write(f"rank {self._rank}: {record.message} (and the record of it could not be written)\n")
+            sys.stderr.flush()
+
+    def _give_room(self) -> None:
+        if self._room is not None:
+            self._room.unlink(missing_ok=True)
+
+    def _dumped(self, dump: Callable[[], str]) -> str:
+        """The file that ``dump`` writes; none where the disk refuses it, as the record says more."""
+        with suppress(OSError):
+            return dump()
+        return ""
 
     def _stopped_peers(self) -> list[RankRecord]:
         """Ranks of this run that stand still on this machine because someone stopped their processes."""

@@ -1,7 +1,6 @@
 """The adapters of a run in the format of peft, so that ``PeftModel.from_pretrained`` loads them."""
 
 import json
-import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from shardwise.errors import CheckpointError
+from shardwise.train.pretrained.export import unfinished_export
 
 __all__ = ["AdapterSettings", "export_adapter"]
 
@@ -60,14 +60,11 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(values, storage_reader=FileSystemReader(checkpoint), no_dist=True)
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
     named = {f"{PREFIX}{key.removeprefix(MODEL_STATE)}": value for key, value in sorted(values.items())}
-    save_file(named, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
     text = json.dumps(_peft_config(settings), indent=2) + "\n"
-    (unfinished / CONFIG_FILE).write_text(text, encoding="utf-8")
-    unfinished.rename(folder)
+    with unfinished_export(folder, needed_bytes=sum(value.nbytes for value in named.values())) as unfinished:
+        save_file(named, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
+        (unfinished / CONFIG_FILE).write_text(text, encoding="utf-8")
     return folder / WEIGHTS_FILE
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,14 +16,18 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from shardwise.errors import CheckpointError
+from shardwise.train.failure.full_disk import writing
 from shardwise.train.pretrained.names import Piece, saved_names
+from shardwise.units import Bytes
 
-__all__ = ["export_checkpoint"]
+__all__ = ["export_checkpoint", "unfinished_export"]
 
 MAX_FILE_BYTES = 5_000_000_000
 """The usual size of one part of a checkpoint on the Hugging Face hub."""
 MODEL_STATE = "model"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FIX = "make room, or choose another disk for --export; --resume with one more of --steps exports then"
+"""A checkpoint that has all its steps is not resumed."""
 BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 """Files of the checkpoint a run began with that belong to the one it ends with."""
 
@@ -70,25 +75,38 @@ def export_checkpoint(
     tensors = _tensors(checkpoint, config)
     item_bytes = DTYPES[dtype].itemsize
     groups = list(_groups(tensors, max_params=max_file_bytes // item_bytes))
+    total_bytes = item_bytes * sum(tensor.num_params for tensor in tensors)
+    with unfinished_export(folder, needed_bytes=total_bytes) as unfinished:
+        weight_map: dict[str, str] = {}
+        for number, group in enumerate(groups, start=1):
+            name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+            written = _read_group(checkpoint, group, DTYPES[dtype])
+            save_file(written, unfinished / name, metadata={"format": "pt"})
+            weight_map.update(dict.fromkeys(written, name))
+        if len(groups) > 1:
+            index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
+            _write_json(unfinished / "model.safetensors.index.json", index)
+        _write_json(unfinished / "config.json", {**config, "dtype": dtype})
+        for extra in (beside / name for name in BESIDE) if beside is not None else ():
+            if extra.is_file():
+                shutil.copy2(extra, unfinished / extra.name)
+    return tuple(sorted(folder.glob("*.safetensors")))
+
+
+@contextmanager
+def unfinished_export(folder: Path, *, needed_bytes: Bytes) -> Iterator[Path]:
+    """A folder to write into that becomes ``folder`` when all of it is written, and is gone when it is not.
+
+    Raises:
+        DiskFullError: there was no room for it.
+    """
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    weight_map: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        written = _read_group(checkpoint, group, DTYPES[dtype])
-        save_file(written, unfinished / name, metadata={"format": "pt"})
-        weight_map.update(dict.fromkeys(written, name))
-    if len(groups) > 1:
-        total_bytes = item_bytes * sum(tensor.num_params for tensor in tensors)
-        index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
-        _write_json(unfinished / "model.safetensors.index.json", index)
-    _write_json(unfinished / "config.json", {**config, "dtype": dtype})
-    for extra in (beside / name for name in BESIDE) if beside is not None else ():
-        if extra.is_file():
-            shutil.copy2(extra, unfinished / extra.name)
-    unfinished.rename(folder)
-    return tuple(sorted(folder.glob("*.safetensors")))
+    with writing(folder, needed_bytes=needed_bytes, fix=FIX), ExitStack() as stack:
+        unfinished.mkdir(parents=True)
+        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        yield unfinished
+        unfinished.rename(folder)
 
 
 def _tensors(checkpoint: Path, config: Mapping[str, object]) -> list[SavedTensor]:

@@ -7,7 +7,7 @@ from shardwise.errors import CheckpointError
 from shardwise.train.pretrained.files import read_config, saved_shapes
 from shardwise.train.pretrained.names import STACKED_GATE_UP, Piece, pieces_of
 
-__all__ = ["missing_tensor", "other_shape", "require_fitting", "require_same_model"]
+__all__ = ["missing_tensor", "not_finite", "other_shape", "require_fitting", "require_same_model"]
 
 Shape = tuple[int, ...]
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
@@ -81,6 +81,15 @@ def other_shape(folder: Path, name: str, *, saved: Shape, wanted: Shape) -> Chec
         f"{name} is {saved} in {folder} and {wanted} in the model",
         code="pretrained-tensor",
         fix="use the config.json of that checkpoint",
+    )
+
+
+def not_finite(path: Path, name: str) -> CheckpointError:
+    """A checkpoint with a tensor that nothing can be trained from: every loss would be no number."""
+    return CheckpointError(
+        f"{name} in {path} holds values that are not finite",
+        code="pretrained-not-finite",
+        fix="copy that file again if there is a good copy, or start from other weights",
     )
 
 

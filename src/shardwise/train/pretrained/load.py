@@ -1,5 +1,6 @@
 """Pretrained weights into sharded parameters: every rank reads its own slices of the files and nothing else."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from shardwise.train.nf4 import QuantisedLinear, pack
 from shardwise.train.pretrained.files import files_by_tensor, read_config
-from shardwise.train.pretrained.fitting import missing_tensor, other_shape
+from shardwise.train.pretrained.fitting import missing_tensor, not_finite, other_shape
 from shardwise.train.pretrained.names import Piece, pieces_of
 
 __all__ = ["PretrainedFiles", "load_pretrained", "load_quantised"]
@@ -44,10 +45,16 @@ class PretrainedFiles:
         return tuple(self._slice(name).get_shape())
 
     def read(self, name: str, region: Region) -> torch.Tensor:
-        """Part of a tensor."""
+        """Part of a tensor.
+
+        Raises:
+            CheckpointError: it holds infinities or values that are no numbers.
+        """
         ranges = tuple(slice(first, first + size) for first, size in zip(region.start, region.shape, strict=True))
         part: torch.Tensor = self._slice(name)[ranges] if ranges else self._slice(name)[...]
         self.bytes_read += part.numel() * part.element_size()
+        if not _is_finite(part):
+            raise not_finite(self._files[name], name)
         return part
 
     def _slice(self, name: str) -> Any:
@@ -69,7 +76,7 @@ def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -
         The files, which say how many bytes this rank read.
 
     Raises:
-        CheckpointError: a tensor is missing in the checkpoint or has another shape there.
+        CheckpointError: a tensor is missing in the checkpoint, has another shape there, or is not finite.
     """
     files = PretrainedFiles(folder)
     is_tied = bool(read_config(folder).get("tie_word_embeddings", True))
@@ -91,7 +98,7 @@ def load_quantised(layers: Iterable[tuple[str, QuantisedLinear]], folder: Path) 
         folder: as for :func:`load_pretrained`.
 
     Raises:
-        CheckpointError: a matrix is missing in the checkpoint or has another shape there.
+        CheckpointError: a matrix is missing in the checkpoint, has another shape there, or is not finite.
     """
     files = PretrainedFiles(folder)
     with torch.no_grad():
@@ -158,3 +165,13 @@ def _parts(tensor: torch.Tensor) -> list[tuple[torch.Tensor, Region]]:
 def _require_shape(name: str, model: tuple[int, ...], saved: tuple[int, ...], folder: Path) -> None:
     if model != saved:
         raise other_shape(folder, name, saved=saved, wanted=model)
+
+
+def _is_finite(part: torch.Tensor) -> bool:
+    """Whether all values are numbers: the smallest and the largest are, which takes one pass and no second tensor.
+
+    Types of one byte are not looked at: torch has no such pass for them.
+    """
+    if not part.is_floating_point() or part.element_size() == 1 or part.numel() == 0:
+        return True
+    return all(math.isfinite(end.item()) for end in torch.aminmax(part))

@@ -223,7 +223,7 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
             global_batch_size=row.integer("global_batch"),
             precision="bf16-mixed" if row.text("precision") == "BF16" else "fp8-mixed",
             recompute=recompute,
-            recompute_layers=recipe.integer("recompute_layers"),
+            recompute_layers=_recomputed_of_stage(row, recipe),
             recompute_modules=modules or None,
             attention="flash",
             compile=False,
@@ -235,6 +235,12 @@ def _bridge_plan(row: MeasurementRow, recipe: MeasurementRow) -> Plan:
         layout=printed_layout(row),
         engine="megatron",
     )
+
+
+def _recomputed_of_stage(row: MeasurementRow, recipe: MeasurementRow) -> int | None:
+    """Blocks of a stage: ``recompute_num_layers`` counts those of each chunk (Megatron-LM ``transformer_block.py``)."""
+    of_chunk = recipe.integer("recompute_layers")
+    return None if of_chunk is None else of_chunk * printed_layout(row).vpp
 
 
 def _recipe_of(row: MeasurementRow, precision: str) -> MeasurementRow | None:

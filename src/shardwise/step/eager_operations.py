@@ -1,0 +1,93 @@
+"""What our trainer's own functions issue kernel by kernel where nothing compiles them: rounding to 8 bits, unpacking
+of 4-bit weights, adapters beside matrices.
+
+Bytes are counted over the lines of ``train/fp8.py``, ``train/nf4.py`` and ``train/lora.py``: what each kernel reads and
+writes of a tensor. Compiled, the same lines become one or two kernels, which ``block_operations.py`` counts.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+
+from shardwise.model import LayerSpec
+from shardwise.recipe import Recipe
+from shardwise.step.held_weights import adapter_weights
+from shardwise.step.inventory import Operation
+from shardwise.step.matmul_operations import local_matrix
+from shardwise.step.operation_context import OperationContext
+
+BARE_KERNELS = 4
+"""Kernels in a row, with neither modules nor the graph of gradients between them, that take the host as long as one
+kernel of a block: a bare in-place addition takes 7 to 11 us where those take 33 and 40
+(``2026-11-28-h100-dispatch.csv``)."""
+
+ROUNDING_BYTES = 33
+"""A 16-bit number rounded to 8 bits: magnitude (read 2, write 2), largest (2), fp32 copy (2, 4), divided (4, 4),
+clamped (4, 4), stored (4, 1)."""
+ROUNDING_KERNELS = 9
+"""With three of single numbers: the scale in fp32, its floor and its quotient."""
+TRANSPOSE_BYTES = 2
+"""An 8-bit number read and written in the order that the product reads."""
+
+UNPACKING_BYTES = 10.5
+"""A 4-bit weight as 16 bits, two of them a byte: index (0.5 read, 2 written), pair of values (2, 2), scaled (2, 2)."""
+UNPACKING_KERNELS = 8
+"""With five of scales, one for 64 weights."""
+
+ADAPTER_SUM_BYTES = (6, 4)
+"""Per output of an adapted matrix, forward and backward: added to the base product (read two, write one), and its
+gradient times alpha over rank."""
+ADAPTER_GRADIENT_BYTES = 6
+"""Per input: two gradients of it added up."""
+ADAPTER_KERNELS = (3, 4)
+"""Casts of both factors and the sum; the scaled gradient, the input's sum, casts of both factors' gradients."""
+
+
+def adapted_and_packed(layer: LayerSpec, recipe: Recipe) -> tuple[int, int]:
+    """Matrices of a block with an adapter beside them, and in 4 bits."""
+    if recipe.adapter == "none":
+        return 0, 0
+    adapted = len(adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)) // 2
+    packed = sum(weight.is_matrix for weight in layer.weights) if recipe.adapter == "qlora" else 0
+    return adapted, packed
+
+
+def adapter_sums(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
+    """What stands around an adapter's four products, for all adapted matrices of a block."""
+    weights = adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
+    matrices = [local_matrix(weight, context) for weight in weights]
+    inputs = sum(first.rows * first.in_features for first in matrices[::2])
+    outputs = sum(second.rows * second.out_features for second in matrices[1::2])
+    scale, number = context.element_bytes / 2, len(matrices) // 2
+    forward, backward = ADAPTER_SUM_BYTES
+    calls = [count * number for count in ADAPTER_KERNELS]
+    moved = scale * (backward * outputs + ADAPTER_GRADIENT_BYTES * inputs)
+    yield context.memory_operation("adapter sums", "forward", scale * forward * outputs, num_kernels=calls[0])
+    yield context.memory_operation("adapter sums.backward", "backward", moved, num_kernels=calls[1])
+
+
+def unpacking(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
+    """The base weights of a block made whole, in forward and again in backward."""
+    matrices = [weight for weight in layer.weights if weight.is_matrix]
+    num_bytes = UNPACKING_BYTES * sum(weight.num_params for weight in matrices) / context.layout.tp
+    kernels = ceil(UNPACKING_KERNELS * len(matrices) / BARE_KERNELS)
+    yield context.memory_operation("dequantise", "forward", num_bytes, num_kernels=kernels)
+    yield context.memory_operation("dequantise.backward", "backward", num_bytes, num_kernels=kernels)
+
+
+def rounding(products: Iterable[Operation], context: OperationContext) -> Iterator[Operation]:
+    """Both sides of every 8-bit product rounded for that product alone, and what it reads the other way transposed.
+
+    Only weights of the products for inputs, and both sides of those for weights, are read the other way.
+    """
+    for phase in ("forward", "backward"):
+        moved = kernels = 0.0
+        for product in (one for one in products if one.phase == phase):
+            # An m x n product of inner length k reads m k and k n numbers, whatever the number of experts.
+            left, right = product.flop / 2 / product.n, product.flop / 2 / product.m
+            transposed = 0.0 if phase == "forward" else right
+            transposed += left if product.name.endswith(".wgrad") else 0.0
+            moved += ROUNDING_BYTES * (left + right) + TRANSPOSE_BYTES * transposed
+            kernels += 2 * ROUNDING_KERNELS + (transposed > 0) + product.name.endswith(".wgrad")
+        name = "fp8 casts" if phase == "forward" else "fp8 casts.backward"
+        calls = ceil(kernels / BARE_KERNELS)
+        yield context.memory_operation(name, "forward" if phase == "forward" else "backward", moved, num_kernels=calls)

@@ -1,0 +1,55 @@
+"""torchrun for the script of a run that nobody follows: it ends with the run's own message and exit code.
+
+``python -m shardwise.train.scripted_torchrun OPTION… -m shardwise.train.worker JOB`` is ``torchrun`` with those words.
+Where torchrun would end in a traceback about its children or about a signal, this says what ``shardwise train`` says.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import get_args_parser
+from torch.distributed.run import main as torchrun
+
+from shardwise.errors import ShardwiseError
+from shardwise.plan_file import read_plan
+from shardwise.render.errors import error_text
+from shardwise.train.failure.diagnose import diagnose
+from shardwise.train.failure.record import failures_of, lost_ranks
+from shardwise.train.failure.stopped import stopped_error
+from shardwise.train.job import read_job
+
+PLAN_FILE = "plan.json"
+PATIENCE = "--shutdown-timeout"
+PATIENCE_S = 600
+"""How long ranks may take to finish their step and save, as under ``shardwise train``; torchrun waits half a minute."""
+
+
+def main(words: list[str]) -> int:
+    """Run torchrun; the exit code of a stopped run is that of a process which the signal ended."""
+    job = read_job(Path(words[-1]))
+    if PATIENCE in get_args_parser().format_help():  # which not every version of torch has
+        words = [f"{PATIENCE}={PATIENCE_S}", *words]
+    try:
+        torchrun(words)
+    except SignalException as signalled:
+        return _said(stopped_error(job, signalled.sigval))
+    except KeyboardInterrupt:  # before there were ranks to pass it on to
+        return _said(stopped_error(job, signal.SIGINT))
+    except ChildFailedError:
+        if not (failures_of(job.folder) or lost_ranks(job.folder)):
+            raise  # the run folder is another machine's, or no rank came as far as to write into it
+        plan = job.folder / PLAN_FILE
+        return _said(diagnose(job.folder, plan=read_plan(plan) if plan.is_file() else None))
+    return 0
+
+
+def _said(error: ShardwiseError) -> int:
+    sys.stderr.write(error_text(message=error.message, code=error.code, fix=error.fix))
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The script of a run, as a scheduler starts and ends it: nobody follows the ranks, and the end still says why."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from launch.desk import lay_out
+from shardwise.cli.main import main
+from shardwise.train.scripted_torchrun import main as main_of_script
+from train.models import make_job
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    return lay_out(tmp_path_factory.mktemp("scripted"))
+
+
+def going(desk, name, monkeypatch):
+    """The script's process, and its run folder, once steps were done."""
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "cache"))
+    words = ["plan2.json", "--device", "cpu", "--data", "corpus.jsonl", "--steps", "1000000", "--dry-run"]
+    assert main(["train", *words, "--checkpoint-every", "1000000", "--out", name]) == 0
+    run = desk / name
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    process = subprocess.Popen([run / "run.sh"], env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
+        assert time.monotonic() < deadline, "the run did not get going"
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    return process, run
+
+
+def test_a_signal_to_the_script_ends_it_as_a_stopped_run(desk, monkeypatch):
+    process, run = going(desk, "stopped", monkeypatch)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+    assert "Traceback" not in said
+    assert "error: the run was stopped by SIGTERM; its newest checkpoint is " in said
+    assert f"fix: go on with --resume {run / 'checkpoints'}" in said
+
+
+def test_a_rank_that_is_killed_ends_the_script_with_one_message(desk, monkeypatch):
+    process, run = going(desk, "killed", monkeypatch)
+    os.kill(json.loads((run / "ranks" / "rank-0001.json").read_text(encoding="utf-8"))["pid"], signal.SIGKILL)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert "error: rank 1 (process " in said
+    assert "died without a word" in said
+    assert "ChildFailedError" not in said
+
+
+def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):
+    """Half a minute, if nobody says otherwise."""
+    given = []
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
+    assert main_of_script(["--standalone", "-m", "worker", "job.json"]) == 0
+    assert given == ["--shutdown-timeout=600", "--standalone", "-m", "worker", "job.json"]
+
+
+def test_a_torchrun_that_cannot_be_told_to_wait_is_not_told(monkeypatch):
+    given = []
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.get_args_parser", argparse.ArgumentParser)
+    assert main_of_script(["-m", "worker", "job.json"]) == 0
+    assert given == ["-m", "worker", "job.json"]
+
+
+def test_a_ctrl_c_before_there_are_ranks_is_a_stop(monkeypatch, capsys):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", interrupted)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
+    assert main_of_script(["-m", "worker", "job.json"]) == 130
+    assert capsys.readouterr().err.startswith("error: the run was stopped by SIGINT; ")
