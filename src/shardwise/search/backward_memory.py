@@ -24,6 +24,8 @@ class KeptInBackward:
     """Inside the last one to go backward."""
     behind: FloatColumn
     """Of what there is at the end, that of blocks behind the last recomputed one."""
+    one_behind: FloatColumn
+    """Of these inside the last one to go backward."""
 
     def take(self, chosen: IntColumn) -> "KeptInBackward":
         """Of some of the rows."""
@@ -53,7 +55,9 @@ def kept_in_backward(
         front + np.where(recomputed.behind > 1, one_behind, 0.0),
         np.where(blocks > 1, in_last, 0.0),
     )
-    return KeptInBackward(at_end=front + behind, after_first=after_first, in_last=in_last, behind=behind)
+    return KeptInBackward(
+        at_end=front + behind, after_first=after_first, in_last=in_last, behind=behind, one_behind=one_behind
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,8 @@ class Backward:
         )
 
     def around_last_recomputed(self, blocks: FloatColumn, recomputed: Recomputed) -> FloatColumn:
-        """``(3, rows)``: what is held before, inside and after the first recomputed block that goes backward.
+        """``(4, rows)``: what is held inside the last kept block behind the first recomputed one that goes backward,
+        and before, inside and after that one.
 
         Args:
             blocks: of the stage.
@@ -98,7 +103,8 @@ class Backward:
         through = front - np.where(blocks - recomputed.behind > 1, self.kept.in_last, 0.0)
         before = self.during + front.sum(axis=1) + self.born + (each * recomputed.behind).sum(axis=1)
         inside = before + there(self.live + self.working)
-        return np.stack([before, inside, before - there(through) + there(each)])
+        own = np.where(recomputed.behind > 0, self.kept.one_behind + self.working - each, -np.inf)
+        return np.stack([before + own.max(axis=1), before, inside, before - there(through) + there(each)])
 
 
 def most_in_blocks(

@@ -20,8 +20,8 @@ __all__ = ["StageBuffers"]
 
 NUM_ENDS = 3
 """What a key says before the blocks of every shape: whether forwards come first, and the tables of the stage."""
-AROUND = 3
-"""Moments around a block's backward: before, inside, after."""
+AROUND = 4
+"""Moments around a block's backward: inside the one before it, between them, inside it, after."""
 BETWEEN, VERY_FIRST, LAST_BUT_ONE = range(3)
 """Where the last recomputed block of a stage is."""
 
@@ -80,7 +80,8 @@ class StageBuffers:
     def around_last_recomputed(
         self, kinds: Combined, stage: WatchedStage, comes_first: Mask, recomputed: Recomputed
     ) -> FloatColumn:
-        """``(3, rows)``: the same before, inside and after the backward of the last recomputed block of every row.
+        """``(4, rows)``: the same inside the last kept block behind the last recomputed one of every row as they go
+        backward, and before, inside and after that one.
 
         They grow evenly from the second block of a shape on; with one block before it, or one behind it, a block has
         its own.
@@ -119,8 +120,10 @@ class StageBuffers:
         runs = context.timeline.runs
         last = max(number for number, run in enumerate(context.held_runs) if run.num_recomputed)
         inside, after = runs[last].first_backward, runs[last].after_first
-        before = runs[last + 1].after_last if last + 1 < len(runs) else inside
-        return alive_bytes(tuple(buffer_tensors(context)), (before, inside, after))
+        behind, before = (
+            (inside, inside) if last + 1 == len(runs) else (runs[last + 1].last_backward, runs[last + 1].after_last)
+        )
+        return alive_bytes(tuple(buffer_tensors(context)), (behind, before, inside, after))
 
     def _bare_stage(self, key: Key, *, num_recomputed: int = 0) -> StageContext:
         """A stage as the key of the transients says, with one token."""

@@ -21,3 +21,4 @@ def test_mistral_has_a_window_unless_its_config_says_that_it_has_none():
     assert not is_supported({**LLAMA, "model_type": "mistral"})
     assert is_supported({**LLAMA, "model_type": "mistral", "sliding_window": None})
     assert is_supported({**LLAMA, "model_type": "mixtral"})
+    assert not is_supported({**LLAMA, "attention_dropout": 0.1})

@@ -92,6 +92,7 @@ def is_supported(fields: Mapping[str, object]) -> bool:
         and not whole.get("mlp_bias")
         and not whole.get("mlp_only_layers")
         and whole.get("decoder_sparse_step", 1) == 1
+        and not whole.get("attention_dropout")
         and not whole.get("quantization_config")
     )
 
