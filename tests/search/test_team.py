@@ -29,6 +29,7 @@ def _patient(monkeypatch, tmp_path):
     """A busy machine changes nothing, nor do the threads of a test runner."""
     monkeypatch.setattr(team_module, "PATIENCE_S", 60.0)
     monkeypatch.setattr(team_module, "LOAD", tmp_path / "loadavg")
+    monkeypatch.setattr(team_module, "_num_own_running", lambda: 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     (tmp_path / "loadavg").write_text("0.50 0.40 0.30 1/400 12345\n", encoding="ascii")
     monkeypatch.setattr(threading, "active_count", lambda: 1)
@@ -210,3 +211,22 @@ def test_two_processes_sweep_as_one():
     together, is_alone = in_team(swept, num_processes=2)
     assert not is_alone
     assert repr(together) == repr(swept(ALONE)[0])
+
+
+def test_what_is_over_in_the_next_moment_keeps_no_processor_busy(monkeypatch, tmp_path):
+    loads = iter(["2/400", "2/400", "1/400"])
+    monkeypatch.setattr(team_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.50 0.40 0.30 {next(loads)} 12345\n")
+    assert in_team(lambda team: not team.is_alone, num_processes=2)
+    loads = iter(["2/400"] * team_module.LOOKS)
+    assert in_team(lambda team: team.is_alone, num_processes=2)
+
+
+def test_own_threads_that_run_are_counted(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setattr(team_module, "OWN_THREADS", tmp_path)
+    for number, state in enumerate("RRS"):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "stat").write_text(f"{number} (a name) R) {state} 1 2 3\n", encoding="ascii")
+    (tmp_path / "9").mkdir()  # one that ended
+    assert team_module._num_own_running() == 2

@@ -38,6 +38,9 @@ MEMBERS = 2
 FAILED = 1
 PATIENCE_S = 0.03
 """What the leader may lose by waiting for the follower: a few turns of a scheduler."""
+OWN_THREADS = Path("/proc/self/task")
+LOOKS, BETWEEN_LOOKS_S = 5, 0.0005
+"""How often it is looked whether a processor is free: what the system does for itself is over in the next moment."""
 NICENESS = 10
 """Of the follower, which is meant for a processor that nobody needs."""
 
@@ -228,9 +231,27 @@ def _can_fork() -> bool:
 
 
 def _is_any_idle() -> bool:
-    """Whether fewer processes want to run at this moment than there are processors."""
-    num_running = int(LOAD.read_text(encoding="ascii").split()[3].partition("/")[0])
-    return num_running < (os.cpu_count() or 1)
+    """Whether others leave processors for all members, at one of a few moments.
+
+    Threads of this process are no others: those that NumPy starts for BLAS keep a processor busy for a tenth of a
+    second, in which they wait for work and get none.
+    """
+    for look in range(LOOKS):
+        if look:
+            time.sleep(BETWEEN_LOOKS_S)
+        num_running = int(LOAD.read_text(encoding="ascii").split()[3].partition("/")[0])
+        if num_running - _num_own_running() + MEMBERS <= (os.cpu_count() or 1):
+            return True
+    return False
+
+
+def _num_own_running() -> int:
+    """Threads of this process that run or wait for a processor."""
+    count = 0
+    for thread in OWN_THREADS.iterdir():
+        with suppress(OSError):  # it may end meanwhile
+            count += (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R"
+    return count
 
 
 def _forked() -> int:
