@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shardwise.cli.command import UsageError
+from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
+from shardwise.rules.recompute_modules import MODULE_ENGINES
 
-__all__ = ["RECIPE_ROWS", "IdleOption", "IsIdle", "require_read"]
+__all__ = ["ANSWER_ROWS", "RECIPE_ROWS", "IdleOption", "IsIdle", "require_read"]
 
 IsIdle = Callable[[argparse.Namespace, Plan], bool]
 
@@ -75,3 +77,81 @@ RECIPE_ROWS = (
     ),
 )
 """Of what a plan is made of, for every command that reads one."""
+
+
+def _routes_nothing(_: argparse.Namespace, plan: Plan) -> bool:
+    return not plan.model.is_moe
+
+
+def _never_recomputes(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return not _recomputed(arguments, plan) & {"selective", "full"}
+
+
+def _repeats_no_modules(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return "selective" not in _recomputed(arguments, plan)
+
+
+def _recomputed(arguments: argparse.Namespace, plan: Plan) -> set[str]:
+    """The kinds of recomputation of a plan that is asked about, or all that a search may try."""
+    if "bound_recompute" in arguments:
+        return set(arguments.bound_recompute or ("none", "selective", "full"))
+    return {plan.recipe.recompute}
+
+
+def _names_no_modules(_: argparse.Namespace, plan: Plan) -> bool:
+    return plan.engine not in MODULE_ENGINES
+
+
+def _has_no_attention(_: argparse.Namespace, plan: Plan) -> bool:
+    return not any(isinstance(layer.mixer, AttentionSpec) for layer in plan.model.layers)
+
+
+def _fills_the_sequence(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return bool(arguments.mean_document_len >= plan.recipe.seq_len)
+
+
+def _computes_every_score(_: argparse.Namespace, plan: Plan) -> bool:
+    return plan.recipe.attention == "eager"
+
+
+def _of_modules(*, is_idle: IsIdle, beside: str, missing: str) -> IdleOption:
+    return IdleOption(
+        option="--recompute-modules", dest="recompute_modules", is_idle=is_idle, beside=beside, missing=missing
+    )
+
+
+def _of_documents(*, is_idle: IsIdle, beside: str, missing: str = "") -> IdleOption:
+    return IdleOption(
+        option="--mean-document-len", dest="mean_document_len", is_idle=is_idle, beside=beside, missing=missing
+    )
+
+
+ANSWER_ROWS = (
+    IdleOption(
+        option="--routing-imbalance-ratio",
+        dest="routing_imbalance_ratio",
+        is_idle=_routes_nothing,
+        beside="in a model without routed experts",
+    ),
+    IdleOption(
+        option="--recompute-layers",
+        dest="recompute_layers",
+        is_idle=_never_recomputes,
+        beside="where nothing is recomputed",
+        missing="--recompute full",
+    ),
+    _of_modules(
+        is_idle=_names_no_modules,
+        beside="on an engine that recomputes no modules by name",
+        missing="--engine megatron",
+    ),
+    _of_modules(is_idle=_repeats_no_modules, beside="without selective recomputation", missing="--recompute selective"),
+    _of_documents(is_idle=_has_no_attention, beside="in a model without attention to keep apart"),
+    _of_documents(is_idle=_fills_the_sequence, beside="where documents of that length fill the sequence"),
+    _of_documents(
+        is_idle=_computes_every_score,
+        beside="with eager attention, which computes every score of the packed sequence",
+        missing="--attention flash",
+    ),
+)
+"""Of ``plan`` and ``predict``, where the model, the engine or the bounds leave nothing for them."""

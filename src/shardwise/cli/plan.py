@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
+from shardwise.cli.idle_options import ANSWER_ROWS, require_read
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
@@ -31,7 +32,6 @@ from shardwise.cli.output import OutputError, require_free, stdout_style, write_
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
-from shardwise.cli.unread_options import require_effect
 from shardwise.collector import paused_collector
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Recompute
@@ -247,7 +247,7 @@ def _question(arguments: argparse.Namespace) -> "Plan":
     from shardwise.search import at_most, rounded_batch
 
     question, tokens = calibrated_plan_from(arguments), arguments.global_batch_tokens
-    require_effect(arguments, question)
+    require_read(ANSWER_ROWS, arguments, question)
     if tokens is None:
         return question
     num_gpus = at_most(question.cluster, arguments.bound_max_gpus).num_gpus

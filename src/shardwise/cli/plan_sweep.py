@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
+from shardwise.cli.idle_options import ANSWER_ROWS, require_read
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.progress import waiting
-from shardwise.cli.unread_options import require_effect
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -116,7 +116,7 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
             (base, typed_cluster(gpu_type, size)) for base, gpu_type in zip(bases, types, strict=True) for size in sizes
         ]
     for base, _ in found:
-        require_effect(arguments, base)
+        require_read(ANSWER_ROWS, arguments, base)
     questions = [replace(base, cluster=cluster) for base, cluster in found if not isinstance(cluster, str)]
     return questions, [cluster for _, cluster in found if isinstance(cluster, str)]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
+from shardwise.cli.idle_options import ANSWER_ROWS, require_read
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
@@ -38,7 +39,6 @@ from shardwise.cli.plan_source import (
     standard_input_lines,
 )
 from shardwise.cli.progress import with_progress
-from shardwise.cli.unread_options import require_effect
 from shardwise.errors import ShardwiseError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     """One prediction; exit code 3 when the plan does not fit."""
     from shardwise.predict import exposed_communication
 
-    require_effect(arguments, plan)
+    require_read(ANSWER_ROWS, arguments, plan)
     prediction = _predict(plan)
     exposed = exposed_communication(plan) if arguments.has_exposed else None
     if arguments.svg is not None:
