@@ -194,3 +194,9 @@ def test_a_share_of_a_peak_that_nobody_published_is_refused(capsys):
     code, message = refused(["cost", "llama-3.1-8b", "dgx-spark", "--tokens", "1T"], capsys)
     assert code == "cost-no-peak"
     assert "bf16 peak of gb10-spark" in message
+
+
+@pytest.mark.parametrize("name", ["8xh100-sxm", "h100-sxm"])
+def test_a_cluster_alone_is_told_that_the_model_is_missing(name, capsys):
+    assert main(["predict", name]) == 2
+    assert f"fix: name the model as well: llama-3.1-8b {name}\n" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_the_page_on_training_says_every_range():
         (["--lora-rank", "4"], "--lora-rank does nothing without --adapter"),
         (["--lora-targets", "all-linear"], "--lora-targets does nothing without --adapter"),
         (["--lora-dropout-fraction", "0.1"], "--lora-dropout-fraction does nothing without --adapter"),
-        (["--recompute-layers", "2"], "--recompute-layers does nothing without --recompute"),
+        (["--recompute-layers", "2"], "--recompute-layers does nothing where nothing is recomputed"),
     ],
 )
 def test_an_option_that_nothing_would_read_is_refused(words, error, capsys, tmp_path):

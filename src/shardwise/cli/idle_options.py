@@ -72,7 +72,7 @@ RECIPE_ROWS = (
         option="--recompute-layers",
         dest="recompute_layers",
         is_idle=_recomputes_nothing,
-        beside="without --recompute",
+        beside="where nothing is recomputed",
         missing="--recompute full",
     ),
 )

@@ -18,7 +18,8 @@ MAX_LOG_BYTES = 1_000_000
 YAML_SUFFIXES = (".yaml", ".yml")
 PLAN_SUFFIXES = (".json", *YAML_SUFFIXES)
 JSONL_SUFFIX = ".jsonl"
-MODEL_ALONE_FIX = "name the cluster as well: {model} 8xh100-sxm"
+MODEL_ALONE_FIX = "name the cluster as well: {name} 8xh100-sxm"
+CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
 
 
 def plan_from(arguments: argparse.Namespace) -> Plan:
@@ -159,5 +160,15 @@ def _require_plan_file(path: Path) -> None:
         raise UsageError(
             f"'{path}' is no plan file; a model needs a cluster beside it",
             code="cli-usage",
-            fix=MODEL_ALONE_FIX.format(model=path),
+            fix=(CLUSTER_ALONE_FIX if is_name and _is_cluster(str(path)) else MODEL_ALONE_FIX).format(name=path),
         )
+
+
+def _is_cluster(name: str) -> bool:
+    from shardwise.catalog import read_cluster
+
+    try:
+        read_cluster(name)
+    except ShardwiseError:
+        return False
+    return True

@@ -29,6 +29,7 @@ FEW_PREDICTIONS = 6
 MAX_RELIEFS = 5
 MAX_GPU_FACTOR = 1024
 MAX_HALVINGS = 12
+CLOSER_SIZES = 3
 RELIEF_LOSS_CHUNKS = 8
 HOST_RESERVE_RATIO = 1.02
 """Host memory that is proposed over what the closest plan keeps there, whose estimate and prediction differ by less."""
@@ -109,7 +110,7 @@ def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> It
         if found == MAX_RELIEFS:
             break
     more = more_gpus(question, few) or _more_of_a_bigger_gpu(question, few)
-    smaller = next(_smaller_models(question, few), None)
+    smaller = _smaller_model(question, few)
     yield from (relief for relief in (more, smaller) if relief is not None)
 
 
@@ -179,21 +180,34 @@ def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Relief | None
     return None
 
 
-def _smaller_models(question: Plan, bounds: SearchBounds) -> Iterator[Relief]:
-    """The first half, quarter and so on of the parameters, in the usual shape, that fits as everything else is."""
+def _smaller_model(question: Plan, bounds: SearchBounds) -> Relief | None:
+    """The largest model of the usual shape that is found to fit as everything else is.
+
+    Parameters are halved until one fits; between that and the last that did not it is looked for a few times more.
+    """
     if question.model.is_moe:
-        return
-    for halvings in range(1, 1 + MAX_HALVINGS):
-        billions = question.model.num_params / 2**halvings / 1e9
-        try:
-            smaller = replace(question, model=read_model(f"{billions:.2g}B"))
-        except ShardwiseError:  # no usual shape is so small
-            return
-        relief = tried(
-            Hypothesis(change=f"model={billions:.2g}B", question=smaller, bounds=bounds, caution="another model")
-        )
-        if relief is not None:
-            yield relief
+        return None
+    too_many = question.model.num_params / 1e9
+    billions, found = too_many / 2, None
+    for _ in range(MAX_HALVINGS):
+        found = _relief_of_size(question, bounds, billions)
+        if found is not None:
+            break
+        too_many, billions = billions, billions / 2
+    for _ in range(CLOSER_SIZES if found is not None else 0):
+        middle = (billions + too_many) / 2
+        larger = _relief_of_size(question, bounds, middle)
+        found, billions, too_many = (found, billions, middle) if larger is None else (larger, middle, too_many)
+    return found
+
+
+def _relief_of_size(question: Plan, bounds: SearchBounds, billions: float) -> Relief | None:
+    name = f"{billions:.2g}B" if billions < 100 else f"{billions:.0f}B"
+    try:
+        smaller = replace(question, model=read_model(name))
+    except ShardwiseError:  # no usual shape has this size
+        return None
+    return tried(Hypothesis(change=f"model={name}", question=smaller, bounds=bounds, caution="another model"))
 
 
 def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Relief | None:

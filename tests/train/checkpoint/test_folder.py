@@ -122,7 +122,7 @@ def test_where_there_is_none_it_is_said_what_there_is(tmp_path):
     save(CheckpointFolder(tmp_path), 8).path.joinpath("__0_0.distcp").unlink()
     with pytest.raises(CheckpointError, match=r"step-00000008/__0_0\.distcp is missing") as raised:
         find_checkpoint(tmp_path)
-    assert raised.value.fix.endswith("no older one is there: start again")
+    assert raised.value.fix.endswith("start again: no older one is there")
 
 
 def test_a_checkpoint_says_what_is_in_it(tmp_path):

@@ -154,7 +154,7 @@ def damaged_error(path: Path, file: str, reason: str) -> CheckpointError:
     fix = (
         f"go on from step {older[-1].step}: --resume {older[-1].path}"
         if older
-        else "no older one is there: start again"
+        else "start again: no older one is there"
     )
     return CheckpointError(
         f"the checkpoint of step {step} is damaged: {path / file} {reason}",
