@@ -17,7 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from train_suites import SUITES, TINY, TrainRun
+
+import shardwise.train.worker
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=30)
 EXIT_OF_A_FAILED_RUN = 17
@@ -33,6 +36,7 @@ def add_suite_options(parser: argparse.ArgumentParser, *, default: str) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--deadline", type=float, default=0.0, help="seconds since the epoch")
+    parser.add_argument("--ranks-imagined", type=int, help="one process as rank 0 of so many; nothing is communicated")
 
 
 def join_processes(arguments: argparse.Namespace) -> torch.device:
@@ -41,9 +45,28 @@ def join_processes(arguments: argparse.Namespace) -> torch.device:
     device = torch.device("cuda", local_rank) if arguments.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if arguments.ranks_imagined:
+        imagine_ranks(arguments.ranks_imagined)
+        return device
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_TIMEOUT)
     dist.all_reduce(torch.ones(1, device=device))
     return device
+
+
+def imagine_ranks(world_size: int) -> None:
+    """Rank 0 of ``world_size`` in this process alone: it holds what it would hold, and what others send is not there.
+
+    Memory is that of a real run. Losses are not, so that none is looked at; neither are times.
+    """
+    dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
+    shardwise.train.worker.require_number = lambda record, *, spec: None  # noqa: ARG005
+    make_group = dist.new_group
+
+    def fake_group(*given: object, backend: str | None = None, **options: object) -> object:
+        del backend
+        return make_group(*given, **options)  # type: ignore[arg-type]
+
+    dist.new_group = fake_group  # type: ignore[assignment]
 
 
 def train_suite(arguments: argparse.Namespace, device: torch.device, run_one: Callable[[TrainRun], bool]) -> None:

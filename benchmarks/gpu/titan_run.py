@@ -107,6 +107,7 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--inputs", type=Path, default=Path("/tmp/titan-inputs"))
+    parser.add_argument("--ranks-imagined", type=int, help="one process as rank 0 of so many, for its memory alone")
     parser.add_argument("words", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
@@ -138,6 +139,10 @@ def main() -> int:
             event.record()
             self.events.append(event)
 
+    if arguments.ranks_imagined:
+        one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(arguments.ranks_imagined)}
+        os.environ.update(one, NGPU=str(arguments.ranks_imagined))
+        words += ["--comm.mode", "fake_backend"]
     init_logger()
     add_flavors()
     config = ConfigManager().parse_args(
@@ -181,6 +186,7 @@ def main() -> int:
             "name": arguments.name,
             "engine": "torchtitan 0.2.2",
             "words": words,
+            "ranks_imagined": arguments.ranks_imagined,
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(),
             "losses_by_step": losses,

@@ -142,6 +142,8 @@ def run_one(run: TrainRun, arguments: argparse.Namespace, device: torch.device) 
     if arguments.look and run.name in arguments.look.split(","):
         look_into(run.name.replace(" ", "-"), arguments.out.parent)
     line: Line = {"name": run.name, "tuning": asdict(run.tuning), "device": device_name(device)}
+    if arguments.ranks_imagined:
+        line["ranks_imagined"] = arguments.ranks_imagined
     is_measured = written(line, arguments.out, fill)
     if is_measured and dist.get_rank() == 0:
         measured = line["measured"]

@@ -72,31 +72,24 @@ def loss_bytes(*, kind: LossKind, element_bytes: int) -> LossBytes:
     return LOSS_BYTES[kind] if element_bytes < 4 else FULL_PRECISION_LOSS_BYTES
 
 
-OWN_PIECE_BYTES = 8
-OWN_FUSED_PIECE_BYTES = 4
-"""Our trainer's loss per logit of one piece: logits 2, an fp32 copy 4 that becomes the gradient, and its 2-byte cast;
-compiled, logits and gradient. In fp32 the logits become the gradient themselves."""
-OWN_FULL_PRECISION_PIECE_BYTES = 4
-OWN_FULL_PRECISION_FUSED_PIECE_BYTES = 8
-
-
 def own_piece_bytes(*, element_bytes: int, is_compiled: bool) -> int:
-    """Bytes per logit of one piece of our trainer's loss."""
-    if element_bytes == 4:
-        return OWN_FULL_PRECISION_FUSED_PIECE_BYTES if is_compiled else OWN_FULL_PRECISION_PIECE_BYTES
-    return OWN_FUSED_PIECE_BYTES if is_compiled else OWN_PIECE_BYTES
+    """Bytes per logit of one piece of our trainer's loss, whose gradient takes the logits' place.
+
+    Without a compiler an fp32 copy stands beside low-precision logits; fp32 logits are worked on themselves.
+    """
+    return element_bytes + (4 if element_bytes < 4 and not is_compiled else 0)
 
 
 def num_own_pieces(*, num_tokens: int, vocab_rows: int, element_bytes: int) -> int:
     """Pieces of our trainer's loss: as few as keep the logits of one below ``OWN_LOGITS_BYTES``.
 
     >>> num_own_pieces(num_tokens=8192, vocab_rows=128256, element_bytes=2)
-    2
+    4
     """
     return max(1, -(-num_tokens * vocab_rows * element_bytes // OWN_LOGITS_BYTES))
 
 
-OWN_LOGITS_BYTES = 1024 * MIB
+OWN_LOGITS_BYTES = 512 * MIB
 """The largest piece of logits our trainer makes by itself: large enough that its products run at full speed."""
 
 

@@ -1,7 +1,8 @@
 """Cross-entropy over the vocabulary, computed piece by piece together with its gradients.
 
 The gradients of a piece's logits are known as soon as its logits are, so the product with the head, the loss and both
-products of its backward run piece by piece and the logits of the whole batch never exist. No product is done twice.
+products of its backward run piece by piece and the logits of the whole batch never exist. Gradients are written over
+the logits. No product is done twice.
 
 Shapes: T tokens, D hidden, V vocabulary (this rank's part).
 """
@@ -20,7 +21,7 @@ from shardwise.train.exchange import all_reduced
 IGNORED_LABEL = -100
 """A position that counts neither in the loss nor in its divisor."""
 
-LOGITS_BYTES = 1024 * 1024 * 1024
+LOGITS_BYTES = 512 * 1024 * 1024
 """The largest piece of logits the runtime makes by itself: large enough that its products run at full speed."""
 
 
@@ -41,7 +42,8 @@ class Pieces:
     """How many pieces there are, what computes one, and who holds the other parts of the vocabulary."""
 
     num_chunks: int
-    of: Callable[[Tensor, Tensor, ProcessGroup | None], tuple[Tensor, Tensor]]
+    of: Callable[[Tensor, Tensor, ProcessGroup | None], Tensor]
+    """The loss of logits and labels; what was the logits is their gradient then."""
     group: ProcessGroup | None
 
 
@@ -74,13 +76,13 @@ def num_loss_chunks(*, num_tokens: int, vocab_size: int, element_bytes: int) -> 
     """Pieces that keep one piece of logits below ``LOGITS_BYTES``.
 
     >>> num_loss_chunks(num_tokens=8192, vocab_size=128256, element_bytes=2)
-    2
+    4
     """
     return max(1, -(-num_tokens * vocab_size * element_bytes // LOGITS_BYTES))
 
 
-def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """Summed loss of one piece, and the gradient of its logits in their own dtype; one fp32 copy of them at a time."""
+def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Summed loss of one piece, and the gradient of its logits in their place; one fp32 copy of them at a time."""
     is_labelled = labels_T != IGNORED_LABEL
     index_T1, is_here = _targets(labels_T, logits_TV.size(1), group)
     largest_T1 = all_reduced(logits_TV.amax(dim=1, keepdim=True).float(), "max", group)
@@ -90,11 +92,12 @@ def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> t
     sum_T1 = all_reduced(exponentials_TV.sum(dim=1, keepdim=True), "sum", group)
     loss = ((sum_T1.log() - target_T1) * is_labelled.unsqueeze(1)).sum()
     gradient_TV = exponentials_TV.div_(sum_T1).scatter_add_(1, index_T1, -is_here.float())
-    return loss, gradient_TV.mul_(is_labelled.unsqueeze(1)).to(logits_TV.dtype)
+    logits_TV.copy_(gradient_TV.mul_(is_labelled.unsqueeze(1)))
+    return loss
 
 
-def _fused_piece(logits_TV: Tensor, labels_T: Tensor, _group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """The same as expressions that a compiler makes two kernels of, which store no fp32 copy."""
+def _fused_piece(logits_TV: Tensor, labels_T: Tensor, _group: ProcessGroup | None) -> Tensor:
+    """The same as expressions that a compiler makes kernels of, which store no fp32 copy."""
     is_labelled = (labels_T != IGNORED_LABEL).unsqueeze(1)
     index_T1, is_here = _targets(labels_T, logits_TV.size(1), None)
     shifted_TV = logits_TV.float() - logits_TV.amax(dim=1, keepdim=True).float()
@@ -103,8 +106,8 @@ def _fused_piece(logits_TV: Tensor, labels_T: Tensor, _group: ProcessGroup | Non
     loss = ((sum_T1.log() - target_T1) * is_labelled).sum()
     columns_V = torch.arange(logits_TV.size(1), device=logits_TV.device)
     is_target_TV = (columns_V.unsqueeze(0) == index_T1) & is_here
-    gradient_TV = (shifted_TV.exp() / sum_T1 - is_target_TV.float()) * is_labelled
-    return loss, gradient_TV.to(logits_TV.dtype)
+    logits_TV.copy_((shifted_TV.exp() / sum_T1 - is_target_TV.float()) * is_labelled)
+    return loss
 
 
 def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
@@ -114,7 +117,7 @@ def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[T
     return shifted.clamp(0, rows - 1).unsqueeze(1), is_here.unsqueeze(1)
 
 
-def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> Tensor:
     """The same, compiled; over several ranks in two parts, before and after what they exchange."""
     if group is None:
         return compiled(_fused_piece)(logits_TV, labels_T, None)
@@ -143,15 +146,15 @@ def _sums(logits_TV: Tensor, index_T: Tensor, is_here_T: Tensor) -> Tensor:
     return torch.stack((largest_T1.squeeze(1), sum_T, label_T))
 
 
-def _finish(logits_TV: Tensor, sums_3T: Tensor, target_T: Tensor, is_labelled_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and gradient from the sums of all ranks; ``target_T`` is -1 where the label is not in this part."""
+def _finish(logits_TV: Tensor, sums_3T: Tensor, target_T: Tensor, is_labelled_T: Tensor) -> Tensor:
+    """Loss, and the gradient in place, from the sums of all ranks; ``target_T`` is -1 for labels of other parts."""
     largest_T, sum_T, label_T = sums_3T.unbind()
     loss = ((sum_T.log() + largest_T - label_T) * is_labelled_T).sum()
     columns_V = torch.arange(logits_TV.size(1), device=logits_TV.device)
     is_target_TV = columns_V.unsqueeze(0) == target_T.unsqueeze(1)
     share_TV = (logits_TV.float() - largest_T.unsqueeze(1)).exp() / sum_T.unsqueeze(1)
-    gradient_TV = (share_TV - is_target_TV.float()) * is_labelled_T.unsqueeze(1)
-    return loss, gradient_TV.to(logits_TV.dtype)
+    logits_TV.copy_((share_TV - is_target_TV.float()) * is_labelled_T.unsqueeze(1))
+    return loss
 
 
 class _SummedTokenLoss(torch.autograd.Function):
@@ -169,14 +172,15 @@ class _SummedTokenLoss(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
         start = 0
         for part_TD, labels in zip(hidden_TD.chunk(pieces.num_chunks), labels_T.chunk(pieces.num_chunks), strict=True):
-            loss, logits_gradient = pieces.of(part_TD @ weight_VD.t(), labels, pieces.group)
-            total += loss
+            logits_TV = part_TD @ weight_VD.t()
+            total += pieces.of(logits_TV, labels, pieces.group)
+            gradient_TV = logits_TV
             if hidden_gradient is not None:
-                torch.mm(logits_gradient, weight_VD, out=hidden_gradient[start : start + part_TD.size(0)])
+                torch.mm(gradient_TV, weight_VD, out=hidden_gradient[start : start + part_TD.size(0)])
             if weight_gradient is not None:
-                weight_gradient.addmm_(logits_gradient.t(), part_TD)
+                weight_gradient.addmm_(gradient_TV.t(), part_TD)
             start += part_TD.size(0)
-            del logits_gradient  # before the next piece is made
+            del logits_TV, gradient_TV  # before the next piece is made
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.is_scaled = False
         return total
