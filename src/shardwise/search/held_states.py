@@ -43,6 +43,8 @@ class StageStates:
     gradients: FloatColumn
     block_gradients: FloatColumn
     """``(rows, shapes)``: the part of the gradients that belongs to blocks."""
+    head_gradients: FloatColumn
+    """The part that the head adds where the stage holds it."""
     optimizer: FloatColumn
     during_step: FloatColumn
     """Copies while the optimizer runs."""
@@ -108,10 +110,12 @@ class HeldStates:
         """What one watched stage of every row holds on the device."""
         per_shape, sums = self._added_up(states, stage, ON_DEVICE)
         parameters, gradients, optimizer, during = sums
+        headless = self._tables_table.of(states.tables.beside([stage.has_embedding, np.zeros_like(stage.has_head)]))
         return StageStates(
             parameters=parameters,
             gradients=gradients,
             block_gradients=per_shape[:, :, 1],
+            head_gradients=gradients - per_shape[:, :, 1].sum(axis=1) - headless[:, 1] * states.dense[:, 1],
             optimizer=optimizer,
             during_step=during,
         )

@@ -216,18 +216,22 @@ class MemoryEstimate:
         boundary = boundary + np.where(comes_first, (in_flight - 1) * stage.has_head * activations.waiting, 0.0)
         during = np.maximum(0.0, in_flight - 1) * own_bytes + boundary
         is_born_late = ((num_microbatches == 1) | (comes_first & ~waits)) & ~self.states.has_persistent_gradients(rows)
+        # Under DDP nothing is cast or gathered: the head's gradient is there when its backward is.
+        is_there = is_born_late & self.states.own_buckets(rows) & self.states.is_own_runtime
+        born_of_head = np.where(is_there, states.head_gradients, 0.0)
         backward = Backward(
             during=during,
             kept=kept,
             live=size * activations.live * (recomputed.blocks > 0),
             working=size * activations.working,
-            born=np.where(is_born_late, 0.0, reduced),
+            born=np.where(is_born_late, born_of_head, reduced),
             of_blocks=np.where(is_born_late[:, None], states.block_gradients, 0.0),
         )
         at_loss = (activations.logits * stage.has_head[:, None]).T
         forward = during + own_bytes
         moments = [forward, *(forward + part for part in at_loss)]
-        highest = backward.born + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
+        moments[-1] = moments[-1] + born_of_head
+        highest = np.where(is_born_late, 0.0, reduced) + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
         in_blocks, in_first = most_in_blocks(stage, backward, recomputed, buffers)
         highest = np.maximum(highest, in_blocks)
         cut = np.flatnonzero(recomputed.is_cut)
@@ -266,10 +270,10 @@ class MemoryEstimate:
         sharding = (rows.zero_stage == 3).astype(np.int64)
         # Token copies are exchanged or not: how many ranks they go to does not change how many there are.
         keys = [rows.tp, rows.cp, np.minimum(2, rows.ep), rows.expert_tp, rows.sequence_parallel, sharding]
-        table = self._block_table.look_up(keys).reshape(len(rows), num_shapes, 2 + 2 * len(RECOMPUTES))
+        table = self._block_table.look_up(keys).reshape(len(rows), num_shapes, 1 + 3 * len(RECOMPUTES))
         mode = rows.recompute[:, None, None]
-        kept = np.take_along_axis(table[:, :, 2 : 2 + len(RECOMPUTES)], mode, axis=2)[:, :, 0]
-        live = np.take_along_axis(table[:, :, 2 + len(RECOMPUTES) :], mode, axis=2)[:, :, 0]
+        by_mode = np.split(table[:, :, 1:], 3, axis=2)
+        working, kept, live = (np.take_along_axis(columns, mode, axis=2)[:, :, 0] for columns in by_mode)
         is_split = IS_SPLIT[rows.schedule] & (rows.pp > 1)
         batch = [rows.micro_batch_size, is_split.astype(np.int64)]
         ranks = vocabulary_ranks(rows, self.probes.question)
@@ -278,7 +282,7 @@ class MemoryEstimate:
             whole=table[:, :, 0],
             kept=kept,
             live=live,
-            working=table[:, :, 1],
+            working=working,
             logits=ends[:, :3],
             boundary=ends[:, 3],
             waiting=ends[:, 4],
@@ -294,7 +298,7 @@ class MemoryEstimate:
         return self.probes.table(self._block_bytes, is_slow=True)
 
     def _block_bytes(self, key: Key) -> tuple[float, ...]:
-        """Per shape: kept whole, working, then kept and live under each recompute mode; one sequence."""
+        """Per shape: kept whole, then working, kept and live under each recompute mode; one sequence."""
         tp, cp, ep, expert_tp, sequence_parallel, is_gathered = key
         layout = Layout(
             tp=tp,
@@ -314,9 +318,9 @@ class MemoryEstimate:
             routed = sum(tensor.num_bytes for tensor in tensors if tensor.is_routed)
             again = (context.live_block_copies - 1) * (whole - routed)
             kept = [each.kept_bytes(run) for each in contexts]
-            working = backward_temporaries(shape, context.block_context) + exchanges[run]
+            working = [backward_temporaries(shape, each.block_context) + exchanges[run] for each in contexts]
             revived = [each.revived_bytes(run) for each in contexts]
-            found += [whole, working, *kept, *(num_bytes + again for num_bytes in revived)]
+            found += [whole, *working, *kept, *(num_bytes + again for num_bytes in revived)]
         return tuple(found)
 
     @cached_property

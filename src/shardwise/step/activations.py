@@ -62,6 +62,9 @@ class BlockContext:
     remakes_elementwise: bool = False
     """A compiled dense block makes norms and activations again in the kernel of backward that reads them. The norm
     before a gather over tensor-parallel ranks stays."""
+    writes_beside: bool = False
+    """Backward of a compiled gated activation makes the activation and two gradients beside the three tensors it reads;
+    where blocks are recomputed our trainer writes gradients over them (``train/decoder/gated.py``)."""
 
     @property
     def sequence_shards(self) -> int:
@@ -303,14 +306,15 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext) -> Bytes:
     """Gradient tensors alive at once inside a block's backward, beyond what its saved tensors free on the way.
 
     The widest point is the gated activation: gradients of its input (two widths) and output stand beside what is kept,
-    while the down projection's input has just been freed; the residual gradient is alive throughout.
+    while the down projection's input has just been freed, or made again with them; the residual gradient is alive
+    throughout.
     """
     size = context.element_bytes
     hidden = context.hidden_size
     residual = context.tokens * hidden * context.residual_bytes // context.sequence_shards
     widest = 0
     if isinstance(layer.feed_forward, DenseSpec):
-        widths = 2 if layer.feed_forward.is_gated else 1
+        widths = (4 if context.writes_beside else 2) if layer.feed_forward.is_gated else 1
         widest = widths * context.tokens * layer.feed_forward.intermediate_size * size // context.tp
     elif isinstance(layer.feed_forward, MoeSpec):
         moe = layer.feed_forward

@@ -218,11 +218,18 @@ class StageContext:
             copies_exchanged_rows=self.is_own_runtime and layout.ep > 1,
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
             remakes_elementwise=self.is_own_runtime and recipe.compile,
+            writes_beside=self._writes_beside,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
             has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,
             keeps_expert_outputs=self.profile.keeps_expert_outputs,
         )
+
+    @property
+    def _writes_beside(self) -> bool:
+        recipe = self.plan.recipe
+        is_plain = recipe.precision != "fp8-mixed" and not (self.has_adapter and recipe.lora_targets == "all-linear")
+        return self.is_own_runtime and recipe.compile and (recipe.recompute == "none" or not is_plain)
 
     @cached_property
     def _multiplies_in_fp8(self) -> bool:

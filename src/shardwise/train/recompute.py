@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from shardwise.measure.phase_marks import BLOCK
 from shardwise.recipe import Recipe
-from shardwise.train.decoder.blocks import is_sparse
+from shardwise.train.decoder.blocks import is_sparse, let_backward_write_over
 
 ops = torch.ops
 ALWAYS_KEPT = (
@@ -67,6 +67,8 @@ def recompute_blocks(blocks: list[nn.Module], recipe: Recipe, *, num_before: int
     count = len(blocks) if recipe.recompute_layers is None else max(0, recipe.recompute_layers - num_before)
     for block in blocks[:count]:
         is_compiled = recipe.compile and not is_sparse(block)
+        if is_compiled:
+            let_backward_write_over(block)
         forward = block.forward if recipe.compile else _marked(block.forward)
         block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled)
 

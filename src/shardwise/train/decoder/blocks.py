@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from shardwise.train.context_parallel import causal_attention
 from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.experts import MoeFeedForward
+from shardwise.train.decoder.gated import gated_down
 from shardwise.train.decoder.groups import ALONE, BlockGroups, local
 from shardwise.train.decoder.rotary import rotate
 from shardwise.train.document_mask import DocumentMask
@@ -91,11 +92,20 @@ class FeedForward(nn.Module):
         self.up_proj = Linear(config.hidden_size, config.intermediate_size)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
         self.groups = ALONE
+        self.writes_over_up = False
+        """Where a compiler recomputes it, backward may write over it."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""
         x_BSD = self.groups.enter(x_BSD)
-        return self.groups.leave(self.down_proj(F.silu(self.gate_proj(x_BSD)) * self.up_proj(x_BSD)))
+        return self.groups.leave(self._down(self.gate_proj(x_BSD), self.up_proj(x_BSD)))
+
+    def _down(self, gate_BSF: Tensor, up_BSF: Tensor) -> Tensor:
+        if self.writes_over_up and type(self.down_proj) is Linear:
+            weight_DF = local(self.down_proj.weight)
+            if weight_DF.dtype == gate_BSF.dtype:
+                return gated_down(gate_BSF, up_BSF, weight_DF)
+        return self.down_proj(F.silu(gate_BSF) * up_BSF)
 
 
 class Block(nn.Module):
@@ -118,6 +128,12 @@ class Block(nn.Module):
         """``(B, S, D)`` to the same."""
         h_BSD = x_BSD + self.self_attn(self.input_layernorm(x_BSD), places)
         return h_BSD + self.mlp(self.post_attention_layernorm(h_BSD))
+
+
+def let_backward_write_over(block: nn.Module) -> None:
+    """Say to one of our dense blocks that what its feed-forward made is made again for backward alone."""
+    if isinstance(block, Block) and isinstance(block.mlp, FeedForward):
+        block.mlp.writes_over_up = True
 
 
 def is_sparse(block: nn.Module) -> bool:
