@@ -231,7 +231,9 @@ class MemoryEstimate:
         forward = during + own_bytes
         moments = [forward, *(forward + part for part in at_loss)]
         moments[-1] = moments[-1] + born_of_head
-        highest = np.where(is_born_late, 0.0, reduced) + np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
+        highest = np.where(is_born_late, 0.0, reduced) + np.max(
+            np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0
+        )
         in_blocks, in_first = most_in_blocks(stage, backward, recomputed, buffers)
         highest = np.maximum(highest, in_blocks)
         cut = np.flatnonzero(recomputed.is_cut)

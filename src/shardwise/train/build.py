@@ -158,7 +158,7 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *,
     compiles_first = recomputes_compiled_code(job)
     if job.recipe.compile and compiles_first:
         compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
-    recompute_blocks(blocks, job.recipe, num_before=num_before)
+    recompute_blocks(blocks, job.recipe, num_before=num_before, is_compiled_together=not compiles_first)
     if job.recipe.compile and not compiles_first:
         compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
     if job.recipe.activation_offload:

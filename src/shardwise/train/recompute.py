@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from shardwise.measure.phase_marks import BLOCK
-from shardwise.recipe import Recipe
+from shardwise.recipe import Recipe, Recompute
 from shardwise.train.decoder.blocks import is_sparse, let_backward_write_over
 
 ops = torch.ops
@@ -54,21 +54,32 @@ class OnlyDecided(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def recompute_blocks(blocks: list[nn.Module], recipe: Recipe, *, num_before: int = 0) -> None:
+REMADE: dict[Recompute, frozenset[str]] = {
+    "none": frozenset(),
+    "selective": frozenset(("up",)),  # the product before it, of the gate, is kept
+    "full": frozenset(("gate", "up")),
+}
+"""Products of a dense feed-forward that backward makes again."""
+
+
+def recompute_blocks(
+    blocks: list[nn.Module], recipe: Recipe, *, num_before: int = 0, is_compiled_together: bool = True
+) -> None:
     """Make the first ``recompute_layers`` blocks of a rank (all by default) forget what the recipe says.
 
     Args:
         blocks: of one chunk, in model order.
         recipe: what to recompute.
         num_before: blocks of this rank's chunks before it.
+        is_compiled_together: a compiler sees backward with what is computed again for it, where it compiles at all.
     """
     if recipe.recompute == "none":
         return
     count = len(blocks) if recipe.recompute_layers is None else max(0, recipe.recompute_layers - num_before)
     for block in blocks[:count]:
         is_compiled = recipe.compile and not is_sparse(block)
-        if is_compiled:
-            let_backward_write_over(block)
+        if is_compiled and is_compiled_together:
+            let_backward_write_over(block, REMADE[recipe.recompute])
         forward = block.forward if recipe.compile else _marked(block.forward)
         block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled)
 

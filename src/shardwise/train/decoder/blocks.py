@@ -92,8 +92,8 @@ class FeedForward(nn.Module):
         self.up_proj = Linear(config.hidden_size, config.intermediate_size)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
         self.groups = ALONE
-        self.writes_over_up = False
-        """Where a compiler recomputes it, backward may write over it."""
+        self.overwritten: frozenset[str] = frozenset()
+        """Of ``gate`` and ``up`` what a compiler recomputes, so that backward may write over it."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""
@@ -101,10 +101,10 @@ class FeedForward(nn.Module):
         return self.groups.leave(self._down(self.gate_proj(x_BSD), self.up_proj(x_BSD)))
 
     def _down(self, gate_BSF: Tensor, up_BSF: Tensor) -> Tensor:
-        if self.writes_over_up and type(self.down_proj) is Linear:
+        if "up" in self.overwritten and type(self.down_proj) is Linear:
             weight_DF = local(self.down_proj.weight)
             if weight_DF.dtype == gate_BSF.dtype:
-                return gated_down(gate_BSF, up_BSF, weight_DF)
+                return gated_down(gate_BSF, up_BSF, weight_DF, writes_over_gate="gate" in self.overwritten)
         return self.down_proj(F.silu(gate_BSF) * up_BSF)
 
 
@@ -130,10 +130,10 @@ class Block(nn.Module):
         return h_BSD + self.mlp(self.post_attention_layernorm(h_BSD))
 
 
-def let_backward_write_over(block: nn.Module) -> None:
-    """Say to one of our dense blocks that what its feed-forward made is made again for backward alone."""
+def let_backward_write_over(block: nn.Module, names: frozenset[str]) -> None:
+    """Say to one of our dense blocks which outputs of its feed-forward are made again for backward alone."""
     if isinstance(block, Block) and isinstance(block.mlp, FeedForward):
-        block.mlp.writes_over_up = True
+        block.mlp.overwritten = names
 
 
 def is_sparse(block: nn.Module) -> bool:
