@@ -15,23 +15,25 @@ options=(--device "${DEVICE:-cuda}" --steps 8 --out "$runs" --resume --force)
 [[ -n ${PROCESSES:-} ]] && options+=(--processes "$PROCESSES")
 : >"$OUTPUT/labs.jsonl"
 
+as_json() {
+  python3 -m shardwise lab "$1" "${options[@]}" --json 2>>"$OUTPUT/labs.log" |
+    python3 -c 'import json, sys; print(json.dumps({"wall_s": int(sys.argv[1]), **json.load(sys.stdin)}))' "$2" >>"$OUTPUT/labs.jsonl"
+}
 keep() { tar -cf "$OUTPUT/lab-files.tar" -C "$drawn" .; }
 
-for lab in ${LABS:-scaling prefetch checkpointing communication throughput memory offload}; do
+for lab in ${LABS:-scaling prefetch checkpointing communication throughput offload memory}; do
   left=$((budget - 10 - ($(date +%s) - start))); began=$(date +%s)
   ((left > 170)) && left=170  # a run that hangs takes one lab, not all
   ((left < 20)) && { echo "$lab: no time left"; continue; }
-  # The text also of a lab that is stopped; then the same from its runs as JSON.
+  # The text also of a lab that is stopped; then the same from its runs as JSON, while the next one starts.
   COLUMNS=120 timeout -s INT -k 10 "$left" python3 -m shardwise lab "$lab" "${options[@]}" \
     --svg "$drawn/$lab.svg" --html "$drawn/$lab.html" >"$drawn/$lab.txt" 2>>"$OUTPUT/labs.log"
   code=$?; took=$(($(date +%s) - began))
   echo "$lab: exit $code, $took s, $(find "$runs" -name measurement.json | wc -l) runs after $(($(date +%s) - start)) s"
-  if ((code == 0)); then
-    python3 -m shardwise lab "$lab" "${options[@]}" --json 2>>"$OUTPUT/labs.log" |
-      python3 -c 'import json, sys; print(json.dumps({"wall_s": int(sys.argv[1]), **json.load(sys.stdin)}))' "$took" >>"$OUTPUT/labs.jsonl"
-  fi
+  ((code == 0)) && as_json "$lab" "$took" &
   keep
 done
+wait
 # Runs that ended are kept even when their lab did not: prediction and measurement, one line each.
 python3 - "$OUTPUT" "$runs" <<'PY'
 import json, sys
