@@ -1,5 +1,6 @@
 """Every lab asks its question with plans that run, differ in one thing, and are predicted."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from shardwise.errors import PlanError
 from shardwise.labs import LABS, LabSetting, find_lab
-from shardwise.labs.run import planned_trials, require_lab_folder
+from shardwise.labs.run import finished, planned_trials, require_lab_folder
 from shardwise.labs.settings import (
     GPU_MODELS,
     GPU_RECIPE,
@@ -63,6 +64,26 @@ def test_ddp_of_the_larger_model_does_not_fit_a_gpu_and_fsdp_does():
 def test_scaling_goes_in_powers_of_two(num_processes, is_default, sizes):
     trials = find_lab("scaling").trials(num_processes, is_default)
     assert [trial.num_processes for trial in trials] == sizes
+
+
+@pytest.mark.parametrize(("num_gpus", "sizes"), [(0, [1, 2, 4]), (1, [1]), (2, [1, 2]), (4, [1, 2, 4])])
+def test_scaling_starts_no_more_processes_than_there_are_gpus(monkeypatch, num_gpus, sizes):
+    here_with(monkeypatch, num_gpus)
+    setting = lab_setting(LabRequest(gpu="h200-sxm" if num_gpus else None))
+    trials = planned_trials(find_lab("scaling"), setting, folder=Path("out"))
+    assert [trial.plan.layout.world_size for trial in trials] == sizes
+
+
+def test_a_run_that_was_stopped_is_made_again(tmp_path):
+    """A run that is asked to stop finishes its step and measures those it made."""
+    (found, *_) = planned_trials(find_lab("checkpointing"), HERE, folder=tmp_path)
+    found.folder.mkdir(parents=True)
+    path = found.folder / "measurement.json"
+    path.write_text(json.dumps({"steps": [{}] * 2}), encoding="utf-8")
+    assert finished(found, HERE) is None
+    assert not path.exists()
+    path.write_text(json.dumps({"steps": [{}] * HERE.num_steps}), encoding="utf-8")
+    assert finished(found, HERE).measurement is not None
 
 
 def test_the_model_and_the_batch_that_are_asked_for_are_run():

@@ -1,5 +1,6 @@
 """What a lab says of runs whose measurements are made up."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from shardwise.render.json_lab import lab_object
 from shardwise.render.svg_lesson import lessons_svg
 from shardwise.render.terminal import TextStyle
 from shardwise.render.text_lesson import lessons_text
+
+TWO_GPUS = replace(FOUR_GPUS, num_processes=2, gpu="h200-sxm")
 
 
 def measurement(*, step_s=1.0, tokens=100.0, parts=None, peak=1000, activations=0, families=(), exposed_s=0.0):
@@ -64,16 +67,61 @@ def test_memory_compares_the_states_with_ddp():
         "memory",
         {
             "DDP, small": measurement(parts=states(1600), peak=2000),
-            "ZeRO-1, small": measurement(parts=states(400)),
+            "ZeRO-1, small": measurement(parts=states(1000)),
+            "ZeRO-2, small": measurement(parts=states(1050)),
             "FSDP, small": measurement(parts=states(800)),
             "FSDP, larger": measurement(parts=states(2400), peak=3000),
         },
     )
-    assert found["ZeRO-1 keeps about 1/4 of DDP's states"].verdict == "right"
+    # 16 bytes a parameter, of which 12 and 14 are divided by two ranks: 16/10 and 16/9.
+    assert found["ZeRO-1 divides DDP's states by 1.6 at least on 2 ranks"].verdict == "right"
+    assert found["ZeRO-2 divides DDP's states by 1.8 at least on 2 ranks"].said == pytest.approx(16 / 9)
+    assert found["ZeRO-2 divides DDP's states by 1.8 at least on 2 ranks"].verdict == "loose"
     division = found["FSDP divides the states by the 2 ranks"]
     assert (division.computed, division.verdict) == (2.0, "right")
     room = found["FSDP holds a larger model in the memory of DDP's small one"]
     assert (room.said, room.computed, room.verdict) == ("3.0x the model", "1.50x the peak", "loose")
+
+
+ONE_GPU = replace(FOUR_GPUS, num_processes=1)
+
+
+@pytest.mark.parametrize(("setting", "verdicts"), [(ONE_GPU, {"unclear"}), (TWO_GPUS, {"wrong"})])
+def test_one_rank_answers_nothing_about_dividing(setting, verdicts):
+    equal = measurement(parts=states(1600), peak=2000)
+    measured = dict.fromkeys(("DDP, small", "ZeRO-1, small", "ZeRO-2, small", "FSDP, small"), equal)
+    lesson = lab_lesson(find_lab("memory"), outcomes("memory", measured, setting=setting), setting)
+    assert {claim.verdict for claim in lesson.claims} == verdicts
+    said = "this question needs at least 2 GPUs"
+    assert all((said in claim.note) == (setting is ONE_GPU) for claim in lesson.claims)
+    assert any(said in note.lower().replace("gpus", "GPUs") for note in lesson.notes) == (setting is ONE_GPU)
+
+
+@pytest.mark.parametrize("name", ["memory", "throughput", "scaling", "prefetch", "communication"])
+def test_labs_about_many_ranks_say_on_one_that_they_need_two(name):
+    assert any(note.startswith("This question needs at least 2 GPUs") for note in notes_of_all(name, setting=ONE_GPU))
+    assert not any("needs at least" in note for note in notes_of_all(name, setting=TWO_GPUS))
+
+
+@pytest.mark.parametrize("name", ["checkpointing", "offload"])
+def test_labs_about_one_rank_ask_for_no_second(name):
+    assert not any("needs at least" in note for note in notes_of_all(name, setting=ONE_GPU))
+
+
+def notes_of_all(name, *, setting):
+    trials = planned_trials(find_lab(name), setting, folder=Path("out"))
+    measured = {found.trial.name: measurement() for found in trials}
+    return lab_lesson(find_lab(name), outcomes(name, measured, setting=setting), setting).notes
+
+
+def test_a_run_that_filled_its_gpu_says_nothing_about_speed():
+    """As 8B under DDP on two H200: 148 GB reserved, and every step waits for memory."""
+    full = measurement(tokens=3600.0)
+    full["memory"]["peak_reserved_bytes"] = 148_350_000_000
+    found = claims("throughput", {"DDP, larger": full, "FSDP, larger": measurement(tokens=8200.0)}, setting=TWO_GPUS)
+    (claim,) = found.values()
+    assert claim.verdict == "unclear"
+    assert claim.note.startswith("no verdict: 'DDP, larger' filled 99% of the GPU")
 
 
 def test_checkpointing_says_what_a_step_loses_and_what_memory_wins():
@@ -99,6 +147,14 @@ def test_prefetch_says_what_is_lost_without_it():
     found = claims("prefetch", {"no prefetch": measurement(step_s=1.25), "one unit ahead": measurement(step_s=1.0)})
     (claim,) = found.values()
     assert (claim.computed, claim.verdict) == (pytest.approx(0.2), "loose")
+
+
+def test_what_holds_under_a_condition_is_not_wrong_where_the_condition_is_not_met():
+    """A small model on fast links loses little without prefetch; many blocks leave less than a third."""
+    found = claims("prefetch", {"no prefetch": measurement(step_s=1.02), "one unit ahead": measurement(step_s=1.0)})
+    assert [claim.verdict for claim in found.values()] == ["loose"]
+    measured = {"FSDP, small": measurement(activations=900), "full": measurement(activations=100)}
+    assert [claim.verdict for claim in claims("checkpointing", measured).values()] == ["right", "loose"]
 
 
 FAMILIES = (

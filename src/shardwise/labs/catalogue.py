@@ -50,6 +50,7 @@ MEMORY = Lab(
     trials=lambda _count, _default: (DDP, ZERO_1, ZERO_2, FSDP, DDP_LARGER, FSDP_LARGER),
     quantities=(PEAK, STATES_HELD, WORKING),
     claims=claims.memory_claims,
+    fewest_processes=2,
 )
 THROUGHPUT = Lab(
     name="throughput",
@@ -63,6 +64,7 @@ THROUGHPUT = Lab(
     trials=lambda _count, _default: (DDP, ZERO_2, FSDP, DDP_LARGER, FSDP_LARGER),
     quantities=(TOKENS, STEP, EXPOSED),
     claims=claims.throughput_claims,
+    fewest_processes=2,
 )
 CHECKPOINTING = Lab(
     name="checkpointing",
@@ -114,6 +116,7 @@ SCALING = Lab(
     trials=_scales,
     quantities=(TOKENS, STEP, EXPOSED),
     claims=claims.scaling_claims,
+    fewest_processes=2,
     on_processors="More processes than cores share them: their efficiency says nothing about a cluster.",
 )
 PREFETCH = Lab(
@@ -132,6 +135,7 @@ PREFETCH = Lab(
     ),
     quantities=(STEP, EXPOSED, PEAK),
     claims=claims.prefetch_claims,
+    fewest_processes=2,
     on_processors="Messages of gloo need the cores that compute: what is hidden still takes their time.",
 )
 COMMUNICATION = Lab(
@@ -155,6 +159,7 @@ COMMUNICATION = Lab(
         share_quantity("scatters", "reduce_scatter"),
     ),
     claims=claims.communication_claims,
+    fewest_processes=2,
     has_families=True,
 )
 LABS = (MEMORY, THROUGHPUT, CHECKPOINTING, OFFLOAD, SCALING, PREFETCH, COMMUNICATION)

@@ -1,6 +1,7 @@
 """The answer of a lab: its runs side by side, predicted beside measured, the picture, and what texts say of it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from shardwise.labs.quantities import family, predicted_family
 from shardwise.labs.settings import LabSetting
@@ -11,6 +12,7 @@ from shardwise.simulate.lesson import (
     BarGroup,
     BarPicture,
     Cell,
+    Claim,
     Column,
     Lesson,
     LessonTable,
@@ -33,9 +35,21 @@ def lab_lesson(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Le
         settings=tuple(_settings(outcomes, setting)),
         tables=tuple(tables),
         pictures=(_picture(lab.quantities[0], outcomes),),
-        claims=lab.claims(outcomes),
+        claims=tuple(_claims(lab, outcomes, setting)),
         notes=tuple(_notes(lab, outcomes, setting)),
     )
+
+
+def _claims(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Claim]:
+    """What texts say beside what came out; no verdict where too few processes ran to ask."""
+    for claim in lab.claims(outcomes):
+        is_asked = setting.num_processes >= lab.fewest_processes
+        yield claim if is_asked else replace(claim, verdict="unclear", note=f"no verdict: {_too_few(lab, setting)}")
+
+
+def _too_few(lab: Lab, setting: LabSetting) -> str:
+    where = "GPUs" if setting.is_on_gpu else "processes"
+    return f"this question needs at least {lab.fewest_processes} {where}; one divides nothing and sends nothing"
 
 
 def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Setting]:
@@ -117,6 +131,9 @@ def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterat
     for found in outcomes:
         if found.failure:
             yield f"{found.trial.name}: {found.failure}"
+    if setting.num_processes < lab.fewest_processes:
+        said = _too_few(lab, setting)
+        yield f"{said[:1].upper()}{said[1:]}. The runs show only what a rank alone does."
     if not setting.is_on_gpu and lab.on_processors:
         yield lab.on_processors
     unsteady = max(outcomes, key=unsteady_ratio)

@@ -63,7 +63,20 @@ def run_lab(planned: Sequence[PlannedTrial], setting: LabSetting, *, on_step: On
         ShardwiseError: a run failed otherwise than for want of memory, or was stopped; outcomes until then were given.
     """
     for found in planned:
-        yield _finished(found) or _run(found, setting, on_step=on_step)
+        yield finished(found, setting) or _run(found, setting, on_step=on_step)
+
+
+def finished(found: PlannedTrial, setting: LabSetting) -> Outcome | None:
+    """The outcome of a run that ended earlier, well or for want of memory; one that was stopped is made again."""
+    measurement, trial = found.folder / MEASUREMENT_FILE, found.folder / TRIAL_FILE
+    if measurement.exists():
+        said = json.loads(measurement.read_text(encoding="utf-8"))
+        if len(said["steps"]) == setting.num_steps:
+            return _outcome(found, said)
+        measurement.unlink()  # a run that is stopped measures the steps that it made
+    if trial.exists():
+        return _outcome(found, None, json.loads(trial.read_text(encoding="utf-8"))["failure"])
+    return None
 
 
 def require_lab_folder(folder: Path, *, is_resumed: bool) -> None:
@@ -86,16 +99,6 @@ def _identity(plan: Plan, setting: LabSetting) -> str:
         [plan_to_json(plan), setting.num_steps, setting.seed, setting.is_on_gpu], sort_keys=True, default=str
     )
     return sha256(said.encode()).hexdigest()[:IDENTITY_DIGITS]
-
-
-def _finished(found: PlannedTrial) -> Outcome | None:
-    """The outcome of a run that ended earlier, well or for want of memory."""
-    for name in (MEASUREMENT_FILE, TRIAL_FILE):
-        path = found.folder / name
-        if path.exists():
-            said = json.loads(path.read_text(encoding="utf-8"))
-            return _outcome(found, said) if name == MEASUREMENT_FILE else _outcome(found, None, said["failure"])
-    return None
 
 
 def _run(found: PlannedTrial, setting: LabSetting, *, on_step: OnStep) -> Outcome:

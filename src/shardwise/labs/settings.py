@@ -81,7 +81,7 @@ class LabSetting:
     is_on_gpu: bool
     num_processes: int
     is_default_size: bool
-    """Whether nobody asked for a number of processes."""
+    """Whether a lab may start more processes than that: nobody asked for a number, and processors can be shared."""
     num_cores: int
     gpu: str
     """Catalogue name of one process's device."""
@@ -130,7 +130,7 @@ def lab_setting(request: LabRequest) -> LabSetting:
     return LabSetting(
         is_on_gpu=is_on_gpu,
         num_processes=wanted,
-        is_default_size=request.num_processes is None,
+        is_default_size=request.num_processes is None and not is_on_gpu,
         num_cores=here.num_cores,
         gpu=request.gpu or (_gpu_here() if is_on_gpu else PROCESSOR),
         models={

@@ -73,6 +73,8 @@ class Lab:
     """Whether collectives are listed kind by kind."""
     on_processors: str = ""
     """What this lab cannot show without GPUs."""
+    fewest_processes: int = 1
+    """With fewer the runs do not differ in what is asked, so that nothing can be said of it."""
 
 
 def outcome_of(outcomes: Sequence[Outcome], name: str) -> Outcome | None:
