@@ -68,7 +68,7 @@ def test_a_cluster_too_small_is_a_row_with_its_reason(make_question):
 
 def test_a_batch_that_the_gpus_do_not_divide_is_named_as_a_reason(make_question):
     """Five GPUs of 511 sequences: what shares the batch is forbidden, and a pipeline of five is too big."""
-    question = make_question(model="llama-3.1-8b", cluster="5xh100-sxm", seq_len=8192, global_batch_size=511)
+    question = make_question(model="llama-3.1-8b", cluster="5xh100-sxm", seq_len=16384, global_batch_size=511)
     question = replace(question, layout=Layout(dp_shard=8))  # a sweep ignores it
     result = sweep([question], bounds=SearchBounds(), objective="fewest_gpus")
     assert result.rows[0].problem.startswith("too big: the closest layout lacks ")

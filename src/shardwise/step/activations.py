@@ -66,6 +66,8 @@ class BlockContext:
     """Tensors as wide as the feed-forward that the backward of a gated activation makes beside what is kept and brought
     back: its output's gradient and two of its own take the place of one. A compiler makes the activation again as well,
     all beside what it reads; where blocks are recomputed our trainer writes over that (``train/decoder/gated.py``)."""
+    num_norms_remade: int = 0
+    """Outputs of norms that a compiled block makes once when all of it is computed again, and holds for products."""
 
     @property
     def sequence_shards(self) -> int:
@@ -324,4 +326,4 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext) -> Bytes:
     if context.is_eager_attention and isinstance(layer.mixer, AttentionSpec):
         heads = layer.mixer.num_attention_heads / context.tp
         widest = max(widest, int(2 * size * context.tokens * heads * context.seq_len))
-    return residual + widest
+    return (1 + context.num_norms_remade) * residual + widest

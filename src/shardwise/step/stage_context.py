@@ -222,6 +222,7 @@ class StageContext:
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
             remakes_elementwise=self.is_own_runtime and recipe.compile,
             gated_widths=self._gated_widths,
+            num_norms_remade=2 if self.is_own_runtime and recipe.compile and recipe.recompute == "full" else 0,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
             has_fp8_activation_inputs=recipe.activation_func_fp8_input_store is True,

@@ -10,7 +10,7 @@ from shardwise.units import Bytes
 BLOCK_SCALE_BYTES = 4 / 256
 """8-bit moments keep one fp32 scale per block of 256 (bitsandbytes ``optim``; Dettmers et al., arXiv:2110.02861)."""
 
-EIGHT_BIT_PIECE_ELEMENTS = 1 << 23
+EIGHT_BIT_PIECE_ELEMENTS = 1 << 24
 """Elements that our trainer's 8-bit AdamW updates at a time; a multiple of a block."""
 EIGHT_BIT_PIECE_BYTES = 33
 """Alive at once for each of them, in 4 bytes unless said: both moments and the denominator, and while the second one is
