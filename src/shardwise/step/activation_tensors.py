@@ -8,7 +8,7 @@ from shardwise.plan import Plan
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.inventory import Tensor
 from shardwise.step.loss import logits_bytes, loss_bytes, loss_kind, num_own_pieces, own_piece_bytes
-from shardwise.step.own_runtime import SPLIT_BACKWARD
+from shardwise.step.own_runtime import splits_backward
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -97,8 +97,7 @@ def offloaded_activation_bytes(context: StageContext, *, kept_bytes: Bytes) -> B
 
 def has_plain_loss(plan: Plan) -> bool:
     """Whether our trainer computes whole logits: schedules that split the backward pass, without divided vocabulary."""
-    layout = plan.layout
-    return layout.pp > 1 and layout.schedule in SPLIT_BACKWARD and layout.tp == 1
+    return splits_backward(plan.layout) and plan.layout.tp == 1
 
 
 def _own_loss(context: StageContext) -> Iterator[Tensor]:
