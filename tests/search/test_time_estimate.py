@@ -68,6 +68,13 @@ def test_the_estimate_times_deep_pipelines_of_experts_behind_dense_blocks(make_q
     assert_ranks_like_the_prediction(question, pool, num_rows=40)
 
 
+def test_the_estimate_times_blocks_that_are_made_again_in_two_halves(make_question, decorated):
+    question = make_question(model="llama-3.1-8b", cluster="16xh100-sxm", engine="native", compile=False)
+    split = {"schedule": ("1f1b", "zb-h1", "zbv"), "pp": IntRange(low=2, high=8)}
+    pool = decorated(question, **split, recompute=("full",), activation_offload=False)
+    assert_ranks_like_the_prediction(question, pool, num_rows=60)
+
+
 def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):
     question = make_question(**TWO_COPIES, compile=False)
     pool = decorated(question, schedule=("dualpipe",), pp=IntRange(low=2, high=16), activation_offload=False)

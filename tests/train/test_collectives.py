@@ -74,6 +74,15 @@ def test_counted_collectives_are_the_inventorys(worlds, name):
         assert counted(answers[stage * per_stage]) == expected
 
 
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+def test_blocks_that_are_made_again_in_two_halves_communicate_twice(worlds, recompute):
+    """The first stage goes backward as a whole."""
+    layout = {"pp": 2, "tp": 2, "sequence_parallel": True, "schedule": "zb-h1"}
+    job = make_job(layout=layout, chunk_layers=(2, 2), recompute=recompute)
+    answers = worlds[4].run(count, job)
+    assert [counted(answers[stage * 2]) for stage in range(2)] == predicted(job, LLAMA)
+
+
 WIDE = {**LLAMA, "hidden_size": 512, "intermediate_size": 2048}
 
 

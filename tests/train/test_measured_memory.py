@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,19 @@ def test_a_run_that_recomputes_some_blocks_allocates_what_was_predicted(worlds, 
     """Of three blocks; with what is brought back beside all that is kept it would be a fifth more."""
     batch = {"seq_len": 512, "micro_batch_size": 2, "global_batch_size": 4}
     plan = plan_of_two("fsdp", num_layers=3, recompute="full", recompute_layers=layers, **batch)
+    job = make_job(plan, TrainRequest(device="cpu", num_steps=3), prediction=None, run_folder=str(tmp_path))
+    worlds[2].run(run, job)
+    memory = json.loads((tmp_path / "measurement.json").read_text(encoding="utf-8"))["memory"]
+    predicted = predict_memory(plan).worst.peak_allocated_bytes
+    assert predicted == pytest.approx(memory["peak_allocated_bytes"], rel=ALLOCATED_TOLERANCE)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_run_that_splits_backward_allocates_what_was_predicted(worlds, tmp_path, recompute):
+    """Without what waits for gradients of weights it would be a fifth less, and two fifths less where all recompute."""
+    batch = {"seq_len": 512, "micro_batch_size": 2, "global_batch_size": 16}
+    plan = plan_of_two("pp", num_layers=6, recompute=recompute, **batch)
+    plan = replace(plan, layout=replace(plan.layout, schedule="zb-h1"))
     job = make_job(plan, TrainRequest(device="cpu", num_steps=3), prediction=None, run_folder=str(tmp_path))
     worlds[2].run(run, job)
     memory = json.loads((tmp_path / "measurement.json").read_text(encoding="utf-8"))["memory"]

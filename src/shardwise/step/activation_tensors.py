@@ -145,15 +145,24 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         born=loss,
         dies=timeline.head_backward,
     )
-    if plan.layout.pp > 1:
-        # torch keeps what the last stage put out to the end of the step (pipelining/stage.py, output_chunks; traced).
-        yield Tensor(
-            name="outputs of earlier micro-batches",
-            component="activations",
-            num_bytes=(plan.num_microbatches - 1) * divided,
-            born=timeline.forward,
-            dies=timeline.backward_end,
-        )
+
+
+def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
+    """What torch keeps of what the last stage put out, to the end of the step.
+
+    Source: torch 2.13 ``distributed/pipelining/stage.py`` (``output_chunks``); traced.
+    """
+    plan, block = context.plan, context.block_context
+    if plan.layout.pp == 1:
+        return
+    divided = context.tokens * block.hidden_size * block.element_bytes // block.sequence_shards
+    yield Tensor(
+        name="outputs of earlier micro-batches",
+        component="activations",
+        num_bytes=(plan.num_microbatches - 1) * divided,
+        born=context.timeline.forward,
+        dies=context.timeline.backward_end,
+    )
 
 
 def spread_tensors(context: StageContext) -> Iterator[Tensor]:
@@ -176,6 +185,8 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     plan, timeline = context.plan, context.timeline
     if not (context.stage.has_head and plan.model.has_head):
         return
+    if context.is_own_runtime:
+        yield from _earlier_outputs(context)
     if context.is_own_runtime and not has_plain_loss(plan):
         yield from _own_loss(context)
         return

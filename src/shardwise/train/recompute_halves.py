@@ -71,7 +71,7 @@ class _Inputs(torch.autograd.Function):
 
     @staticmethod
     def backward(_ctx: Any, *_gradients: Any) -> Any:
-        raise AssertionError("nothing reads the output")
+        """Never asked: nothing reads the output."""
 
 
 class _Region:
@@ -136,7 +136,8 @@ class _Region:
                 self.forward(*self._arguments(), **self.named)
             except _MadeEnoughError:
                 return
-        raise RuntimeError(f"a block saved {len(self.slots)} tensors, and {next(numbers)} when it was made again")
+        saved, again = len(self.slots), next(numbers)
+        assert saved == again, f"a block saved {saved} tensors, and {again} when it was made again"
 
     def _arguments(self) -> list[Any]:
         """Cut off from the graph before the block."""
