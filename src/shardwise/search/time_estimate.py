@@ -305,7 +305,8 @@ class TimeEstimate:
         question = self.probes.question
         spreads = (vocabulary_ranks(rows, question) > 1).astype(np.int64)
         own = [spreads, exchanges_gradients(rows, question).astype(np.int64)]
-        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own]
+        sums = rows.sequence_parallel * int(question.model.is_moe)
+        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own, sums]
 
     @cached_property
     def sharding_table(self) -> Table:
