@@ -25,7 +25,6 @@ def made(*, layout=None, **recipe):
         {"precision": "fp8-mixed", "adapter": "qlora"},
         {"adapter": "qlora", "layout": {"tp": 2}},
         {"layout": {"tp": 2, "sequence_parallel": True, "async_tensor_parallel": True}},
-        {"layout": {"pp": 2, "schedule": "zb-h1"}, "recompute": "selective"},
     ],
     ids=str,
 )
@@ -51,7 +50,16 @@ def test_what_the_runtime_carries_out_is_not_refused(asked):
     require_supported(made(layout={"dp_shard": 8}, **asked))
 
 
-@pytest.mark.parametrize(("schedule", "recompute"), [("zb-h1", "full"), ("1f1b", "selective")])
+@pytest.mark.parametrize(
+    ("schedule", "recompute"),
+    [
+        ("zb-h1", "full"),
+        ("zb-h1", "selective"),
+        ("zbv", "selective"),
+        ("dualpipev", "selective"),
+        ("1f1b", "selective"),
+    ],
+)
 def test_what_pipelines_recompute_is_carried_out(schedule, recompute):
     require_supported(made(layout={"pp": 2, "schedule": schedule}, recompute=recompute))
 

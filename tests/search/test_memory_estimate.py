@@ -181,3 +181,19 @@ def test_the_estimate_knows_which_hosts_hold_what_moves_there(make_question, dec
     is_clear = (abs(held / node.host_memory_bytes - 1) > ALIKE) & (abs(drives - node.nvme_bytes) >= ALIKE * drives)
     assert np.array_equal(fits[is_clear], expected[is_clear])
     assert 0.2 < np.mean(fits[is_clear]) < 0.8
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_the_estimate_knows_what_waits_where_backward_is_split(make_question, decorated, model):
+    """Gradients of weights that wait fill later stages more than earlier ones, which have as many blocks or more."""
+    question = make_question(model=model, cluster="16xh100-sxm", engine="native", compile=False)
+    pool = decorated(
+        question,
+        schedule=("zb-h1",),
+        pp=IntRange(low=2, high=8),
+        recompute=("none", "selective", "full"),
+        activation_offload=False,
+    )
+    for row in sampled(pool, 60):
+        plan = pool.rows.plan(int(row), question=question)
+        assert pool.needed_bytes[row] == pytest.approx(predict_memory(plan).needed_bytes, rel=ALIKE), plan.layout

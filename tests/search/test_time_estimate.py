@@ -5,7 +5,8 @@ import pytest
 
 from shardwise.predict.time import predict_time
 from shardwise.search import IntRange
-from shardwise.search.block_times import BLOCK_FIELDS
+from shardwise.search.block_times import BLOCK_FIELDS, SHARDING_FIELDS
+from shardwise.search.candidates import ZERO_STAGES
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
 from shardwise.search.time_estimate import TimeEstimate
@@ -16,6 +17,8 @@ QUESTIONS = [
     {"model": "mixtral-8x7b", "cluster": "16xa100-sxm-80", "engine": "megatron"},
     {"model": "qwen3-8b", "cluster": "8xh100-sxm", "engine": "torchtitan", "seq_len": 1024},
     {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "deepspeed"},
+    {"model": "llama-3.2-3b", "cluster": "16xh100-sxm", "engine": "native", "optimizer": "muon"},
+    {"model": "mixtral-8x7b", "cluster": "16xh100-sxm", "engine": "native"},
 ]
 TWO_COPIES = {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "hai-llm", "global_batch_size": 256}
 
@@ -58,6 +61,31 @@ def test_modules_that_are_recomputed_whole_send_again(make_question, module, sen
     assert found["modules_exposed"] <= found["exposed"]
 
 
+def sharding_fields(question, **degrees):
+    """Of a stage with one block of each shape on two tensor-parallel ranks, four of which divide states."""
+    given = {"tp": 2, "ep": 1, "expert_tp": 1, "dp_replicate": 1, "shards": 4, "zero_stage": ZERO_STAGES.index(3)}
+    rest = {"is_piped": 0, "reshards": 1, "spreads": 0, "exchanges": 0, "sums": 0}
+    times = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question))).times
+    found = times.of_sharding(tuple({**given, **rest, **degrees}.values()))
+    return dict(zip(SHARDING_FIELDS, found[: len(SHARDING_FIELDS)], strict=True))
+
+
+def test_adding_up_experts_that_saw_a_part_of_the_sequence_takes_time(make_question):
+    """Eight experts of three matrices of 4,096 x 14,336 over NVLink, in fp32: 22 GB take at least 24 ms each way."""
+    question = make_question(model="mixtral-8x7b", cluster="8xh100-sxm", engine="native", compile=False)
+    alone, summed = (sharding_fields(question, sums=sums)["exposed"] for sums in (0, 1))
+    num_bytes = 8 * 3 * 4096 * 14336 * 4 // 4
+    assert summed - alone > num_bytes / 450e9
+
+
+def test_gathering_matrices_for_muon_takes_time(make_question):
+    exposed = []
+    for optimizer in ("adamw", "muon"):
+        question = make_question(cluster="8xh100-sxm", engine="native", compile=False, optimizer=optimizer)
+        exposed.append(sharding_fields(question)["exposed"])
+    assert exposed[1] > exposed[0]
+
+
 @pytest.mark.parametrize("engine", ["native", "deepspeed"])
 def test_the_estimate_times_deep_pipelines_of_experts_behind_dense_blocks(make_question, decorated, engine):
     """The first two stages hold nothing but dense blocks, and adding up the experts' gradients passes all stages."""
@@ -66,6 +94,13 @@ def test_the_estimate_times_deep_pipelines_of_experts_behind_dense_blocks(make_q
     one, deep = IntRange(low=1, high=1), IntRange(low=32, high=32)
     pool = decorated(question, pp=deep, vpp=one, recompute=("none",), activation_offload=False)
     assert_ranks_like_the_prediction(question, pool, num_rows=40)
+
+
+def test_the_estimate_times_blocks_that_are_made_again_in_two_halves(make_question, decorated):
+    question = make_question(model="llama-3.1-8b", cluster="16xh100-sxm", engine="native", compile=False)
+    split = {"schedule": ("1f1b", "zb-h1", "zbv"), "pp": IntRange(low=2, high=8)}
+    pool = decorated(question, **split, recompute=("full",), activation_offload=False)
+    assert_ranks_like_the_prediction(question, pool, num_rows=60)
 
 
 def test_the_estimate_times_two_copies_of_the_model(make_question, decorated):

@@ -74,6 +74,15 @@ def test_counted_collectives_are_the_inventorys(worlds, name):
         assert counted(answers[stage * per_stage]) == expected
 
 
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+def test_blocks_that_are_made_again_in_two_halves_communicate_twice(worlds, recompute):
+    """The first stage goes backward as a whole."""
+    layout = {"pp": 2, "tp": 2, "sequence_parallel": True, "schedule": "zb-h1"}
+    job = make_job(layout=layout, chunk_layers=(2, 2), recompute=recompute)
+    answers = worlds[4].run(count, job)
+    assert [counted(answers[stage * 2]) for stage in range(2)] == predicted(job, LLAMA)
+
+
 WIDE = {**LLAMA, "hidden_size": 512, "intermediate_size": 2048}
 
 
@@ -124,6 +133,65 @@ def test_experts_that_tensor_ranks_hold_whole_are_summed_as_the_inventory_says(w
         num_steps=2,
     )
     assert counted(worlds[2 * dp_shard].run(count, job)[0]) == predicted(job, MIXTRAL)[0]
+
+
+MUON = {
+    "ddp": (2, LLAMA, {"dp_replicate": 2, "zero_stage": 0}, ()),
+    "fsdp": (2, LLAMA, {"dp_shard": 2}, ()),
+    "tp": (2, LLAMA, {"tp": 2}, ()),
+    "cp": (2, LLAMA, {"cp": 2}, ()),
+    "pp": (2, LLAMA, {"pp": 2}, (2, 2)),
+    "hsdp": (4, LLAMA, {"dp_replicate": 2, "dp_shard": 2}, ()),
+    "fsdp x tp": (4, LLAMA, {"dp_shard": 2, "tp": 2}, ()),
+    "rows that two ranks do not divide evenly": (2, {**LLAMA, "intermediate_size": 129}, {"dp_shard": 2}, ()),
+    "experts": (2, MIXTRAL, {"dp_shard": 2}, ()),
+    "experts, tp": (4, MIXTRAL, {"dp_shard": 2, "tp": 2, "sequence_parallel": True}, ()),
+}
+
+
+def gathers_of_muon(calls_of) -> Counter:
+    """What is gathered more than by AdamW, kind by kind and call by call."""
+    more = calls_of("muon")
+    more.subtract(calls_of("adamw"))
+    return Counter({call: times for call, times in more.items() if times})
+
+
+def by_bytes(calls) -> Counter:
+    total: Counter = Counter()
+    for call, times in calls:
+        total[call.kind, call.group_size, call.num_bytes] += times
+    return total
+
+
+@pytest.mark.parametrize("name", MUON)
+def test_muon_gathers_what_the_inventory_says(worlds, name):
+    size, model, layout, chunk_layers = MUON[name]
+    job = make_job(layout=layout, model=model, chunk_layers=chunk_layers, optimizer="muon", num_steps=2)
+    answers = worlds[size].run(count, job)
+    for stage, expected in enumerate(predicted(job, model)):
+        assert counted(answers[stage * size // job.layout.pp]) == expected
+
+
+@pytest.mark.parametrize("layout", [{"dp_shard": 2, "ep": 2}, {"dp_shard": 4, "ep": 2}], ids=str)
+def test_muon_gathers_experts_from_all_ranks_that_divide_them(worlds, layout):
+    """But for the tokens, whose way depends on the weights."""
+    job = make_job(layout=layout, model=MIXTRAL, optimizer="muon", num_steps=2)
+    ran, said = counted(worlds[layout["dp_shard"]].run(count, job)[0]), predicted(job, MIXTRAL)[0]
+    for calls in (ran, said):
+        calls.pop(("all_to_all", 2), None)
+    assert ran == said
+
+
+def test_muon_gathers_matrix_by_matrix(worlds):
+    """Of four blocks: q and o of 64 x 64 numbers, k and v of half of them, three of 128 x 64, all in fp32."""
+
+    def calls_of(optimizer):
+        job = make_job(layout={"dp_shard": 2}, optimizer=optimizer, num_steps=2)
+        return by_bytes(worlds[2].run(count, job)[0])
+
+    gathers = {16_384: 8, 8_192: 8, 32_768: 12}
+    expected = Counter({("all_gather", 2, num_bytes): times for num_bytes, times in gathers.items()})
+    assert gathers_of_muon(calls_of) == expected
 
 
 OTHERWISE = Tuning(is_last_unit_kept=False, is_embedding_kept=True)

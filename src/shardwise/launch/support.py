@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from shardwise.errors import PlanError
 from shardwise.launch.transformers_models import has_class, is_wrapped, needs_eager_attention
 from shardwise.plan import Plan
-from shardwise.step.own_runtime import SPLIT_BACKWARD
 from shardwise.train.job import Job, uses_transformers
 
 
@@ -82,13 +81,6 @@ GAPS = (
             plan.layout.pp > 1 and plan.model.tie_word_embeddings and plan.layout.schedule in ("zbv", "dualpipev")
         ),
         fix="set schedule to 1f1b",
-    ),
-    Gap(
-        what="selective recomputation in a schedule whose backward pass is two, each of which would recompute",
-        is_asked=lambda plan: (
-            plan.layout.pp > 1 and plan.recipe.recompute == "selective" and plan.layout.schedule in SPLIT_BACKWARD
-        ),
-        fix="set recompute to full, or schedule to interleaved",
     ),
     Gap(
         what="experts over tensor-parallel ranks without sequence parallelism",

@@ -171,8 +171,10 @@ def chunk_times(
         tables = tables.plus(times, times=1)
     shares = _shares(context, book)
     forward_s = (total.forward_s + waited["forward"]) / rounds - tables.forward_s
-    weight_s = total.weight_backward_s / rounds - tables.weight_backward_s
-    backward_s = total.backward_s + total.recompute_s + waited["backward"] + waited["recompute"]
+    again_s = total.recompute_s + waited["recompute"]
+    late_s = again_s * (1 - 1 / context.times_made_again)
+    weight_s = (total.weight_backward_s + late_s) / rounds - tables.weight_backward_s
+    backward_s = total.backward_s + again_s + waited["backward"]
     input_s = backward_s / rounds - tables.backward_s - weight_s
     return tuple(
         ChunkTimes(

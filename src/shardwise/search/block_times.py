@@ -18,6 +18,7 @@ from shardwise.search.probes import ProbedBatch, Probes
 from shardwise.step.block_operations import block_operations
 from shardwise.step.collectives import (
     block_collectives,
+    gradients_over_tensor_ranks,
     joins_messages,
     message_bytes,
     model_parallel_collectives,
@@ -25,6 +26,7 @@ from shardwise.step.collectives import (
 )
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.inventory import Collective
+from shardwise.step.muon_collectives import muon_collectives
 from shardwise.step.operation_context import operation_context
 from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
@@ -194,10 +196,11 @@ class BlockTimes:
         """``SHARDING_FIELDS`` of a stage with one block of each shape, then with one more of each in turn.
 
         The key holds tp, ep, expert_tp, replicas, ranks that divide states, ZeRO stage, whether there is a pipeline,
-        whether blocks are gathered again, and whether our trainer spreads the vocabulary and exchanges gradients.
+        whether blocks are gathered again, whether our trainer spreads the vocabulary and exchanges gradients, and
+        whether tensor-parallel ranks add up gradients of experts that each saw part of a sequence.
         Context parallelism divides states exactly as data parallelism does.
         """
-        tp, ep, expert_tp, dp_replicate, shards, zero_stage, is_piped, reshards, spreads, exchanges = key
+        tp, ep, expert_tp, dp_replicate, shards, zero_stage, is_piped, reshards, spreads, exchanges, sums = key
         layout = Layout(
             tp=tp,
             ep=ep,
@@ -209,6 +212,7 @@ class BlockTimes:
             reshard_after_forward=bool(reshards),
             spread_vocabulary=bool(spreads),
             exchange_gradients=bool(exchanges),
+            sequence_parallel=bool(sums),
         )
         return tuple(value for blocks in self.probes.one_more_of_each for value in self._sharding(layout, blocks))
 
@@ -219,7 +223,11 @@ class BlockTimes:
             tables=(1, int(layout.pp == 1)),
             blocks=blocks,
         )
-        calls = tuple(data_parallel_collectives(context))
+        calls = (
+            *data_parallel_collectives(context),
+            *gradients_over_tensor_ranks(context),
+            *muon_collectives(context),
+        )
         operation = operation_context(context)
         update = self.machine.phase_times(tuple(optimizer_operations(context, operation)), part="optimizer")
         once = self._passes(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))

@@ -41,11 +41,13 @@ from shardwise.search.probes import (
 from shardwise.search.stage_buffers import StageBuffers
 from shardwise.search.tables import Combined, Learned, Table
 from shardwise.search.team import MEMBERS
+from shardwise.search.weight_halves import held_by_weight_halves
 from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.in_flight import in_flight_micro_batches
 from shardwise.step.own_runtime import PLAIN_SCHEDULES, SPLIT_BACKWARD
 from shardwise.step.placement import V_SHAPED_SCHEDULES
+from shardwise.step.weight_half import block_gradients, head_gradients
 
 __all__ = ["MemoryEstimate"]
 
@@ -77,6 +79,10 @@ class Activations:
     """Messages of the pipeline."""
     waiting: FloatColumn
     """Gradients of the whole micro-batch that the loss made and that wait for its backward."""
+    halves: FloatColumn
+    """``(rows, shapes)``: what a block leaves for gradients of weights, where they are computed apart."""
+    head_halves: FloatColumn
+    """The same of the head, of the whole micro-batch."""
 
     def take(self, chosen: IntColumn) -> "Activations":
         """Of some of the rows."""
@@ -214,7 +220,15 @@ class MemoryEstimate:
         waits = self.states.accumulates_whole(rows, num_microbatches)
         reduced = np.where(waits, 0.0, states.gradients)
         boundary = boundary + np.where(comes_first, (in_flight - 1) * stage.has_head * activations.waiting, 0.0)
-        during = np.maximum(0.0, in_flight - 1) * own_bytes + boundary
+        halves = held_by_weight_halves(
+            parts.pipelines,
+            stage,
+            num_microbatches=num_microbatches,
+            vpp=rows.vpp,
+            gradients=(size * activations.halves, activations.head_halves),
+            kept=kept.at_end,
+        )
+        during = np.maximum(0.0, in_flight - 1) * own_bytes + boundary + halves.during
         is_born_late = ((num_microbatches == 1) | (comes_first & ~waits)) & ~self.states.has_persistent_gradients(rows)
         # Under DDP nothing is cast or gathered: the head's gradient is there when its backward is.
         is_there = is_born_late & self.states.own_buckets(rows) & self.states.is_own_runtime
@@ -234,6 +248,7 @@ class MemoryEstimate:
         highest = np.where(is_born_late, 0.0, reduced) + np.max(
             np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0
         )
+        backward = halves.join(backward)
         in_blocks, in_first = most_in_blocks(stage, backward, recomputed, buffers)
         highest = np.maximum(highest, in_blocks)
         cut = np.flatnonzero(recomputed.is_cut)
@@ -272,9 +287,9 @@ class MemoryEstimate:
         sharding = (rows.zero_stage == 3).astype(np.int64)
         # Token copies are exchanged or not: how many ranks they go to does not change how many there are.
         keys = [rows.tp, rows.cp, np.minimum(2, rows.ep), rows.expert_tp, rows.sequence_parallel, sharding]
-        table = self._block_table.look_up(keys).reshape(len(rows), num_shapes, 1 + 3 * len(RECOMPUTES))
+        table = self._block_table.look_up(keys).reshape(len(rows), num_shapes, 2 + 3 * len(RECOMPUTES))
         mode = rows.recompute[:, None, None]
-        by_mode = np.split(table[:, :, 1:], 3, axis=2)
+        by_mode = np.split(table[:, :, 2:], 3, axis=2)
         working, kept, live = (np.take_along_axis(columns, mode, axis=2)[:, :, 0] for columns in by_mode)
         is_split = IS_SPLIT[rows.schedule] & (rows.pp > 1)
         batch = [rows.micro_batch_size, is_split.astype(np.int64)]
@@ -288,6 +303,8 @@ class MemoryEstimate:
             logits=ends[:, :3],
             boundary=ends[:, 3],
             waiting=ends[:, 4],
+            halves=table[:, :, 1],
+            head_halves=ends[:, 5],
         )
 
     @property
@@ -300,7 +317,10 @@ class MemoryEstimate:
         return self.probes.table(self._block_bytes, is_slow=True)
 
     def _block_bytes(self, key: Key) -> tuple[float, ...]:
-        """Per shape: kept whole, then working, kept and live under each recompute mode; one sequence."""
+        """Per shape: kept whole, left for gradients of weights, then working, kept and live under each recompute mode.
+
+        Of one sequence.
+        """
         tp, cp, ep, expert_tp, sequence_parallel, is_gathered = key
         layout = Layout(
             tp=tp,
@@ -322,7 +342,8 @@ class MemoryEstimate:
             kept = [each.kept_bytes(run) for each in contexts]
             working = [backward_temporaries(shape, each.block_context) + exchanges[run] for each in contexts]
             revived = [each.revived_bytes(run) for each in contexts]
-            found += [whole, *working, *kept, *(num_bytes + again for num_bytes in revived)]
+            halves = block_gradients(shape, context.block_context) * context.is_own_runtime
+            found += [whole, halves, *working, *kept, *(num_bytes + again for num_bytes in revived)]
         return tuple(found)
 
     @cached_property
@@ -332,7 +353,7 @@ class MemoryEstimate:
     def _end_bytes(self, key: Key) -> tuple[float, ...]:
         """Logits with the head's input at the loss and in both backwards; of one sequence, the pipeline's messages.
 
-        Last come the gradients that our trainer makes with the loss.
+        Last come the gradients that our trainer makes with the loss, and what it leaves for those of weights.
         """
         tp, cp, sequence_parallel, micro_batch_size, is_split, ranks = key
         layout = Layout(
@@ -353,7 +374,8 @@ class MemoryEstimate:
         message = hidden // block.sequence_shards // micro_batch_size
         logits = tuple(logit_tensors(context))
         waiting = sum(tensor.num_bytes for tensor in logits if tensor.name.startswith("gradient of the head"))
-        return (*alive_bytes((*logits, *spread_tensors(context)), at), 2 * message, waiting)
+        halves = head_gradients(context) * context.is_own_runtime
+        return (*alive_bytes((*logits, *spread_tensors(context)), at), 2 * message, waiting, halves)
 
     def _message_buffers(self, rows: Candidates, num_microbatches: IntColumn, stage: WatchedStage) -> FloatColumn:
         """Pairs of messages that have a buffer: one, or under our trainer every micro-batch's in each direction.

@@ -202,7 +202,16 @@ class Probes:
 
     @cached_property
     def _others(self) -> Callable[[Key], tuple[int, ...]]:
-        return cache(lambda key: other_stages([self._counts(stage) for stage in self._pipeline(*key)]))
+        return cache(self._other_stages)
+
+    def _other_stages(self, key: Key) -> tuple[int, ...]:
+        """Where gradients of weights wait, later stages may need more than earlier ones, too."""
+        counts = [self._counts(stage) for stage in self._pipeline(*key)]
+        found, last = other_stages(counts), len(counts) - 1
+        if SCHEDULES[key[2]] != "zb-h1":
+            return found
+        mirrored = {last - stage for stage in (SECOND, *other_stages(counts[::-1]))}
+        return tuple(sorted(mirrored.union(found) - {0, SECOND, last}))
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)

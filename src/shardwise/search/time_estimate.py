@@ -40,6 +40,8 @@ from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
+from shardwise.search.weight_halves import times_again
+from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.reduction_policy import is_torch
 
 __all__ = ["TimeEstimate"]
@@ -242,7 +244,8 @@ class TimeEstimate:
     ) -> StageSeconds:
         recomputed = self.probes.recomputed(rows, stage).blocks
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
-        again = np.einsum("rsf,rs->fr", work, recomputed)
+        times = self._times_again(rows, stage)
+        again = np.einsum("rsf,rs->fr", work, recomputed) * times
         modes = [again[BLOCK_FIELDS.index(f"recompute_{name}")] for name in RECOMPUTES]
         repeats = rows.recompute == RECOMPUTES.index("full")
         exposed_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_exposed")], 0.0)
@@ -252,15 +255,21 @@ class TimeEstimate:
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
         copies = self.copies.passes_s(rows, stage)
+        repeated = np.choose(rows.recompute, modes)
         hideable = fields["hideable"] + hideable_again + sends[:, 1]
         beyond = self._beyond(hideable, fields["attention"])
         return StageSeconds(
             forward=fields["forward"] + forward + copies[0],
-            backward=fields["backward"] + np.choose(rows.recompute, modes) + backward + copies[1],
-            weight_backward=fields["weight_backward"] + weight_backward,
+            backward=fields["backward"] + repeated + backward + copies[1],
+            weight_backward=fields["weight_backward"] + weight_backward + repeated * (1 - 1 / times),
             exposed=fields["exposed"] + exposed_again + exposed + sends[:, 0] + beyond,
             forward_exposed=fields["forward_exposed"],
         )
+
+    def _times_again(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+        if not is_own_runtime(self.probes.question):
+            return np.ones(len(rows))
+        return times_again(pipelines_of(rows), stage)
 
     def _ends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2, TABLE_FIELDS)``: the embedding and the head of one micro-batch."""
@@ -296,7 +305,8 @@ class TimeEstimate:
         question = self.probes.question
         spreads = (vocabulary_ranks(rows, question) > 1).astype(np.int64)
         own = [spreads, exchanges_gradients(rows, question).astype(np.int64)]
-        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own]
+        sums = rows.sequence_parallel * int(question.model.is_moe)
+        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own, sums]
 
     @cached_property
     def sharding_table(self) -> Table:

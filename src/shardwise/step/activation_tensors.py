@@ -8,7 +8,7 @@ from shardwise.plan import Plan
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.inventory import Tensor
 from shardwise.step.loss import logits_bytes, loss_bytes, loss_kind, num_own_pieces, own_piece_bytes
-from shardwise.step.own_runtime import SPLIT_BACKWARD
+from shardwise.step.own_runtime import splits_backward
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -97,8 +97,7 @@ def offloaded_activation_bytes(context: StageContext, *, kept_bytes: Bytes) -> B
 
 def has_plain_loss(plan: Plan) -> bool:
     """Whether our trainer computes whole logits: schedules that split the backward pass, without divided vocabulary."""
-    layout = plan.layout
-    return layout.pp > 1 and layout.schedule in SPLIT_BACKWARD and layout.tp == 1
+    return splits_backward(plan.layout) and plan.layout.tp == 1
 
 
 def _own_loss(context: StageContext) -> Iterator[Tensor]:
@@ -146,15 +145,24 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
         born=loss,
         dies=timeline.head_backward,
     )
-    if plan.layout.pp > 1:
-        # torch keeps what the last stage put out to the end of the step (pipelining/stage.py, output_chunks; traced).
-        yield Tensor(
-            name="outputs of earlier micro-batches",
-            component="activations",
-            num_bytes=(plan.num_microbatches - 1) * divided,
-            born=timeline.forward,
-            dies=timeline.backward_end,
-        )
+
+
+def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
+    """What torch keeps of what the last stage put out, to the end of the step.
+
+    Source: torch 2.13 ``distributed/pipelining/stage.py`` (``output_chunks``); traced.
+    """
+    plan, block = context.plan, context.block_context
+    if plan.layout.pp == 1:
+        return
+    divided = context.tokens * block.hidden_size * block.element_bytes // block.sequence_shards
+    yield Tensor(
+        name="outputs of earlier micro-batches",
+        component="activations",
+        num_bytes=(plan.num_microbatches - 1) * divided,
+        born=context.timeline.forward,
+        dies=context.timeline.backward_end,
+    )
 
 
 def spread_tensors(context: StageContext) -> Iterator[Tensor]:
@@ -177,6 +185,8 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     plan, timeline = context.plan, context.timeline
     if not (context.stage.has_head and plan.model.has_head):
         return
+    if context.is_own_runtime:
+        yield from _earlier_outputs(context)
     if context.is_own_runtime and not has_plain_loss(plan):
         yield from _own_loss(context)
         return

@@ -11,6 +11,7 @@ from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
+from shardwise.step.muon_collectives import muon_collectives
 from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
 from shardwise.step.placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.reduction_policy import needs_norm
@@ -345,7 +346,7 @@ def joins_messages(context: StageContext) -> bool:
 
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:
-    """The gradient norm over every axis, norms' gradients under sequence parallelism, a tied table on two stages."""
+    """The gradient norm, gradients that tensor-parallel ranks have parts of, Muon's matrices, a table of two stages."""
     layout, model = context.plan.layout, context.plan.model
     groups = Groups(layout=layout)
     everywhere: tuple[Group, ...] = (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
@@ -355,7 +356,8 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
     for group in everywhere if needs_norm(context.plan) else ():
         norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
         yield from norm.exposed(units=1, rounds=1)
-    yield from _gradients_over_tensor_ranks(context)
+    yield from gradients_over_tensor_ranks(context)
+    yield from muon_collectives(context)
     if layout.pp > 1 and model.tie_word_embeddings and context.stage.has_embedding != context.stage.has_head:
         table = Call(
             name="tied embedding gradient",
@@ -375,7 +377,7 @@ def _sums_of_the_step(layout: Layout) -> Iterator[Collective]:
     yield from sums.exposed(units=1, rounds=1)
 
 
-def _gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
+def gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     """Gradients that tensor-parallel ranks have parts of.
 
     Under sequence parallelism norms, routers and undivided experts have seen part of the tokens. Copies of key-value

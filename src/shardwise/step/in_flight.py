@@ -1,4 +1,4 @@
-"""How many micro-batches' activations one pipeline stage keeps at once."""
+"""How many micro-batches' activations one pipeline stage keeps at once, and what waits between halves of backward."""
 
 from shardwise.layout import Schedule
 
@@ -37,3 +37,40 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
         "dualpipe": (pp + 1) / 2,
     }[schedule]
     return min(float(num_microbatches), full)
+
+
+def waits_for_weights(*, pp: int, schedule: Schedule, stage: int) -> bool:
+    """Whether gradients of weights wait on a stage: behind the first one of zb-h1.
+
+    Not counted are the V-shaped schedules, whose ranks hold most where few wait.
+    """
+    return pp > 1 and schedule == "zb-h1" and stage > 0
+
+
+def waiting_sets(*, pp: int, vpp: int, schedule: Schedule, stage: int, num_microbatches: int) -> float:
+    """Micro-batches of a whole stage whose weights' half waits while another's inputs' half runs.
+
+    Of torch's zb-h1 as many chunks as there are stages before.
+
+    >>> waiting_sets(pp=4, vpp=1, schedule="zb-h1", stage=3, num_microbatches=8)
+    3.0
+    """
+    waits = waits_for_weights(pp=pp, schedule=schedule, stage=stage)
+    return waits * min(stage, num_microbatches - 1) / vpp
+
+
+def times_made_again(*, pp: int, vpp: int, schedule: Schedule, stage: int) -> float:
+    """How often our trainer makes a recomputed block of a stage again for one micro-batch: in either half of backward.
+
+    The first chunk has no inputs to differentiate and goes backward as a whole, and so do nearly all of DualPipeV.
+
+    Source: ``train/recompute_halves.py``, runs of which were counted for two stages and eight micro-batches
+        (DualPipeV 1.06 and 1.13).
+
+    >>> [times_made_again(pp=4, vpp=2, schedule="zb-h1", stage=stage) for stage in (0, 1)]
+    [1.5, 2.0]
+    """
+    if pp == 1 or schedule not in ("zb-h1", "zbv"):
+        return 1.0
+    chunks = 2 if schedule == "zbv" else vpp
+    return 2.0 - (stage == 0) / chunks

@@ -20,6 +20,11 @@ def is_own_runtime(plan: Plan) -> bool:
     return plan.engine == "native"
 
 
+def splits_backward(layout: Layout) -> bool:
+    """Whether the gradients of inputs and of weights are computed apart."""
+    return layout.pp > 1 and layout.schedule in SPLIT_BACKWARD
+
+
 def is_replicated(layout: Layout) -> bool:
     """Whether every data-parallel rank keeps whole states."""
     return layout.zero_stage == 0 or layout.state_shard_size == 1

@@ -11,7 +11,7 @@ from shardwise.plan import Plan
 from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
 from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
-from shardwise.step.in_flight import in_flight_micro_batches
+from shardwise.step.in_flight import in_flight_micro_batches, times_made_again
 from shardwise.step.own_runtime import (
     PLAIN_SCHEDULES,
     exchanges_gradients,
@@ -377,12 +377,20 @@ class StageContext:
         last_product = context.tokens * context.hidden_size * context.element_bytes
         return kept + (0 if self.plan.recipe.compile else last_product)
 
+    @cached_property
+    def times_made_again(self) -> float:
+        """How often a recomputed block is made again for one micro-batch: our trainer does so in halves of backward."""
+        layout = self.plan.layout
+        if not self.is_own_runtime:
+            return 1.0
+        return times_made_again(pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, stage=self.stage.index)
+
     def num_recomputed(self, layer: LayerSpec) -> int:
-        """How many of the stage's blocks that are like this one are recomputed."""
-        return sum(run.num_recomputed for run in self._alike(layer))
+        """How many of the stage's blocks that are like this one are made again for a micro-batch, each as often."""
+        return round(self.times_made_again * sum(run.num_recomputed for run in self._alike(layer)))
 
     def recomputed_fraction(self, layer: LayerSpec) -> float:
-        """Their share."""
+        """How many for every block of the stage that is like it."""
         return self.num_recomputed(layer) / sum(run.count for run in self._alike(layer))
 
     def _alike(self, layer: LayerSpec) -> Iterator[HeldRun]:

@@ -17,6 +17,7 @@ from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import HeldStates, held_states
+from shardwise.step.weight_half import held_for_weights, waiting_gradients
 from shardwise.units import Bytes
 
 ContentKey = tuple[object, ...]
@@ -70,6 +71,7 @@ def _content(context: StageContext) -> Content:
     totals = kept_per_run(context)
     others = (
         *activation_tensors(context, totals),
+        *held_for_weights(context, totals),
         *logit_tensors(context),
         *spread_tensors(context),
         *buffer_tensors(context),
@@ -79,7 +81,8 @@ def _content(context: StageContext) -> Content:
 
 def _inventory(context: StageContext, content: Content) -> StageInventory:
     states, kept_bytes = content.states, content.kept_bytes
-    tensors = (*states.tensors, waiting_activations(context, kept_bytes=kept_bytes), *content.others)
+    waiting = (waiting_activations(context, kept_bytes=kept_bytes), *waiting_gradients(context))
+    tensors = (*states.tensors, *waiting, *content.others)
     return StageInventory(
         stage=context.stage.index,
         moments=context.timeline.moments,

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
-from shardwise.step.own_runtime import SPLIT_BACKWARD, uses_ddp
+from shardwise.step.own_runtime import splits_backward, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
 from shardwise.train.data_parallel import gather_ahead_on_processors, set_prefetch, shard_units
@@ -90,8 +90,7 @@ def weights_dtype(job: Job) -> torch.dtype:
 
 def _loss_settings(job: Job) -> LossSettings:
     chunks = job.tuning.num_loss_chunks or (job.recipe.loss_chunks if job.recipe.loss_chunks > 1 else None)
-    splits_backward = job.layout.pp > 1 and job.layout.schedule in SPLIT_BACKWARD
-    return LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile, is_plain=splits_backward)
+    return LossSettings(num_chunks=chunks, is_compiled=job.recipe.compile, is_plain=splits_backward(job.layout))
 
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
@@ -158,7 +157,13 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *,
     compiles_first = recomputes_compiled_code(job)
     if job.recipe.compile and compiles_first:
         compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
-    recompute_blocks(blocks, job.recipe, num_before=num_before, is_compiled_together=not compiles_first)
+    recompute_blocks(
+        blocks,
+        job.recipe,
+        num_before=num_before,
+        splits_backward=splits_backward(job.layout),
+        is_compiled_together=not compiles_first,
+    )
     if job.recipe.compile and not compiles_first:
         compile_blocks(blocks, saves_elementwise=job.tuning.saves_elementwise)
     if job.recipe.activation_offload:

@@ -1,6 +1,6 @@
 """Activation checkpointing: what a block keeps from forward to backward, and what it computes again."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from shardwise.measure.phase_marks import BLOCK
 from shardwise.recipe import Recipe, Recompute
 from shardwise.train.decoder.blocks import is_sparse, let_backward_write_over
+from shardwise.train.recompute_halves import run_and_forget
 
 ops = torch.ops
 ALWAYS_KEPT = (
@@ -63,7 +64,12 @@ REMADE: dict[Recompute, frozenset[str]] = {
 
 
 def recompute_blocks(
-    blocks: list[nn.Module], recipe: Recipe, *, num_before: int = 0, is_compiled_together: bool = True
+    blocks: list[nn.Module],
+    recipe: Recipe,
+    *,
+    num_before: int = 0,
+    splits_backward: bool = False,
+    is_compiled_together: bool = True,
 ) -> None:
     """Make the first ``recompute_layers`` blocks of a rank (all by default) forget what the recipe says.
 
@@ -71,6 +77,7 @@ def recompute_blocks(
         blocks: of one chunk, in model order.
         recipe: what to recompute.
         num_before: blocks of this rank's chunks before it.
+        splits_backward: whether a schedule computes gradients of inputs and of weights apart.
         is_compiled_together: a compiler sees backward with what is computed again for it, where it compiles at all.
     """
     if recipe.recompute == "none":
@@ -81,7 +88,10 @@ def recompute_blocks(
         if is_compiled and is_compiled_together:
             let_backward_write_over(block, REMADE[recipe.recompute])
         forward = block.forward if recipe.compile else _marked(block.forward)
-        block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled)
+        if splits_backward:
+            block.forward = _forgotten(forward, recipe)
+        else:
+            block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled)
 
 
 def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,12 +105,10 @@ def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: bool) -> Callable[..., Any]:
-    draws = recipe.lora_dropout_fraction > 0  # only dropout draws random numbers in a block
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": _draws(recipe)}
     if recipe.recompute == "selective":
-        adapter_rank = recipe.lora_rank if recipe.adapter != "none" else None
         contexts = _selective_contexts if is_compiled else _eager_contexts
-        options["context_fn"] = partial(contexts, adapter_rank)
+        options["context_fn"] = partial(contexts, _adapter_rank(recipe))
 
     def run(*arguments: Any, **named: Any) -> Any:
         return checkpoint(forward, *arguments, **options, **named)
@@ -108,17 +116,46 @@ def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: b
     return run
 
 
+def _forgotten(forward: Callable[..., Any], recipe: Recipe) -> Callable[..., Any]:
+    """The same where backward comes in two halves, whose schedules torch runs uncompiled alone."""
+    make_keeps = partial(_Choice, _adapter_rank(recipe)) if recipe.recompute == "selective" else None
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return run_and_forget(forward, *arguments, make_keeps=make_keeps, draws=_draws(recipe), **named)
+
+    return run
+
+
+def _draws(recipe: Recipe) -> bool:
+    """Only dropout draws random numbers in a block."""
+    return recipe.lora_dropout_fraction > 0
+
+
+def _adapter_rank(recipe: Recipe) -> int | None:
+    return recipe.lora_rank if recipe.adapter != "none" else None
+
+
+class _Choice:
+    """Which operations of one pass through a block are kept."""
+
+    def __init__(self, adapter_rank: int | None) -> None:
+        self.adapter_rank = adapter_rank
+        self.num_products = 0
+
+    def __call__(self, operation: Any, given: Any) -> bool | None:
+        """``None`` for an operation that nothing is decided about."""
+        if operation in PRODUCTS and self.adapter_rank not in given[1].shape:
+            self.num_products += 1
+            return self.num_products % 2 == 1
+        return operation in ALWAYS_KEPT if operation in DECIDED else None
+
+
 def _selective_contexts(adapter_rank: int | None) -> Any:
-    seen: Counter[str] = Counter()
+    choices: defaultdict[bool, _Choice] = defaultdict(partial(_Choice, adapter_rank))
 
     def policy(context: Any, operation: Any, *given: Any, **_options: Any) -> CheckpointPolicy:
-        if operation in ALWAYS_KEPT:
-            return CheckpointPolicy.MUST_SAVE
-        if operation in PRODUCTS and adapter_rank not in given[1].shape:
-            phase = "recompute" if context.is_recompute else "forward"
-            seen[phase] += 1
-            return CheckpointPolicy.MUST_SAVE if seen[phase] % 2 else CheckpointPolicy.PREFER_RECOMPUTE
-        return CheckpointPolicy.PREFER_RECOMPUTE
+        is_kept = choices[context.is_recompute](operation, given)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
 
