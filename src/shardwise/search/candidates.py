@@ -6,7 +6,7 @@ number of rows; an object is built only for a row that is predicted or shown.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.plan import Plan
 from shardwise.recipe import Offload, Recipe, Recompute
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "OFFLOADS",
@@ -31,12 +34,15 @@ __all__ = [
     "group_rows",
     "look_up",
     "option_counts",
+    "take_rows",
 ]
 
 IntColumn: TypeAlias = NDArray[np.int64]
 FloatColumn: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Key: TypeAlias = tuple[int, ...]
+Columns = TypeVar("Columns", bound="DataclassInstance")
+"""A record whose fields are columns of equal length."""
 
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
@@ -175,6 +181,11 @@ class Candidates:
                 layout = replace(layout, stage_layers=question.layout.stage_layers)
             found.append(replace(question, layout=layout, recipe=recipes[key]))
         return found
+
+
+def take_rows(columns: Columns, chosen: IntColumn) -> Columns:
+    """Some rows of a record of columns."""
+    return replace(columns, **{field.name: getattr(columns, field.name)[chosen] for field in fields(columns)})
 
 
 def constant(value: int, size: int) -> IntColumn:
