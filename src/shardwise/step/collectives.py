@@ -346,7 +346,7 @@ def joins_messages(context: StageContext) -> bool:
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:
     """The gradient norm over every axis, norms' gradients under sequence parallelism, a tied table on two stages."""
-    layout, model = context.plan.layout, context.plan.model
+    layout = context.plan.layout
     groups = Groups(layout=layout)
     everywhere: tuple[Group, ...] = (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
     if is_own_runtime(context.plan):
@@ -356,15 +356,22 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
         norm = Call(name="gradient norm", kind="all_reduce", group=group, num_bytes=SCALAR_BYTES, phase="optimizer")
         yield from norm.exposed(units=1, rounds=1)
     yield from _gradients_over_tensor_ranks(context)
-    if layout.pp > 1 and model.tie_word_embeddings and context.stage.has_embedding != context.stage.has_head:
-        table = Call(
-            name="tied embedding gradient",
-            kind="all_reduce",
-            group=groups.pipeline,
-            num_bytes=ceil(model.num_embedding_params / layout.tp) * context.states.gradient_bytes,
-            phase="optimizer",
-        )
-        yield from table.exposed(units=1, rounds=1)
+    yield from tied_table_sum(context)
+
+
+def tied_table_sum(context: StageContext) -> Iterator[Collective]:
+    """The sum of the gradients of a table that the first and the last stage hold, where these are two."""
+    layout, model = context.plan.layout, context.plan.model
+    if layout.pp == 1 or not model.tie_word_embeddings or context.stage.has_embedding == context.stage.has_head:
+        return
+    table = Call(
+        name="tied embedding gradient",
+        kind="all_reduce",
+        group=Groups(layout=layout).pipeline,
+        num_bytes=ceil(model.num_embedding_params / layout.tp) * context.states.gradient_bytes,
+        phase="optimizer",
+    )
+    yield from table.exposed(units=1, rounds=1)
 
 
 def _sums_of_the_step(layout: Layout) -> Iterator[Collective]:
