@@ -198,21 +198,19 @@ class Evaluator:
     def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
         """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
 
-        They are rows of the space, but only the fewest blocks that fit at all are looked for there. Of those that move
-        least to the host: the fastest where they are faster than everything safe, and the simplest that tie with them
-        and have fewer axes than everything that is as fast and safe.
+        They are rows of the space, but only the fewest blocks that fit at all are looked for there: the fastest where
+        they are faster than everything safe, and the simplest that tie with the fastest and are simpler than the
+        fastest safe one.
         """
-        every = self._in_order()
-        least = min((host_moves(found.plan) for found in every), default=0)
-        known = [found for found in every if host_moves(found.plan) == least]
+        known = self._in_order()
         safe = next((found for found in known if not found.prediction.memory.is_borderline), None)
         edge: dict[Key, Evaluated] = {}
         for found in known:
             if found.prediction.memory.is_borderline and _may_be_preferred(found, fastest=known[0], safe=safe):
-                edge.setdefault(found.family, found)
+                edge.setdefault((*found.family, host_moves(found.plan)), found)
         fastest = list(edge.values())
-        simplest = sorted(fastest, key=lambda found: num_axes(found.plan.layout))
-        chosen = list({found.family: found for found in (*fastest[:most], *simplest[:most])}.values())
+        simplest = sorted(fastest, key=_simplicity)
+        chosen = list({id(found): found for found in (*fastest[:most], *simplest[:most])}.values())
         made = self._team.each(lambda number: _made_safe(chosen[number], modes), range(len(chosen)))
         plans = [(found.plan.layout, found.plan.recipe) for found in known]
         self._made_safe += [
@@ -319,7 +317,12 @@ def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | 
     if safe is None or step_s < safe.prediction.time.step_s:
         return True
     is_near = step_s <= (1 + MAX_TIE_FRACTION) * fastest.prediction.time.step_s
-    return is_near and num_axes(edge.plan.layout) < num_axes(safe.plan.layout)
+    return is_near and _simplicity(edge) < _simplicity(safe)
+
+
+def _simplicity(found: Evaluated) -> tuple[int, int]:
+    """What is moved to the host, then axes in use."""
+    return host_moves(found.plan), num_axes(found.plan.layout)
 
 
 def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[tuple[Recipe, Prediction]]:
