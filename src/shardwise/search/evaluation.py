@@ -23,7 +23,7 @@ from shardwise.search.pool import Pool
 from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes
 from shardwise.search.team import ALONE, Team
-from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
+from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
@@ -83,6 +83,8 @@ class Evaluator:
         self._timed: dict[int, Evaluated] = {}
         """Of the rows taken: those that something was read of since."""
         self._uneven: list[Evaluated] = []
+        self._spread: set[int] = set()
+        """Rows that were tried with uneven stages."""
         self._made_safe: list[Evaluated] = []
         self._weighed: dict[int, MemoryPrediction | None] = {}
         """Of rows that were not taken so far; ``None`` where a rule is broken."""
@@ -180,9 +182,16 @@ class Evaluator:
                 shares[share] = shares.get(share, 0) + 1
 
     def spread_unevenly(self, *, most: int) -> None:
-        """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
-        pipelines = [found for found in self._fitting().values() if found.plan.layout.pp > 1]
-        fastest = sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]
+        """Predict pipelines again with fewer blocks on the stage of the head; keep what is faster.
+
+        Args:
+            most: of those that were not tried, the ones that may be fastest.
+        """
+        pipelines = {row: found for row, found in self._fitting().items() if found.plan.layout.pp > 1}
+        hoped_s = {row: _spread_s(found) for row, found in pipelines.items() if row not in self._spread}
+        chosen = sorted(hoped_s, key=lambda row: hoped_s[row])[:most]
+        self._spread.update(chosen)
+        fastest = [pipelines[row] for row in chosen]
         tried = [
             replace(even, plan=replace(even.plan, layout=replace(even.plan.layout, stage_layers=layers)))
             for even in fastest
@@ -223,6 +232,19 @@ class Evaluator:
     def fastest(self) -> Evaluated | None:
         """Of the rows predicted so far."""
         return next(iter(self._in_order()), None)
+
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of the fastest step predicted so far, uneven stages included."""
+        every = (*self._fitting().values(), *self._uneven)
+        return min((found.prediction.time.step_s for found in every), default=float("inf"))
+
+    @property
+    def is_open(self) -> Mask:
+        """Rows that were not taken and are not known to be too big."""
+        is_open = self._alive.copy()
+        is_open[list(self._taken)] = False
+        return is_open
 
     def _in_order(self) -> list[Evaluated]:
         """The rows predicted so far, the fastest first."""
@@ -309,6 +331,11 @@ def _spread(uneven: Evaluated) -> Prediction | None:
     prediction = predict(plan, memory=memory)
     is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.time.step_s
     return prediction if is_faster else None
+
+
+def _spread_s(even: Evaluated) -> float:
+    """Seconds that the best uneven spread of a pipeline may take."""
+    return spread_ratio(even.plan) * even.prediction.time.step_s
 
 
 def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | None) -> bool:

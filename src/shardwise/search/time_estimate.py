@@ -41,8 +41,8 @@ from shardwise.search.held_states import model_copies
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.message_times import DUAL_SCHEDULES, V_SHAPED, WAITING_SCHEDULES, StagePasses, messages_s
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
+from shardwise.search.pipeline_waits import DUAL_SCHEDULES, V_SHAPED, WAITING_SCHEDULES, StagePasses, hop_s, messages_s
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
 from shardwise.step.reduction_policy import is_torch
@@ -406,14 +406,9 @@ def _bubble_s(
     A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle. Where
     gradients of weights can be put off, none waits for those of the stages before.
     """
-    full = others.total
-    per_hop = np.where(
-        rows.schedule == SCHEDULES.index("zb-h1"),
-        np.maximum(others.forward, full - 2 * others.weight_backward) * chunk_fraction,
-        np.where(SKEWS[rows.schedule], others.forward / 2, full * chunk_fraction),
-    )
-    passing = full - np.where(FILLS[rows.schedule], others.weight_backward, 0.0)
     depth, rounds = _depth_and_rounds(rows, num_microbatches)
+    per_hop = hop_s(rows, others.passes, chunk_fraction=chunk_fraction, depth=depth, rounds=rounds)
+    passing = others.total - np.where(FILLS[rows.schedule], others.weight_backward, 0.0)
     filling = np.minimum(rounds, depth)
     bubble: FloatColumn = per_hop * (filling - 1) + passing * (depth - filling)
     return bubble

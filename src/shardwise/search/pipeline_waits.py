@@ -1,4 +1,4 @@
-"""What the messages between stages add to a step where a schedule runs them beside computation, in closed form.
+"""What a stage waits for others, in closed form: while a pipeline fills and drains, and of messages beside computation.
 
 Every rank sends to the next chunk and to the one before on a stream of its own each, and nothing else is slowed. What a
 chunk computes no longer hides them where its input is needed before the message is there: once around a pipeline that
@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.layout import Schedule
 from shardwise.search.candidates import SCHEDULES, Candidates, FloatColumn, IntColumn
 
-__all__ = ["DUAL_SCHEDULES", "V_SHAPED", "WAITING_SCHEDULES", "StagePasses", "messages_s"]
+__all__ = ["DUAL_SCHEDULES", "V_SHAPED", "WAITING_SCHEDULES", "StagePasses", "hop_s", "messages_s"]
 
 WAITING_SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe")
 """Schedules whose stages wait for each other's messages: nothing runs beside them."""
@@ -39,6 +39,46 @@ class StagePasses:
     weight_backward: FloatColumn
 
 
+def hop_s(
+    rows: Candidates,
+    passes: StagePasses,
+    *,
+    chunk_fraction: FloatColumn,
+    depth: IntColumn,
+    rounds: IntColumn,
+) -> FloatColumn:
+    """Seconds that the slowest stage of every row is idle for each of the others while the pipeline fills and drains.
+
+    Args:
+        rows: what is timed.
+        passes: of the other stages, in the mean.
+        chunk_fraction: share of a stage in its largest chunk.
+        depth: stages from one end of the pipeline to the other.
+        rounds: micro-batches that each of them runs.
+
+    Source: of equal stages it is what ``shardwise.simulate.pipeline`` finds (``tests/search/test_pipeline_waits.py``).
+    Assumes: at least as many micro-batches as stages, twice as many for DualPipeV; free messages. Of zbv whose forward
+        or weight gradient takes longer than its input gradient some is left out.
+    """
+    forward, backward, weight = passes.forward, passes.input_backward, passes.weight_backward
+    full = forward + backward + weight
+    plain = full * chunk_fraction
+    split = np.maximum(forward, full - 2 * weight) * chunk_fraction
+    few = np.maximum(backward, (forward + backward) / 2)
+    v_shaped = np.where(rounds < 2 * depth, few, np.maximum(forward / 2, backward - weight))
+    both_ways = backward + (forward - weight) / 2 - forward / (2 * np.maximum(1, depth - 1))
+    by_schedule = {
+        "zb-h1": split,
+        "zbv": v_shaped,
+        "dualpipev": np.maximum(forward, both_ways),
+        "dualpipe": forward / 2,
+    }
+    found: FloatColumn = np.select(
+        [rows.schedule == SCHEDULES.index(name) for name in by_schedule], list(by_schedule.values()), plain
+    )
+    return found
+
+
 def messages_s(
     rows: Candidates, *, message_s: FloatColumn, passes: StagePasses, depth: IntColumn, rounds: IntColumn
 ) -> FloatColumn:
@@ -54,7 +94,7 @@ def messages_s(
         depth: stages from one end of the pipeline to the other.
         rounds: micro-batches that each of them runs.
 
-    Source: fitted to ``shardwise.simulate.pipeline``, which ``tests/search/test_message_times.py`` compares.
+    Source: fitted to ``shardwise.simulate.pipeline``, which ``tests/search/test_pipeline_waits.py`` compares.
     Assumes: equal stages; at least as many micro-batches as stages.
     """
     chunks = np.where(IS_V_SHAPED[rows.schedule], 2, rows.vpp)

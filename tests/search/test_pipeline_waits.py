@@ -1,10 +1,10 @@
-"""The closed form of messages between stages agrees with the simulated schedules, pass by pass."""
+"""Closed forms of filling a pipeline and of its messages agree with the simulated schedules, pass by pass."""
 
 import numpy as np
 import pytest
 
 from shardwise.search.candidates import SCHEDULES, Candidates, constant
-from shardwise.search.message_times import StagePasses, messages_s
+from shardwise.search.pipeline_waits import StagePasses, hop_s, messages_s
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
 from shardwise.simulate.schedules.actions import ScheduleShape
@@ -28,18 +28,55 @@ def simulated_s(schedule, pp, vpp, num_microbatches, passes, message_s):
     return run_pipeline(shape, times).makespan_s
 
 
-def closed_s(schedule, pp, vpp, num_microbatches, passes, message_s):
+def one_row(schedule, pp, vpp):
     given = {"schedule": SCHEDULES.index(schedule), "pp": pp, "vpp": vpp}
-    rows = Candidates(**{name: constant(given.get(name, 1), 1) for name in Candidates.__slots__})
+    return Candidates(**{name: constant(given.get(name, 1), 1) for name in Candidates.__slots__})
+
+
+def stage_passes(passes):
     forward, input_backward, weight_backward = (np.asarray([seconds]) for seconds in passes)
+    return StagePasses(forward=forward, input_backward=input_backward, weight_backward=weight_backward)
+
+
+def closed_s(schedule, pp, vpp, num_microbatches, passes, message_s):
+    rows = one_row(schedule, pp, vpp)
     found = messages_s(
         rows,
         message_s=np.asarray([message_s]),
-        passes=StagePasses(forward=forward, input_backward=input_backward, weight_backward=weight_backward),
+        passes=stage_passes(passes),
         depth=rows.pp,
         rounds=constant(num_microbatches, 1),
     )
     return float(found[0])
+
+
+HOPS = [
+    ("1f1b", 1, 1, PASSES),
+    ("interleaved", 2, 1, PASSES),
+    ("zb-h1", 2, 1, PASSES),
+    ("zb-h1", 6, 1, PASSES),
+    ("zbv", 1, 1, PASSES),
+    ("zbv", 1, 2, PASSES[:2] + PASSES[4:]),
+    ("dualpipev", 1, 2, PASSES),
+]
+"""Schedule, chunks, least micro-batches for each stage, and passes for which nothing is left out."""
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+@pytest.mark.parametrize(("schedule", "vpp", "least", "every"), HOPS)
+def test_a_pipeline_fills_and_drains_as_simulated(schedule, vpp, least, every, pp):
+    rows = one_row(schedule, pp, vpp)
+    for passes in every:
+        rounds = least * pp
+        idle_s = simulated_s(schedule, pp, vpp, rounds, passes, 0.0) - rounds * sum(passes)
+        found = hop_s(
+            rows,
+            stage_passes(passes),
+            chunk_fraction=np.asarray([1 / vpp]),
+            depth=rows.pp,
+            rounds=constant(rounds, 1),
+        )
+        assert (pp - 1) * float(found[0]) == pytest.approx(idle_s)
 
 
 @pytest.mark.parametrize("passes", PASSES)
