@@ -57,7 +57,8 @@ def why_it_won(
         figure, rest = f"{step} per step", f"{headroom} to spare"
         adjective, behind = "fastest", _more_time(winner, best)
     if winner is best:
-        return f"{gpus}{adjective.capitalize()} of {num_layouts} layouts that fit: {figure} with {rest}{safety}."
+        found = f"{adjective.capitalize()} of {num_layouts} layouts that fit" if num_layouts > 1 else "What fits"
+        return f"{gpus}{found}: {figure} with {rest}{safety}."
     reason = _why_preferred(winner, best) + _what_stays(winner, best, ties, objective)
     return (
         f"{gpus}{figure}, {behind} the {adjective} ({told_apart(best.plan, winner.plan)}), which is inside the error "
