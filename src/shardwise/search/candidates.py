@@ -5,8 +5,8 @@ number of rows; an object is built only for a row that is predicted or shown.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, get_args
+from dataclasses import Field, dataclass, fields, replace
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from shardwise.layout import Layout, Schedule, ZeroStage
 from shardwise.plan import Plan
 from shardwise.recipe import Offload, Recipe, Recompute
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 __all__ = [
     "OFFLOADS",
@@ -41,8 +38,6 @@ IntColumn: TypeAlias = NDArray[np.int64]
 FloatColumn: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Key: TypeAlias = tuple[int, ...]
-Columns = TypeVar("Columns", bound="DataclassInstance")
-"""A record whose fields are columns of equal length."""
 
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
@@ -181,6 +176,16 @@ class Candidates:
                 layout = replace(layout, stage_layers=question.layout.stage_layers)
             found.append(replace(question, layout=layout, recipe=recipes[key]))
         return found
+
+
+class Record(Protocol):
+    """What a dataclass is to a type checker."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+Columns = TypeVar("Columns", bound=Record)
+"""A record whose fields are columns of equal length."""
 
 
 def take_rows(columns: Columns, chosen: IntColumn) -> Columns:

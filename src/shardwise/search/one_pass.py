@@ -302,13 +302,13 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
 
 
 def _predict_challengers(evaluator: Evaluator, order: _Order) -> None:
-    """Rows that their estimate, as it is corrected by now, puts before the fastest: other variants of degrees that were
-    predicted, then pipelines that uneven stages may make faster.
+    """Rows that their estimate, as it is corrected by now, puts clearly before the fastest: first other variants of
+    degrees that were predicted, then pipelines that uneven stages may make faster.
     """
     even = np.ones(len(order.pool))
     for ratios in (*[even] * CHALLENGES, order.spread_ratios):
         hoped_s = evaluator.corrected(order.step_s) * ratios
         rows = order.by_time(hoped_s)
-        rows = rows[(hoped_s[rows] < evaluator.fastest_s) & evaluator.is_open[rows]]
+        rows = rows[(hoped_s[rows] < (1 - RESOLUTION) * evaluator.fastest_s) & evaluator.is_open[rows]]
         evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=1)
         evaluator.spread_unevenly(most=CHALLENGERS)
