@@ -104,6 +104,17 @@ def test_more_nodes_and_bigger_gpus_are_offered_when_the_hardware_is_too_small()
     assert all(change.fits and change.effort == 3 for change in changes)
 
 
+def test_a_part_of_a_server_grows_to_whole_ones():
+    asked = plan(
+        model="llama-3.1-70b", cluster="4xh100-sxm", layout=Layout(tp=4), recompute="full", global_batch_size=8
+    )
+    _, changes = changes_of(asked, hardware_changes)
+    (more,) = [change for change in changes if "dp_shard=" in change.edit]
+    assert more.edit == "num_gpus=24 dp_shard=6"
+    assert more.plan.cluster.num_nodes == 3
+    assert more.plan.cluster.node.gpus_per_node == 8
+
+
 def test_megatron_is_not_offered_what_it_does_not_have():
     asked = plan(engine="megatron", layout=Layout(dp_shard=8, zero_stage=1), micro_batch_size=4)
     edits = [change.edit for change in changes_of(asked)[1]]

@@ -182,40 +182,32 @@ def wide(found, *, step_s):
     return replace(found, prediction=replace(found.prediction, time=time))
 
 
-def test_a_plan_that_moves_less_to_the_host_ties_up_to_half_the_band_and_not_beyond(evaluated):
+def test_a_plan_that_moves_less_to_the_host_ties_within_five_percent_whatever_the_band(evaluated):
     fast = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.0)
-    inside = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=12.9)
-    beyond = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=13.1)
-    assert rank([fast, inside], objective="step_time", limit=10)[0].plan.layout == SIMPLE
-    assert rank([fast, beyond], objective="step_time", limit=10)[0].plan.layout == TENSOR
-
-
-def test_plans_that_move_as_little_to_the_host_tie_among_themselves_within_five_percent(evaluated):
-    """All lie inside half the band of the fastest, which waits for its host."""
-    fast = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.0)
-    first = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=11.0)
-    near = wide(evaluated(PIPELINE, step_s=1.0, needed_gib=40), step_s=11.5)
-    far = wide(evaluated(Layout(dp_shard=16, tp=4), step_s=1.0, needed_gib=40), step_s=11.6)
-    ranked = rank([fast, first, near, far], objective="step_time", limit=10)
-    assert [item.is_tie for item in ranked] == [True, True, True, False]
-    assert [item.plan.layout.tp for item in ranked] == [1, 8, 8, 4]
-    assert ranked[3].why.startswith("5.5% slower")
+    inside = wide(evaluated(PIPELINE, step_s=1.0, needed_gib=40), step_s=10.4)
+    beyond = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.6)
+    first, second = rank([fast, inside], objective="step_time", limit=10)
+    assert first.plan.layout == PIPELINE
+    assert second.is_tie
+    first, second = rank([fast, beyond], objective="step_time", limit=10)
+    assert first.plan.layout == TENSOR
+    assert not second.is_tie
 
 
 def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluated):
     fast = offloading(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.0)
-    host = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=11.0)
-    safe = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=12.0)
+    host = offloading(evaluated(TENSOR, step_s=1.0, needed_gib=40), step_s=10.2)
+    safe = wide(evaluated(SIMPLE, step_s=1.0, needed_gib=40), step_s=10.4)
     ranked = rank([fast, host, safe], objective="step_time", limit=10)
-    assert [item.prediction.time.step_s for item in ranked] == [12.0, 10.0, 11.0]
+    assert [item.prediction.time.step_s for item in ranked] == [10.4, 10.0, 10.2]
     assert ranked[0].why.startswith(
-        "12.00 s per step, 20.0% from the fastest (dp_shard=64, recompute none, micro-batch 1, activations offloaded)"
+        "10.40 s per step, 4.0% from the fastest (dp_shard=64, recompute none, micro-batch 1, activations offloaded)"
     )
     assert [item.why for item in ranked[1:]] == [
-        "16.7% faster, inside half the band of a step, but it waits for activations on the host, which a prediction "
-        "knows least; needs as much.",
-        "8.3% faster, inside half the band of a step, but it waits for activations on the host, which a prediction "
-        "knows least; needs as much.",
+        "As fast within the error (-3.8%), but it waits for activations on the host, which a prediction knows least; "
+        "needs as much.",
+        "As fast within the error (-1.9%), but it waits for activations on the host, which a prediction knows least; "
+        "needs as much.",
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.search import IntRange, SearchBounds
+from shardwise.search import IntRange, SearchBounds, search
 from shardwise.search.repairs import batch_repair, repairs
 
 FOUR = IntRange(low=4, high=4, values=(4,))
@@ -16,7 +16,7 @@ def found(make_question):
 
 
 def test_the_nearest_batch_fewer_gpus_and_free_axes_are_tried(found):
-    assert [relief.change for relief in found] == ["global_batch_size=4", "no bounds on the axes"]
+    assert [relief.change for relief in found] == ["global_batch_size=4", "no bound on dp_shard"]
 
 
 def test_every_repair_has_a_plan_that_holds_it(found):
@@ -31,7 +31,7 @@ def test_fewer_gpus_are_tried_where_the_batch_is_smaller_than_they_are(make_ques
     question = make_question(model="gpt2", cluster="8xh100-sxm", seq_len=1024, global_batch_size=2)
     one = IntRange(low=1, high=1)
     changes = [relief.change for relief in repairs(question, SearchBounds(tp=one, cp=one, pp=one))]
-    assert changes == ["global_batch_size=8", "max_gpus=2", "no bounds on the axes"]
+    assert changes == ["global_batch_size=8", "max_gpus=2", "no bound on tp"]
 
 
 def test_a_batch_is_proposed_where_what_keeps_the_rules_is_too_big(make_question):
@@ -45,3 +45,38 @@ def test_a_batch_is_proposed_where_what_keeps_the_rules_is_too_big(make_question
 def test_no_batch_is_proposed_where_the_ranks_share_the_one_that_is_asked_for(make_question):
     question = make_question(model="llama-3.1-8b", cluster="5xh100-sxm", seq_len=8192, global_batch_size=510)
     assert batch_repair(question, SearchBounds()) is None
+
+
+def test_the_fix_of_the_rule_that_all_layouts_break_is_proposed(make_question):
+    """Schedules that split backward are refused for compiled modules: the fix that the table of rules shows."""
+    question = make_question(model="gpt2", cluster="4xh100-sxm", seq_len=1024, global_batch_size=16, compile=True)
+    bounds = SearchBounds(schedule=("zbv",), tp=IntRange(low=1, high=1))
+    found = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=bounds)
+    assert not found.plans
+    uncompiled, free = found.repairs
+    assert [uncompiled.change, free.change] == ["compile=false", "no bound on schedule"]
+    assert uncompiled.plan.layout.schedule == "zbv"
+    assert not uncompiled.plan.recipe.compile
+    assert free.plan.layout.tp == 1
+
+
+def test_fixes_of_rules_stay_inside_the_bounds_where_one_does(make_question):
+    """More chunks than layers: fewer stages, and not the schedule that was not asked for."""
+    question = make_question(model="gpt2", cluster="8xh100-sxm", seq_len=1024, global_batch_size=64, compile=False)
+    found = search(
+        model=question.model,
+        cluster=question.cluster,
+        recipe=question.recipe,
+        bounds=SearchBounds(schedule=("zbv",), pp=IntRange(low=2, high=8)),
+    )
+    (too_deep,) = [group for group in found.rejected if group.rule == "layout-layers-over-pp"]
+    assert "pp" in dict(too_deep.changes)
+    assert "schedule" not in dict(too_deep.changes)
+
+
+def test_a_fix_changes_a_bound_where_no_other_mends_the_rule(make_question):
+    question = make_question(model="gpt2", cluster="8xh100-sxm", seq_len=1024, global_batch_size=64)
+    bounds = SearchBounds(pp=IntRange(low=8, high=8), schedule=("zbv",))
+    found = search(model=question.model, cluster=question.cluster, recipe=question.recipe, bounds=bounds)
+    (too_deep,) = [group for group in found.rejected if group.rule == "layout-layers-over-pp"]
+    assert set(dict(too_deep.changes)) & {"pp", "schedule"}

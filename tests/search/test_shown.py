@@ -8,7 +8,7 @@ from shardwise.search import IntRange, SearchBounds, search, shown
 def test_every_plan_that_is_shown_has_the_memory_of_all_its_stages_predicted_once(make_question, monkeypatch):
     predicted: list[Layout] = []
     monkeypatch.setattr(shown, "predict_memory", lambda plan: predicted.append(plan.layout) or predict_memory(plan))
-    question = make_question(engine="megatron", cluster="16xh100-sxm")
+    question = make_question(engine="native", cluster="16xh100-sxm")
     pipelines = SearchBounds(
         pp=IntRange(low=4, high=8), tp=IntRange(low=2, high=2), micro_batch_size=IntRange(low=1, high=1)
     )

@@ -50,3 +50,19 @@ def test_gpus_that_context_parallelism_divides_states_over_count_once(make_quest
     words = told(plan)
     further = int(words.split("divide it ")[1].split()[0])
     assert f"which takes some {2 * further} GPUs" in words
+
+
+def test_what_moves_to_the_host_gets_the_zero_stage_that_it_needs(make_question):
+    """7B on one GPU: its states, whole, are 104 GiB; those of the optimizer may move from stage 1 on."""
+    question = make_question(model="llama-2-7b", cluster="1xh100-sxm", seq_len=8192)
+    plan = replace(question, layout=Layout(zero_stage=0))
+    assert told(plan) == "set recompute=full offload=optimizer zero_stage=1"
+    moved = replace(plan.recipe, recompute="full", offload="optimizer")
+    assert predict_memory(replace(plan, layout=Layout(zero_stage=1), recipe=moved)).fits_device
+
+
+def test_the_memory_that_hosts_lack_is_named(make_question):
+    """Both GPUs of a server that has 128 GiB keep their parts of all states there."""
+    question = make_question(model="llama-3.1-8b", cluster="2xrtx-4090", seq_len=8192)
+    plan = replace(question, layout=Layout(dp_shard=2), recipe=replace(question.recipe, recompute="full"))
+    assert told(plan) == "set offload=parameters, on hosts with 149.58 GiB of memory"

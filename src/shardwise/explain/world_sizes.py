@@ -14,16 +14,17 @@ from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
 from shardwise.search.clusters import (
     bigger_gpus,
+    resized,
+    size_text,
     with_fewer_gpus_per_node,
     with_gpu,
     with_host_memory,
-    with_num_nodes,
 )
 from shardwise.units import format_gib
 
 __all__ = ["hardware_changes", "world_size_finding"]
 
-NODE_FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+GPU_FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MAX_HARDWARE_CHANGES = 3
 
 
@@ -64,8 +65,8 @@ def world_size_finding(plan: Plan, prediction: Prediction) -> Finding:
 
 
 def smallest_world(plan: Plan, prediction: Prediction) -> VerifiedChange | None:
-    """The smallest multiple of the cluster on which the plan fits when dp_shard grows with it."""
-    for edit in _more_nodes(plan):
+    """The smallest multiple of the cluster, in whole servers, on which the plan fits when dp_shard grows with it."""
+    for edit in _more_gpus(plan):
         change = verify(edit, prediction=prediction)
         if change.fits:
             return change
@@ -83,21 +84,26 @@ def hardware_changes(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange
     return tuple(found[:MAX_HARDWARE_CHANGES])
 
 
-def _more_nodes(plan: Plan) -> Iterator[Edit]:
-    """The same layout on more nodes: more shards of the same states, and a batch that every rank has a part of."""
+def _more_gpus(plan: Plan) -> Iterator[Edit]:
+    """The same layout on more GPUs: more shards of the same states, and a batch that every rank has a part of.
+
+    A part of a server grows to whole ones.
+    """
     layout = plan.layout
-    for factor in NODE_FACTORS:
+    for factor in GPU_FACTORS:
+        cluster = resized(plan.cluster, factor * plan.cluster.num_gpus)
+        if isinstance(cluster, str):
+            continue
         grown = replace(
             layout,
             dp_shard=layout.dp_shard * factor,
             zero_stage=max(1, layout.zero_stage) if layout.state_shard_size == 1 else layout.zero_stage,
         )
-        cluster = with_num_nodes(plan.cluster, plan.cluster.num_nodes * factor)
         step = plan.recipe.micro_batch_size * grown.data_parallel_size
         size = max(1, ceil(plan.global_batch_size / step)) * step
         larger = replace(plan, cluster=cluster, layout=grown, recipe=replace(plan.recipe, global_batch_size=size))
         if not find_errors(larger):
-            text = f"num_nodes={cluster.num_nodes} dp_shard={grown.dp_shard}"
+            text = f"{size_text(cluster, asked=plan.cluster)} dp_shard={grown.dp_shard}"
             yield Edit(text=text, cost=f"{factor} times the GPUs", effort=HARDWARE, plan=larger)
 
 

@@ -2,7 +2,7 @@
 
 from shardwise.rules.book import RANGE_RULES, RULES
 from shardwise.rules.changes import apply_changes, describe_changes
-from shardwise.rules.check import find_errors, find_refusals, is_valid, require_valid
+from shardwise.rules.check import find_errors, find_refusals, is_valid, refusal_within, require_valid
 from shardwise.rules.degrees import (
     head_tp_degrees,
     valid_cp_degrees,
@@ -29,6 +29,7 @@ __all__ = [
     "find_refusals",
     "head_tp_degrees",
     "is_valid",
+    "refusal_within",
     "require_valid",
     "valid_cp_degrees",
     "valid_ep_degrees",

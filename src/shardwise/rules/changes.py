@@ -37,13 +37,14 @@ def describe_changes(changes: Changes) -> str:
     """
     if not changes:
         return "set engine=native and leave layout out, so that the plan is filled in"
-    parts = [f"{name}={_text(value)}" for name, value in changes]
+    parts = [f"{name}={value_text(value)}" for name, value in changes]
     if len(parts) == 1:
         return f"set {parts[0]}"
     return f"set {', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _text(value: Value) -> str:
+def value_text(value: Value) -> str:
+    """A value as it is typed."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

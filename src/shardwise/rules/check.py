@@ -1,5 +1,7 @@
 """Check a plan against all rules."""
 
+from collections.abc import Callable
+
 from shardwise.cluster import Cluster
 from shardwise.errors import LayoutError, RecipeError
 from shardwise.layout import Layout
@@ -9,7 +11,7 @@ from shardwise.recipe import Recipe
 from shardwise.rules.book import RANGE_RULES, error_rules, rules_of
 from shardwise.rules.changes import describe_changes
 from shardwise.rules.neighbours import nearest_neighbour
-from shardwise.rules.refusal import Refusal
+from shardwise.rules.refusal import Changes, Refusal
 from shardwise.rules.rule import Rule
 
 
@@ -55,8 +57,19 @@ def _broken_errors(plan: Plan) -> list[Rule]:
     return out_of_range or [rule for rule in error_rules(plan.engine) if rule.breaks(plan)]
 
 
-def _refusal(plan: Plan, rule: Rule) -> Refusal:
-    neighbour = nearest_neighbour(plan, rule)
+def refusal_within(plan: Plan, rule: Rule, *, allows: Callable[[Changes], bool]) -> Refusal:
+    """The refusal of one broken rule, whose fix is allowed where one that mends it is.
+
+    Args:
+        plan: breaks the rule.
+        rule: that is broken.
+        allows: fixes that may be proposed.
+    """
+    return _refusal(plan, rule, allows=allows)
+
+
+def _refusal(plan: Plan, rule: Rule, *, allows: Callable[[Changes], bool] | None = None) -> Refusal:
+    neighbour = nearest_neighbour(plan, rule, allows=allows)
     advice = f", {rule.advice}" if rule.advice else ""
     return Refusal(
         rule=rule.name,

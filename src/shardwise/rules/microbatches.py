@@ -70,10 +70,8 @@ def _breaks_torch_microbatches(plan: Plan) -> bool:
 def _torch_microbatches_message(plan: Plan) -> str:
     la = plan.layout
     needed = 2 * la.pp if la.schedule == "dualpipev" else la.pp
-    return (
-        f"{plan.num_microbatches} micro-batches are fewer than the {needed} stages of schedule {la.schedule} with "
-        f"pp={la.pp}, which torch refuses"
-    )
+    count = "1 micro-batch is" if plan.num_microbatches == 1 else f"{plan.num_microbatches} micro-batches are"
+    return f"{count} fewer than the {needed} stages of schedule {la.schedule} with pp={la.pp}, which torch refuses"
 
 
 def _torch_microbatches_candidates(plan: Plan) -> Iterable[Changes]:

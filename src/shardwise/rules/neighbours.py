@@ -1,6 +1,6 @@
 """Find the nearest plan that keeps a rule: candidates are tried, completed and verified before one is shown."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from shardwise.layout import Layout
@@ -18,31 +18,47 @@ MOST_FOLLOWING_FIXES = 4
 """Further rules a fix may mend on the way before it stops being a neighbour."""
 
 
-def nearest_neighbour(plan: Plan, rule: Rule) -> Changes:
+def nearest_neighbour(plan: Plan, rule: Rule, *, allows: Callable[[Changes], bool] | None = None) -> Changes:
     """The nearest changes after which ``rule`` holds and no rule breaks that held before.
 
     First every candidate alone and with the changes that plainly go along with it; then candidates that need further
     rules mended on the way; at last the first that keeps this rule, whatever else it breaks. Rules about ranges come
     first: no other rule can be evaluated while one of them is broken. The changes hold where they are typed into the
     plan's file, too, which fills again what it leaves open.
+
+    Args:
+        plan: breaks the rule.
+        rule: that is broken.
+        allows: changes that may be proposed, where some that mend the rule are; all without.
     """
     if rule in RANGE_RULES:
         return _effective(plan, next(iter(rule.candidates(plan))))
-    return _with_open_fields(plan, _nearest(plan, rule), rule)
+    return _with_open_fields(plan, _nearest(plan, rule, allows), rule)
 
 
-def _nearest(plan: Plan, rule: Rule) -> Changes:
+def _nearest(plan: Plan, rule: Rule, allows: Callable[[Changes], bool] | None) -> Changes:
     already_broken = frozenset(other.name for other in error_rules(plan.engine) if other.breaks(plan))
     tried = tuple(islice(_completed_candidates(plan, rule), 2 * MOST_CANDIDATES))
     keeping = [changes for changes in tried if not _still_breaks(apply_changes(plan, changes), rule)]
+    found: Changes | None = None
+    for changes in _good_neighbours(plan, keeping, rule, already_broken):
+        if allows is None or allows(changes):
+            return changes
+        found = found or changes
+    return found or (keeping[0] if keeping else ())
+
+
+def _good_neighbours(
+    plan: Plan, keeping: Sequence[Changes], rule: Rule, already_broken: frozenset[str]
+) -> Iterator[Changes]:
+    """Changes that break nothing else, then those that do once further rules are mended."""
     for changes in keeping:
         if _first_new_error(apply_changes(plan, changes), already_broken) is None:
-            return changes
+            yield changes
     for changes in keeping:
         mended = _mend(plan, changes, rule, already_broken, MOST_FOLLOWING_FIXES)
         if mended is not None:
-            return mended
-    return keeping[0] if keeping else ()
+            yield mended
 
 
 def _with_open_fields(plan: Plan, changes: Changes, rule: Rule) -> Changes:

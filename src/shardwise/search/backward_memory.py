@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.search.candidates import FloatColumn, IntColumn
+from shardwise.search.candidates import FloatColumn, IntColumn, take_rows
 from shardwise.search.memory_moments import HEAD, OF_SHAPE
 from shardwise.search.partial_recompute import Recomputed
 from shardwise.search.probes import WatchedStage
@@ -26,10 +26,6 @@ class KeptInBackward:
     """Of what there is at the end, that of blocks behind the last recomputed one."""
     one_behind: FloatColumn
     """Of these inside the last one to go backward."""
-
-    def take(self, chosen: IntColumn) -> "KeptInBackward":
-        """Of some of the rows."""
-        return KeptInBackward(**{name: getattr(self, name)[chosen] for name in KeptInBackward.__slots__})
 
 
 def kept_in_backward(
@@ -79,7 +75,7 @@ class Backward:
         """Of some of the rows."""
         return Backward(
             during=self.during[chosen],
-            kept=self.kept.take(chosen),
+            kept=take_rows(self.kept, chosen),
             live=self.live[chosen],
             working=self.working[chosen],
             born=self.born[chosen],

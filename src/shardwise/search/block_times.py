@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwise.layout import Layout
+from shardwise.layout import Layout, Schedule
 from shardwise.model import MoeSpec
 from shardwise.predict.block_parts import TimedOperation, timed_operations
+from shardwise.predict.block_runs import is_under_other_blocks
 from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
@@ -23,6 +24,7 @@ from shardwise.step.collectives import (
     message_bytes,
     model_parallel_collectives,
     repeats_modules,
+    tied_table_sum,
 )
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.inventory import Collective
@@ -34,29 +36,43 @@ from shardwise.step.step_operations import optimizer_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
 from shardwise.units import Seconds
 
-__all__ = ["BLOCK_FIELDS", "BLOCK_KEYS", "SHARDING_FIELDS", "TABLE_FIELDS", "BlockTimes"]
+__all__ = [
+    "BLOCK_FIELDS",
+    "BLOCK_KEYS",
+    "PIPED",
+    "SHARDING_FIELDS",
+    "TABLE_FIELDS",
+    "UNPIPED",
+    "V_SHAPED_PIPE",
+    "BlockTimes",
+]
 
+UNPIPED, PIPED, V_SHAPED_PIPE = range(3)
+"""Whether the first stage holds both tables: it is the only one, it does not, it does because it is the last, too."""
 PROBED_MICROBATCHES = 2
 """With two micro-batches the inventory shows which collectives repeat with each of them."""
 NO_RECOMPUTE = RECOMPUTES.index("none")
-BLOCK_KEYS = ("tp", "cp", "ep", "expert_tp", "sequence_parallel", "micro_batch_size", "zero_stage")
+BLOCK_KEYS = ("tp", "cp", "ep", "expert_tp", "sequence_parallel", "micro_batch_size", "zero_stage", "hides_exchanges")
+"""The last one says whether experts exchange tokens under the blocks of another micro-batch, as in DualPipe."""
+HIDING: Schedule = "dualpipev"
+"""A schedule that hides them."""
 BLOCK_FIELDS = (
     "forward",
     "backward",
     "weight_backward",
-    "attention",
     "recompute_none",
     "recompute_selective",
     "recompute_full",
     "exposed",
-    "hideable",
     "forward_exposed",
-    "forward_hideable",
+    "hidden",
+    "slowing",
     "launches",
     "modules_exposed",
 )
 """Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
-forward pass alone, which full recomputation repeats; what the host needs to launch both passes, where that hides
+forward pass alone, which full recomputation repeats; of each pass what is hidden under another micro-batch, and how
+much that slows computing where all of it finds room; what the host needs to launch both passes, where that hides
 what is recomputed besides communication when it is longer than the computing; and what modules that are recomputed
 whole repeat."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
@@ -94,10 +110,10 @@ class BlockTimes:
 
         A block without experts is the same whatever ranks these are divided over, and is timed once for all of them.
         """
-        tp, cp, _, _, *others = key
+        tp, cp, _, _, *others, _ = key
         found: list[float] = []
         for number, layer in enumerate(self.probes.shapes):
-            own = key if isinstance(layer.feed_forward, MoeSpec) else (tp, cp, 1, 1, *others)
+            own = key if isinstance(layer.feed_forward, MoeSpec) else (tp, cp, 1, 1, *others, 0)
             if (number, own) not in self._blocks:
                 self._blocks[number, own] = self._of_block(number, own)
             found += self._blocks[number, own]
@@ -110,20 +126,19 @@ class BlockTimes:
     def _of_block(self, number: int, key: Key) -> tuple[float, ...]:
         """``BLOCK_FIELDS`` of one block of a shape."""
         context = self._block_context(key)
-        operation = operation_context(context)
+        operation, machine = operation_context(context), self._machine_of(context)
         policy = context.profile.selective_policy
         layer = self.probes.shapes[number]
         operations = block_operations(layer, operation, context.plan.recipe)
-        durations = self.machine.durations_s(operations)
-        once = self.machine.phase_times(operations, durations=durations)
-        attention_s = once.attention_forward_s + once.attention_backward_s
+        durations = machine.durations_s(operations)
+        once = machine.phase_times(operations, durations=durations)
         selective, full = (
-            self.machine.phase_times(
-                recomputed_operations(operations, operation, layer=layer, recipe=mode, policy=policy)
-            )
+            machine.phase_times(recomputed_operations(operations, operation, layer=layer, recipe=mode, policy=policy))
             for mode in (replace(context.plan.recipe, recompute=name) for name in ("selective", "full"))
         )
-        exchanges = self._exchanges(context, number, timed_operations(operations, durations))
+        timed = timed_operations(operations, durations)
+        hiding = _under_other_blocks(context) if key[-1] else context
+        exchanges, hidden = self._exchanges(hiding, number, timed), self._hidden(hiding, number)
         is_ahead = launches_ahead(context.plan)
         launches_s = 0.0
         if is_ahead or selective.forward_work.host_s or full.forward_work.host_s:
@@ -131,8 +146,8 @@ class BlockTimes:
         repeated_s = self._modules_s(context, number)
         if not is_ahead:
             again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
-            computed = (once.forward_s, once.backward_s, once.weight_backward_s, attention_s)
-            return (*computed, 0.0, *again_s, *exchanges, launches_s, repeated_s)
+            computed = (once.forward_s, once.backward_s, once.weight_backward_s)
+            return (*computed, 0.0, *again_s, *exchanges, *hidden, launches_s, repeated_s)
         ahead = ahead_block(
             once,
             selective=selective.forward_work.plus(selective.recompute_work, times=1),
@@ -140,9 +155,9 @@ class BlockTimes:
             exposed_s=exchanges[0],
         )
         exposed = [ahead.exposed_fraction * seconds for seconds in exchanges]
-        computed = (ahead.forward_s, ahead.backward_s, once.weight_backward_s, attention_s)
+        computed = (ahead.forward_s, ahead.backward_s, once.weight_backward_s)
         again_s = [ahead.selective_s, ahead.full_s]
-        return (*computed, 0.0, *again_s, *exposed, launches_s, ahead.exposed_fraction * repeated_s)
+        return (*computed, 0.0, *again_s, *exposed, *hidden, launches_s, ahead.exposed_fraction * repeated_s)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
         """``TABLE_FIELDS`` of the embedding, then of the head.
@@ -195,12 +210,12 @@ class BlockTimes:
     def of_sharding(self, key: Key) -> tuple[float, ...]:
         """``SHARDING_FIELDS`` of a stage with one block of each shape, then with one more of each in turn.
 
-        The key holds tp, ep, expert_tp, replicas, ranks that divide states, ZeRO stage, whether there is a pipeline,
-        whether blocks are gathered again, whether our trainer spreads the vocabulary and exchanges gradients, and
-        whether tensor-parallel ranks add up gradients of experts that each saw part of a sequence.
-        Context parallelism divides states exactly as data parallelism does.
+        The key holds tp, ep, expert_tp, replicas, ranks that divide states, ZeRO stage, which pipeline, whether blocks
+        are gathered again, whether our trainer spreads the vocabulary and exchanges gradients, and whether
+        tensor-parallel ranks add up gradients of experts that each saw part of a sequence. Context parallelism divides
+        states exactly as data parallelism does.
         """
-        tp, ep, expert_tp, dp_replicate, shards, zero_stage, is_piped, reshards, spreads, exchanges, sums = key
+        tp, ep, expert_tp, dp_replicate, shards, zero_stage, pipeline, reshards, spreads, exchanges, sums = key
         layout = Layout(
             tp=tp,
             ep=ep,
@@ -208,25 +223,29 @@ class BlockTimes:
             dp_replicate=dp_replicate,
             dp_shard=shards,
             zero_stage=ZERO_STAGES[zero_stage],
-            pp=1 + is_piped,
+            pp=1 + int(pipeline > UNPIPED),
             reshard_after_forward=bool(reshards),
             spread_vocabulary=bool(spreads),
             exchange_gradients=bool(exchanges),
             sequence_parallel=bool(sums),
         )
-        return tuple(value for blocks in self.probes.one_more_of_each for value in self._sharding(layout, blocks))
+        tables = (1, int(pipeline != PIPED))
+        return tuple(
+            value for blocks in self.probes.one_more_of_each for value in self._sharding(layout, tables, blocks)
+        )
 
-    def _sharding(self, layout: Layout, blocks: tuple[int, ...]) -> tuple[float, ...]:
+    def _sharding(self, layout: Layout, tables: tuple[int, int], blocks: tuple[int, ...]) -> tuple[float, ...]:
         context = self.probes.context(
             layout,
             batch=ProbedBatch(num_microbatches=PROBED_MICROBATCHES),
-            tables=(1, int(layout.pp == 1)),
+            tables=tables,
             blocks=blocks,
         )
         calls = (
             *data_parallel_collectives(context),
             *gradients_over_tensor_ranks(context),
             *muon_collectives(context),
+            *tied_table_sum(context),
         )
         operation = operation_context(context)
         update = self.machine.phase_times(tuple(optimizer_operations(context, operation)), part="optimizer")
@@ -250,13 +269,27 @@ class BlockTimes:
             found += [max(by_axis.values(), default=0.0), sum(by_axis.values()), slowing_s]
         return (exposed_s, *found)
 
-    def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, ...]:
-        """What both passes, then the forward pass alone, wait for in one block of a shape; nothing is left to hide."""
+    def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, float]:
+        """What both passes, then the forward pass alone, wait for in one block of a shape."""
         layout = context.plan.layout
         if layout.tp == layout.cp == layout.ep == 1:
-            return (0.0,) * 4
-        forward, backward = self.machine.block_waits_s(self.probes.shapes[shape], context, timed)
-        return (forward + backward, 0.0, forward, 0.0)
+            return (0.0, 0.0)
+        forward, backward = self._machine_of(context).block_waits_s(self.probes.shapes[shape], context, timed)
+        return (forward + backward, forward)
+
+    def _machine_of(self, context: StageContext) -> Machine:
+        """What times a block: other kernels attend where sequences are divided."""
+        return self.machine.dividing_sequences if context.plan.layout.cp > 1 else self.machine
+
+    def _hidden(self, context: StageContext, shape: int) -> tuple[float, float]:
+        """What one pass of a block of a shape, each alike, hides under other blocks, and how much that slows them."""
+        hidden_s = slowing_s = 0.0
+        for call in block_collectives(self.probes.shapes[shape], context):
+            if is_under_other_blocks(call) and call.phase == "forward":
+                duration_s = call.count * self.machine.call_s(call)
+                hidden_s += duration_s
+                slowing_s += (self.machine.slowdown_of(call) - 1) * duration_s
+        return (hidden_s, slowing_s)
 
     def _modules_s(self, context: StageContext, shape: int) -> Seconds:
         """What single modules of a block send again when they are recomputed; 0 without any that communicates."""
@@ -268,7 +301,7 @@ class BlockTimes:
         return sum(call.count * self.machine.call_s(call) for call in calls if call.phase == "recompute")
 
     def _block_context(self, key: Key) -> StageContext:
-        tp, cp, ep, expert_tp, sequence_parallel, micro_batch_size, zero_stage = key
+        tp, cp, ep, expert_tp, sequence_parallel, micro_batch_size, zero_stage, _ = key
         layout = Layout(
             tp=tp,
             cp=cp,
@@ -295,3 +328,9 @@ class BlockTimes:
             else:
                 exposed += duration_s
         return exposed, hideable
+
+
+def _under_other_blocks(context: StageContext) -> StageContext:
+    """A stage whose experts exchange tokens under the blocks of another micro-batch."""
+    layout = replace(context.plan.layout, schedule=HIDING)
+    return replace(context, plan=replace(context.plan, layout=layout))

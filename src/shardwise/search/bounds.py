@@ -1,16 +1,19 @@
 """What the user pins or bounds in a search, and how ``--tp 8``, ``--pp 1..8`` and ``--dp-shard ..64`` are read."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Schedule, ZeroStage
 from shardwise.recipe import Offload, Precision, Recompute
+from shardwise.rules.refusal import Changes, Value
 from shardwise.step.own_runtime import PLAIN_SCHEDULES
 
 __all__ = ["IntRange", "SearchBounds", "parse_counts", "parse_range"]
 
 MAX_DEGREE = 10_000_000
+NO_AXES = ("precision", "max_gpus", "deadline_days", "budget_usd", "max_plans", "max_predictions")
+"""Fields that limit no axis of a layout or its recipe; several number formats are more than one question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +84,28 @@ class SearchBounds:
         return has_chunks or (self.schedule is not None and set(self.schedule).isdisjoint(PLAIN_SCHEDULES))
 
     @property
-    def without_axes(self) -> "SearchBounds":
-        """The same with every axis free: a deadline, a budget and the length of the answer are kept."""
-        return SearchBounds(
-            deadline_days=self.deadline_days,
-            budget_usd=self.budget_usd,
-            max_plans=self.max_plans,
-            max_predictions=self.max_predictions,
-        )
+    def bounded_axes(self) -> tuple[str, ...]:
+        """What is pinned or limited of layout and recipe."""
+        names = (field.name for field in fields(self) if field.name not in NO_AXES)
+        return tuple(name for name in names if getattr(self, name) is not None)
+
+    def without(self, *names: str) -> "SearchBounds":
+        """The same with some axes free."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in names}
+        return SearchBounds(**kept)
+
+    def allows(self, changes: Changes) -> bool:
+        """Whether every axis that is changed keeps its bound."""
+        bounded = self.bounded_axes
+        return all(self._allows(name, value) for name, value in changes if name in bounded)
+
+    def _allows(self, name: str, value: Value) -> bool:
+        limit = getattr(self, name)
+        if isinstance(limit, IntRange):
+            return isinstance(value, int) and limit.allows(value)
+        if name == "stage_layers" or isinstance(limit, bool):
+            return bool(value == limit)
+        return value in limit
 
 
 def parse_range(text: str, *, axis: str) -> IntRange:

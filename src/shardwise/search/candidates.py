@@ -5,8 +5,8 @@ number of rows; an object is built only for a row that is predicted or shown.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, get_args
+from dataclasses import Field, dataclass, fields, replace
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ __all__ = [
     "group_rows",
     "look_up",
     "option_counts",
+    "take_rows",
 ]
 
 IntColumn: TypeAlias = NDArray[np.int64]
@@ -175,6 +176,21 @@ class Candidates:
                 layout = replace(layout, stage_layers=question.layout.stage_layers)
             found.append(replace(question, layout=layout, recipe=recipes[key]))
         return found
+
+
+class Record(Protocol):
+    """What a dataclass is to a type checker."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+Columns = TypeVar("Columns", bound=Record)
+"""A record whose fields are columns of equal length."""
+
+
+def take_rows(columns: Columns, chosen: IntColumn) -> Columns:
+    """Some rows of a record of columns."""
+    return replace(columns, **{field.name: getattr(columns, field.name)[chosen] for field in fields(columns)})
 
 
 def constant(value: int, size: int) -> IntColumn:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from math import ceil
 
 from shardwise.cluster import Cluster
@@ -15,11 +15,11 @@ from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
 from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
-from shardwise.search.hypotheses import Hypothesis, free_axes, tried
+from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
 from shardwise.search.nearest import nearest_plan
 from shardwise.search.nearest_size import nearest_size
 from shardwise.search.one_pass import Found
-from shardwise.search.records import ClosestPlan, Relief
+from shardwise.search.records import ClosestPlan, Objective, Relief
 from shardwise.search.repairs import batch_repair
 from shardwise.units import GIB, format_gb, format_gib
 
@@ -36,7 +36,9 @@ HOST_RESERVE_RATIO = 1.02
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 
 
-def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestPlan | None:
+def closest_plan(
+    question: Plan, bounds: SearchBounds, found: Found, *, objective: Objective = "step_time"
+) -> ClosestPlan | None:
     """What came closest, ``None`` when every candidate breaks a rule."""
     nearest = nearest_plan(question, bounds, found)
     if nearest is None:
@@ -49,7 +51,7 @@ def closest_plan(question: Plan, bounds: SearchBounds, found: Found) -> ClosestP
         missing_bytes=prediction.memory.missing_bytes,
         lacks=what_it_lacks(prediction.memory),
         because=_what_fills_it(prediction),
-        reliefs=tuple(_reliefs(question, bounds, prediction)),
+        reliefs=tuple(_reliefs(question, bounds, prediction, objective)),
     )
 
 
@@ -74,9 +76,11 @@ def _what_fills_it(prediction: Prediction) -> str:
     if not prediction.memory.fits_host:
         return _what_fills_the_host(prediction.memory)
     if states > capacity:
+        there = [name for name in STATES if worst.component_bytes(name)]
+        named = " and ".join(filter(None, (", ".join(there[:-1]), there[-1]))).replace("optimizer", "optimizer states")
         return (
-            f"parameters, gradients and optimizer states alone are {format_gib(states)} per GPU, more than its "
-            f"{format_gib(capacity)}; no batch size or recomputation can help"
+            f"{named} alone are {format_gib(states)} per GPU, more than its {format_gib(capacity)}; no batch size or "
+            "recomputation can help"
         )
     return f"model states take {format_gib(states)} per GPU and {_largest_rest(worst)}"
 
@@ -95,28 +99,27 @@ def _largest_rest(worst: StageMemory) -> str:
     return f"{top.component.replace('_', ' ')} {format_gib(top.num_bytes)}"
 
 
-def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction) -> Iterator[Relief]:
+def _reliefs(question: Plan, bounds: SearchBounds, prediction: Prediction, objective: Objective) -> Iterator[Relief]:
     """Changes under which a search finds something, smallest first; more GPUs and a smaller model last."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    other_batch = batch_repair(question, bounds)
-    if other_batch is not None:
-        yield other_batch
-    found = int(other_batch is not None)
-    for hypothesis in chain(_hypotheses(question, few), _roomier_hosts(question, few, prediction.memory)):
-        relief = tried(hypothesis)
+    near = (batch_repair(question, bounds, objective=objective), _fewer_bounds(question, few, objective))
+    first = [relief for relief in near if relief is not None]
+    yield from first
+    others = chain(_hypotheses(question, few), _roomier_hosts(question, few, prediction.memory))
+    reliefs = (relief_of(hypothesis, objective=objective) for hypothesis in others)
+    yield from islice((relief for relief in reliefs if relief is not None), MAX_RELIEFS - len(first))
+    for last in (more_gpus(question, few) or _more_of_a_bigger_gpu(question, few), _smaller_model(question, few)):
+        relief = None if last is None else relief_of(last, objective=objective)
         if relief is not None:
             yield relief
-            found += 1
-        if found == MAX_RELIEFS:
-            break
-    more = more_gpus(question, few) or _more_of_a_bigger_gpu(question, few)
-    smaller = _smaller_model(question, few)
-    yield from (relief for relief in (more, smaller) if relief is not None)
+
+
+def _fewer_bounds(question: Plan, bounds: SearchBounds, objective: Objective) -> Relief | None:
+    return first_that_helps(free_axes(question, bounds), objective=objective)
 
 
 def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     recipe = question.recipe
-    yield from free_axes(question, bounds)
     if recipe.attention == "eager":
         flash = replace(question, recipe=replace(recipe, attention="flash"))
         yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
@@ -170,7 +173,7 @@ def _roomier_hosts(question: Plan, bounds: SearchBounds, memory: MemoryPredictio
         )
 
 
-def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Relief | None:
+def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Hypothesis | None:
     """The largest part of the same make in as many GPUs as it takes, where more of the own part do not help."""
     for gpu in reversed(bigger_gpus(question.cluster.gpu)):
         cluster = with_gpu(question.cluster, gpu)
@@ -180,7 +183,7 @@ def _more_of_a_bigger_gpu(question: Plan, bounds: SearchBounds) -> Relief | None
     return None
 
 
-def _smaller_model(question: Plan, bounds: SearchBounds) -> Relief | None:
+def _smaller_model(question: Plan, bounds: SearchBounds) -> Hypothesis | None:
     """The largest model of the usual shape that is found to fit as everything else is.
 
     Parameters are halved until one fits; between that and the last that did not it is looked for a few times more.
@@ -190,41 +193,42 @@ def _smaller_model(question: Plan, bounds: SearchBounds) -> Relief | None:
     too_many = question.model.num_params / 1e9
     billions, found = too_many / 2, None
     for _ in range(MAX_HALVINGS):
-        found = _relief_of_size(question, bounds, billions)
+        found = _of_size(question, bounds, billions)
         if found is not None:
             break
         too_many, billions = billions, billions / 2
     for _ in range(CLOSER_SIZES if found is not None else 0):
         middle = (billions + too_many) / 2
-        larger = _relief_of_size(question, bounds, middle)
+        larger = _of_size(question, bounds, middle)
         found, billions, too_many = (found, billions, middle) if larger is None else (larger, middle, too_many)
     return found
 
 
-def _relief_of_size(question: Plan, bounds: SearchBounds, billions: float) -> Relief | None:
+def _of_size(question: Plan, bounds: SearchBounds, billions: float) -> Hypothesis | None:
     name = f"{billions:.2g}B" if billions < 100 else f"{billions:.0f}B"
     try:
         smaller = replace(question, model=read_model(name))
     except ShardwiseError:  # no usual shape has this size
         return None
-    return tried(Hypothesis(change=f"model={name}", question=smaller, bounds=bounds, caution="another model"))
+    found = Hypothesis(change=f"model={name}", question=smaller, bounds=bounds, caution="another model")
+    return found if has_plan(found) else None
 
 
-def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Relief | None:
+def more_gpus(question: Plan, bounds: SearchBounds, prefix: str = "") -> Hypothesis | None:
     """The nearest larger cluster on which something fits; a part of a server grows to whole ones."""
     asked = question.cluster
 
-    def relief_of(cluster: Cluster) -> Relief | None:
+    def grown(cluster: Cluster) -> Hypothesis | None:
         change, caution = f"{prefix}{size_text(cluster, asked=asked)}", f"{cluster.num_gpus:,} GPUs"
-        grown = replace(question, cluster=cluster)
-        relief = tried(Hypothesis(change=change, question=grown, bounds=bounds, caution=caution))
-        larger = _with_divisible_batch(grown)
-        if relief is not None or larger == grown:
-            return relief
-        change = f"{change} global_batch_size={larger.global_batch_size}"
-        return tried(Hypothesis(change=change, question=larger, bounds=bounds, caution=caution))
+        more = replace(question, cluster=cluster)
+        found = [Hypothesis(change=change, question=more, bounds=bounds, caution=caution)]
+        larger = _with_divisible_batch(more)
+        if larger != more:
+            change = f"{change} global_batch_size={larger.global_batch_size}"
+            found.append(Hypothesis(change=change, question=larger, bounds=bounds, caution=caution))
+        return next(filter(has_plan, found), None)
 
-    return nearest_size(asked, answer=relief_of, max_factor=MAX_GPU_FACTOR)
+    return nearest_size(asked, answer=grown, max_factor=MAX_GPU_FACTOR)
 
 
 def _with_divisible_batch(question: Plan) -> Plan:

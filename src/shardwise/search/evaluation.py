@@ -23,7 +23,7 @@ from shardwise.search.pool import Pool
 from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes
 from shardwise.search.team import ALONE, Team
-from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, uneven_stages
+from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
 __all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
@@ -83,6 +83,8 @@ class Evaluator:
         self._timed: dict[int, Evaluated] = {}
         """Of the rows taken: those that something was read of since."""
         self._uneven: list[Evaluated] = []
+        self._spread: set[int] = set()
+        """Rows that were tried with uneven stages."""
         self._made_safe: list[Evaluated] = []
         self._weighed: dict[int, MemoryPrediction | None] = {}
         """Of rows that were not taken so far; ``None`` where a rule is broken."""
@@ -180,9 +182,16 @@ class Evaluator:
                 shares[share] = shares.get(share, 0) + 1
 
     def spread_unevenly(self, *, most: int) -> None:
-        """Predict the fastest pipelines again with fewer blocks on the stage of the head; keep what is faster."""
-        pipelines = [found for found in self._fitting().values() if found.plan.layout.pp > 1]
-        fastest = sorted(pipelines, key=lambda found: found.prediction.time.step_s)[:most]
+        """Predict pipelines again with fewer blocks on the stage of the head; keep what is faster.
+
+        Args:
+            most: of those that were not tried, the ones that may be fastest.
+        """
+        pipelines = {row: found for row, found in self._fitting().items() if found.plan.layout.pp > 1}
+        hoped_s = {row: _spread_s(found) for row, found in pipelines.items() if row not in self._spread}
+        chosen = sorted(hoped_s, key=lambda row: hoped_s[row])[:most]
+        self._spread.update(chosen)
+        fastest = [pipelines[row] for row in chosen]
         tried = [
             replace(even, plan=replace(even.plan, layout=replace(even.plan.layout, stage_layers=layers)))
             for even in fastest
@@ -198,21 +207,19 @@ class Evaluator:
     def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
         """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
 
-        They are rows of the space, but only the fewest blocks that fit at all are looked for there. Of those that move
-        least to the host: the fastest where they are faster than everything safe, and the simplest that tie with them
-        and have fewer axes than everything that is as fast and safe.
+        They are rows of the space, but only the fewest blocks that fit at all are looked for there: the fastest where
+        they are faster than everything safe, and the simplest that tie with the fastest and are simpler than the
+        fastest safe one.
         """
-        every = self._in_order()
-        least = min((host_moves(found.plan) for found in every), default=0)
-        known = [found for found in every if host_moves(found.plan) == least]
+        known = self._in_order()
         safe = next((found for found in known if not found.prediction.memory.is_borderline), None)
         edge: dict[Key, Evaluated] = {}
         for found in known:
             if found.prediction.memory.is_borderline and _may_be_preferred(found, fastest=known[0], safe=safe):
-                edge.setdefault(found.family, found)
+                edge.setdefault((*found.family, host_moves(found.plan)), found)
         fastest = list(edge.values())
-        simplest = sorted(fastest, key=lambda found: num_axes(found.plan.layout))
-        chosen = list({found.family: found for found in (*fastest[:most], *simplest[:most])}.values())
+        simplest = sorted(fastest, key=_simplicity)
+        chosen = list({id(found): found for found in (*fastest[:most], *simplest[:most])}.values())
         made = self._team.each(lambda number: _made_safe(chosen[number], modes), range(len(chosen)))
         plans = [(found.plan.layout, found.plan.recipe) for found in known]
         self._made_safe += [
@@ -225,6 +232,19 @@ class Evaluator:
     def fastest(self) -> Evaluated | None:
         """Of the rows predicted so far."""
         return next(iter(self._in_order()), None)
+
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of the fastest step predicted so far, uneven stages included."""
+        every = (*self._fitting().values(), *self._uneven)
+        return min((found.prediction.time.step_s for found in every), default=float("inf"))
+
+    @property
+    def is_open(self) -> Mask:
+        """Rows that were not taken and are not known to be too big."""
+        is_open = self._alive.copy()
+        is_open[list(self._taken)] = False
+        return is_open
 
     def _in_order(self) -> list[Evaluated]:
         """The rows predicted so far, the fastest first."""
@@ -313,13 +333,23 @@ def _spread(uneven: Evaluated) -> Prediction | None:
     return prediction if is_faster else None
 
 
+def _spread_s(even: Evaluated) -> float:
+    """Seconds that the best uneven spread of a pipeline may take."""
+    return spread_ratio(even.plan) * even.prediction.time.step_s
+
+
 def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | None) -> bool:
     """Whether a plan at the edge of the device would be recommended if it were safe."""
     step_s = edge.prediction.time.step_s
     if safe is None or step_s < safe.prediction.time.step_s:
         return True
     is_near = step_s <= (1 + MAX_TIE_FRACTION) * fastest.prediction.time.step_s
-    return is_near and num_axes(edge.plan.layout) < num_axes(safe.plan.layout)
+    return is_near and _simplicity(edge) < _simplicity(safe)
+
+
+def _simplicity(found: Evaluated) -> tuple[int, int]:
+    """What is moved to the host, then axes in use."""
+    return host_moves(found.plan), num_axes(found.plan.layout)
 
 
 def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[tuple[Recipe, Prediction]]:

@@ -1,15 +1,27 @@
 """A changed question, tried by searching it: what is proposed where the one that was asked has no plan."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
+from shardwise.rules import Changes, apply_changes
+from shardwise.rules.changes import RECIPE_FIELDS, merge, value_text
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.one_pass import find
-from shardwise.search.records import Relief
+from shardwise.search.ranking import rank
+from shardwise.search.records import Objective, Rejection, Relief
+from shardwise.search.targets import meeting
+from shardwise.units import format_gib
+
+__all__ = ["AT_THE_EDGE", "Hypothesis", "first_that_helps", "free_axes", "has_plan", "mended_rules", "relief_of"]
 
 AT_THE_EDGE = "fits at the edge: try it first"
+ENOUGH_PREDICTIONS = SearchBounds().max_predictions
+SEARCHED_FIELDS = frozenset(
+    ("micro_batch_size", "global_batch_size", "recompute", "recompute_layers", "offload", "activation_offload")
+)
+"""Of a recipe: what a search chooses by itself, and the batch, whose changes are looked for apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,27 +34,75 @@ class Hypothesis:
     caution: str = ""
 
 
-def tried(hypothesis: Hypothesis) -> Relief | None:
-    """The fastest plan of a changed question that fits safely, of all where none does; ``None`` when it has none."""
+def has_plan(hypothesis: Hypothesis) -> bool:
+    """Whether something fits."""
     try:
-        fitting = find(hypothesis.question, hypothesis.bounds, is_brief=True).evaluation.fitting
+        return bool(find(hypothesis.question, hypothesis.bounds, is_brief=True).evaluation.fitting)
     except ShardwiseError:  # the bounds leave no layout of the other cluster, model or batch
+        return False
+
+
+def relief_of(hypothesis: Hypothesis, *, objective: Objective) -> Relief | None:
+    """What a search of a changed question recommends, as if it was asked; ``None`` when it has no plan."""
+    if not has_plan(hypothesis):
         return None
-    if not fitting:
+    bounds = replace(hypothesis.bounds, max_predictions=max(ENOUGH_PREDICTIONS, hypothesis.bounds.max_predictions))
+    fitting = find(hypothesis.question, bounds, objective=objective).evaluation.fitting
+    ranked = rank(meeting(fitting, bounds), objective=objective, limit=1)
+    if not ranked:
         return None
-    best = min(fitting, key=lambda found: (found.prediction.memory.is_borderline, found.prediction.time.step_s))
-    cautions = [hypothesis.caution, AT_THE_EDGE if best.prediction.memory.is_borderline else ""]
+    plan, prediction = ranked[0].plan, ranked[0].prediction
+    memory = prediction.memory
+    is_host_unknown = bool(memory.host_bytes_per_node and not memory.host_capacity_bytes)
+    cautions = [
+        hypothesis.caution,
+        f"needs {format_gib(memory.host_bytes_per_node)} of memory in each host" if is_host_unknown else "",
+        AT_THE_EDGE if memory.is_borderline else "",
+    ]
     return Relief(
         change=hypothesis.change,
-        plan=best.plan,
-        device_used_bytes=best.prediction.memory.worst.device_used_bytes,
-        needed_bytes=best.prediction.memory.needed_bytes,
-        step_s=best.prediction.time.step_s,
+        plan=plan,
+        device_used_bytes=memory.worst.device_used_bytes,
+        needed_bytes=memory.needed_bytes,
+        step_s=prediction.time.step_s,
         caution=", ".join(filter(None, cautions)),
     )
 
 
+def first_that_helps(hypotheses: Iterable[Hypothesis], *, objective: Objective) -> Relief | None:
+    """What the first changed question that has a plan recommends."""
+    found = (relief_of(hypothesis, objective=objective) for hypothesis in hypotheses)
+    return next((relief for relief in found if relief is not None), None)
+
+
 def free_axes(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
-    """The same question without the user's bounds on axes, if there are any."""
-    if bounds != bounds.without_axes:
-        yield Hypothesis(change="no bounds on the axes", question=question, bounds=bounds.without_axes)
+    """The same question without one of the user's bounds on axes, then without any."""
+    names = bounds.bounded_axes
+    for name in names:
+        yield Hypothesis(change=f"no bound on {name}", question=question, bounds=bounds.without(name))
+    if len(names) > 1:
+        yield Hypothesis(change="no bounds on the axes", question=question, bounds=bounds.without(*names))
+
+
+def mended_rules(question: Plan, bounds: SearchBounds, rejected: Sequence[Rejection]) -> Iterator[Hypothesis]:
+    """The same question with what the fix of a broken rule changes of it, then with all such changes.
+
+    Fixes of what a search chooses by itself were tried by it.
+    """
+    fixes = [group.changes for group in rejected if _is_about_question(group.changes)]
+    together: Changes = ()
+    for changes in fixes:
+        together = merge(together, changes)
+        yield _changed(question, bounds, changes)
+    if together and dict(together) not in map(dict, fixes):
+        yield _changed(question, bounds, together)
+
+
+def _is_about_question(changes: Changes) -> bool:
+    names = {name for name, _ in changes}
+    return bool(names) and names <= RECIPE_FIELDS - SEARCHED_FIELDS
+
+
+def _changed(question: Plan, bounds: SearchBounds, changes: Changes) -> Hypothesis:
+    words = " ".join(f"{name}={value_text(value)}" for name, value in changes)
+    return Hypothesis(change=words, question=apply_changes(question, changes), bounds=bounds)

@@ -5,10 +5,11 @@ whole search by being reached here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwise.cluster import Cluster
+from shardwise.engine import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import TimedOperation
@@ -33,6 +34,11 @@ class Machine:
     """The rates of one question's cluster and engine."""
 
     question: Plan
+
+    @cached_property
+    def dividing_sequences(self) -> "Machine":
+        """The same for layouts with context parallelism, whose attention may be another kernel."""
+        return Machine(question=replace(self.question, layout=replace(self.question.layout, cp=2)))
 
     def durations_s(self, operations: tuple[Operation, ...], *, part: GroupPart = "blocks") -> tuple[Seconds, ...]:
         """Seconds of every operation on the device."""
@@ -84,37 +90,36 @@ class Machine:
 
     def slowdown_of(self, call: Collective) -> float:
         """How much a call and computation slow each other down."""
-        return slowdown_ratio(self._placement(call.group_size, call.stride))
+        return slowdown_ratio(self._placement_of(call))
 
     def call_s(self, call: Collective) -> Seconds:
         """Seconds of one call of a collective."""
         key = (call.kind, call.axis, call.num_bytes, call.group_size, call.stride)
         found = self._calls.get(key)
         if found is None:
-            placement = self._placement(call.group_size, call.stride)
-            found = self._calls[key] = collective_time_s(call, placement=placement)
+            found = self._calls[key] = collective_time_s(call, placement=self._placement_of(call))
         return found
-
-    @cached_property
-    def slowdown_ratio(self) -> float:
-        """How much communication and computation slow each other down.
-
-        All groups slow computation as the widest one does: one ratio for a cluster.
-        """
-        return slowdown_ratio(self._placement(self._cluster.num_gpus, 1))
 
     @property
     def _cluster(self) -> Cluster:
         return self.question.cluster
 
-    def _placement(self, size: int, stride: int) -> Placement:
-        key = (size, stride)
+    def _placement_of(self, call: Collective) -> Placement:
+        """Where the ranks of a call lie; of a pipeline's neighbours, some on both sides of a host's end."""
+        is_chain = call.kind == "send_recv" and call.axis == "pp"
+        key = (call.group_size, call.stride, is_chain)
         if key not in self._placements:
-            self._placements[key] = place_group(cluster=self._cluster, size=size, stride=stride)
+            self._placements[key] = place_group(
+                cluster=self._cluster,
+                size=call.group_size,
+                stride=call.stride,
+                has_in_switch_reduction=engine_profile(self.question.engine).has_in_switch_reduction,
+                is_chain=is_chain,
+            )
         return self._placements[key]
 
     @cached_property
-    def _placements(self) -> dict[tuple[int, int], Placement]:
+    def _placements(self) -> dict[tuple[int, int, bool], Placement]:
         return {}
 
     @cached_property
@@ -123,4 +128,4 @@ class Machine:
 
     @cached_property
     def _rates(self) -> MachineRates:
-        return machine_rates(self.question)
+        return machine_rates(self.question, num_gpus=self._cluster.num_gpus)

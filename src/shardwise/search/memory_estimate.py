@@ -24,6 +24,7 @@ from shardwise.search.candidates import (
     IntColumn,
     Key,
     Mask,
+    take_rows,
 )
 from shardwise.search.held_states import BlockStates, HeldStates
 from shardwise.search.memory_moments import TAIL, alive_bytes, exchanged_bytes
@@ -84,10 +85,6 @@ class Activations:
     head_halves: FloatColumn
     """The same of the head, of the whole micro-batch."""
 
-    def take(self, chosen: IntColumn) -> "Activations":
-        """Of some of the rows."""
-        return Activations(**{name: getattr(self, name)[chosen] for name in Activations.__slots__})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -107,7 +104,7 @@ class Parts:
             rows=self.rows.take(chosen),
             num_microbatches=self.num_microbatches[chosen],
             pipelines=self.pipelines.take(chosen),
-            activations=self.activations.take(chosen),
+            activations=take_rows(self.activations, chosen),
             states=self.states.take(chosen),
             buffers=self.buffers.take(chosen),
         )
@@ -253,7 +250,7 @@ class MemoryEstimate:
         highest = np.maximum(highest, in_blocks)
         cut = np.flatnonzero(recomputed.is_cut)
         if len(cut):
-            some, there = recomputed.take(cut), stage.take(cut)
+            some, there = take_rows(recomputed, cut), take_rows(stage, cut)
             around = self.buffers.around_last_recomputed(parts.buffers.take(cut), there, comes_first[cut], some)
             around = around + backward.take(cut).around_last_recomputed(there.blocks, some)
             highest[cut] = np.maximum(highest[cut], around.max(axis=0))

@@ -21,6 +21,7 @@ from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_varian
 from shardwise.search.space import Space
 from shardwise.search.team import ALONE, Team
 from shardwise.search.too_big import way_out
+from shardwise.search.uneven_stages import spread_ratio
 from shardwise.units import format_gib
 
 __all__ = ["Found", "counted_modes", "find"]
@@ -39,6 +40,8 @@ EVERY_KIND = 2
 """Kinds of tensors that may move to the host: states and activations."""
 MOVED = 2
 """Rows predicted that are fast because they keep one of the kinds on the host, and as many because they keep both."""
+CHALLENGES, CHALLENGERS = 2, 2
+"""Rounds of predicting, when all else is, those few rows that a correction by it puts before the fastest."""
 SAFE_TRIES = 8
 """Rows, the fastest whose estimated band lies within the device, among which one is looked for that fits safely."""
 SIMPLER = 3
@@ -132,6 +135,7 @@ def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brie
             _predict_promising(evaluator, order, bounds=bounds, objective=objective)
             evaluator.spread_unevenly(most=SPREAD)
             if objective != "memory":
+                _predict_challengers(evaluator, order)
                 modes = counted_modes(Space(question=question, bounds=bounds))
                 evaluator.recompute_safely(modes=modes, most=MADE_SAFE)
         if not evaluator.num_fitting:
@@ -246,6 +250,17 @@ class _Order:
         return chosen
 
     @property
+    def spread_ratios(self) -> FloatColumn:
+        """What an uneven spread of its blocks leaves of the time of every row."""
+        rows = self.pool.rows
+        if self.question.layout.stage_layers is not None:
+            return np.ones(len(rows))
+        groups, first = group_rows([rows.pp, rows.vpp, rows.schedule])
+        plans = rows.plans(first.tolist(), question=self.question)
+        found: FloatColumn = np.asarray([spread_ratio(plan) for plan in plans])[groups]
+        return found
+
+    @property
     def kinds_moved(self) -> IntColumn:
         """What every row keeps on the host without having to: states, activations, or both."""
         rows = self.pool.rows
@@ -284,3 +299,16 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
     for kinds in range(1, 1 + EVERY_KIND):
         evaluator.walk(moving[order.kinds_moved[moving] == kinds], max_fitting=MOVED, max_per_family=1)
     evaluator.walk(order.along_front(), max_fitting=OTHER_END, max_per_family=OTHER_END)
+
+
+def _predict_challengers(evaluator: Evaluator, order: _Order) -> None:
+    """Rows that their estimate, as it is corrected by now, puts clearly before the fastest: first other variants of
+    degrees that were predicted, then pipelines that uneven stages may make faster.
+    """
+    even = np.ones(len(order.pool))
+    for ratios in (*[even] * CHALLENGES, order.spread_ratios):
+        hoped_s = evaluator.corrected(order.step_s) * ratios
+        rows = order.by_time(hoped_s)
+        rows = rows[(hoped_s[rows] < (1 - RESOLUTION) * evaluator.fastest_s) & evaluator.is_open[rows]]
+        evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=1)
+        evaluator.spread_unevenly(most=CHALLENGERS)

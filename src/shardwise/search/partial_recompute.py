@@ -54,10 +54,6 @@ class Recomputed:
         is_cut: Mask = (self.blocks.sum(axis=1) > 0) & (self.behind.sum(axis=1) > 0)
         return is_cut
 
-    def take(self, chosen: IntColumn) -> "Recomputed":
-        """Of some of the rows."""
-        return Recomputed(blocks=self.blocks[chosen], behind=self.behind[chosen], last_shape=self.last_shape[chosen])
-
     def place(self, blocks: FloatColumn) -> FloatColumn:
         """Which of a stage's blocks the last recomputed one is, counted from the first of its own shape, sorted by
         shape.

@@ -60,10 +60,6 @@ class WatchedStage:
     order: IntColumn
     """Which of ``Probes.orders`` its blocks have."""
 
-    def take(self, chosen: IntColumn) -> "WatchedStage":
-        """Of some of the rows."""
-        return WatchedStage(**{name: getattr(self, name)[chosen] for name in WatchedStage.__slots__})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedBatch:

@@ -115,20 +115,10 @@ def ranked_front(evaluated: Sequence[Evaluated], *, objective: Objective) -> tup
 def _verdict(evaluated: Sequence[Evaluated], objective: Objective) -> _Verdict:
     ordered = sorted(best_of_each_family(evaluated, objective), key=lambda found: _order(found, objective))
     best = min(evaluated, key=lambda found: _order(found, objective))
-    near = [found for found in ordered if _is_tie(found, best, objective)]
-    ties = [found for found in near if _is_tie(found, _rival(found, evaluated, objective), objective)] or near
+    ties = [found for found in ordered if _is_tie(found, best, objective)]
     return _Verdict(
         winner=_preferred(ties, objective), best=best, ordered=tuple(ordered), ties=tuple(ties), objective=objective
     )
-
-
-def _rival(found: Evaluated, evaluated: Sequence[Evaluated], objective: Objective) -> Evaluated:
-    """The best of those that move as little to the host, of the safe ones where there are any: nothing that a
-    prediction knows least sets the two apart."""
-    moves = host_moves(found.plan)
-    like = [other for other in evaluated if host_moves(other.plan) <= moves]
-    safe = [other for other in like if not _is_borderline(other.prediction)]
-    return min(safe or like, key=lambda other: _order(other, objective))
 
 
 def _is_tie(found: Evaluated, best: Evaluated, objective: Objective) -> bool:
@@ -136,9 +126,7 @@ def _is_tie(found: Evaluated, best: Evaluated, objective: Objective) -> bool:
     mine, theirs = _compared(found, objective), _compared(best, objective)
     if objective == "fewest_gpus" and found.plan.cluster.num_gpus != best.plan.cluster.num_gpus:
         return False
-    half_band = _half_band_fraction(best.prediction, objective)
-    moves_less = host_moves(found.plan) < host_moves(best.plan)
-    fraction = half_band if moves_less and objective != "memory" else min(MAX_TIE_FRACTION, half_band)
+    fraction = min(MAX_TIE_FRACTION, _half_band_fraction(best.prediction, objective))
     return mine <= theirs * (1 + fraction)
 
 
@@ -159,8 +147,6 @@ def _preferred(ties: Sequence[Evaluated], objective: Objective) -> Evaluated:
         fastest = min(left, key=lambda found: found.prediction.time.step_s)
         left = [found for found in left if _is_tie(found, fastest, "step_time")]
     left = _least(left, lambda found: host_moves(found.plan))
-    least = min(left, key=lambda found: _compared(found, objective))
-    left = [found for found in left if _is_tie(found, least, objective)]
     left = _least(left, lambda found: num_axes(found.plan.layout))
     left = _least(left, lambda found: straddles_nodes(found.plan))
     limit = (1 + SAME_FRACTION) * min(_compared(found, objective) for found in left)

@@ -6,7 +6,6 @@ from shardwise.ledger import TimeComponent
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.records import Objective
 from shardwise.search.simplicity import (
-    MAX_TIE_FRACTION,
     host_moves,
     moved_words,
     num_axes,
@@ -58,7 +57,8 @@ def why_it_won(
         figure, rest = f"{step} per step", f"{headroom} to spare"
         adjective, behind = "fastest", _more_time(winner, best)
     if winner is best:
-        return f"{gpus}{adjective.capitalize()} of {num_layouts} layouts that fit: {figure} with {rest}{safety}."
+        found = f"{adjective.capitalize()} of {num_layouts} layouts that fit" if num_layouts > 1 else "What fits"
+        return f"{gpus}{found}: {figure} with {rest}{safety}."
     reason = _why_preferred(winner, best) + _what_stays(winner, best, ties, objective)
     return (
         f"{gpus}{figure}, {behind} the {adjective} ({told_apart(best.plan, winner.plan)}), which is inside the error "
@@ -120,9 +120,6 @@ def why_it_lost(found: Evaluated, winner: Evaluated, *, is_tie: bool, objective:
         return f"{memory[:1].upper()}{memory[1:]} ({share:+.1%}); {speed}."
     share = slower_s / winner.prediction.time.step_s
     parts = _largest_losses(found, winner)
-    if is_tie and share < -MAX_TIE_FRACTION:
-        reason = _tie_reason(found, winner)
-        return f"{format_percent(-share)} faster, inside half the band of a step, but {reason}; {memory}."
     if is_tie:
         ratio = f"{share:+.1%}" + (f": {parts}" if parts and slower_s > 0 else "")
         return f"As fast within the error ({ratio}), but {_tie_reason(found, winner)}; {memory}."

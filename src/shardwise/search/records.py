@@ -7,6 +7,7 @@ from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
+from shardwise.rules import Changes
 from shardwise.search.bounds import SearchBounds
 from shardwise.units import Bytes, Dollars, Seconds
 
@@ -94,6 +95,8 @@ class Rejection:
     example: str
     """One of them, with what is wrong with it."""
     fix: str
+    changes: Changes = ()
+    """The fix as fields of a plan; empty where it is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """When every layout breaks a rule, or those that keep them are too big: the nearest changes that have a plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -9,8 +9,8 @@ from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import at_most
-from shardwise.search.hypotheses import Hypothesis, free_axes, tried
-from shardwise.search.records import Relief
+from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, mended_rules
+from shardwise.search.records import Objective, Rejection, Relief
 
 __all__ = ["batch_repair", "repairs"]
 
@@ -21,24 +21,28 @@ MAX_TRIED_NEAR = 2
 BATCH_AXES = ("dp_replicate", "dp_shard", "micro_batch_size")
 
 
-def repairs(question: Plan, bounds: SearchBounds) -> tuple[Relief, ...]:
-    """A larger or smaller batch, fewer GPUs, free axes: the first of each kind that has a plan."""
+def repairs(
+    question: Plan, bounds: SearchBounds, *, rejected: Sequence[Rejection] = (), objective: Objective = "step_time"
+) -> tuple[Relief, ...]:
+    """What the fix of a broken rule changes, another batch, fewer GPUs, free axes: the first of each kind that has a
+    plan."""
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    kinds = (_other_batches(question, few), _fewer_gpus(question, few), free_axes(question, few))
-    firsts = (_first_that_helps(kind) for kind in kinds)
+    kinds = (
+        mended_rules(question, few, rejected),
+        _other_batches(question, few),
+        _fewer_gpus(question, few),
+        free_axes(question, few),
+    )
+    firsts = (first_that_helps(kind, objective=objective) for kind in kinds)
     return tuple(relief for relief in firsts if relief is not None)
 
 
-def batch_repair(question: Plan, bounds: SearchBounds) -> Relief | None:
+def batch_repair(question: Plan, bounds: SearchBounds, *, objective: Objective = "step_time") -> Relief | None:
     """The nearest batch that has a plan, where the ranks do not share the one that is asked for."""
     if question.global_batch_size % _sharing_ranks(question, bounds) == 0:
         return None
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    return _first_that_helps(islice(_other_batches(question, few), MAX_TRIED_NEAR))
-
-
-def _first_that_helps(hypotheses: Iterator[Hypothesis]) -> Relief | None:
-    return next((relief for hypothesis in hypotheses if (relief := tried(hypothesis))), None)
+    return first_that_helps(islice(_other_batches(question, few), MAX_TRIED_NEAR), objective=objective)
 
 
 def _other_batches(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:

@@ -24,7 +24,7 @@ from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.space import Space
 from shardwise.search.targets import meeting, missed_targets, require_countable
 from shardwise.search.team import ALONE, Team
-from shardwise.units import format_gib
+from shardwise.units import format_gib, format_percent
 
 __all__ = ["assumed_global_batch_size", "question_of", "search"]
 
@@ -75,8 +75,8 @@ def search(
         plans=plans,
         pareto=pareto,
         rejected=found.rejected,
-        closest=None if fits or is_invalid else closest_plan(question, limits, found),
-        repairs=repairs(question, limits) if is_invalid else (),
+        closest=None if fits or is_invalid else closest_plan(question, limits, found, objective=objective),
+        repairs=repairs(question, limits, rejected=found.rejected, objective=objective) if is_invalid else (),
         missed=missed_targets(question, limits, fits) if fits and not fitting else None,
         assumptions=_assumptions(question, recipe),
         asked_recipe=question.recipe,
@@ -181,6 +181,18 @@ def _unmoved(question: Plan, bounds: SearchBounds) -> Iterator[str]:
         yield "Nothing is offloaded: processors compute in the memory of their host, where that frees nothing."
 
 
+def _without_it(plans: Sequence[RankedPlan]) -> str:
+    """What a plan that moves less to the host costs, where one is shown."""
+    now = plans[0]
+    less = [ranked for ranked in plans if host_moves(ranked.plan) < host_moves(now.plan)]
+    if not less:
+        return ""
+    fastest = min(less, key=lambda ranked: ranked.prediction.time.step_s)
+    slower = format_percent(fastest.prediction.time.step_s / now.prediction.time.step_s - 1)
+    moves = "less" if host_moves(fastest.plan) else "nothing"
+    return f" Plan {fastest.rank} moves {moves} there and takes {slower} longer."
+
+
 def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:
     """What plans that move tensors to the host ask of it."""
     if moved := moved_words(plans[0].plan):
@@ -190,7 +202,7 @@ def _host_notes(plans: Sequence[RankedPlan]) -> Iterator[str]:
         doubt = "" if known else " (how much the host has is not known: look before anything else)"
         yield (
             f"The recommended plan keeps its {moved} on the host, {format_gib(memory.host_bytes_per_node)}{of} per "
-            f"node{doubt}, and waits for what does not hide."
+            f"node{doubt}, and waits for what does not hide.{_without_it(plans)}"
         )
     movers = [ranked for ranked in plans if host_moves(ranked.plan)]
     if not movers:

@@ -267,7 +267,8 @@ def _nothing_fits(rows: Sequence[SweepRow], bounds: SearchBounds) -> str:
         batch = "a batch that is a multiple of their GPUs, or "
     largest_first = sorted((row.question for row in rows), key=lambda question: -question.cluster.num_gpus)
     few = replace(bounds, max_predictions=FEW_PREDICTIONS)
-    found = [relief.plan for question in _one_of_each_type(largest_first) if (relief := more_gpus(question, few))]
+    grown = (more_gpus(question, few) for question in _one_of_each_type(largest_first))
+    found = [hypothesis.question for hypothesis in grown if hypothesis is not None]
     if found:
         named = (f"{plan.cluster.num_gpus:,} {plan.cluster.gpu.id} ({_batch_of(plan):,} sequences)" for plan in found)
         such = f", such as {' or '.join(named)}"

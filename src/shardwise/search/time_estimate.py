@@ -9,7 +9,8 @@ same tensor and expert degrees, however its tokens are cut; from its own blocks;
 :mod:`shardwise.search.refinement` asks for a level only where the one before leaves a row in the running.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +21,10 @@ from shardwise.predict.pipeline_time import gathers_at_step_begin
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
+    PIPED,
     SHARDING_FIELDS,
+    UNPIPED,
+    V_SHAPED_PIPE,
     BlockTimes,
 )
 from shardwise.search.candidates import (
@@ -38,6 +42,7 @@ from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
+from shardwise.search.pipeline_waits import DUAL_SCHEDULES, V_SHAPED, WAITING_SCHEDULES, StagePasses, hop_s, messages_s
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
 from shardwise.search.weight_halves import times_again
@@ -48,14 +53,15 @@ __all__ = ["TimeEstimate"]
 
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
-SKEW_ONLY: tuple[Schedule, ...] = ("zbv", "dualpipev", "dualpipe")
+SKEW_ONLY: tuple[Schedule, ...] = V_SHAPED
 """Schedules without a bubble inside, which still wait for the first chunk to reach the last stage."""
-WAITING_SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe")
-"""Schedules whose stages wait for each other's messages."""
 FILLED_SCHEDULES: tuple[Schedule, ...] = ("zb-h1", "zb-h2", *SKEW_ONLY)
 """Schedules that fill at least part of their bubble."""
-SKEWS, WAITS, FILLS = (
-    np.asarray([name in names for name in SCHEDULES]) for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES)
+WATCHED = (FIRST, LONGEST, LAST)
+"""The stages that are timed."""
+SKEWS, WAITS, FILLS, HIDES = (
+    np.asarray([name in names for name in SCHEDULES])
+    for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES, DUAL_SCHEDULES)
 )
 """The same by position in ``SCHEDULES``."""
 LEAST_PASSING_FRACTION, LEAST_PASSING_FRACTION_IN_PLACE = 0.6, 0.3
@@ -87,6 +93,15 @@ class StageSeconds:
     def total(self) -> FloatColumn:
         """Compute and exposed communication."""
         return self.forward + self.backward + self.exposed
+
+    @property
+    def passes(self) -> StagePasses:
+        """With what each of them waits for."""
+        return StagePasses(
+            forward=self.forward + self.forward_exposed,
+            input_backward=self.backward - self.weight_backward + self.exposed - self.forward_exposed,
+            weight_backward=self.weight_backward,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +165,18 @@ class TimeEstimate:
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
         """The columns that a row's block work depends on, micro-batches no larger than saturate a GPU.
 
-        Of sharding it is whether blocks are gathered one by one, as our trainer does wherever DDP does not serve.
+        Of sharding it is whether blocks are gathered one by one, as our trainer does wherever states are divided.
         """
         asked = self._asked(rows)
-        states = self.memory.states
-        gathers = ~states.own_buckets(rows) if states.is_own_runtime else rows.zero_stage == 3
+        gathers = rows.zero_stage > 0 if self.memory.states.is_own_runtime else rows.zero_stage == 3
         gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
-        return [*(asked.column(name) for name in BLOCK_KEYS[:-1]), gathered]
+        return [*(asked.column(name) for name in BLOCK_KEYS[:-2]), gathered, self._hides_exchanges(rows)]
+
+    def _hides_exchanges(self, rows: Candidates) -> IntColumn:
+        """Whether experts exchange tokens under the blocks of another micro-batch."""
+        is_asynchronous = not self.probes.question.recipe.blocking_launches
+        hides: IntColumn = (HIDES[rows.schedule] & (rows.ep > 1) & is_asynchronous).astype(np.int64)
+        return hides
 
     @cached_property
     def block_table(self) -> Table:
@@ -174,38 +194,41 @@ class TimeEstimate:
 
         As many tokens on fewer context-parallel ranks exchange less; more tokens at once run in fuller kernels.
         """
-        tp, cp, ep, expert_tp, sequence_parallel, size, gathered = key
+        tp, cp, ep, expert_tp, sequence_parallel, size, *others = key
         if cp == 1:
             most = max(1, SATURATING_TOKENS // self.probes.question.recipe.seq_len)
-            return (tp, cp, ep, expert_tp, sequence_parallel, 2 * size, gathered) if 2 * size <= most else None
+            return (tp, cp, ep, expert_tp, sequence_parallel, 2 * size, *others) if 2 * size <= most else None
         ranks = next(factor for factor in range(2, cp + 1) if cp % factor == 0)
         fewer = size // ranks if size % ranks == 0 else size
         most = max(1, SATURATING_TOKENS * (cp // ranks) // self.probes.question.recipe.seq_len)
         fewer = min(fewer, 1 << (most.bit_length() - 1))
-        return (tp, cp // ranks, ep, expert_tp, sequence_parallel, fewer, gathered)
+        return (tp, cp // ranks, ep, expert_tp, sequence_parallel, fewer, *others)
 
     def passes_weight(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
-        blocks = self.probes.watched(rows, LONGEST).blocks
         size = rows.micro_batch_size / self._asked(rows).micro_batch_size
-        weight: FloatColumn = (self._least_rounds(rows, num_microbatches) * size)[:, None] * blocks
+        rounds, waits = self._least_rounds(rows, num_microbatches)
+        depth, pipelines = rows.pp // model_copies(rows), pipelines_of(rows)
+        first, longest, last = (self.probes.watched_of(pipelines, watched).blocks for watched in WATCHED)
+        others = _of_others(first, longest, last, slowest=longest, depth=depth[:, None])
+        weight: FloatColumn = (rounds * size)[:, None] * longest + (waits * size)[:, None] * others
         return weight
 
     def beside_blocks_s(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
         """What a step takes at the least besides its blocks: copies around them, and an update on the host."""
         copies = self.copies.passes_s(rows, self.probes.watched(rows, LONGEST))
-        least: FloatColumn = self._least_rounds(rows, num_microbatches) * (copies[0] + copies[1])
+        least: FloatColumn = self._least_rounds(rows, num_microbatches)[0] * (copies[0] + copies[1])
         return least + self.host.update_s(rows)
 
-    def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
-        """How often a step runs through a stage, bubble included, at the least."""
+    def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, FloatColumn]:
+        """How often a step runs through its slowest stage, and waits for one of the others at the least."""
         is_filled = FILLS[rows.schedule]
         per_hop = np.where(is_filled, 0.0, 1.0 / rows.vpp)
         least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
-        found: FloatColumn = rounds + per_hop * (filling - 1) + np.where(is_filled, least, 1.0) * (depth - filling)
-        return found
+        waits: FloatColumn = per_hop * (filling - 1) + np.where(is_filled, least, 1.0) * (depth - filling)
+        return rounds, waits
 
     def _asked(self, rows: Candidates) -> Candidates:
         """The rows with micro-batches no larger than saturate a GPU."""
@@ -215,14 +238,14 @@ class TimeEstimate:
 
     def passes(self, rows: Candidates, num_microbatches: IntColumn, work: Work) -> Passes:
         """Time of all micro-batches."""
-        _, rounds = _depth_and_rounds(rows, num_microbatches)
-        ends, sends = self._ends(rows), self._sends(rows)
+        depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        ends, message_s = self._ends(rows), self._message_s(rows)
         pipelines = pipelines_of(rows)
-        watched = [self.probes.watched_of(pipelines, watched) for watched in (FIRST, LONGEST, LAST)]
-        stages = [self._stage_seconds(rows, stage, work, ends, sends) for stage in watched]
-        slowest: FloatColumn = np.max(np.stack([stage.total for stage in stages]), axis=0)
-        steady = slowest * rounds.astype(np.float64)
-        longest = stages[1]
+        watched = [self.probes.watched_of(pipelines, watched) for watched in WATCHED]
+        stages = [self._stage_seconds(rows, stage, work, ends, message_s) for stage in watched]
+        totals = np.stack([stage.total for stage in stages])
+        steady: FloatColumn = np.max(totals, axis=0) * rounds.astype(np.float64)
+        longest, others = stages[1], _other_stages(stages, slowest=np.argmax(totals, axis=0), depth=depth)
         lines = np.stack(
             [
                 longest.forward + longest.forward_exposed,
@@ -234,13 +257,14 @@ class TimeEstimate:
         ).reshape(-1, 2, 2)
         return Passes(
             steady=steady,
-            bubble=_bubble_s(rows, longest, num_microbatches, watched[1].largest_chunk_fraction),
+            bubble=_bubble_s(rows, others, num_microbatches, watched[1].largest_chunk_fraction)
+            + messages_s(rows, message_s=message_s, passes=longest.passes, depth=depth, rounds=rounds),
             host=self.host.update_s(rows) + self.host.copies_s(rows, rounds, lines[:, :, 0]),
             lines=lines,
         )
 
     def _stage_seconds(
-        self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, sends: FloatColumn
+        self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, message_s: FloatColumn
     ) -> StageSeconds:
         recomputed = self.probes.recomputed(rows, stage).blocks
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
@@ -251,19 +275,23 @@ class TimeEstimate:
         exposed_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_exposed")], 0.0)
         is_selective = rows.recompute == RECOMPUTES.index("selective")
         exposed_again = np.where(is_selective, again[BLOCK_FIELDS.index("modules_exposed")], exposed_again)
-        hideable_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_hideable")], 0.0)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
         copies = self.copies.passes_s(rows, stage)
+        forward += fields["forward"]
         repeated = np.choose(rows.recompute, modes)
-        hideable = fields["hideable"] + hideable_again + sends[:, 1]
-        beyond = self._beyond(hideable, fields["attention"])
+        backward += fields["backward"] + repeated
+        hidden = fields["hidden"], fields["slowing"]
+        hidden_again = [np.where(repeats, again[BLOCK_FIELDS.index(name)], 0.0) for name in ("hidden", "slowing")]
+        forward_beyond = _beyond_passes_s(*hidden, line=forward)
+        beyond = forward_beyond + sum(_beyond_passes_s(*part, line=backward) for part in (hidden, hidden_again))
+        waits = np.where(WAITS[rows.schedule], 2 * rows.vpp * message_s, 0.0)
         return StageSeconds(
-            forward=fields["forward"] + forward + copies[0],
-            backward=fields["backward"] + repeated + backward + copies[1],
+            forward=forward + copies[0],
+            backward=backward + copies[1],
             weight_backward=fields["weight_backward"] + weight_backward + repeated * (1 - 1 / times),
-            exposed=fields["exposed"] + exposed_again + exposed + sends[:, 0] + beyond,
-            forward_exposed=fields["forward_exposed"],
+            exposed=fields["exposed"] + exposed_again + exposed + waits + beyond,
+            forward_exposed=fields["forward_exposed"] + forward_beyond,
         )
 
     def _times_again(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
@@ -283,16 +311,13 @@ class TimeEstimate:
     def _ends_table(self) -> Table:
         return self.probes.table(self.times.of_tables, is_slow=True)
 
-    def _sends(self, rows: Candidates) -> FloatColumn:
-        """``(rows, 2)``: exposed and hideable seconds per micro-batch of passing activations along the pipeline."""
+    def _message_s(self, rows: Candidates) -> FloatColumn:
+        """Seconds of passing one micro-batch's activations to the next stage; 0 without a pipeline."""
         asked = self._asked(rows)
         stride = np.where(rows.pp > 1, rows.tp * rows.cp * rows.data_parallel_size, 0)
         columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size, stride]
-        one = self._send_table.look_up(columns)[:, 0] * rows.micro_batch_size / asked.micro_batch_size
-        total = 2 * np.where(SKEWS[rows.schedule], 2, rows.vpp) * one
-        waits = WAITS[rows.schedule]
-        sends: FloatColumn = np.stack([np.where(waits, total, 0.0), np.where(waits, 0.0, total)], axis=1)
-        return sends
+        seconds: FloatColumn = self._send_table.look_up(columns)[:, 0] * rows.micro_batch_size / asked.micro_batch_size
+        return seconds
 
     @cached_property
     def _send_table(self) -> Table:
@@ -306,7 +331,8 @@ class TimeEstimate:
         spreads = (vocabulary_ranks(rows, question) > 1).astype(np.int64)
         own = [spreads, exchanges_gradients(rows, question).astype(np.int64)]
         sums = rows.sequence_parallel * int(question.model.is_moe)
-        return [rows.tp, rows.ep, rows.expert_tp, *group, np.minimum(rows.pp - 1, 1), reshards, *own, sums]
+        pipeline = np.where(rows.pp > 1, np.where(SKEWS[rows.schedule], V_SHAPED_PIPE, PIPED), UNPIPED)
+        return [rows.tp, rows.ep, rows.expert_tp, *group, pipeline, reshards, *own, sums]
 
     @cached_property
     def sharding_table(self) -> Table:
@@ -346,12 +372,6 @@ class TimeEstimate:
         found: Mask = in_turn[rows.schedule]
         return found
 
-    def _beyond(self, hideable: FloatColumn, work: FloatColumn) -> FloatColumn:
-        """What communication adds to the work it runs under: its excess, and the slowing of both while they overlap."""
-        hidden = np.minimum(hideable, work)
-        added: FloatColumn = hideable - hidden + (self.machine.slowdown_ratio - 1) * hidden
-        return added
-
 
 def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, IntColumn]:
     """Ranks from one end of a pipeline to the other, and how often each runs its blocks.
@@ -364,25 +384,57 @@ def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[In
     return depth, rounds
 
 
-def _bubble_s(
-    rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
+def _of_others(
+    first: FloatColumn, longest: FloatColumn, last: FloatColumn, *, slowest: FloatColumn, depth: IntColumn
 ) -> FloatColumn:
-    """Idle time at both ends of a step.
+    """The mean of a figure over all stages but the slowest; those between the ends are like the longest."""
+    every = first + last + (depth - 2) * longest
+    found: FloatColumn = (every - slowest) / np.maximum(1, depth - 1)
+    return found
+
+
+def _other_stages(stages: Sequence[StageSeconds], *, slowest: IntColumn, depth: IntColumn) -> StageSeconds:
+    """The mean of all stages but the slowest.
+
+    Args:
+        stages: the first, the longest and the last.
+        slowest: which of these is.
+        depth: stages from one end of the pipeline to the other.
+    """
+    figures: dict[str, FloatColumn] = {}
+    for field in fields(StageSeconds):
+        columns: list[FloatColumn] = [getattr(stage, field.name) for stage in stages]
+        figures[field.name] = _of_others(*columns, slowest=np.choose(slowest, columns), depth=depth)
+    return StageSeconds(**figures)
+
+
+def _bubble_s(
+    rows: Candidates, others: StageSeconds, num_microbatches: IntColumn, chunk_fraction: FloatColumn
+) -> FloatColumn:
+    """Idle time of the slowest stage at both ends of a step, while its micro-batches are on the other stages.
 
     A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle. Where
     gradients of weights can be put off, none waits for those of the stages before.
     """
-    full = longest.total
-    per_hop = np.where(
-        rows.schedule == SCHEDULES.index("zb-h1"),
-        np.maximum(longest.forward, full - 2 * longest.weight_backward) * chunk_fraction,
-        np.where(SKEWS[rows.schedule], longest.forward / 2, full * chunk_fraction),
-    )
-    passing = full - np.where(FILLS[rows.schedule], longest.weight_backward, 0.0)
     depth, rounds = _depth_and_rounds(rows, num_microbatches)
+    per_hop = hop_s(rows, others.passes, chunk_fraction=chunk_fraction, depth=depth, rounds=rounds)
+    passing = others.total - np.where(FILLS[rows.schedule], others.weight_backward, 0.0)
     filling = np.minimum(rounds, depth)
     bubble: FloatColumn = per_hop * (filling - 1) + passing * (depth - filling)
     return bubble
+
+
+def _beyond_passes_s(hidden: FloatColumn, slowing: FloatColumn, *, line: FloatColumn) -> FloatColumn:
+    """What is exchanged under other blocks adds to the pass it runs under: its excess, and the slowing of what both do.
+
+    Args:
+        hidden: seconds of one pass.
+        slowing: of the pass by it, where all of it finds room.
+        line: seconds of the pass.
+    """
+    found_room = np.minimum(1.0, np.divide(line, hidden, out=np.ones_like(line), where=hidden > 0))
+    beyond: FloatColumn = np.maximum(0.0, hidden - line) + found_room * slowing
+    return beyond
 
 
 def _overlapped_s(

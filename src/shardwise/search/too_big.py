@@ -7,10 +7,17 @@ from math import ceil
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
-from shardwise.recipe import Recipe
+from shardwise.recipe import Offload, Recipe
 from shardwise.rules import OFFERS, find_errors
+from shardwise.search.candidates import ZERO_STAGES
+from shardwise.units import format_gib
 
 __all__ = ["way_out"]
+
+ROOMIER_RATIO = 2
+"""Hosts are to be had with up to so many times the memory."""
+MOVING: tuple[Offload, ...] = ("optimizer", "parameters")
+"""What may move to the host, from what waits less to what frees more."""
 
 
 def way_out(plan: Plan, memory: MemoryPrediction) -> str:
@@ -21,14 +28,13 @@ def way_out(plan: Plan, memory: MemoryPrediction) -> str:
         memory: what it was predicted to need.
     """
     least_bytes = memory.needed_bytes
-    for words, recipe in _recipes(plan):
-        tried = replace(plan, recipe=recipe)
-        if find_errors(tried):
-            continue
+    for words, tried in _changed(plan):
         found = predict_fullest_memory(tried)
         if found.fits_device and found.fits_host:
             return f"set {words}"
-        if recipe.offload == plan.recipe.offload:
+        if found.fits_device and 1 < found.host_bytes_per_node / max(1, found.host_capacity_bytes) < ROOMIER_RATIO:
+            return f"set {words}, on hosts with {format_gib(found.host_bytes_per_node)} of memory"
+        if tried.recipe.offload == plan.recipe.offload:
             least_bytes = min(least_bytes, found.needed_bytes)
     ratio = max(2, ceil(least_bytes / memory.capacity_bytes))
     layout = plan.layout
@@ -40,6 +46,16 @@ def way_out(plan: Plan, memory: MemoryPrediction) -> str:
     )
 
 
+def _changed(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Plans of the recipes that break no rule; where one needs a higher ZeRO stage, of the lowest that it takes."""
+    for words, recipe in _recipes(plan):
+        for stage in ZERO_STAGES[ZERO_STAGES.index(plan.layout.zero_stage) :]:
+            tried = replace(plan, recipe=recipe, layout=replace(plan.layout, zero_stage=stage))
+            if not find_errors(tried):
+                yield words if stage == plan.layout.zero_stage else f"{words} zero_stage={stage}", tried
+                break
+
+
 def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
     """Recipes that hold less, in the order of what they cost, with the words to type."""
     recipe, offers = plan.recipe, OFFERS[plan.engine]
@@ -48,10 +64,13 @@ def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
         half = recipe.micro_batch_size // 2
         yield f"micro_batch_size={half}", replace(recipe, micro_batch_size=half)
         small, small_words = replace(recipe, micro_batch_size=1), "micro_batch_size=1 "
-    full, full_words = replace(small, recompute="full", recompute_layers=None), f"{small_words}recompute=full "
-    if recipe.recompute != "full" or recipe.recompute_layers:
+    is_full = recipe.recompute == "full" and not recipe.recompute_layers
+    full_words = small_words if is_full else f"{small_words}recompute=full "
+    full = replace(small, recompute="full", recompute_layers=None)
+    if not is_full:
         yield "recompute=full", replace(recipe, recompute="full", recompute_layers=None)
         yield full_words.rstrip(), full
     frees = not plan.cluster.runs_on_processors
-    if frees and recipe.offload == "none" and "optimizer" in offers.offloads:
-        yield f"{full_words}offload=optimizer", replace(full, offload="optimizer")
+    for offload in MOVING if frees and recipe.offload == "none" else ():
+        if offload in offers.offloads:
+            yield f"{full_words}offload={offload}", replace(full, offload=offload)

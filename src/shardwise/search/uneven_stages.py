@@ -6,7 +6,7 @@ from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.rules.stages import chunks_per_stage, placed_layers
 
-__all__ = ["head_blocks", "uneven_stages"]
+__all__ = ["head_blocks", "spread_ratio", "uneven_stages"]
 
 MOST_FEWER = 4
 """Blocks that the last stage may hold fewer than the others, in chunks; a head is rarely heavier."""
@@ -49,6 +49,15 @@ def uneven_stages(plan: Plan) -> Iterator[tuple[int, ...]]:
         (spread for spread in spreads if spread != now and _heaviest(spread, head) < least),
         key=lambda spread: (_heaviest(spread, head), spread),
     )
+
+
+def spread_ratio(plan: Plan) -> float:
+    """What the heaviest stage of the best uneven spread weighs, over that of the even one; 1 where none is better."""
+    spread = next(uneven_stages(plan), None)
+    if spread is None:
+        return 1.0
+    head = head_blocks(plan.model)
+    return _heaviest(spread, head) / _heaviest(placed_layers(plan.model, plan.layout), head)
 
 
 def _with_fewer_on_the_last(groups: int, pp: int, fewer: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.errors import RecipeError
 from shardwise.plan import Plan
-from shardwise.rules import Refusal, find_errors
+from shardwise.rules import Refusal, refusal_within
 from shardwise.rules.book import error_rules
 from shardwise.rules.rule import Rule
 from shardwise.search.candidates import OFFLOADS, Candidates, IntColumn, Key, Mask, constant, group_rows
@@ -200,7 +200,7 @@ class Sieve:
             broken = np.flatnonzero(self._broken(rule, rows) & keeps)
             if not len(broken):
                 continue
-            refusal = _refusal(rows.plan(int(broken[0]), question=self.space.question), rule)
+            refusal = self._refusal(rows.plan(int(broken[0]), question=self.space.question), rule)
             if not _columns_of(rule, rows):
                 raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
             count = int(self.space.num_descendants(rows.take(broken), after=axis).sum())
@@ -222,7 +222,7 @@ class Sieve:
                 continue
             one_way = replace(asked.take(broken), offload_choices=constant(1 << position, len(broken)))
             count += int(self.space.num_descendants(one_way, after=axis).sum())
-            shown = shown or _refusal(asked.plan(int(broken[0]), question=self.space.question), rule)
+            shown = shown or self._refusal(asked.plan(int(broken[0]), question=self.space.question), rule)
             left[broken] -= 1 << position
         if shown is None:
             return rows
@@ -230,7 +230,13 @@ class Sieve:
         return replace(rows, offload_choices=left).take(left > 0)
 
     def _reject(self, rule: Rule, count: int, refusal: Refusal) -> None:
-        self.rejected[rule.name] = Rejection(rule=rule.name, count=count, example=refusal.message, fix=refusal.fix)
+        self.rejected[rule.name] = Rejection(
+            rule=rule.name, count=count, example=refusal.message, fix=refusal.fix, changes=refusal.neighbour
+        )
+
+    def _refusal(self, plan: Plan, rule: Rule) -> Refusal:
+        """With a fix inside the bounds that were asked, where there is one."""
+        return refusal_within(plan, rule, allows=self.space.bounds.allows)
 
     def _broken(self, rule: Rule, rows: Candidates) -> Mask:
         """Which rows break a rule."""
@@ -266,10 +272,6 @@ def _those(rows: Candidates, keeps: Mask) -> Candidates:
 def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:
     count: IntColumn = question.global_batch_size // (rows.micro_batch_size * rows.data_parallel_size)
     return count
-
-
-def _refusal(plan: Plan, rule: Rule) -> Refusal:
-    return next(refusal for refusal in find_errors(plan) if refusal.rule == rule.name)
 
 
 DERIVED: dict[str, Callable[[Candidates, Plan], IntColumn]] = {

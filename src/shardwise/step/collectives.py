@@ -347,7 +347,7 @@ def joins_messages(context: StageContext) -> bool:
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:
     """The gradient norm, gradients that tensor-parallel ranks have parts of, Muon's matrices, a table of two stages."""
-    layout, model = context.plan.layout, context.plan.model
+    layout = context.plan.layout
     groups = Groups(layout=layout)
     everywhere: tuple[Group, ...] = (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
     if is_own_runtime(context.plan):
@@ -358,15 +358,22 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
         yield from norm.exposed(units=1, rounds=1)
     yield from gradients_over_tensor_ranks(context)
     yield from muon_collectives(context)
-    if layout.pp > 1 and model.tie_word_embeddings and context.stage.has_embedding != context.stage.has_head:
-        table = Call(
-            name="tied embedding gradient",
-            kind="all_reduce",
-            group=groups.pipeline,
-            num_bytes=ceil(model.num_embedding_params / layout.tp) * context.states.gradient_bytes,
-            phase="optimizer",
-        )
-        yield from table.exposed(units=1, rounds=1)
+    yield from tied_table_sum(context)
+
+
+def tied_table_sum(context: StageContext) -> Iterator[Collective]:
+    """The sum of the gradients of a table that the first and the last stage hold, where these are two."""
+    layout, model = context.plan.layout, context.plan.model
+    if layout.pp == 1 or not model.tie_word_embeddings or context.stage.has_embedding == context.stage.has_head:
+        return
+    table = Call(
+        name="tied embedding gradient",
+        kind="all_reduce",
+        group=Groups(layout=layout).pipeline,
+        num_bytes=ceil(model.num_embedding_params / layout.tp) * context.states.gradient_bytes,
+        phase="optimizer",
+    )
+    yield from table.exposed(units=1, rounds=1)
 
 
 def _sums_of_the_step(layout: Layout) -> Iterator[Collective]:

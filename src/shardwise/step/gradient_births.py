@@ -8,7 +8,8 @@ def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tupl
     """Parts of a unit's gradients with the moment each appears.
 
     A block's own gradients appear while its activations go: they are counted from the moment after it. Cast from a
-    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit, but in our trainer is a unit.
+    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root
+    unit; our trainer's head is a unit itself.
     """
     timeline = context.timeline
     if not unit.is_block:
