@@ -5,7 +5,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from shardwise.errors import ModelError
-from shardwise.families.config import ModelConfig, with_nested_fields, with_our_spelling
+from shardwise.families.config import TRAINED_NUMBERS, ModelConfig, with_nested_fields, with_our_spelling
 from shardwise.families.defaults import family_defaults
 from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from shardwise.families.table import FAMILIES, NESTED_FIELDS, SAME_AS, Family
@@ -109,6 +109,9 @@ def _single(config: ModelConfig) -> ModelSpec:
     if name in NESTED_FIELDS:
         config = with_nested_fields(config, NESTED_FIELDS[name])
     spec = family(config)
+    for field, limits in TRAINED_NUMBERS.items():
+        if field in config.defaults:
+            config.required_number(field, limits)
     return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config, family, spec)))
 
 

@@ -1,6 +1,7 @@
 """What a run will read and write, looked at before anything is written or started: it is there, and it can be used."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,8 +10,7 @@ from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
 from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
 from shardwise.train.data.state import require_same_data, state_at
-from shardwise.train.decoder.config import read_config
-from shardwise.train.decoder.shapes import tensor_shapes
+from shardwise.train.decoder.shapes import Shape
 from shardwise.train.job import Job, uses_transformers
 from shardwise.train.pretrained.files import require_whole
 from shardwise.train.pretrained.fitting import require_fitting, require_same_model
@@ -18,10 +18,15 @@ from shardwise.train.pretrained.fitting import require_fitting, require_same_mod
 __all__ = ["require_inputs", "require_resumed_data"]
 
 
-def require_inputs(job: Job) -> None:
+def require_inputs(job: Job, shapes: Mapping[str, Shape] | None) -> None:
     """Return when the job's data, tokenizer, weights and checkpoint can be read and its results can be written.
 
-    It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded.
+    It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded, so
+    that only ranks see whether weights are finite.
+
+    Args:
+        job: what will run.
+        shapes: of the model's parameters; ``None`` where nobody knows them here.
 
     Raises:
         CheckpointError: the checkpoint has all the steps already or is of another model or optimizer, weights are not
@@ -33,7 +38,7 @@ def require_inputs(job: Job) -> None:
         _require_steps_left(Path(spec.resume_from), num_steps=job.num_steps)
         require_continuable(job)
     if spec.initial_weights:
-        _require_weights(job, Path(spec.initial_weights))
+        _require_weights(job, Path(spec.initial_weights), shapes)
     if spec.export_folder:
         _require_free_name(Path(spec.export_folder), option="--export")
     if spec.folder:
@@ -67,13 +72,13 @@ def _require_steps_left(path: Path, *, num_steps: int) -> None:
         )
 
 
-def _require_weights(job: Job, folder: Path) -> None:
-    """Return when the weights are whole and fit: by every tensor of our own decoder, by the config of other models."""
+def _require_weights(job: Job, folder: Path, shapes: Mapping[str, Shape] | None) -> None:
+    """Return when the weights are whole and fit: by every tensor, or by the config where no model can be built here."""
     require_whole(folder)
     if uses_transformers(job):
         require_same_model(folder, job.model_config)
-    else:
-        require_fitting(folder, tensor_shapes(read_config(job.model_config)))
+    if shapes is not None:
+        require_fitting(folder, shapes.items())
 
 
 def _require_free_name(folder: Path, *, option: str) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 
 from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
+from shardwise.launch.folder import METRICS_FILE
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
 from shardwise.train.failure.diagnose import TrainingError, diagnose
@@ -31,7 +32,6 @@ from shardwise.train.job import Job, write_job
 POLL_S = 0.2
 GRACE_S = 600.0
 """How long a run that was asked to stop may take to finish its step and save its states."""
-METRICS_FILE = "metrics.jsonl"
 MEASUREMENT_FILE = "measurement.json"
 OUTPUT_FILE = "output.log"
 TAIL_LINES = 20
