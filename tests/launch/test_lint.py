@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.families import read_model
 from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan
@@ -149,6 +150,16 @@ def test_a_schedule_that_gloo_cannot_run_is_found():
     assert "schedule-on-gloo" in found(of=of, is_on_gpu=False, versions=old)
     assert "schedule-on-gloo" not in found(of=of, is_on_gpu=False)
     assert "schedule-on-gloo" not in found(of=of, versions=old)
+
+
+def test_a_config_that_names_two_families_is_found():
+    fields = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    of = replace(plan(), model=read_model({**fields, "architectures": ["MistralForCausalLM"]}))
+    finding = found(of=of)["model-type"]
+    assert (finding.severity, "names MistralForCausalLM, but model_type is llama" in finding.claim) == ("warning", True)
+    assert "model-type" not in found(
+        of=replace(of, model=read_model({**fields, "architectures": ["LlamaForCausalLM"]}))
+    )
 
 
 def test_an_error_refuses_the_run_and_a_warning_does_not():

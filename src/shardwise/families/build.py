@@ -53,7 +53,32 @@ def build_model(fields: Fields) -> ModelSpec:
         return replace(_wrapped(fields, wrapper_type, text), model_type=model_type)
     if text is not None and with_our_spelling(fields).get("hidden_size") is None:
         return _unknown_wrapper(fields, model_type, text)
-    return _single(config_of(fields, model_type))
+    spec = _single(config_of(fields, model_type))
+    other = contradicting_class(fields)
+    return replace(spec, assumptions=(*spec.assumptions, two_names_sentence(other, model_type))) if other else spec
+
+
+def contradicting_class(fields: Fields) -> str:
+    """The class of another family that ``architectures`` names beside ``model_type``; empty where they agree.
+
+    transformers builds by ``model_type`` alone (``AutoConfig``, then the class of that config); vLLM and others go by
+    ``architectures``.
+    """
+    model_type, named = fields.get("model_type"), fields.get("architectures")
+    other = _type_of_architecture(named)
+    if not isinstance(model_type, str) or not isinstance(named, list | tuple) or not other:
+        return ""
+    if {model_type, other} & set(WRAPPERS) or SAME_AS.get(model_type, model_type) == SAME_AS.get(other, other):
+        return ""
+    return str(named[0])
+
+
+def two_names_sentence(other: str, model_type: str) -> str:
+    """What is said where a config names two families."""
+    return (
+        f"architectures of the config names {other:.60}, but model_type is {model_type:.60}: "
+        f"it is taken as {model_type:.60}, by which transformers builds it"
+    )
 
 
 def config_of(fields: Fields, model_type: str, path: str = "") -> ModelConfig:

@@ -3,11 +3,13 @@
 A rule is a function of the plan and of what is here; it starts no process and imports no torch.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.errors import ShardwiseError
+from shardwise.families.build import contradicting_class, two_names_sentence
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.units import GIB, MIB, format_gb, format_gib
@@ -117,6 +119,19 @@ def torch_is_there(case: Case) -> Iterator[LintFinding]:
             severity="error",
             claim=f"torch {case.here.versions['torch']} is older than 2.9",
             fix="pip install -U torch",
+        )
+
+
+def model_is_named_once(case: Case) -> Iterator[LintFinding]:
+    """transformers builds by ``model_type``, and what serves an exported model may go by ``architectures``."""
+    spec: object = json.loads(case.plan.model.spec_json or "null")
+    other = contradicting_class(spec) if isinstance(spec, dict) else ""
+    if other:
+        yield LintFinding(
+            rule="model-type",
+            severity="warning",
+            claim=two_names_sentence(other, case.plan.model.model_type),
+            fix="correct model_type or architectures in config.json",
         )
 
 
@@ -396,6 +411,7 @@ def versions_go_together(case: Case) -> Iterator[LintFinding]:
 RULES: tuple[Rule, ...] = (
     torch_is_there,
     versions_go_together,
+    model_is_named_once,
     devices_are_there,
     nodes_can_meet,
     interfaces_exist,
