@@ -120,6 +120,48 @@ def test_data_that_cannot_be_used_are_refused_before_processes_start(desk, tmp_p
     assert not (tmp_path / "run" / "ranks").exists()
 
 
+def test_everything_a_run_would_be_refused_for_is_listed_and_nothing_is_written(desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    before = sorted(desk.rglob("*"))
+    asked = {
+        "--out": ("corpus.jsonl", "train-run-folder"),
+        "--weights": ("nowhere", "pretrained-files"),
+        "--export": (".", "output-exists"),
+        "--tensorboard": ("corpus.jsonl/board", "output-path"),
+        "--data": ("nowhere.txt", "data-not-found"),
+    }
+    words = [word for option, (value, _) in asked.items() for word in (option, value)]
+    assert main(["train", "plan2.json", "--device", "cpu", "--lint", "--json", *words]) == 2
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [row["rule"] for row in findings if row["severity"] == "error"] == [code for _, code in asked.values()]
+    assert all(row["fix"] for row in findings)
+    assert sorted(desk.rglob("*")) == before
+
+
+def test_a_model_that_cannot_be_built_is_listed(desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    config = json.loads((desk / "config.json").read_text(encoding="utf-8")) | {"head_dim": 7}
+    (desk / "odd.json").write_text(json.dumps(config), encoding="utf-8")
+    words = [
+        "train",
+        "odd.json",
+        "1xh100-sxm",
+        "--seq-len",
+        "32",
+        "--device",
+        "cpu",
+        "--no-compile",
+        "--lint",
+        "--json",
+    ]
+    assert main(words) == 2
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["rule"], finding["claim"]) == (
+        "model-field-range",
+        "odd.json: head_dim is 7, but it must be even, as pairs are rotated",
+    )
+
+
 def test_the_surroundings_are_listed_on_request(desk, monkeypatch, capsys):
     monkeypatch.chdir(desk)
     assert main(["train", "plan2.json", "--device", "cpu", "--lint", "--json"]) == 0

@@ -7,7 +7,7 @@ that every node runs is written into the run folder.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +26,12 @@ from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
+    from shardwise.errors import ShardwiseError
     from shardwise.launch.lint import LintFinding
     from shardwise.launch.request import TrainRequest
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
+    from shardwise.train.decoder.shapes import Shape
     from shardwise.train.job import Job
 
 
@@ -47,15 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
     from shardwise.cli.progress import waiting
-    from shardwise.launch.buildable import model_shapes
     from shardwise.launch.folder import choose_run_folder, gone_when_refused, make_run_folder
     from shardwise.launch.inputs import require_inputs, require_resumed_data
-    from shardwise.launch.request import make_job, prepare_data, require_native
-    from shardwise.launch.support import require_attention, require_supported
+    from shardwise.launch.request import prepare_data, require_native
+    from shardwise.launch.support import require_supported
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
-    from shardwise.train.divisible import require_divisible
 
     plan = calibrated_plan_from(arguments)
     require_read(RUN_ROWS, arguments, plan)
@@ -72,12 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         _require_surroundings(plan, arguments)
     is_resumed = arguments.resume is not None
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
-    request = _request(arguments, folder=folder.resolve())
-    with _naming(arguments.source):
-        job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
-        require_attention(job)
-        require_divisible(job)
-        shapes = model_shapes(job)
+    job, shapes = _checked_job(plan, arguments, folder=folder, prediction=prediction)
     if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
         require_inputs(job, shapes)
         with waiting("reading the data"):
@@ -104,13 +99,50 @@ def _naming(source: str) -> Iterator[None]:
 
 
 def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
-    from shardwise.launch.lint import SurroundingsError, errors_of
+    from shardwise.launch.lint import SurroundingsError, errors_of, refused
     from shardwise.render.json_text import json_text
     from shardwise.render.lint import lint_object, lint_text
 
-    findings = _lint(plan, arguments)
+    findings = (*refused(_what_a_run_is_refused_for(plan, arguments)), *_lint(plan, arguments))
     write_line(json_text(lint_object(findings)) if arguments.is_json else lint_text(findings))
     return SurroundingsError.exit_code if errors_of(findings) else EXIT_OK
+
+
+def _what_a_run_is_refused_for(plan: "Plan", arguments: argparse.Namespace) -> "Iterator[ShardwiseError]":
+    """Model, run folder, and on one node the paths, all that can be looked at without writing or tokenising."""
+    from shardwise.errors import ShardwiseError
+    from shardwise.launch.folder import choose_run_folder
+    from shardwise.launch.inputs import input_errors
+
+    folder = Path()  # whatever is wrong with the one that was asked for is said once
+    try:
+        folder = choose_run_folder(plan, asked=arguments.out, is_resumed=arguments.resume is not None)
+    except ShardwiseError as error:
+        yield error
+    try:
+        job, shapes = _checked_job(plan, arguments, folder=folder, prediction=None)
+    except ShardwiseError as error:
+        yield error
+        return
+    if plan.cluster.num_nodes == 1:
+        yield from input_errors(job, shapes)
+
+
+def _checked_job(
+    plan: "Plan", arguments: argparse.Namespace, *, folder: Path, prediction: "Prediction | None"
+) -> "tuple[Job, Mapping[str, Shape] | None]":
+    """The job, which ranks can build the model of and divide it, and that model's parameters where they are known."""
+    from shardwise.launch.buildable import model_shapes
+    from shardwise.launch.request import make_job
+    from shardwise.launch.support import require_attention
+    from shardwise.train.divisible import require_divisible
+
+    request = _request(arguments, folder=folder.resolve())
+    with _naming(arguments.source):
+        job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+        require_attention(job)
+        require_divisible(job)
+        return job, model_shapes(job)
 
 
 def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:

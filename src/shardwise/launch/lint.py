@@ -4,7 +4,7 @@ A rule is a function of the plan and of what is here; it starts no process and i
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.units import GIB, MIB, format_gb, format_gib
 
-__all__ = ["RULES", "LintFinding", "SurroundingsError", "errors_of", "lint", "require_no_errors"]
+__all__ = ["RULES", "LintFinding", "SurroundingsError", "errors_of", "lint", "refused", "require_no_errors"]
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -79,6 +79,11 @@ def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool, saves_states: bool 
     case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu, saves_states=saves_states)
     found = [finding for rule in RULES for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
+
+
+def refused(errors: Iterable[ShardwiseError]) -> tuple[LintFinding, ...]:
+    """What a run would be refused for, as findings."""
+    return tuple(LintFinding(rule=error.code, severity="error", claim=error.message, fix=error.fix) for error in errors)
 
 
 def errors_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
