@@ -1,11 +1,13 @@
 from dataclasses import replace
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from shardwise.families import read_model
 from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan
+from shardwise.train.patient_torchrun import PATIENCE
 from shardwise.units import GIB, MIB
 
 HERE = Surroundings(
@@ -162,6 +164,13 @@ def test_a_config_that_names_two_families_is_found():
     )
 
 
+def test_a_torchrun_that_cuts_a_save_short_is_noted_where_states_are_saved():
+    finding = found(torchrun_can_wait=False)["save-cut-short"]
+    assert finding.severity == "note"
+    here = replace(HERE, torchrun_can_wait=False)
+    assert lint(plan(), here, is_on_gpu=True, saves_states=False) == ()
+
+
 def test_an_error_refuses_the_run_and_a_warning_does_not():
     require_no_errors(tuple(found({"NCCL_P2P_DISABLE": "1"}).values()))
     with pytest.raises(SurroundingsError, match=r"torch is not installed \(and 1 more\)") as refusal:
@@ -183,6 +192,7 @@ def test_this_machine_can_be_read_and_linted():
     here = read_surroundings()
     assert here.num_cores >= 1
     assert "torch" in here.versions
+    assert here.torchrun_can_wait == (PATIENCE in get_args_parser().format_help())
     assert here.free_disk_bytes > 0
     assert "lo" in here.interfaces
     lint(plan(), here, is_on_gpu=False)

@@ -413,6 +413,18 @@ def versions_go_together(case: Case) -> Iterator[LintFinding]:
         )
 
 
+def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
+    """A scheduler signals torchrun with its ranks, and it kills them after half a minute (pytorch/pytorch#119856)."""
+    if case.saves_states and not case.here.torchrun_can_wait:
+        yield LintFinding(
+            rule="save-cut-short",
+            severity="note",
+            claim=f"torchrun of torch {case.here.versions.get('torch', '')} kills ranks 30 s after a SIGTERM that it gets "
+            "itself, as from Slurm or through run.sh: a longer save is cut",
+            fix="signal `shardwise train` or the ranks alone (their ids are in ranks/), or pip install -U torch",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     torch_is_there,
     versions_go_together,
@@ -428,4 +440,5 @@ RULES: tuple[Rule, ...] = (
     processes_fit_the_cores,
     the_host_has_room,
     the_compiler_is_there,
+    ranks_may_finish_saving,
 )

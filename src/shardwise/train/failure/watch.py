@@ -152,6 +152,11 @@ class RankWatch:
             if now_s - self._beat_s > self._limits.hang_s and self.phase not in UNTIMED_PHASES:
                 self._end("hang", message=f"no step was finished for {self._limits.hang_s:.0f} s")
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether who started the run is gone."""
+        return self._lost_launcher()
+
     def _lost_launcher(self) -> bool:
         """Whether ``shardwise train`` was killed, which could not say so; a run of many nodes has no such process."""
         return self._launcher is not None and not is_alive(self._launcher)
