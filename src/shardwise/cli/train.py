@@ -134,13 +134,14 @@ def _checked_job(
     """The job, which ranks can build the model of and divide it, and that model's parameters where they are known."""
     from shardwise.launch.buildable import model_shapes
     from shardwise.launch.request import make_job
-    from shardwise.launch.support import require_attention
+    from shardwise.launch.support import require_attention, require_documents
     from shardwise.train.divisible import require_divisible
 
     request = _request(arguments, folder=folder.resolve())
     with _naming(arguments.source):
         job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
         require_attention(job)
+        require_documents(job)
         require_divisible(job)
         return job, model_shapes(job)
 

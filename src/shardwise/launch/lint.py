@@ -419,9 +419,9 @@ def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
         yield LintFinding(
             rule="save-cut-short",
             severity="note",
-            claim=f"torchrun of torch {case.here.versions.get('torch', '')} kills ranks 30 s after a SIGTERM that it gets "
-            "itself, as from Slurm or through run.sh: a longer save is cut",
-            fix="signal `shardwise train` or the ranks alone (their ids are in ranks/), or pip install -U torch",
+            claim=f"torchrun of torch {case.here.versions.get('torch', '')} kills ranks 30 s after a SIGTERM that it "
+            "gets itself, as from Slurm or through run.sh: a longer save is cut",
+            fix="signal the train command or the ranks alone (their ids are in ranks/), or pip install -U torch",
         )
 
 

@@ -110,6 +110,21 @@ def require_supported(plan: Plan) -> None:
             raise PlanError(f"the native runtime has no {what}", code="train-not-supported", fix=gap.fix)
 
 
+def require_documents(job: Job) -> None:
+    """Return when a plan that counts on packed documents is run with some that are kept apart.
+
+    Raises:
+        PlanError: attention would cross their ends, which takes more time than was predicted.
+    """
+    length = job.recipe.mean_document_len
+    if length is not None and not job.data.masks_documents:
+        raise PlanError(
+            f"the plan has documents of {length} tokens that do not see each other, and this run keeps none apart",
+            code="train-documents",
+            fix="add --data PATH --mask-documents, or set mean_document_len to null in the plan",
+        )
+
+
 def require_attention(job: Job) -> None:
     """Return when whoever builds the model computes attention as the recipe says.
 
