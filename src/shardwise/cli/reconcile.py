@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_apart(arguments: argparse.Namespace) -> None:
     """Return when nothing that is read is overwritten or counted twice."""
     folders = [run if run.is_dir() else run.parent for run in arguments.runs]
-    inside = (folder / name for folder in folders for name in RUN_FILES)
+    inside = (folder.joinpath(name) for folder in folders for name in RUN_FILES)
     read = (*arguments.runs, *inside, arguments.plan, arguments.calibration)
     require_apart({"--out": arguments.out, "--html": arguments.html}, read)
     twice = next((run for index, run in enumerate(arguments.runs) if _is_among(run, arguments.runs[:index])), None)
