@@ -72,6 +72,7 @@ class RankWatch:
         self._rank = rank
         self._limits = limits or WatchLimits()
         self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname(), attempt=_attempt())
+        self._parent = os.getppid()
         launcher = os.environ.get(LAUNCHER_VARIABLE)
         self._launcher = int(launcher) if launcher else None
         self._read_end, self._write_end = socket.socketpair()
@@ -154,8 +155,8 @@ class RankWatch:
 
     @property
     def is_alone(self) -> bool:
-        """Whether who started the run is gone."""
-        return self._lost_launcher()
+        """Whether the process that this rank was started by is gone, which has to let a forked one go."""
+        return os.getppid() != self._parent
 
     def _lost_launcher(self) -> bool:
         """Whether ``shardwise train`` was killed, which could not say so; a run of many nodes has no such process."""
