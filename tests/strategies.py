@@ -86,7 +86,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         precision=draw(st.sampled_from(get_args(Precision))),
         optimizer=draw(st.sampled_from(get_args(OptimizerName))),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
-        recompute_layers=draw(st.none() | st.integers(0, 50)),
+        recompute_layers=draw(st.none() | st.integers(1, 50)),
         offload=draw(st.sampled_from(get_args(Offload))),
         attention=draw(st.sampled_from(("flash", "eager"))),
         compile=draw(st.booleans()),

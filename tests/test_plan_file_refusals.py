@@ -441,3 +441,12 @@ def test_every_code_of_plan_files_is_explained():
     codes = {code for _, _, code, _ in FILES.values()} | {code for _, _, code, _, _ in FIELDS.values()}
     codes |= {"plan-not-found", "plan-unreadable", "plan-hand-made"}
     assert sorted(code for code in codes if f"## {code}\n" not in page) == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "fix"), [(0, "set recompute=none and leave out recompute_layers"), (-3, "write recompute_layers: 1")]
+)
+def test_no_layer_is_no_number_of_recomputed_layers(layers, fix):
+    with pytest.raises(RecipeError) as refused:
+        read_plan({**SMALLEST, "recipe": {"seq_len": 4096, "recompute": "full", "recompute_layers": layers}})
+    assert (refused.value.code, refused.value.fix) == ("plan-out-of-range", fix)

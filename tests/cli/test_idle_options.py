@@ -16,6 +16,8 @@ QUESTION = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "512", "--json"]
         (["--lora-targets", "all-linear"], "add --adapter lora, or leave out --lora-targets"),
         (["--recompute-layers", "3"], "add --recompute full, or leave out --recompute-layers"),
         (["--recompute", "none", "--recompute-layers", "3"], "add --recompute full, or leave out --recompute-layers"),
+        (["--overlap-grad-reduce"], "leave out --overlap-grad-reduce"),
+        (["--overlap-grad-reduce", "--engine", "fsdp2"], "leave out --overlap-grad-reduce"),
     ],
 )
 @pytest.mark.parametrize("command", ["predict", "timeline"])
@@ -26,7 +28,12 @@ def test_an_option_without_what_it_belongs_to_is_refused(command, words, fix, ca
 
 
 @pytest.mark.parametrize(
-    "words", [["--adapter", "lora", "--lora-rank", "8"], ["--recompute", "full", "--recompute-layers", "3"]]
+    "words",
+    [
+        ["--adapter", "lora", "--lora-rank", "8"],
+        ["--recompute", "full", "--recompute-layers", "3"],
+        ["--overlap-grad-reduce", "--engine", "megatron"],
+    ],
 )
 def test_with_it_the_option_is_read(words):
     assert main(["predict", *QUESTION, *words]) == 0

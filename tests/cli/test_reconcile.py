@@ -82,3 +82,21 @@ def test_a_folder_without_a_measurement_is_not_asked_for_its_plan(tmp_path, caps
 def test_what_must_not_be_read_is_refused_for_that(plan, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("os.access", lambda _path, _mode: False)
     assert "must not be read" in refused([tmp_path, "--plan", plan], capsys)
+
+
+def test_nothing_that_is_read_is_overwritten_and_no_run_counts_twice(plan, tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "plan.json").write_bytes(plan.read_bytes())
+    (run / "measurement.json").write_text("{}", encoding="utf-8")
+    page = tmp_path / "page"
+    for words, says in (
+        ([run, "--out", run / "measurement.json"], "--out would overwrite"),
+        ([run / "measurement.json", "--out", run / "plan.json"], "--out would overwrite"),
+        ([run, "--plan", plan, "--html", plan], "--html would overwrite"),
+        ([run, "--out", page, "--html", page], "which --out writes as well"),
+        ([run, run / ".." / "run"], "is named twice"),
+    ):
+        assert says in refused([*words, "--force"], capsys)
+    assert (run / "measurement.json").read_text(encoding="utf-8") == "{}"
+    assert not page.exists()

@@ -47,3 +47,34 @@ def test_an_existing_file_is_kept_unless_forced(option, tmp_path, capsys):
 def test_a_plan_that_cannot_run_is_refused(capsys):
     assert main(["timeline", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--dp-shard", "16"]) == 2
     assert "fix:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--out", "one", "--svg", "./one"], "--svg would overwrite 'one', which --out writes as well"),
+        (["--html", "one", "--svg", "link"], "--svg would overwrite 'link', which --html writes as well"),
+        (["--out", "plan.json"], "--out would overwrite 'plan.json', which the command reads"),
+    ],
+    ids=str,
+)
+def test_files_that_are_written_and_read_are_different_ones(words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan = {"model": "gpt2", "cluster": "1xh100-sxm", "recipe": {"seq_len": 512}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    before = (tmp_path / "plan.json").read_bytes()
+    assert main(["timeline", "plan.json", *words, "--force"]) == 2
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "plan.json").read_bytes() == before
+    assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_so_they_are_of_other_commands(command, tmp_path, capsys):
+    config = tmp_path / "config.json"
+    config.write_text("{}", encoding="utf-8")
+    words = [command, str(config), "1xh100-sxm", "--seq-len", "512", "--html", str(config)]
+    assert main([*words, *(["--force"] if command == "plan" else [])]) == 2
+    assert "--html would overwrite" in capsys.readouterr().err
+    assert config.read_text(encoding="utf-8") == "{}"

@@ -38,7 +38,16 @@ def refusal(source):
         ({"hidden_size": True}, "model-field-type"),
         ({"hidden_size": [64]}, "model-field-type"),
         ({"hidden_size": 10**30}, "model-field-range"),
-        ({"hidden_size": None}, "model-field-missing"),
+        ({"hidden_size": None}, "model-field-type"),
+        ({"rms_norm_eps": "1e-5"}, "model-field-type"),
+        ({"rms_norm_eps": None}, "model-field-type"),
+        ({"rms_norm_eps": math.nan}, "model-field-type"),
+        ({"rms_norm_eps": True}, "model-field-type"),
+        ({"rms_norm_eps": -1e-5}, "model-field-range"),
+        ({"initializer_range": [0.02]}, "model-field-type"),
+        ({"initializer_range": 2}, "model-field-range"),
+        ({"rope_theta": {}}, "model-field-type"),
+        ({"rope_theta": 0}, "model-field-range"),
         ({"hidden_size": 65}, "model-heads-mismatch"),
         ({"num_key_value_heads": 3}, "model-heads-mismatch"),
         ({"num_key_value_heads": 8}, "model-heads-mismatch"),
@@ -59,6 +68,31 @@ def test_an_absurd_field_is_refused_by_name(change, code):
     assert error.code == code
     if code != "model-heads-mismatch":
         assert next(iter(change)) in error.message or code == "model-unknown-family"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "null"), (True, "true"), ("64", '"64"'), (math.nan, "NaN"), (-math.inf, "-Infinity"), ([1], "[1]")],
+    ids=str,
+)
+def test_a_value_is_shown_as_the_file_has_it(value, shown):
+    assert refusal(LLAMA | {"hidden_size": value}).message == f"hidden_size is {shown}, but it must be a whole number"
+
+
+def test_a_field_is_named_as_the_file_spells_it():
+    error = refusal({"model_type": "gpt2", "n_embd": "64"})
+    assert (error.message, error.fix) == (
+        'n_embd is "64", but it must be a whole number',
+        "write n_embd as a whole number",
+    )
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_the_file_is_named(tmp_path, is_folder):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA | {"vocab_size": "x"}), encoding="utf-8")
+    error = refusal(str(tmp_path) if is_folder else file)
+    assert error.message == f'{file}: vocab_size is "x", but it must be a whole number'
 
 
 def test_nested_fields_are_named_with_their_place():

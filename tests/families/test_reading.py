@@ -7,6 +7,8 @@ import pytest
 
 from call_counts import count_calls
 from shardwise.families import load_models, read_model
+from shardwise.families.build import contradicting_class
+from shardwise.families.catalogue import catalogue_config
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 101}
 
@@ -52,6 +54,29 @@ def test_a_model_is_named_by_its_config_or_by_family_and_size():
     assert read_model(LLAMA | {"_name_or_path": "/models/tiny-llama/"}).name == "tiny-llama"
     assert read_model(LLAMA | {"name": "mine"}).name == "mine"
     assert read_model(LLAMA).name == "llama-6.40M"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "is_said"),
+    [
+        ("llama", "MistralForCausalLM", True),
+        ("mistral", "LlamaForCausalLM", True),
+        ("llama", "LlamaForSequenceClassification", False),
+        ("llama", "YiForCausalLM", False),
+        ("llama", "NobodyKnowsItForCausalLM", False),
+    ],
+)
+def test_a_config_that_names_two_families_is_taken_by_its_model_type_and_that_is_said(
+    model_type, architecture, is_said
+):
+    model = read_model(LLAMA | {"model_type": model_type, "architectures": [architecture], "num_key_value_heads": 4})
+    said = [sentence for sentence in model.assumptions if f"names {architecture}, but" in sentence]
+    assert (model.model_type, bool(said)) == (model_type, is_said)
+
+
+def test_no_model_of_the_catalogue_names_two_families():
+    two = [entry.name for entry in load_models() if contradicting_class(catalogue_config(entry.name))]
+    assert two == []
 
 
 def test_model_type_stays_as_in_the_config():

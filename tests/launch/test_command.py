@@ -15,9 +15,11 @@ def job_of(model, **fields):
 
 
 def test_torchrun_starts_every_rank_by_itself():
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words += ["-m", "shardwise.train.worker", "/runs/a/job.json"]
-    assert starting_words(job_of(LLAMA), forks=False) == words == torchrun_words(job_of(LLAMA), num_nodes=1)
+    words = ["--standalone", "--nproc-per-node=2", "-m", "shardwise.train.worker", "/runs/a/job.json"]
+    patient = [sys.executable, "-m", "shardwise.train.patient_torchrun"]
+    assert starting_words(job_of(LLAMA), forks=False) == [*patient, *words]
+    plain = [sys.executable, "-m", "torch.distributed.run"]
+    assert torchrun_words(job_of(LLAMA), num_nodes=1) == [*plain, *words]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.checkpoint.origin import FACTS, origin_facts
 from shardwise.train.data import DataRequest, open_samples
 from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
+from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.shapes import tensor_shapes
 from shardwise.train.job import read_job
 from shardwise.train.pretrained.files import files_by_tensor, require_whole
+from train.models import LLAMA
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
 WEIGHTS = {"a": torch.zeros(3, 2), "b": torch.zeros(5)}
@@ -170,6 +173,31 @@ def test_a_dry_run_says_what_it_wrote(desk, capsys):
     assert capsys.readouterr().out == (
         f"what the run reads is there and nothing was started; wrote {script}: run it here\n"
     )
+
+
+def test_a_dry_run_says_what_it_did_not_look_at(desk, capsys):
+    config = {**LLAMA, "num_hidden_layers": 1}
+    (desk / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tensors = {name: torch.full(shape, torch.nan) for name, shape in tensor_shapes(read_config(config))}
+    save_file(tensors, desk / "there" / "model.safetensors")
+    words = ["train", "config.json", *PLAN[1:], "--dry-run", "--weights", "there", "--out"]
+    assert main([*words, "run"]) == 0
+    assert "not looked at: whether the values of the weights are finite" in capsys.readouterr().out
+    assert main([*words, "other-run", "--json"]) == 0
+    (unseen,) = json.loads(capsys.readouterr().out)["not_looked_at"]
+    assert "finite" in unseen
+
+
+def test_weights_of_a_type_that_needs_scales_are_refused(desk, capsys):
+    config = {**LLAMA, "num_hidden_layers": 1}
+    (desk / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shapes = dict(tensor_shapes(read_config(config)))
+    tensors = {name: torch.zeros(shape, dtype=torch.float8_e4m3fn) for name, shape in shapes.items()}
+    save_file(tensors, desk / "there" / "model.safetensors")
+    assert main(["train", "config.json", *PLAN[1:], "--dry-run", "--weights", "there", "--out", "run", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["code"] == "pretrained-tensor"
+    assert "model.embed_tokens.weight is F8_E4M3 in" in said["error"]
 
 
 def test_headers_say_which_file_holds_which_tensor(tmp_path):

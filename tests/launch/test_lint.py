@@ -1,10 +1,13 @@
 from dataclasses import replace
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+from shardwise.families import read_model
 from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan
+from shardwise.train.patient_torchrun import PATIENCE
 from shardwise.units import GIB, MIB
 
 HERE = Surroundings(
@@ -151,6 +154,23 @@ def test_a_schedule_that_gloo_cannot_run_is_found():
     assert "schedule-on-gloo" not in found(of=of, versions=old)
 
 
+def test_a_config_that_names_two_families_is_found():
+    fields = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    of = replace(plan(), model=read_model({**fields, "architectures": ["MistralForCausalLM"]}))
+    finding = found(of=of)["model-type"]
+    assert (finding.severity, "names MistralForCausalLM, but model_type is llama" in finding.claim) == ("warning", True)
+    assert "model-type" not in found(
+        of=replace(of, model=read_model({**fields, "architectures": ["LlamaForCausalLM"]}))
+    )
+
+
+def test_a_torchrun_that_cuts_a_save_short_is_noted_where_states_are_saved():
+    finding = found(torchrun_can_wait=False)["save-cut-short"]
+    assert finding.severity == "note"
+    here = replace(HERE, torchrun_can_wait=False)
+    assert lint(plan(), here, is_on_gpu=True, saves_states=False) == ()
+
+
 def test_an_error_refuses_the_run_and_a_warning_does_not():
     require_no_errors(tuple(found({"NCCL_P2P_DISABLE": "1"}).values()))
     with pytest.raises(SurroundingsError, match=r"torch is not installed \(and 1 more\)") as refusal:
@@ -172,6 +192,7 @@ def test_this_machine_can_be_read_and_linted():
     here = read_surroundings()
     assert here.num_cores >= 1
     assert "torch" in here.versions
+    assert here.torchrun_can_wait == (PATIENCE in get_args_parser().format_help())
     assert here.free_disk_bytes > 0
     assert "lo" in here.interfaces
     lint(plan(), here, is_on_gpu=False)

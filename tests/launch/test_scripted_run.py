@@ -70,7 +70,7 @@ def test_a_torchrun_that_cannot_be_told_to_wait_is_not_told(monkeypatch):
     given = []
     monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
     monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
-    monkeypatch.setattr("shardwise.train.scripted_torchrun.get_args_parser", argparse.ArgumentParser)
+    monkeypatch.setattr("shardwise.train.patient_torchrun.get_args_parser", argparse.ArgumentParser)
     assert main_of_script(["-m", "worker", "job.json"]) == 0
     assert given == ["-m", "worker", "job.json"]
 

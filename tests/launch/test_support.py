@@ -7,8 +7,9 @@ import pytest
 from shapes import plan
 from shardwise.errors import PlanError
 from shardwise.families import read_model
-from shardwise.launch.support import GAPS, require_attention, require_supported
+from shardwise.launch.support import GAPS, require_attention, require_documents, require_supported
 from shardwise.layout import Layout
+from shardwise.train.job import DataSpec
 from train.models import make_job
 
 MODEL = read_model("llama-3.1-8b")
@@ -80,3 +81,24 @@ def test_eager_attention_is_computed_by_transformers_alone():
         require_attention(job)
     assert raised.value.fix.endswith("--implementation transformers")
     require_attention(replace(job, implementation="transformers"))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_kept_apart"),
+    [
+        ({}, False),
+        ({"source": "a.txt"}, False),
+        ({"source": "a.txt", "crosses_documents": False}, True),
+        ({"source": "a.txt", "packing": "documents"}, True),
+    ],
+    ids=str,
+)
+def test_a_plan_of_packed_documents_is_run_with_documents_kept_apart(data, is_kept_apart):
+    job = replace(make_job(mean_document_len=7), data=DataSpec(**data))
+    require_documents(replace(make_job(), data=DataSpec(**data)))
+    if is_kept_apart:
+        require_documents(job)
+        return
+    with pytest.raises(PlanError) as raised:
+        require_documents(job)
+    assert raised.value.code == "train-documents"

@@ -80,16 +80,33 @@ def test_a_killed_process_ends_the_run_with_one_message(going):
 
 def test_a_run_whose_command_is_killed_saves_a_checkpoint_and_ends(desk):
     process = started(desk, "--checkpoint-every", ENDLESS, out="orphaned")
+    (torchrun,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
     records = [json.loads(path.read_text(encoding="utf-8")) for path in (desk / "orphaned" / "ranks").glob("*.json")]
     process.kill()
     process.communicate()
     ends_s = time.monotonic() + 120
-    while any(is_alive(record["pid"]) for record in records) and time.monotonic() < ends_s:
+    processes = [int(torchrun), *(record["pid"] for record in records)]
+    while any(map(is_alive, processes)) and time.monotonic() < ends_s:
         time.sleep(0.1)
     assert len(records) == 2
-    assert not any(is_alive(record["pid"]) for record in records)
+    assert not any(map(is_alive, processes))
     newest = CheckpointFolder(desk / "orphaned" / "checkpoints").newest()
     assert newest.step == max(losses(desk / "orphaned"))
+
+
+def test_a_signal_to_every_process_of_the_run_lets_ranks_save(desk):
+    """As schedulers send it: to the command, to torchrun, to what ranks are forked from and to the ranks."""
+    process = started(desk, "--checkpoint-every", ENDLESS, out="scheduled")
+    (torchrun,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    os.killpg(int(torchrun), signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    code, said = answer(process)
+    assert (code, said["code"]) == (143, "train-stopped")
+    newest = CheckpointFolder(desk / "scheduled" / "checkpoints").newest()
+    assert newest.step == max(losses(desk / "scheduled"))
+    assert str(newest.path) in said["error"]
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in (desk / "scheduled" / "ranks").glob("*.json")]
+    assert not any(is_alive(record["pid"]) for record in records)
 
 
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(desk):
@@ -118,6 +135,48 @@ def test_data_that_cannot_be_used_are_refused_before_processes_start(desk, tmp_p
     assert main(["train", "plan2.json", *words, "--out", str(tmp_path / "run"), "--device", "cpu", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["code"] == code
     assert not (tmp_path / "run" / "ranks").exists()
+
+
+def test_everything_a_run_would_be_refused_for_is_listed_and_nothing_is_written(desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    before = sorted(desk.rglob("*"))
+    asked = {
+        "--out": ("corpus.jsonl", "train-run-folder"),
+        "--weights": ("nowhere", "pretrained-files"),
+        "--export": (".", "output-exists"),
+        "--tensorboard": ("corpus.jsonl/board", "output-path"),
+        "--data": ("nowhere.txt", "data-not-found"),
+    }
+    words = [word for option, (value, _) in asked.items() for word in (option, value)]
+    assert main(["train", "plan2.json", "--device", "cpu", "--lint", "--json", *words]) == 2
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [row["rule"] for row in findings if row["severity"] == "error"] == [code for _, code in asked.values()]
+    assert all(row["fix"] for row in findings)
+    assert sorted(desk.rglob("*")) == before
+
+
+def test_a_model_that_cannot_be_built_is_listed(desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    config = json.loads((desk / "config.json").read_text(encoding="utf-8")) | {"head_dim": 7}
+    (desk / "odd.json").write_text(json.dumps(config), encoding="utf-8")
+    words = [
+        "train",
+        "odd.json",
+        "1xh100-sxm",
+        "--seq-len",
+        "32",
+        "--device",
+        "cpu",
+        "--no-compile",
+        "--lint",
+        "--json",
+    ]
+    assert main(words) == 2
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["rule"], finding["claim"]) == (
+        "model-field-range",
+        "odd.json: head_dim is 7, but it must be even, as pairs are rotated",
+    )
 
 
 def test_the_surroundings_are_listed_on_request(desk, monkeypatch, capsys):

@@ -35,4 +35,4 @@ def test_weights_that_are_no_numbers_are_named_and_the_learning_rate_is_not_blam
     file = weights / "model.safetensors"
     assert said["error"] == f"model.embed_tokens.weight in {file} holds values that are not finite"
     assert "learning" not in said["fix"]
-    assert not (desk / "run" / "metrics.jsonl").exists()
+    assert not (desk / "run").exists(), "the next attempt may have the same name"

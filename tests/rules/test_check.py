@@ -51,3 +51,11 @@ def test_a_search_can_ask_for_many_layouts_a_second():
     recipe = make_plan(global_batch_size=64).recipe
     assert is_valid(model, machine, recipe, layout)
     assert count_calls(lambda: is_valid(model, machine, recipe, layout)) < 300
+
+
+def test_recomputing_no_layer_is_refused_in_favour_of_recomputing_nothing():
+    plan = make_plan(recompute="full", recompute_layers=0)
+    with pytest.raises(RecipeError) as caught:
+        require_valid(plan)
+    assert caught.value.message == "recompute_layers=0 recomputes nothing, and recompute=full asks for it"
+    assert caught.value.fix == "set recompute=none and recompute_layers=null"

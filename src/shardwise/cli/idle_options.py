@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shardwise.cli.command import UsageError
 from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
+from shardwise.rules.overlap import OVERLAPPING_ENGINES
 from shardwise.rules.recompute_modules import MODULE_ENGINES
 
 __all__ = ["ANSWER_ROWS", "RECIPE_ROWS", "IdleOption", "IsIdle", "require_read"]
@@ -58,6 +59,11 @@ def _recomputes_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
     return "recompute" in vars(arguments) and plan.recipe.recompute == "none"
 
 
+def _always_overlaps(arguments: argparse.Namespace, plan: Plan) -> bool:
+    """Its opposite is refused by a rule, which says that there is no choice."""
+    return bool(arguments.overlap_grad_reduce) and plan.engine in OVERLAPPING_ENGINES
+
+
 ADAPTER_ROWS = tuple(
     IdleOption(option=option, dest=dest, is_idle=_has_no_adapter, beside="without --adapter", missing="--adapter lora")
     for option, dest in (
@@ -74,6 +80,12 @@ RECIPE_ROWS = (
         is_idle=_recomputes_nothing,
         beside="where nothing is recomputed",
         missing="--recompute full",
+    ),
+    IdleOption(
+        option="--overlap-grad-reduce",
+        dest="overlap_grad_reduce",
+        is_idle=_always_overlaps,
+        beside="on an engine whose data parallelism is torch's, which always reduces beside backward",
     ),
 )
 """Of what a plan is made of, for every command that reads one."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import MODEL_HELP, add_json_option, positive_number, whole_number
-from shardwise.cli.output import require_free, stdout_style, write_file, write_line
+from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.errors import ShardwiseError
 from shardwise.train.job import DeviceKind
 
@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
+    require_apart({"--html": arguments.html, "--svg": arguments.svg}, ())
     setting = lab_setting(_request(arguments))
     if arguments.out is not None:
         require_lab_folder(arguments.out, is_resumed=arguments.is_resumed)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,40 @@ def require_free(path: Path, *, is_forced: bool, example: str = "plan.json") -> 
         raise OutputError(f"there is no folder '{path.parent}'", code="output-path", fix="choose an existing folder")
     if path.exists() and not is_forced:
         raise OutputError(f"'{path}' exists already", code="output-exists", fix="add --force, or choose another name")
+
+
+def require_apart(written: Mapping[str, Path | None], read: Iterable[Path | str | None]) -> None:
+    """Return when every file is written by one option and none is one that the command reads, with ``--force`` or not.
+
+    Args:
+        written: by option, where it was given.
+        read: what the command reads; names that are no files are none.
+
+    Raises:
+        OutputError: two options name one file, or an option names one that is read.
+    """
+    inputs = [path for path in map(_real, read) if path is not None and path.is_file()]
+    before: dict[Path, str] = {}
+    for option, path in written.items():
+        real = _real(path)
+        if real is None:
+            continue
+        if real in inputs or real in before:
+            why = f"{before[real]} writes as well" if real in before else "the command reads"
+            raise OutputError(
+                f"{option} would overwrite '{path}', which {why}",
+                code="output-path",
+                fix=f"give {option} another name",
+            )
+        before[real] = option
+
+
+def _real(path: Path | str | None) -> Path | None:
+    """Where a path leads, whatever it is called; ``None`` for what is none."""
+    try:
+        return None if path is None else Path(path).resolve()
+    except (OSError, ValueError, RuntimeError):  # a text that no path can be
+        return None
 
 
 def write_file(path: Path, text: str, *, is_forced: bool, example: str = "plan.json") -> None:

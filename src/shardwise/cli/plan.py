@@ -28,7 +28,7 @@ from shardwise.cli.options import (
     positive_amount,
     positive_number,
 )
-from shardwise.cli.output import OutputError, require_free, stdout_style, write_file, write_line
+from shardwise.cli.output import OutputError, require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
@@ -150,6 +150,8 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             _require_file(path, is_forced=arguments.is_forced, example=example)
     _require_plan_and_page_apart(arguments.out, arguments.html)
+    written = {"--out": arguments.out, "--html": arguments.html}
+    require_apart(written, (arguments.source, arguments.cluster, arguments.calibration))
     arguments = _with_first_precision(arguments)
     is_sweep = arguments.gpus is not None or arguments.gpu_types is not None
     with paused_collector():

@@ -27,7 +27,7 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
 )
-from shardwise.cli.output import stdout_style, write_file, write_line
+from shardwise.cli.output import require_apart, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import (
     JSONL_SUFFIX,
     STANDARD_INPUT,
@@ -70,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction of one plan, or one line for each of many."""
+    written = {"--svg": arguments.svg, "--html": arguments.html}
+    require_apart(written, (arguments.source, arguments.cluster, arguments.calibration))
     if arguments.cluster is not None:
         if arguments.is_jsonl:
             raise UsageError("--jsonl reads plans, one a line, not a MODEL", code="cli-usage", fix="write --json")

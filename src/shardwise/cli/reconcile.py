@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK, UsageError
 from shardwise.cli.options import add_calibration_option, add_json_option
-from shardwise.cli.output import require_free, stdout_style, write_file, write_line
+from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import calibrated
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
     from shardwise.reconcile.calibration import LearnedCalibration
     from shardwise.reconcile.totals import Reconciliation
+
+RUN_FILES = ("plan.json", "prediction.json", "measurement.json", "metrics.jsonl", "job.json", "output.log")
+"""What a run folder holds of its run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         require_free(arguments.out, is_forced=arguments.is_forced, example="calibration.json")
     _require_page(arguments)
+    _require_apart(arguments)
     found = [_reconciled(path, arguments) for path in arguments.runs]
     learned = _learned(found, arguments) if arguments.out is not None or arguments.calibration is not None else None
     if arguments.is_json:
@@ -62,6 +66,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         _write_page(found[0], arguments)
     return EXIT_OK
+
+
+def _require_apart(arguments: argparse.Namespace) -> None:
+    """Return when nothing that is read is overwritten or counted twice."""
+    folders = [run if run.is_dir() else run.parent for run in arguments.runs]
+    inside = (folder.joinpath(name) for folder in folders for name in RUN_FILES)
+    read = (*arguments.runs, *inside, arguments.plan, arguments.calibration)
+    require_apart({"--out": arguments.out, "--html": arguments.html}, read)
+    twice = next((run for index, run in enumerate(arguments.runs) if _is_among(run, arguments.runs[:index])), None)
+    if twice is not None:
+        raise UsageError(f"the run '{twice}' is named twice", code="cli-usage", fix=f"name {twice} once")
+
+
+def _is_among(run: Path, others: "Sequence[Path]") -> bool:
+    return any(run.resolve() == other.resolve() for other in others)
 
 
 def _require_page(arguments: argparse.Namespace) -> None:

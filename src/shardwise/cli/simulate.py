@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import CLUSTER_HELP, MODEL_HELP, add_json_option, amount, byte_size, whole_number
-from shardwise.cli.output import require_free, stdout_style, write_file, write_line
+from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.layout import Schedule
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
+    require_apart({"--html": arguments.html, "--svg": arguments.svg}, ())
     from shardwise.lessons import make_lessons
 
     lessons = make_lessons(arguments.name, _request(arguments))

@@ -18,7 +18,7 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
 )
-from shardwise.cli.output import require_free, write_file, write_line
+from shardwise.cli.output import require_apart, require_free, write_file, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     for example, path in files.items():
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
+    written = {"--out": arguments.out, "--html": arguments.html, "--svg": arguments.svg}
+    require_apart(written, (arguments.source, arguments.cluster, arguments.calibration))
     plan = calibrated_plan_from(arguments)
     timeline = _timeline(plan)
     _write_files(plan, timeline, arguments)

@@ -7,6 +7,8 @@ that every node runs is written into the run folder.
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +26,12 @@ from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
+    from shardwise.errors import ShardwiseError
     from shardwise.launch.lint import LintFinding
     from shardwise.launch.request import TrainRequest
     from shardwise.plan import Plan
     from shardwise.prediction import Prediction
+    from shardwise.train.decoder.shapes import Shape
     from shardwise.train.job import Job
 
 
@@ -45,14 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
     from shardwise.cli.progress import waiting
-    from shardwise.launch.folder import choose_run_folder, make_run_folder
+    from shardwise.launch.folder import choose_run_folder, gone_when_refused, make_run_folder
     from shardwise.launch.inputs import require_inputs, require_resumed_data
-    from shardwise.launch.request import make_job, prepare_data, require_native
-    from shardwise.launch.support import require_attention, require_supported
+    from shardwise.launch.request import prepare_data, require_native
+    from shardwise.launch.support import require_supported
     from shardwise.launch.surroundings import require_tensorboard
     from shardwise.predict import predict
     from shardwise.rules import require_valid
-    from shardwise.train.divisible import require_divisible
 
     plan = calibrated_plan_from(arguments)
     require_read(RUN_ROWS, arguments, plan)
@@ -69,31 +72,78 @@ def run(arguments: argparse.Namespace) -> int:
         _require_surroundings(plan, arguments)
     is_resumed = arguments.resume is not None
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
-    request = _request(arguments, folder=folder.resolve())
-    job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
-    require_attention(job)
-    require_divisible(job)
+    job, shapes = _checked_job(plan, arguments, folder=folder, prediction=prediction)
     if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
-        require_inputs(job)
+        require_inputs(job, shapes)
         with waiting("reading the data"):
             if is_here:
                 prepare_data(job)
             require_resumed_data(job)
-    make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-    _keep_prediction(folder, plan, prediction)
-    if not is_here:
-        return _write_command(job, plan, arguments)
-    return _launch(job, plan, prediction, arguments)
+    with gone_when_refused(folder):
+        make_run_folder(plan, asked=folder, is_resumed=is_resumed)
+        _keep_prediction(folder, plan, prediction)
+        if not is_here:
+            return _write_command(job, plan, arguments)
+        return _launch(job, plan, prediction, arguments)
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """Within, what a model's config cannot be is said of the file or name that the command line has."""
+    from shardwise.errors import ModelError
+
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{source}: {error.message}", code=error.code, fix=error.fix) from error
 
 
 def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
-    from shardwise.launch.lint import SurroundingsError, errors_of
+    from shardwise.launch.lint import SurroundingsError, errors_of, refused
     from shardwise.render.json_text import json_text
     from shardwise.render.lint import lint_object, lint_text
 
-    findings = _lint(plan, arguments)
+    findings = (*refused(_what_a_run_is_refused_for(plan, arguments)), *_lint(plan, arguments))
     write_line(json_text(lint_object(findings)) if arguments.is_json else lint_text(findings))
     return SurroundingsError.exit_code if errors_of(findings) else EXIT_OK
+
+
+def _what_a_run_is_refused_for(plan: "Plan", arguments: argparse.Namespace) -> "Iterator[ShardwiseError]":
+    """Model, run folder, and on one node the paths, all that can be looked at without writing or tokenising."""
+    from shardwise.errors import ShardwiseError
+    from shardwise.launch.folder import choose_run_folder
+    from shardwise.launch.inputs import input_errors
+
+    folder = Path()  # whatever is wrong with the one that was asked for is said once
+    try:
+        folder = choose_run_folder(plan, asked=arguments.out, is_resumed=arguments.resume is not None)
+    except ShardwiseError as error:
+        yield error
+    try:
+        job, shapes = _checked_job(plan, arguments, folder=folder, prediction=None)
+    except ShardwiseError as error:
+        yield error
+        return
+    if plan.cluster.num_nodes == 1:
+        yield from input_errors(job, shapes)
+
+
+def _checked_job(
+    plan: "Plan", arguments: argparse.Namespace, *, folder: Path, prediction: "Prediction | None"
+) -> "tuple[Job, Mapping[str, Shape] | None]":
+    """The job, which ranks can build the model of and divide it, and that model's parameters where they are known."""
+    from shardwise.launch.buildable import model_shapes
+    from shardwise.launch.request import make_job
+    from shardwise.launch.support import require_attention, require_documents
+    from shardwise.train.divisible import require_divisible
+
+    request = _request(arguments, folder=folder.resolve())
+    with _naming(arguments.source):
+        job = make_job(plan, request, prediction=prediction, run_folder=str(folder.resolve()))
+        require_attention(job)
+        require_documents(job)
+        require_divisible(job)
+        return job, model_shapes(job)
 
 
 def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
@@ -194,12 +244,26 @@ def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> i
         write_job(job)
         script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
     script.chmod(0o755)
+    unseen = _unseen(job, plan)
     if arguments.is_json:
-        write_line(json_text({"ok": True, "run_folder": str(job.folder), "script": str(script)}))
+        answer = {"ok": True, "run_folder": str(job.folder), "script": str(script)}
+        write_line(json_text({**answer, "not_looked_at": list(unseen)}))
     else:
         nodes = "here" if plan.cluster.num_nodes == 1 else f"on each of {plan.cluster.num_nodes} nodes"
-        write_line(f"what the run reads is there and nothing was started; wrote {script}: run it {nodes}")
+        seen = "what the run reads is there and " if plan.cluster.num_nodes == 1 else ""
+        write_line(f"{seen}nothing was started; wrote {script}: run it {nodes}")
+        for sentence in unseen:
+            write_line(f"not looked at: {sentence}")
     return EXIT_OK
+
+
+def _unseen(job: "Job", plan: "Plan") -> tuple[str, ...]:
+    """What only the run itself will see, for people who rely on a dry one."""
+    if plan.cluster.num_nodes > 1:
+        return ("whether data, tokenizer, weights and checkpoints are there, which other machines may see alone",)
+    if job.checkpoint.initial_weights:
+        return ("whether the values of the weights are finite, which ranks see as they load them",)
+    return ()
 
 
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; t
 _SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
 _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
 _DRY_HELP = "check what the run reads, write its job and run.sh into the run folder, start nothing"
+_LINT_HELP = "list what the run would be refused for or slowed by: model, paths, surroundings; write and start nothing"
 _STEPS_HELP = "optimizer steps in all, those before --resume included (default: 10)"
 _ASYNC_HELP = "write while training goes on (with --checkpoint-every)"
 _WHERE_HELP = "where --checkpoint-every or --export saves (default: checkpoints in the run folder)"
@@ -180,7 +181,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help=_DRY_HELP)
-    run.add_argument("--lint", action="store_true", dest="is_lint", help="only look at the surroundings of the run")
+    run.add_argument("--lint", action="store_true", dest="is_lint", help=_LINT_HELP)
     _add_data_options(parser.add_argument_group("data"))
     _add_checkpoint_options(parser.add_argument_group("checkpoints"))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from shardwise.errors import ModelError
-from shardwise.families.config import ModelConfig, with_nested_fields, with_our_spelling
+from shardwise.families.config import TRAINED_NUMBERS, ModelConfig, with_nested_fields, with_our_spelling
 from shardwise.families.defaults import family_defaults
 from shardwise.families.generic import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from shardwise.families.table import FAMILIES, NESTED_FIELDS, SAME_AS, Family
@@ -53,7 +53,32 @@ def build_model(fields: Fields) -> ModelSpec:
         return replace(_wrapped(fields, wrapper_type, text), model_type=model_type)
     if text is not None and with_our_spelling(fields).get("hidden_size") is None:
         return _unknown_wrapper(fields, model_type, text)
-    return _single(config_of(fields, model_type))
+    spec = _single(config_of(fields, model_type))
+    other = contradicting_class(fields)
+    return replace(spec, assumptions=(*spec.assumptions, two_names_sentence(other, model_type))) if other else spec
+
+
+def contradicting_class(fields: Fields) -> str:
+    """The class of another family that ``architectures`` names beside ``model_type``; empty where they agree.
+
+    transformers builds by ``model_type`` alone (``AutoConfig``, then the class of that config); vLLM and others go by
+    ``architectures``.
+    """
+    model_type, named = fields.get("model_type"), fields.get("architectures")
+    other = _type_of_architecture(named)
+    if not isinstance(model_type, str) or not isinstance(named, list | tuple) or not other:
+        return ""
+    if {model_type, other} & set(WRAPPERS) or SAME_AS.get(model_type, model_type) == SAME_AS.get(other, other):
+        return ""
+    return str(named[0])
+
+
+def two_names_sentence(other: str, model_type: str) -> str:
+    """What is said where a config names two families."""
+    return (
+        f"architectures of the config names {other:.60}, but model_type is {model_type:.60}: "
+        f"it is taken as {model_type:.60}, by which transformers builds it"
+    )
 
 
 def config_of(fields: Fields, model_type: str, path: str = "") -> ModelConfig:
@@ -109,6 +134,9 @@ def _single(config: ModelConfig) -> ModelSpec:
     if name in NESTED_FIELDS:
         config = with_nested_fields(config, NESTED_FIELDS[name])
     spec = family(config)
+    for field, limits in TRAINED_NUMBERS.items():
+        if field in config.defaults:
+            config.required_number(field, limits)
     return replace(spec, assumptions=(*spec.assumptions, *_filled_in(config, family, spec)))
 
 

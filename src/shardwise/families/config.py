@@ -1,9 +1,10 @@
 """One ``config.json`` with its family's defaults filled in, read through checked, typed accessors."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from shardwise.errors import ModelError
 
@@ -48,6 +49,26 @@ LARGEST_BY_FIELD: Mapping[str, int] = {
 LARGEST_COUNT = 10_000_000
 """Beyond any model anyone has described; larger values are typing mistakes or attacks."""
 LARGEST_NUMBER = 1e30
+ABSENT = object()
+"""No value of any file."""
+NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""What Python writes for them, and what JSON files hold."""
+
+
+class NumberLimits(NamedTuple):
+    """The numbers that a field takes, both ends included."""
+
+    lowest: float
+    highest: float
+    words: str
+
+
+TRAINED_NUMBERS: Mapping[str, NumberLimits] = {
+    "rms_norm_eps": NumberLimits(0, LARGEST_NUMBER, "0 or more"),
+    "initializer_range": NumberLimits(0, 1, "from 0 to 1"),
+    "rope_theta": NumberLimits(1, LARGEST_NUMBER, "at least 1"),
+}
+"""Fields that no count reads and every run does; those of them that a family has must be numbers."""
 
 
 def with_our_spelling(values: Mapping[str, object]) -> dict[str, object]:
@@ -91,7 +112,7 @@ class ModelConfig:
         """A whole number of at least one."""
         number = self.optional_count(name)
         if number is None:
-            self.refuse_missing(name)
+            self.refuse_missing(name, "a whole number")
         return number
 
     def count_or(self, name: str, otherwise: int) -> int:
@@ -136,7 +157,7 @@ class ModelConfig:
         """A word."""
         value = self.value(name)
         if value is None:
-            self.refuse_missing(name)
+            self.refuse_missing(name, "a word")
         return value if isinstance(value, str) else self.refuse_type(name, value, "a word")
 
     def text_or(self, name: str, otherwise: str) -> str:
@@ -170,6 +191,15 @@ class ModelConfig:
             self.refuse_type(name, value, "a finite number")
         return float(value)
 
+    def required_number(self, name: str, limits: "NumberLimits") -> float:
+        """A finite number within its limits; null is none."""
+        if self.value(name) is None:
+            self.refuse_missing(name, "a finite number")
+        number = self.number(name, otherwise=limits.lowest)
+        if not limits.lowest <= number <= limits.highest:
+            self.refuse_range(name, number, limits.words)
+        return number
+
     def nested(self, *names: str) -> Mapping[str, object] | None:
         """The first of the nested objects that is there, or ``None``."""
         for name in names:
@@ -180,29 +210,38 @@ class ModelConfig:
                 self.refuse_type(name, value, "an object")
         return None
 
-    def refuse_missing(self, name: str) -> NoReturn:
-        """Say that a field is needed."""
+    def refuse_missing(self, name: str, wanted: str) -> NoReturn:
+        """Say that a field is needed: it is not there, or it is null."""
+        if name in self.given:
+            self.refuse_type(name, None, wanted)
         raise ModelError(
             f"the {self.model_type} config has no {self.path}{name}, and the family has no default for it",
             code="model-field-missing",
-            fix=f'add "{name}" to the config',
+            fix=f'add "{self.path}{name}" to the config',
         )
 
     def refuse_type(self, name: str, value: object, wanted: str) -> NoReturn:
         """Say that a field is of the wrong kind."""
+        field = self._place_of(name, value)
         raise ModelError(
-            f"{self.path}{name} is {_short(value)}, but it must be {wanted}",
+            f"{field} is {_short(value)}, but it must be {wanted}",
             code="model-field-type",
-            fix=f"write {self.path}{name} as {wanted}",
+            fix=f"write {field} as {wanted}",
         )
 
     def refuse_range(self, name: str, number: Number, wanted: str) -> NoReturn:
         """Say that a number is outside what can be."""
+        field = self._place_of(name, number)
         raise ModelError(
-            f"{self.path}{name} is {_short(number)}, but it must be {wanted}",
+            f"{field} is {_short(number)}, but it must be {wanted}",
             code="model-field-range",
-            fix=f"set {self.path}{name} to a value that is {wanted}",
+            fix=f"set {field} to a value that is {wanted}",
         )
+
+    def _place_of(self, name: str, value: object) -> str:
+        """Where the field stands, as the file spells it."""
+        others = dict(SPELLINGS).get(name, ())
+        return self.path + next((other for other in others if self.given.get(other, ABSENT) == value), name)
 
     def _whole(self, name: str, value: object) -> int:
         if isinstance(value, float) and isfinite(value) and value.is_integer():
@@ -223,7 +262,10 @@ class ModelConfig:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    """The value as a file has it, cut where it is long; numbers that are none arrive as words."""
+    text = NO_NUMBERS.get(value) if isinstance(value, str) else None
+    if text is None:
+        text = json.dumps(value, default=repr, ensure_ascii=not str(value).isprintable())
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

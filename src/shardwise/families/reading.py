@@ -39,9 +39,9 @@ def read_model(source: Source) -> ModelSpec:
     if isinstance(source, Mapping):
         return _model(canonical_json(source))
     if isinstance(source, Path):
-        return _model(canonical_json(_read_config(source)))
+        return _model_in(source)
     if isinstance(source, str):
-        return _model(_canonical_text(source))
+        return _named_model(source)
     raise ModelError(
         f"a model cannot be read from a {type(source).__name__}",
         code="model-source-type",
@@ -49,18 +49,28 @@ def read_model(source: Source) -> ModelSpec:
     )
 
 
-def _canonical_text(text: str) -> str:
-    """The canonical JSON of what a text names."""
+def _named_model(text: str) -> ModelSpec:
+    """The model that a text names."""
     name = catalogue_name(text)
     if name is not None:
-        return json.dumps(name)
+        return _model(json.dumps(name))
     num_params = size_of_text(text)
     if num_params is not None:
-        return canonical_json({"num_parameters": num_params})
+        return _model(canonical_json({"num_parameters": num_params}))
     path = _existing_path(text)
     if path is None:
         raise _unknown_name(text)
-    return canonical_json(_read_config(path))
+    return _model_in(path)
+
+
+def _model_in(path: Path) -> ModelSpec:
+    """The model of a file or folder, which the error names when a field cannot be used."""
+    fields = _read_config(path)
+    try:
+        return _model(canonical_json(fields))
+    except ModelError as error:
+        file = path / "config.json" if path.is_dir() else path
+        raise ModelError(f"{_shown(file)}: {error.message}", code=error.code, fix=error.fix) from error
 
 
 @lru_cache(maxsize=512)

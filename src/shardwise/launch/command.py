@@ -12,6 +12,7 @@ from shardwise.train.job import JOB_FILE, Job, uses_transformers
 
 WORKER = "shardwise.train.worker"
 TORCHRUN = "torch.distributed.run"
+PATIENT_TORCHRUN = "shardwise.train.patient_torchrun"
 SCRIPTED_TORCHRUN = "shardwise.train.scripted_torchrun"
 FORKED_TORCHRUN = "shardwise.train.forked_torchrun"
 MODELS_OF_OTHERS = "transformers.models.auto.modeling_auto"
@@ -47,7 +48,7 @@ def forked_words(worker: str, given: Sequence[str], *, num_processes: int, impor
 def starting_words(job: Job, *, forks: bool) -> list[str]:
     """What starts a job on this machine."""
     if not forks:
-        return torchrun_words(job, num_nodes=1)
+        return torchrun_words(job, num_nodes=1, torchrun=PATIENT_TORCHRUN)
     return forked_words(
         WORKER,
         (str(job.folder / JOB_FILE),),

@@ -2,6 +2,9 @@
 
 import json
 import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from shardwise.plan_file import plan_to_json
 from shardwise.train.failure.full_disk import writing
 
 DEFAULT_PARENT = Path("runs")
+METRICS_FILE = "metrics.jsonl"
+"""A line for every step."""
 
 
 class RunFolderError(ShardwiseError):
@@ -53,6 +58,27 @@ def make_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path
             fix="give an --out in a folder you can write to",
         ) from None
     return folder
+
+
+@contextmanager
+def gone_when_refused(folder: Path) -> Iterator[None]:
+    """Within, the run folder is made and the run started; what ranks refuse leaves none that was not there before.
+
+    A folder in the way would make the next attempt, with the fault mended, need another name. One with a step in it
+    stays whatever happens.
+    """
+    was_there = folder.exists()
+    is_own = not was_there or not any(folder.iterdir())
+    try:
+        yield
+    except ShardwiseError as error:
+        metrics = folder / METRICS_FILE
+        has_steps = metrics.is_file() and metrics.stat().st_size > 0
+        if is_own and error.exit_code == ShardwiseError.exit_code and not has_steps:
+            shutil.rmtree(folder, ignore_errors=True)
+            if was_there:
+                folder.mkdir()
+        raise
 
 
 def calibration_path() -> Path:

@@ -1,46 +1,49 @@
 """What a run will read and write, looked at before anything is written or started: it is there, and it can be used."""
 
 import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from shardwise.errors import CheckpointError
+from shardwise.errors import CheckpointError, ShardwiseError
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
 from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
 from shardwise.train.data.state import require_same_data, state_at
-from shardwise.train.decoder.config import read_config
-from shardwise.train.decoder.shapes import tensor_shapes
+from shardwise.train.decoder.shapes import Shape
 from shardwise.train.job import Job, uses_transformers
 from shardwise.train.pretrained.files import require_whole
 from shardwise.train.pretrained.fitting import require_fitting, require_same_model
 
-__all__ = ["require_inputs", "require_resumed_data"]
+__all__ = ["input_errors", "require_inputs", "require_resumed_data"]
 
 
-def require_inputs(job: Job) -> None:
+def require_inputs(job: Job, shapes: Mapping[str, Shape] | None) -> None:
     """Return when the job's data, tokenizer, weights and checkpoint can be read and its results can be written.
 
-    It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded.
+    It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded, so
+    that only ranks see whether weights are finite.
+
+    Args:
+        job: what will run.
+        shapes: of the model's parameters; ``None`` where nobody knows them here.
 
     Raises:
         CheckpointError: the checkpoint has all the steps already or is of another model or optimizer, weights are not
             whole, or a folder cannot be made.
         DataError: data or tokenizer are missing, are something else, or are not those of the checkpoint.
     """
-    spec = job.checkpoint
-    if spec.resume_from:
-        _require_steps_left(Path(spec.resume_from), num_steps=job.num_steps)
-        require_continuable(job)
-    if spec.initial_weights:
-        _require_weights(job, Path(spec.initial_weights))
-    if spec.export_folder:
-        _require_free_name(Path(spec.export_folder), option="--export")
-    if spec.folder:
-        _require_place(Path(spec.folder), option="--checkpoints")
-    if job.watch.tensorboard:
-        _require_place(Path(job.watch.tensorboard), option="--tensorboard")
-    require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
+    for check in CHECKS:
+        check(job, shapes)
+
+
+def input_errors(job: Job, shapes: Mapping[str, Shape] | None) -> Iterator[ShardwiseError]:
+    """What :func:`require_inputs` would refuse, all of it and not the first alone."""
+    for check in CHECKS:
+        try:
+            check(job, shapes)
+        except ShardwiseError as error:
+            yield error
 
 
 def require_resumed_data(job: Job) -> None:
@@ -57,23 +60,47 @@ def require_resumed_data(job: Job) -> None:
     require_same_data(state_at(0, samples=samples, order=order), origin.data)
 
 
-def _require_steps_left(path: Path, *, num_steps: int) -> None:
-    checkpoint = find_checkpoint(path)
-    if checkpoint.step >= num_steps:
+def _require_checkpoint(job: Job, _: Mapping[str, Shape] | None) -> None:
+    """Return when there is nothing to go on from, or it has steps left and is of the same model."""
+    if not job.checkpoint.resume_from:
+        return
+    checkpoint = find_checkpoint(Path(job.checkpoint.resume_from))
+    if checkpoint.step >= job.num_steps:
         raise CheckpointError(
-            f"{checkpoint.path} is at step {checkpoint.step}, and --steps {num_steps} is the total, so no step is left",
+            f"{checkpoint.path} is at step {checkpoint.step}, and --steps {job.num_steps} is the total, "
+            "so no step is left",
             code="checkpoint-steps",
             fix=f"set --steps above {checkpoint.step}",
         )
+    require_continuable(job)
 
 
-def _require_weights(job: Job, folder: Path) -> None:
-    """Return when the weights are whole and fit: by every tensor of our own decoder, by the config of other models."""
+def _require_weights(job: Job, shapes: Mapping[str, Shape] | None) -> None:
+    """Return when the weights are whole and fit: by every tensor, or by the config where no model can be built here."""
+    if not job.checkpoint.initial_weights:
+        return
+    folder = Path(job.checkpoint.initial_weights)
     require_whole(folder)
     if uses_transformers(job):
         require_same_model(folder, job.model_config)
-    else:
-        require_fitting(folder, tensor_shapes(read_config(job.model_config)))
+    if shapes is not None:
+        require_fitting(folder, shapes.items())
+
+
+def _require_export(job: Job, _: Mapping[str, Shape] | None) -> None:
+    if job.checkpoint.export_folder:
+        _require_free_name(Path(job.checkpoint.export_folder), option="--export")
+
+
+def _require_places(job: Job, _: Mapping[str, Shape] | None) -> None:
+    """Return when folders that need not be new are there or could be made."""
+    for folder, option in ((job.checkpoint.folder, "--checkpoints"), (job.watch.tensorboard, "--tensorboard")):
+        if folder:
+            _require_place(Path(folder), option=option)
+
+
+def _require_data(job: Job, _: Mapping[str, Shape] | None) -> None:
+    require_readable(DataRequest(**asdict(job.data)), seq_len=job.recipe.seq_len, vocab_size=job.vocab_size)
 
 
 def _require_free_name(folder: Path, *, option: str) -> None:
@@ -94,3 +121,12 @@ def _require_place(folder: Path, *, option: str) -> None:
             code="output-path",
             fix=f"choose a folder for {option} that can be written to",
         )
+
+
+CHECKS: tuple[Callable[[Job, Mapping[str, Shape] | None], None], ...] = (
+    _require_checkpoint,
+    _require_weights,
+    _require_export,
+    _require_places,
+    _require_data,
+)

@@ -3,16 +3,18 @@
 A rule is a function of the plan and of what is here; it starts no process and imports no torch.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.errors import ShardwiseError
+from shardwise.families.build import contradicting_class, two_names_sentence
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.units import GIB, MIB, format_gb, format_gib
 
-__all__ = ["RULES", "LintFinding", "SurroundingsError", "errors_of", "lint", "require_no_errors"]
+__all__ = ["RULES", "LintFinding", "SurroundingsError", "errors_of", "lint", "refused", "require_no_errors"]
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -79,6 +81,11 @@ def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool, saves_states: bool 
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
 
+def refused(errors: Iterable[ShardwiseError]) -> tuple[LintFinding, ...]:
+    """What a run would be refused for, as findings."""
+    return tuple(LintFinding(rule=error.code, severity="error", claim=error.message, fix=error.fix) for error in errors)
+
+
 def errors_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
     """Those that make the run impossible."""
     return tuple(finding for finding in findings if finding.severity == "error")
@@ -117,6 +124,19 @@ def torch_is_there(case: Case) -> Iterator[LintFinding]:
             severity="error",
             claim=f"torch {case.here.versions['torch']} is older than 2.9",
             fix="pip install -U torch",
+        )
+
+
+def model_is_named_once(case: Case) -> Iterator[LintFinding]:
+    """transformers builds by ``model_type``, and what serves an exported model may go by ``architectures``."""
+    spec: object = json.loads(case.plan.model.spec_json or "null")
+    other = contradicting_class(spec) if isinstance(spec, dict) else ""
+    if other:
+        yield LintFinding(
+            rule="model-type",
+            severity="warning",
+            claim=two_names_sentence(other, case.plan.model.model_type),
+            fix="correct model_type or architectures in config.json",
         )
 
 
@@ -393,9 +413,22 @@ def versions_go_together(case: Case) -> Iterator[LintFinding]:
         )
 
 
+def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
+    """A scheduler signals torchrun with its ranks, and it kills them after half a minute (pytorch/pytorch#119856)."""
+    if case.saves_states and not case.here.torchrun_can_wait:
+        yield LintFinding(
+            rule="save-cut-short",
+            severity="note",
+            claim=f"torchrun of torch {case.here.versions.get('torch', '')} kills ranks 30 s after a SIGTERM that it "
+            "gets itself, as from Slurm or through run.sh: a longer save is cut",
+            fix="signal the train command or the ranks alone (their ids are in ranks/), or pip install -U torch",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     torch_is_there,
     versions_go_together,
+    model_is_named_once,
     devices_are_there,
     nodes_can_meet,
     interfaces_exist,
@@ -407,4 +440,5 @@ RULES: tuple[Rule, ...] = (
     processes_fit_the_cores,
     the_host_has_room,
     the_compiler_is_there,
+    ranks_may_finish_saving,
 )

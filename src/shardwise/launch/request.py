@@ -5,9 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 
 from shardwise.errors import PlanError
 from shardwise.launch.model_config import model_config
+from shardwise.launch.support import GAPS
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.rules import find_errors
+from shardwise.rules.changes import describe_changes
 from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary, updates_late
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, prepare_samples
@@ -51,8 +54,15 @@ def require_native(plan: Plan) -> None:
         raise PlanError(
             f"the plan is for {plan.engine}, but what trains it here is the native runtime",
             code="train-engine",
-            fix="set engine to native in the plan",
+            fix=_way_to_native(replace(plan, engine="native")),
         )
+
+
+def _way_to_native(plan: Plan) -> str:
+    """What to set besides the engine: choices that only the other one has."""
+    changes = dict(change for refusal in find_errors(plan) for change in refusal.neighbour)
+    first = describe_changes(tuple({**changes, "engine": "native"}.items()))
+    return ", and ".join([f"{first} in the plan", *(gap.fix for gap in GAPS if gap.is_asked(plan))])
 
 
 def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None, run_folder: str) -> Job:

@@ -12,6 +12,7 @@ from types import FrameType
 
 from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
+from shardwise.launch.folder import METRICS_FILE
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
 from shardwise.train.failure.diagnose import TrainingError, diagnose
@@ -26,12 +27,15 @@ from shardwise.train.failure.record import (
     ranks_of,
 )
 from shardwise.train.failure.stopped import stopped_error
+from shardwise.train.failure.threads import NO_THREAD, thread_sentences
 from shardwise.train.job import Job, write_job
 
 POLL_S = 0.2
 GRACE_S = 600.0
 """How long a run that was asked to stop may take to finish its step and save its states."""
-METRICS_FILE = "metrics.jsonl"
+KEPT_S = 5.0
+"""How long torchrun may take to end once its ranks have. One that was signalled itself, as by a scheduler, keeps forked
+ranks until it kills them: it no longer tells them that they may go."""
 MEASUREMENT_FILE = "measurement.json"
 OUTPUT_FILE = "output.log"
 TAIL_LINES = 20
@@ -43,6 +47,7 @@ class Ending:
     def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
         self._folder, self._process = folder, process
         self._asked_s: float | None = None
+        self._ended_s: float | None = None
         self.number: int | None = None
         """The signal that was heard."""
 
@@ -59,8 +64,14 @@ class Ending:
             os.kill(pid, signal.SIGTERM)
 
     def look(self) -> None:
-        """End a run that takes too long to stop."""
-        if self._asked_s is not None and time.monotonic() - self._asked_s > GRACE_S:
+        """End a run that takes too long to stop, or whose ranks have done so and are kept by a torchrun that waits."""
+        now_s = time.monotonic()
+        if self._asked_s is None:
+            return
+        if self._ended_s is None and all(record.has_ended for record in ranks_of(self._folder)):
+            self._ended_s = now_s
+        is_kept = self._ended_s is not None and now_s - self._ended_s > KEPT_S
+        if is_kept or now_s - self._asked_s > GRACE_S:
             self.kill()
 
     def kill(self) -> None:
@@ -154,6 +165,9 @@ def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:
     if free_bytes(folder) < ROOM_BYTES:
         return disk_full_error(folder / OUTPUT_FILE)
     tail = "\n".join((folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
+    if (phrase := next((phrase for phrase in NO_THREAD if phrase in tail.lower()), None)) is not None:
+        said, fix = thread_sentences(None, phrase)
+        return TrainingError(said, code="train-threads", fix=fix)
     return TrainingError(
         f"the training processes ended with exit code {exit_code}; their last words were:\n{tail}",
         code="train-failed",

@@ -19,6 +19,13 @@ class Gap:
     fix: str
 
 
+TIED_IN_V = "tied embeddings in a V-shaped pipeline, whose first rank would hold both ends"
+
+
+def _ties_ends_of_a_v(plan: Plan) -> bool:
+    return plan.layout.pp > 1 and plan.model.tie_word_embeddings and plan.layout.schedule in ("zbv", "dualpipev")
+
+
 GAPS = (
     Gap(
         what="training of {model_type}, a language model with parts for images or sound around it",
@@ -58,7 +65,7 @@ GAPS = (
     Gap(
         what="4-bit weights that tensor parallelism divides",
         is_asked=lambda plan: plan.recipe.adapter == "qlora" and plan.layout.tp > 1,
-        fix="set tp to 1, or adapter to lora",
+        fix="set adapter to lora, or tp to 1 and dp_shard as many times larger",
     ),
     Gap(
         what="4-bit experts",
@@ -76,11 +83,14 @@ GAPS = (
         fix="set async_tensor_parallel to false",
     ),
     Gap(
-        what="tied embeddings in a V-shaped pipeline, whose first rank would hold both ends",
-        is_asked=lambda plan: (
-            plan.layout.pp > 1 and plan.model.tie_word_embeddings and plan.layout.schedule in ("zbv", "dualpipev")
-        ),
+        what=TIED_IN_V,
+        is_asked=lambda plan: _ties_ends_of_a_v(plan) and plan.layout.vpp == 1,
         fix="set schedule to 1f1b",
+    ),
+    Gap(
+        what=TIED_IN_V,
+        is_asked=lambda plan: _ties_ends_of_a_v(plan) and plan.layout.vpp > 1,
+        fix="set schedule to interleaved",
     ),
     Gap(
         what="experts over tensor-parallel ranks without sequence parallelism",
@@ -96,10 +106,26 @@ def require_supported(plan: Plan) -> None:
     Raises:
         PlanError: it would have to ignore one.
     """
-    for gap in GAPS:
-        if gap.is_asked(plan):
-            what = gap.what.format(model_type=plan.model.model_type)
-            raise PlanError(f"the native runtime has no {what}", code="train-not-supported", fix=gap.fix)
+    asked = [gap for gap in GAPS if gap.is_asked(plan)]
+    if asked:
+        what = asked[0].what.format(model_type=plan.model.model_type)
+        more = f" (and {len(asked) - 1} more)" if len(asked) > 1 else ""
+        raise PlanError(f"the native runtime has no {what}{more}", code="train-not-supported", fix=asked[0].fix)
+
+
+def require_documents(job: Job) -> None:
+    """Return when a plan that counts on packed documents is run with some that are kept apart.
+
+    Raises:
+        PlanError: attention would cross their ends, which takes more time than was predicted.
+    """
+    length = job.recipe.mean_document_len
+    if length is not None and not job.data.masks_documents:
+        raise PlanError(
+            f"the plan has documents of {length} tokens that do not see each other, and this run keeps none apart",
+            code="train-documents",
+            fix="add --data PATH --mask-documents, or set mean_document_len to null in the plan",
+        )
 
 
 def require_attention(job: Job) -> None:

@@ -20,6 +20,7 @@ __all__ = ["Surroundings", "may_fork", "read_surroundings", "require_allocator",
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
 TENSORBOARD = "tensorboard"
 SHARED_MEMORY = Path("/dev/shm")
+WAITING_OPTION = "--shutdown-timeout"
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -44,6 +45,8 @@ class Surroundings:
     host_address: str = ""
     """What this machine's own name resolves to; empty when it does not."""
     has_compiler: bool = True
+    torchrun_can_wait: bool = True
+    """Whether torchrun can be told how long ranks may take to save after a signal."""
 
 
 def require_tensorboard() -> None:
@@ -103,6 +106,7 @@ def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:
         interfaces=tuple(name for _, name in socket.if_nameindex()),
         host_address=_host_address(),
         has_compiler=any(shutil.which(name) for name in (*COMPILERS, variables.get("CXX", "c++"))),
+        torchrun_can_wait=_torchrun_has(WAITING_OPTION),
     )
 
 
@@ -114,6 +118,13 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _torchrun_has(option: str) -> bool:
+    """By the text of its source, so that torch is not imported; true where there is none to ask."""
+    found = find_spec("torch")
+    source = Path(found.origin).parent / "distributed" / "run.py" if found and found.origin else None
+    return source is None or not source.is_file() or f'"{option}"' in source.read_text(encoding="utf-8")
 
 
 def _num_gpus(variables: Mapping[str, str]) -> int:

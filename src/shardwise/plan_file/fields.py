@@ -46,6 +46,8 @@ class Field:
     example: str = "8"
     synonyms: tuple[str, ...] = ()
     """What other tools call it; named in the fix when somebody writes that."""
+    instead_of_zero: str = ""
+    """What says the thing that a zero might mean; named in the fix."""
 
 
 RECIPE_FIELDS: tuple[Field, ...] = (
@@ -70,7 +72,13 @@ RECIPE_FIELDS: tuple[Field, ...] = (
         choices=get_args(Recompute),
         synonyms=("activation_checkpointing", "gradient_checkpointing", "recompute_granularity", "ac", "act_ckpt"),
     ),
-    Field(name="recompute_layers", kind="count", lowest=0, highest=65536, synonyms=("recompute_num_layers",)),
+    Field(
+        name="recompute_layers",
+        kind="count",
+        highest=65536,
+        synonyms=("recompute_num_layers",),
+        instead_of_zero="recompute=none",
+    ),
     Field(
         name="recompute_modules",
         kind="choices",
@@ -357,5 +365,7 @@ def _require_range(path: str, number: float, row: Field, error: type[ShardwiseEr
     raise error(
         f"{path} is {shown(number)}, outside {allowed}",
         code="plan-out-of-range",
-        fix=f"write {row.name}: {bound}",
+        fix=f"set {row.instead_of_zero} and leave out {row.name}"
+        if number == 0 and row.instead_of_zero
+        else f"write {row.name}: {bound}",
     )

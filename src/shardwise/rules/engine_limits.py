@@ -131,17 +131,25 @@ def _without_compile(_plan: Plan) -> Iterable[Changes]:
 
 def _breaks_recompute_layers(plan: Plan) -> bool:
     layers = plan.recipe.recompute_layers
-    return layers is not None and layers > plan.model.num_hidden_layers
+    return layers is not None and (layers > plan.model.num_hidden_layers or _recomputes_no_layer(plan))
+
+
+def _recomputes_no_layer(plan: Plan) -> bool:
+    return plan.recipe.recompute_layers == 0 and plan.recipe.recompute != "none"
 
 
 def _recompute_layers_message(plan: Plan) -> str:
+    if _recomputes_no_layer(plan):
+        return f"recompute_layers=0 recomputes nothing, and recompute={plan.recipe.recompute} asks for it"
     return (
         f"recompute_layers={plan.recipe.recompute_layers} exceeds the {plan.model.num_hidden_layers} layers of "
         f"{plan.model.name}"
     )
 
 
-def _recompute_layers_candidates(_plan: Plan) -> Iterable[Changes]:
+def _recompute_layers_candidates(plan: Plan) -> Iterable[Changes]:
+    if _recomputes_no_layer(plan):
+        yield (("recompute", "none"), ("recompute_layers", None))
     yield (("recompute_layers", None),)
 
 
@@ -240,7 +248,8 @@ RULES = (
     ),
     Rule(
         name="recipe-recompute-layers",
-        why="recompute_layers counts layers of one stage, so it cannot exceed the model's.",
+        why="recompute_layers counts the layers of one stage that are recomputed: at least one, and at most the "
+        "model's.",
         source="definition of recompute_layers",
         breaks=_breaks_recompute_layers,
         message=_recompute_layers_message,

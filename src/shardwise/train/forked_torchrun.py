@@ -13,7 +13,9 @@ from multiprocessing import forkserver, set_forkserver_preload
 from pathlib import Path
 
 import shardwise
+from shardwise.train.lasting import VARIABLE
 
+LASTING = "shardwise.train.lasting"
 ALWAYS = ("torch.distributed.run", "torch.profiler", "numpy.ma")
 """Where torchrun's entry function stands, and what every rank imports in its first steps."""
 
@@ -22,12 +24,16 @@ def main(words: list[str]) -> None:
     """Run torchrun with ranks that are forked."""
     modules = words[0].split(",")
     os.environ["PYTHONUNBUFFERED"] = "1"  # torchrun's own processes do not hold back what they say either
-    set_forkserver_preload([*modules, *ALWAYS])
+    set_forkserver_preload([LASTING, *modules, *ALWAYS])
+    os.environ[VARIABLE] = "1"
     forkserver.ensure_running()  # it imports while this process imports torchrun
+    del os.environ[VARIABLE]
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - after the server was started
 
+    from shardwise.train.patient_torchrun import with_patience  # noqa: PLC0415
+
     options = ["--standalone", f"--nproc-per-node={words[1]}", "--start-method=forkserver", "--run-path"]
-    torchrun([*options, str(source_of(modules[0])), *words[2:]])
+    torchrun(with_patience([*options, str(source_of(modules[0])), *words[2:]]))
 
 
 def source_of(module: str) -> Path:

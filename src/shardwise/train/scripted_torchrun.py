@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import get_args_parser
 from torch.distributed.run import main as torchrun
 
 from shardwise.errors import ShardwiseError
@@ -20,20 +19,16 @@ from shardwise.train.failure.diagnose import diagnose
 from shardwise.train.failure.record import failures_of, lost_ranks
 from shardwise.train.failure.stopped import stopped_error
 from shardwise.train.job import read_job
+from shardwise.train.patient_torchrun import with_patience
 
 PLAN_FILE = "plan.json"
-PATIENCE = "--shutdown-timeout"
-PATIENCE_S = 600
-"""How long ranks may take to finish their step and save, as under ``shardwise train``; torchrun waits half a minute."""
 
 
 def main(words: list[str]) -> int:
     """Run torchrun; the exit code of a stopped run is that of a process which the signal ended."""
     job = read_job(Path(words[-1]))
-    if PATIENCE in get_args_parser().format_help():  # which not every version of torch has
-        words = [f"{PATIENCE}={PATIENCE_S}", *words]
     try:
-        torchrun(words)
+        torchrun(with_patience(words))
     except SignalException as signalled:
         return _said(stopped_error(job, signalled.sigval))
     except KeyboardInterrupt:  # before there were ranks to pass it on to

@@ -49,12 +49,14 @@ def main(words: list[str]) -> int:
     is_cuda = pick_device(job.device, local_rank=0).type == "cuda"
     limits = WatchLimits(hang_s=job.timeout_s if is_cuda else LATER_RATIO * job.timeout_s)
     watch = RankWatch(job.folder, rank=int(os.environ.get("RANK", "0")), limits=limits)
-    watch.start()
     try:
+        watch.start()
         _train_in_group(job, watch)
     except BaseException as error:  # noqa: BLE001 - the process ends here, with the reason written down
         watch.fail(error)
     watch.finish()
+    if watch.is_alone:
+        os._exit(0)  # a forked rank waits for torchrun to let it go, and nobody is left
     return 0
 
 

@@ -8,12 +8,19 @@ import pytest
 from shardwise.errors import CheckpointError
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
+from shardwise.step.own_runtime import OWN_DECODER_TYPES
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS, origin_facts, origin_of, require_continuable
+from shardwise.train.decoder.config import completed
 from shardwise.train.job import CheckpointSpec, Job, write_job
 from train.models import LLAMA
 
 STATE = {"position": 12, "seed": 0, "is_shuffled": True, "num_samples": 7, "fingerprint": "f"}
+
+
+def whole_json(fields) -> str:
+    """The config as jobs hold it: of our decoder's families with every field."""
+    return json.dumps(completed(fields) if fields["model_type"] in OWN_DECODER_TYPES else fields)
 
 
 def made_job(folder, *, recipe=None, **fields) -> Job:
@@ -22,7 +29,7 @@ def made_job(folder, *, recipe=None, **fields) -> Job:
             "layout": Layout(),
             "recipe": Recipe(seq_len=16, **(recipe or {})),
             "num_microbatches": 1,
-            "model_config_json": json.dumps(LLAMA),
+            "model_config_json": whole_json(LLAMA),
             "run_folder": str(folder),
             "num_steps": 3,
             "checkpoint": CheckpointSpec(folder=str(folder / "checkpoints")),
@@ -119,21 +126,40 @@ NEOX = {"model_type": "gpt_neox", "hidden_size": 16, "num_hidden_layers": 2, "vo
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "says"),
+    ("before", "now", "says", "fields"),
     [
-        (LLAMA, {**LLAMA, "vocab_size": LLAMA["vocab_size"] + 3}, "has model.embed_tokens.weight as ("),
-        (LLAMA, {**LLAMA, "num_hidden_layers": 9}, "which this run needs"),
-        (LLAMA, {**LLAMA, "attention_bias": True}, "has no tensor model.layers.0.self_attn.q_proj.bias"),
-        (LLAMA, {**NEOX}, "has model_type llama, and this run gpt_neox"),
-        (NEOX, {**NEOX, "hidden_size": 32}, "has hidden_size 16, and this run 32"),
+        (LLAMA, {**LLAMA, "vocab_size": 259}, "has model.embed_tokens.weight as (", '"vocab_size": 256'),
+        (LLAMA, {**LLAMA, "num_hidden_layers": 9}, "which this run needs", '"num_hidden_layers": 4'),
+        (
+            LLAMA,
+            {**LLAMA, "num_key_value_heads": 8, "head_dim": 16},
+            "has model.layers.0.self_attn.q_proj.weight as (64, 64), and this run as (128, 64)",
+            '"num_key_value_heads": 4, "head_dim": 8',
+        ),
+        (
+            LLAMA,
+            {**LLAMA, "attention_bias": True},
+            "has no tensor model.layers.0.self_attn.q_proj.bias",
+            '"attention_bias": false',
+        ),
+        (LLAMA, {**NEOX}, "has model_type llama, and this run gpt_neox", '"model_type": "llama"'),
+        (NEOX, {**NEOX, "hidden_size": 32}, "has hidden_size 16, and this run 32", '"hidden_size": 16'),
     ],
 )
-def test_another_model_is_refused(tmp_path, before, now, says):
-    save(tmp_path, origin_facts(made_job(tmp_path, model_config_json=json.dumps(before)), STATE))
+def test_another_model_is_refused_with_the_fields_to_write(tmp_path, before, now, says, fields):
+    save(tmp_path, origin_facts(made_job(tmp_path, model_config_json=whole_json(before)), STATE))
     with pytest.raises(CheckpointError) as refused:
-        require_continuable(going_on(made_job(tmp_path, model_config_json=json.dumps(now)), tmp_path))
+        require_continuable(going_on(made_job(tmp_path, model_config_json=whole_json(now)), tmp_path))
     assert refused.value.code == "checkpoint-mismatch"
     assert says in refused.value.message
+    assert refused.value.fix == f"write {fields} in the model's config.json, as the checkpoint was made"
+
+
+def test_a_job_that_left_sizes_to_an_older_decoder_is_not_judged(tmp_path):
+    """Qwen3's head size of 128 was not what our decoder took where a config omitted it."""
+    before, now = {**LLAMA, "model_type": "qwen3"}, {**LLAMA, "model_type": "qwen3", "head_dim": 8}
+    save(tmp_path, origin_facts(made_job(tmp_path, model_config_json=json.dumps(before)), STATE))
+    require_continuable(going_on(made_job(tmp_path, model_config_json=whole_json(now)), tmp_path))
 
 
 @pytest.mark.parametrize(

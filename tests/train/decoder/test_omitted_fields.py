@@ -120,7 +120,7 @@ def test_the_rotation_is_that_of_transformers_wherever_the_config_states_it(fiel
 
 
 def test_a_scaled_rotation_without_its_factor_is_refused():
-    with pytest.raises(ModelError, match="no number factor"):
+    with pytest.raises(ModelError, match=r"no rope_scaling\.factor"):
         read_config(minimal("llama", rope_scaling={"rope_type": "linear"}))
 
 
@@ -168,3 +168,43 @@ def test_sizes_of_nobody_knows_what_are_refused():
     with pytest.raises(ModelError, match="no model_type") as refused:
         model_config(read_model({**SMALL, "intermediate_size": 64}))
     assert refused.value.fix == 'add "model_type": "llama" to the config, or the name of another family'
+
+
+def test_numbers_and_switches_are_written_in_the_types_of_the_class():
+    """``LlamaConfig`` takes no 64.0 for a 64, no 1 for a 1.0 and no 0 for a false; exports are read by it."""
+    loose = {"hidden_size": 64.0, "rms_norm_eps": 1, "tie_word_embeddings": 0, "attention_bias": None}
+    whole = completed(minimal("llama", **loose))
+    assert [(type(whole[name]), whole[name]) for name in loose] == [
+        (int, 64),
+        (float, 1.0),
+        (bool, False),
+        (bool, False),
+    ]
+    AutoConfig.for_model(**whole)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"intermediate_size": None}, "intermediate_size is null, but it must be a whole number"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is null, but it must be a whole number"),
+        ({"initializer_range": 1.5}, "initializer_range is 1.5, but it must be from 0 to 1"),
+        ({"head_dim": 15}, "head_dim is 15, but it must be even"),
+        ({"rope_scaling": "linear"}, 'rope_scaling is "linear", but it must be an object'),
+        ({"rope_scaling": {"rope_type": 7}}, "rope_scaling.rope_type is 7, but it must be a word"),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": "2"}},
+            'rope_scaling.factor is "2", but it must be a',
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 0}},
+            "rope_parameters.factor is 0.0, but it must be",
+        ),
+        ({"rope_parameters": {"rope_theta": "1e4"}}, 'rope_theta is "1e4", but it must be a finite number'),
+    ],
+    ids=str,
+)
+def test_what_ranks_would_stumble_over_is_refused_by_name(fields, says):
+    with pytest.raises(ModelError) as refused:
+        read_config(minimal("llama", **fields))
+    assert says in refused.value.message

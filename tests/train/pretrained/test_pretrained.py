@@ -171,7 +171,7 @@ def test_what_is_exported_from_pretrained_loads(tmp_path, name):
     saved = make(name, tmp_path / "source")
     run_ranks(2, _save, tmp_path / "source", tmp_path / "run")
     config = json.loads((tmp_path / "source" / "config.json").read_text(encoding="utf-8"))
-    config.pop("architectures", None)
+    config["architectures"] = ["SomebodyElsesForCausalLM"]
     (tmp_path / "source" / "tokenizer.json").write_text("{}", encoding="utf-8")
     files = export_checkpoint(
         find_checkpoint(tmp_path / "run").path,

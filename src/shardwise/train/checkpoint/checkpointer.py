@@ -22,11 +22,16 @@ from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import METADATA, Checkpoint, CheckpointFolder, damaged_error, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS
 from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
+from shardwise.train.checkpoint.sizes import SAME_MODEL_FIX, fix_of_shapes
 from shardwise.train.checkpoint.verify import Damage, first_damage
+from shardwise.train.decoder.config import is_supported
 from shardwise.train.failure.full_disk import free_text, is_full_disk
 from shardwise.units import format_decimal_bytes
 
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
+
+MODEL_PREFIX = "model."
+"""Of the names of the model's tensors; the optimizer's stand beside them."""
 
 
 class Stateful(Protocol):
@@ -84,7 +89,7 @@ class DistributedCheckpointer:
         own_random = self._random_template(metadata)
         if own_random is not None:
             template["random"] = {self._random_name: own_random}
-        _require_same_tensors(template, metadata, checkpoint)
+        _require_same_tensors(template, metadata, checkpoint, facts=self._request.facts)
         load(template, storage_reader=reader, process_group=self._group, no_dist=not self._is_distributed)
         for name, state in states.items():
             state.load_state_dict(template[name])
@@ -282,23 +287,42 @@ def _is_full_disk(error: BaseException) -> bool:
     return any(is_full_disk(link) for link in links if link is not None)
 
 
-def _require_same_tensors(template: dict[str, Any], metadata: Metadata, checkpoint: Checkpoint) -> None:
+def _require_same_tensors(
+    template: dict[str, Any], metadata: Metadata, checkpoint: Checkpoint, *, facts: Mapping[str, Any]
+) -> None:
     """Refuse a checkpoint of another model by name and shape, before anything is read."""
     saved = metadata.state_dict_metadata
-    for name, tensor in _named_tensors(template):
+    named = sorted(_named_tensors(template), key=lambda pair: not pair[0].startswith(MODEL_PREFIX))
+    for name, tensor in named:
         found = saved.get(name)
         if not isinstance(found, TensorStorageMetadata):
             raise CheckpointError(
                 f"{checkpoint.path} has no tensor {name}, which this run needs",
                 code="checkpoint-mismatch",
-                fix="resume with the model and optimizer that the checkpoint was made with",
+                fix=_fix_of(name, metadata, facts),
             )
         if tuple(found.size) != tuple(tensor.shape):
             raise CheckpointError(
                 f"{name} is {tuple(found.size)} in {checkpoint.path} and {tuple(tensor.shape)} in this run",
                 code="checkpoint-mismatch",
-                fix="resume with the model and optimizer that the checkpoint was made with",
+                fix=_fix_of(name, metadata, facts),
             )
+
+
+def _fix_of(name: str, metadata: Metadata, facts: Mapping[str, Any]) -> str:
+    """The sizes to write where a tensor of our decoder differs; an optimizer's tensors are those of its model."""
+    job = facts.get("job")
+    if not isinstance(job, Mapping) or not name.startswith(MODEL_PREFIX):
+        return SAME_MODEL_FIX
+    fields = json.loads(job["model_config_json"])
+    if not is_supported(fields):
+        return SAME_MODEL_FIX
+    held = {
+        key.removeprefix(MODEL_PREFIX): tuple(found.size)
+        for key, found in metadata.state_dict_metadata.items()
+        if key.startswith(MODEL_PREFIX) and isinstance(found, TensorStorageMetadata)
+    }
+    return fix_of_shapes(held, fields)
 
 
 def _named_tensors(values: object, prefix: str = "") -> list[tuple[str, torch.Tensor]]:

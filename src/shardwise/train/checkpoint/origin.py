@@ -8,6 +8,7 @@ from pathlib import Path
 from shardwise.errors import CheckpointError
 from shardwise.recipe import OptimizerName
 from shardwise.train.checkpoint.folder import Checkpoint, find_checkpoint
+from shardwise.train.checkpoint.sizes import fix_of_config, is_whole, written
 from shardwise.train.data.state import require_same_data
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
@@ -107,12 +108,15 @@ def _other_trained(made: Job, job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _other_model(made: Job, job: Job) -> Iterator[tuple[str, str]]:
-    fix = "resume with the model and optimizer that the checkpoint was made with"
+    before, now = made.model_config, job.model_config
     if uses_transformers(made) or uses_transformers(job):
         for name in SIZES:
-            if made.model_config.get(name) != job.model_config.get(name):
-                yield f"has {name} {made.model_config.get(name)}, and this run {job.model_config.get(name)}", fix
+            if before.get(name) != now.get(name):
+                yield f"has {name} {before.get(name)}, and this run {now.get(name)}", written({name: before.get(name)})
         return
+    if not is_whole(before):
+        return  # what it left out meant other sizes to the version that made it: ranks compare the tensors
+    fix = fix_of_config(before, now)
     held = dict(tensor_shapes(read_config(made.model_config)))
     for name, shape in tensor_shapes(read_config(job.model_config)):
         if name not in held:

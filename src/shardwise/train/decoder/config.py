@@ -1,10 +1,10 @@
 """The fields of a Hugging Face ``config.json`` that our decoder needs, and which configs it can build."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shardwise.errors import ModelError
 from shardwise.families.build import config_of
+from shardwise.families.config import TRAINED_NUMBERS, ModelConfig, NumberLimits
 from shardwise.families.defaults import family_defaults
 from shardwise.step.own_runtime import OWN_DECODER_TYPES
 
@@ -15,6 +15,9 @@ BIAS_TYPES = ("llama", "qwen3", "qwen3_moe")
 SWITCHED_WINDOW_TYPES = ("qwen2", "qwen3", "qwen3_moe")
 """Models that have a sliding window only where ``use_sliding_window`` says so."""
 ROPE_TYPES = ("default", "llama3", "linear")
+ROPE_LIMITS = NumberLimits(1e-9, 1e9, "above 0 and finite")
+NULL_FIELDS = ("num_key_value_heads", "sliding_window")
+"""Counts that may be null: as many heads as of queries, and no window."""
 EXPERT_COUNTS = ("num_experts", "num_local_experts")
 """Both names are in published files: Qwen's and Mixtral's."""
 
@@ -64,20 +67,37 @@ def completed(fields: Mapping[str, object]) -> dict[str, object]:
     """The config with every field that transformers' class of its family fills in where a file omits it.
 
     A null is no omission: key-value heads are then as many as heads, and a head is an even share of the hidden size.
+    Numbers and switches are written in the type of that class, which takes no 1 for a true and no 64.0 for a 64.
+
+    Raises:
+        ModelError: a field is not what the family takes there.
     """
     model_type = str(fields["model_type"])
     config = config_of(fields, model_type)
-    found = {name: config.value(name) for name in family_defaults(model_type)}
+    found = {name: _typed(config, name, default) for name, default in family_defaults(model_type).items()}
     num_heads = config.count("num_attention_heads")
     found["num_key_value_heads"] = config.count_or("num_key_value_heads", num_heads)
     found["head_dim"] = config.count_or("head_dim", config.count("hidden_size") // num_heads)
-    found["rope_theta"] = _rope_fields(fields).get("rope_theta", config.value("rope_theta"))
+    found["rope_theta"] = _rotation(fields).given.get("rope_theta", found["rope_theta"])
     if "num_experts" in found:
         count = found.pop("num_experts")
         own_name = "num_local_experts" if model_type == "mixtral" else "num_experts"
         names = [name for name in EXPERT_COUNTS if name in fields] or [own_name]
         found |= dict.fromkeys(names, count)
     return {**fields, **found}
+
+
+def _typed(config: ModelConfig, name: str, default: object) -> object:
+    """A field as its family's class has it."""
+    if isinstance(default, bool):
+        return config.flag(name)
+    if name in TRAINED_NUMBERS:
+        return config.required_number(name, TRAINED_NUMBERS[name])
+    if isinstance(default, float):
+        return config.number(name, otherwise=0.0)
+    if not isinstance(default, int) or (name in NULL_FIELDS and config.value(name) is None):
+        return config.value(name)
+    return config.count(name) if config.value(name) != 0 else 0
 
 
 def is_supported(fields: Mapping[str, object]) -> bool:
@@ -98,9 +118,15 @@ def is_supported(fields: Mapping[str, object]) -> bool:
 
 
 def read_config(fields: Mapping[str, object]) -> DecoderConfig:
-    """The sizes in a config that :func:`is_supported`."""
+    """The sizes in a config that :func:`is_supported`.
+
+    Raises:
+        ModelError: a field is not what the family takes there, or heads cannot be rotated.
+    """
     whole = completed(fields)
     model_type = str(whole["model_type"])
+    if _int(whole, "head_dim") % 2:
+        config_of(fields, model_type).refuse_range("head_dim", _int(whole, "head_dim"), "even, as pairs are rotated")
     is_moe = model_type in MOE_TYPES
     has_bias = model_type in BIAS_TYPES and bool(whole.get("attention_bias"))
     return DecoderConfig(
@@ -112,8 +138,8 @@ def read_config(fields: Mapping[str, object]) -> DecoderConfig:
         num_key_value_heads=_int(whole, "num_key_value_heads"),
         head_dim=_int(whole, "head_dim"),
         vocab_size=_int(whole, "vocab_size"),
-        rms_norm_eps_ratio=_float(whole, "rms_norm_eps"),
-        initializer_ratio=_float(whole, "initializer_range"),
+        rms_norm_eps_ratio=float(str(whole["rms_norm_eps"])),
+        initializer_ratio=float(str(whole["initializer_range"])),
         rope=_rope(whole),
         tie_word_embeddings=bool(whole["tie_word_embeddings"]),
         has_qkv_bias=model_type == "qwen2" or has_bias,
@@ -130,45 +156,40 @@ def _uses_sliding_window(whole: Mapping[str, object]) -> bool:
     return is_on and whole.get("sliding_window") is not None
 
 
-def _rope_fields(fields: Mapping[str, object]) -> Mapping[str, object]:
+def _rotation(fields: Mapping[str, object]) -> ModelConfig:
     """transformers 5 writes ``rope_parameters``; earlier ones ``rope_theta`` and ``rope_scaling``, which go first."""
+    model_type = str(fields["model_type"])
+    whole = ModelConfig(model_type, fields, {})
     for name in ("rope_scaling", "rope_parameters"):
-        found = fields.get(name)
-        if isinstance(found, Mapping) and found:
-            return found
-    return {}
+        found = whole.nested(name)
+        if found:
+            return ModelConfig(model_type, found, {}, f"{name}.")
+    return ModelConfig(model_type, {}, {}, "rope_parameters.")
 
 
 def _rope_kind(whole: Mapping[str, object]) -> str:
-    scaling = _rope_fields(whole)
-    return str(scaling.get("rope_type", scaling.get("type", "default")))
+    rotation = _rotation(whole)
+    return rotation.text_or("rope_type", rotation.text_or("type", "default"))
 
 
 def _rope(whole: Mapping[str, object]) -> RopeConfig:
-    kind, theta, scaling = _rope_kind(whole), _float(whole, "rope_theta"), _rope_fields(whole)
+    kind, rotation = _rope_kind(whole), _rotation(whole)
+    theta = replace(rotation, given=whole).required_number("rope_theta", TRAINED_NUMBERS["rope_theta"])
     if kind == "default":
         return RopeConfig(theta_ratio=theta)
+    factor = rotation.required_number("factor", ROPE_LIMITS)
     if kind == "linear":
-        return RopeConfig(kind=kind, theta_ratio=theta, factor_ratio=_float(scaling, "factor"))
-    trained = {"original_max_position_embeddings": whole["max_position_embeddings"], **scaling, **whole}
+        return RopeConfig(kind=kind, theta_ratio=theta, factor_ratio=factor)
+    trained = {"original_max_position_embeddings": whole["max_position_embeddings"], **rotation.given, **whole}
     return RopeConfig(
         kind=kind,
         theta_ratio=theta,
-        factor_ratio=_float(scaling, "factor"),
-        low_frequency_ratio=_float(scaling, "low_freq_factor"),
-        high_frequency_ratio=_float(scaling, "high_freq_factor"),
-        original_seq_len=_int(trained, "original_max_position_embeddings"),
+        factor_ratio=factor,
+        low_frequency_ratio=rotation.required_number("low_freq_factor", ROPE_LIMITS),
+        high_frequency_ratio=rotation.required_number("high_freq_factor", ROPE_LIMITS),
+        original_seq_len=replace(rotation, given=trained).count("original_max_position_embeddings"),
     )
 
 
 def _int(whole: Mapping[str, object], *names: str) -> int:
     return int(str(next(whole[name] for name in names if whole.get(name) is not None)))
-
-
-def _float(given: Mapping[str, object], name: str) -> float:
-    value = given.get(name)
-    if not isinstance(value, int | float):
-        raise ModelError(
-            f"the config has no number {name}", code="model-field-missing", fix=f'add "{name}" to the config'
-        )
-    return float(value)

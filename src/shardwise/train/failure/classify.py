@@ -7,6 +7,7 @@ import torch
 from shardwise.errors import ShardwiseError
 from shardwise.train.failure.full_disk import is_full_disk
 from shardwise.train.failure.record import FailureKind
+from shardwise.train.failure.threads import NO_THREAD
 
 __all__ = ["LossError", "classify"]
 
@@ -25,6 +26,7 @@ PEER_LOST = (
 )
 PHRASES: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
     ("out-of-memory", CPU_OUT_OF_MEMORY),
+    ("no-thread", NO_THREAD),
     ("hang", TIMED_OUT),
     ("peer-lost", PEER_LOST),
 )

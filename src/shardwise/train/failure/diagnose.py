@@ -19,6 +19,7 @@ from shardwise.train.failure.record import (
     failures_of,
     lost_ranks,
 )
+from shardwise.train.failure.threads import thread_sentences
 
 __all__ = ["OutOfMemoryError", "TrainingError", "diagnose"]
 
@@ -80,6 +81,14 @@ def _out_of_memory(evidence: Evidence) -> ShardwiseError | None:
         code="train-out-of-memory",
         fix=fix,
     )
+
+
+def _no_thread(evidence: Evidence) -> ShardwiseError | None:
+    record = evidence.first("no-thread")
+    if record is None:
+        return None
+    said, fix = thread_sentences(record.rank, record.message.removeprefix("RuntimeError: "))
+    return TrainingError(said, code="train-threads", fix=fix)
 
 
 def _loss(evidence: Evidence) -> ShardwiseError | None:
@@ -178,6 +187,7 @@ def _echo(evidence: Evidence) -> ShardwiseError | None:
 
 CAUSES: tuple[Callable[[Evidence], ShardwiseError | None], ...] = (
     _out_of_memory,
+    _no_thread,
     _loss,
     _disk_full,
     _refused,

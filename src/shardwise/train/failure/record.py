@@ -28,7 +28,9 @@ __all__ = [
     "write_record",
 ]
 
-FailureKind = Literal["out-of-memory", "loss", "disk-full", "refused", "exception", "hang", "peer-lost", "stopped"]
+FailureKind = Literal[
+    "out-of-memory", "no-thread", "loss", "disk-full", "refused", "exception", "hang", "peer-lost", "stopped"
+]
 FAILURES = "failures"
 RANKS = "ranks"
 ROOM_BYTES = 16 << 10

@@ -72,6 +72,7 @@ class RankWatch:
         self._rank = rank
         self._limits = limits or WatchLimits()
         self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname(), attempt=_attempt())
+        self._parent = os.getppid()
         launcher = os.environ.get(LAUNCHER_VARIABLE)
         self._launcher = int(launcher) if launcher else None
         self._read_end, self._write_end = socket.socketpair()
@@ -151,6 +152,11 @@ class RankWatch:
                 self._end("stopped", message=f"did not come to a stop {self._limits.stop_grace_s:.0f} s after a signal")
             if now_s - self._beat_s > self._limits.hang_s and self.phase not in UNTIMED_PHASES:
                 self._end("hang", message=f"no step was finished for {self._limits.hang_s:.0f} s")
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the process that this rank was started by is gone, which has to let a forked one go."""
+        return os.getppid() != self._parent
 
     def _lost_launcher(self) -> bool:
         """Whether ``shardwise train`` was killed, which could not say so; a run of many nodes has no such process."""

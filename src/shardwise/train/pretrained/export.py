@@ -86,7 +86,7 @@ def export_checkpoint(
         if len(groups) > 1:
             index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
             _write_json(unfinished / "model.safetensors.index.json", index)
-        _write_json(unfinished / "config.json", {**_architectures(config), **config, "dtype": dtype})
+        _write_json(unfinished / "config.json", {**config, **_architectures(config), "dtype": dtype})
         for extra in (beside / name for name in BESIDE) if beside is not None else ():
             if extra.is_file():
                 shutil.copy2(extra, unfinished / extra.name)
@@ -94,7 +94,7 @@ def export_checkpoint(
 
 
 def _architectures(config: Mapping[str, object]) -> dict[str, list[str]]:
-    """The class of the model by the name that other loaders go by, where the family has one."""
+    """The class of the model that was trained, by the name that other loaders go by, where the family has one."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: PLC0415 - seconds
 
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(config.get("model_type")))

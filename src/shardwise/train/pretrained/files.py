@@ -2,12 +2,13 @@
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import CheckpointError
 
-__all__ = ["files_by_tensor", "read_config", "require_whole", "saved_shapes"]
+__all__ = ["SavedTensor", "files_by_tensor", "read_config", "require_whole", "saved_tensors"]
 
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
@@ -48,12 +49,21 @@ def require_whole(folder: Path) -> None:
     Raises:
         CheckpointError: one is missing, cut short, or something else.
     """
-    saved_shapes(folder)
+    saved_tensors(folder)
     read_config(folder)
 
 
-def saved_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor, as the headers of the files say; each is looked at for being whole.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTensor:
+    """What the header of a file says of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """As the format spells it: ``BF16``, ``F32``, ``I8``."""
+
+
+def saved_tensors(folder: Path) -> dict[str, SavedTensor]:
+    """Shape and type of every tensor, as the headers of the files say; each is looked at for being whole.
 
     Raises:
         CheckpointError: a file is missing, cut short, something else, or lacks a tensor that the index says it holds.
@@ -63,7 +73,8 @@ def saved_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     lost = next((name for name, path in found.items() if name not in headers[path]), None)
     if lost is not None:
         raise _unreadable(found[lost], f"it holds no {lost}, which the index says it does")
-    return {name: tuple(headers[path][name]["shape"]) for name, path in found.items()}
+    rows = {name: headers[path][name] for name, path in found.items()}
+    return {name: SavedTensor(shape=tuple(row["shape"]), dtype=str(row.get("dtype"))) for name, row in rows.items()}
 
 
 def read_config(folder: Path) -> dict[str, Any]:

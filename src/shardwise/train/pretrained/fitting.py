@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from shardwise.errors import CheckpointError
-from shardwise.train.pretrained.files import read_config, saved_shapes
+from shardwise.train.pretrained.files import SavedTensor, read_config, saved_tensors
 from shardwise.train.pretrained.names import STACKED_GATE_UP, Piece, pieces_of
 
 __all__ = ["missing_tensor", "not_finite", "other_shape", "require_fitting", "require_same_model"]
 
 Shape = tuple[int, ...]
+FLOATING_POINT = ("BF16", "F16", "F32", "F64")
+"""Types that weights are read from; those of one byte and of whole numbers need scales that stand in other tensors."""
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 
 
@@ -17,9 +19,10 @@ def require_fitting(folder: Path, wanted: Iterable[tuple[str, Shape]]) -> None:
     """Return when the checkpoint can fill a model of these tensors.
 
     Raises:
-        CheckpointError: a tensor is missing or has another shape there; how many others do, is said as well.
+        CheckpointError: a tensor is missing, has another shape there or a type that no weights are read from; how many
+            others do, is said as well.
     """
-    saved = saved_shapes(folder)
+    saved = saved_tensors(folder)
     is_tied = bool(read_config(folder).get("tie_word_embeddings", True))
     found = [error for name, shape in wanted if (error := _difference(folder, name, shape, saved, is_tied=is_tied))]
     if not found:
@@ -84,6 +87,14 @@ def other_shape(folder: Path, name: str, *, saved: Shape, wanted: Shape) -> Chec
     )
 
 
+def _other_dtype(folder: Path, name: str, dtype: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name} is {dtype} in {folder}, and weights are read as {', '.join(FLOATING_POINT)}",
+        code="pretrained-tensor",
+        fix="start from the checkpoint that was quantised, or convert this one to bf16",
+    )
+
+
 def not_finite(path: Path, name: str) -> CheckpointError:
     """A checkpoint with a tensor that nothing can be trained from: every loss would be no number."""
     return CheckpointError(
@@ -94,7 +105,7 @@ def not_finite(path: Path, name: str) -> CheckpointError:
 
 
 def _difference(
-    folder: Path, name: str, shape: Shape, saved: Mapping[str, Shape], *, is_tied: bool
+    folder: Path, name: str, shape: Shape, saved: Mapping[str, SavedTensor], *, is_tied: bool
 ) -> CheckpointError | None:
     pieces = pieces_of(name, shape, has=saved.__contains__, is_tied=is_tied)
     if not pieces:
@@ -103,8 +114,11 @@ def _difference(
         wanted = _piece_shape(piece, name, shape)
         if piece.name not in saved:
             return missing_tensor(folder, piece.name)
-        if saved[piece.name] != wanted:
-            return other_shape(folder, piece.name, saved=saved[piece.name], wanted=wanted)
+        found = saved[piece.name]
+        if found.shape != wanted:
+            return other_shape(folder, piece.name, saved=found.shape, wanted=wanted)
+        if found.dtype not in FLOATING_POINT:
+            return _other_dtype(folder, piece.name, found.dtype)
     return None
 
 

@@ -1,0 +1,63 @@
+"""Whether ranks can build the model of a job: asked before anything is written or started."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from shardwise.errors import ModelError
+from shardwise.launch.command import environment
+from shardwise.train.decoder.config import read_config
+from shardwise.train.decoder.shapes import Shape, tensor_shapes
+from shardwise.train.job import Job, job_to_json, uses_transformers
+
+__all__ = ["model_shapes"]
+
+BUILDER = "shardwise.train.meta_model"
+LONG = 400
+"""Of an answer that somebody else wrote, in characters."""
+
+
+def model_shapes(job: Job) -> Mapping[str, Shape] | None:
+    """Every parameter of the whole model; ``None`` where transformers builds it and is not installed here.
+
+    A model of transformers is built by a process of its own, on torch's meta device and without values, in about three
+    seconds: this one imports no torch.
+
+    Raises:
+        ModelError: a field of the config is not what the model's class takes.
+    """
+    if not uses_transformers(job):
+        return dict(tensor_shapes(read_config(job.model_config)))
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        return None
+    answer = _built(job)
+    if answer is None:
+        return None
+    if "refused" in answer:
+        raise ModelError(
+            f"transformers builds no {job.model_config['model_type']} of this config: {answer['refused'][:LONG]}",
+            code="train-model",
+            fix="write the field as transformers takes it in config.json",
+        )
+    return {name: tuple(shape) for name, shape in answer["shapes"].items()}
+
+
+def _built(job: Job) -> dict[str, Any] | None:
+    """What the process says; ``None`` where it could not start or ended without a word, which ranks then say better."""
+    done = subprocess.run(
+        [sys.executable, "-m", BUILDER],
+        input=json.dumps(job_to_json(job)),
+        env={**os.environ, **environment(job.layout, inherited=os.environ)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return None
+    return answer if isinstance(answer, dict) else None

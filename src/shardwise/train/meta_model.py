@@ -1,0 +1,39 @@
+"""Builds the model of a job as every rank will, without its values: ``python -m shardwise.train.meta_model``.
+
+Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or under
+``refused`` why there is no such model. A launcher asks it about models that transformers builds, whose configs only
+transformers can judge.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.train.huggingface import TransformersDecoder
+from shardwise.train.job import Job, job_from_json
+
+__all__ = ["meta_model"]
+
+
+def meta_model(job: Job) -> dict[str, Any]:
+    """The shapes of the model's parameters by name, or why it cannot be built."""
+    try:
+        model = TransformersDecoder(job.model_config, attention=job.recipe.attention)
+    except Exception as error:  # noqa: BLE001 - whatever transformers answers to a config is the answer
+        said = " ".join(str(error).split())
+        named = _fields_with(error.args[0], job.model_config) if isinstance(error, KeyError) else []
+        return {"refused": ": ".join([type(error).__name__, said, *named])}
+    return {"shapes": {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}}
+
+
+def _fields_with(value: object, fields: Mapping[str, object], place: str = "") -> list[str]:
+    """Where a word stands in a config that a table of transformers does not have."""
+    found = [f"{place}{name} is {json.dumps(value)}" for name, given in fields.items() if given == value]
+    for name, given in fields.items():
+        found += _fields_with(value, given, f"{place}{name}.") if isinstance(given, Mapping) else []
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(meta_model(job_from_json(json.load(sys.stdin)))) + "\n")

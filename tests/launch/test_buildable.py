@@ -1,0 +1,56 @@
+"""A config that no model can be built from is refused before anything starts, whoever builds the model."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from shardwise.cli.main import main
+
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 260, "n_positions": 128}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 260,
+}
+
+
+def dry_run(folder, config, capsys, *words):
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    asked = ["train", str(folder / "config.json"), "1xh100-sxm", "--seq-len", "64", "--device", "cpu", "--dry-run"]
+    exit_code = main([*asked, "--json", "--out", str(folder / "run"), *words])
+    return exit_code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({**LLAMA, "rms_norm_eps": "1e-5"}, 'rms_norm_eps is "1e-5", but it must be a finite number'),
+        ({**LLAMA, "intermediate_size": None}, "intermediate_size is null, but it must be a whole number"),
+        ({**LLAMA, "rope_scaling": {"rope_type": "linear"}}, "has no rope_scaling.factor"),
+        ({**LLAMA, "hidden_act": "foo"}, "transformers builds no llama of this config"),
+        ({**LLAMA, "hidden_act": "foo"}, 'hidden_act is "foo"'),
+        ({**GPT2, "layer_norm_epsilon": "x"}, "Field 'layer_norm_epsilon' expected float, got str (value: 'x')"),
+    ],
+    ids=str,
+)
+def test_a_field_that_a_rank_would_stumble_over_is_refused_with_its_file(tmp_path, config, says, capsys):
+    exit_code, said = dry_run(tmp_path, config, capsys)
+    assert exit_code == 2
+    assert said["error"].startswith(f"{tmp_path / 'config.json'}: ")
+    assert says in said["error"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_of_a_model_of_transformers_are_compared_tensor_by_tensor(tmp_path, capsys):
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    save_file({"transformer.wte.weight": torch.zeros(260, 65)}, weights / "model.safetensors")
+    exit_code, said = dry_run(tmp_path, GPT2, capsys, "--weights", str(weights))
+    assert (exit_code, said["code"]) == (2, "pretrained-tensor")
+    assert said["error"].startswith("transformer.wte.weight is (260, 65) in")
+    assert said["error"].endswith("27 other tensors do not fit either")
