@@ -65,6 +65,14 @@ def measured_share(outcome: Outcome, kind: str, field: str) -> float | None:
     return seconds / step_s if step_s and seconds is not None else None
 
 
+def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> float | None:
+    """One measured amount over another; ``None`` when a run is missing."""
+    if over is None or under is None:
+        return None
+    upper, lower = quantity.measured(over), quantity.measured(under)
+    return upper / lower if upper is not None and lower else None
+
+
 def memory_quantity(name: str, title: str, components: Sequence[MemoryComponent]) -> Quantity:
     """Some components at the peak."""
     return Quantity(
