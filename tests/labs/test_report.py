@@ -177,6 +177,15 @@ def test_communication_lists_collectives_kind_by_kind():
     assert lesson.claims[0].computed == pytest.approx(0.25)
 
 
+def test_an_all_to_all_that_divides_gradients_counts_as_scatter():
+    exchanged = ({**FAMILIES[0]}, {**FAMILIES[1], "kind": "all_to_all"})
+    for families in (FAMILIES, exchanged):
+        measured = {"FSDP, small": measurement(families=families, exposed_s=0.1)}
+        lesson = lab_lesson(find_lab("communication"), outcomes("communication", measured), HERE)
+        assert lesson.tables[0].rows[0][6] == pytest.approx(0.1)
+        assert lesson.claims[0].computed == pytest.approx(0.25)
+
+
 def test_a_run_without_memory_is_a_result():
     measured = {"FSDP, larger": measurement(peak=50 * 2**30)}
     failures = {"DDP, larger": "rank 0 ran out of memory"}

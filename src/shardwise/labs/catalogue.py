@@ -7,6 +7,7 @@ from shardwise.labs.quantities import (
     EXPOSED,
     HOST,
     PEAK,
+    SCATTERS,
     STATES_HELD,
     STEP,
     TOKENS,
@@ -150,8 +151,9 @@ COMMUNICATION = Lab(
     question="Which part of a step is communication, of which kind, and how much of it does computation hide?",
     expect=(
         "DDP has all-reduces alone. FSDP gathers every block in forward and again in backward, and scatters its "
-        "gradients once; kept gathered, each block is gathered once. Work includes waiting for the slowest rank; "
-        "exposed is what no computation covers, and what a better layout could win."
+        "gradients once, with mixed precision by an all-to-all in 16 bits; kept gathered, each block is gathered "
+        "once. Work includes waiting for the slowest rank; exposed is what no computation covers, and what a better "
+        "layout could win."
     ),
     trials=lambda _count, _default: (
         DDP,
@@ -161,8 +163,10 @@ COMMUNICATION = Lab(
     ),
     quantities=(
         EXPOSED,
-        share_quantity("gathers", "all_gather"),
-        share_quantity("scatters", "reduce_scatter"),
+        share_quantity("gathers", "Share of the step in all-gather, hidden or not", ("all_gather",)),
+        share_quantity(
+            "scatters", "Share of the step in reduce-scatter, or in the all-to-all that takes its place", SCATTERS
+        ),
     ),
     claims=claims.communication_claims,
     conclusion=conclusions.communication_conclusion,

@@ -9,6 +9,7 @@ from shardwise.labs.quantities import (
     ACTIVATIONS,
     EXPOSED,
     PEAK,
+    SCATTERS,
     STATES,
     STEP,
     TOKENS,
@@ -293,8 +294,7 @@ def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     """That most of what FSDP sends is hidden."""
     fsdp = outcome_of(outcomes, "FSDP, small")
-    shares = [measured_share(fsdp, kind, "work_s") for kind in ("all_gather", "reduce_scatter")] if fsdp else []
-    whole = sum(share for share in shares if share is not None)
+    whole = measured_share(fsdp, ("all_gather", *SCATTERS), "work_s") if fsdp else None
     exposed = EXPOSED.measured(fsdp) if fsdp else None
     saying = Saying(
         says="At least half of FSDP's communication hides under computation (exposed share of it)",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.labs.claims import RIGHT_WITHIN, states_ratio
-from shardwise.labs.quantities import ACTIVATIONS, EXPOSED, PEAK, STEP, TOKENS, measured_share, ratio
+from shardwise.labs.quantities import ACTIVATIONS, EXPOSED, PEAK, SCATTERS, STEP, TOKENS, measured_share, ratio
 from shardwise.labs.steadiness import doubt_about, timed_ratio
 from shardwise.labs.trial import Outcome, Quantity, outcome_of
 
@@ -94,10 +94,9 @@ def communication_conclusion(outcomes: Sequence[Outcome]) -> str:
         outcome = outcome_of(outcomes, f"FSDP, {size}")
         if outcome is None:
             continue
-        gathers, scatters = (measured_share(outcome, kind, "work_s") for kind in ("all_gather", "reduce_scatter"))
-        exposed = EXPOSED.measured(outcome)
-        if gathers is not None and scatters is not None and exposed is not None:
-            found.append(f"{gathers + scatters:.0%} of a step of the {size} model, with {exposed:.0%} exposed")
+        worked, exposed = measured_share(outcome, ("all_gather", *SCATTERS), "work_s"), EXPOSED.measured(outcome)
+        if worked is not None and exposed is not None:
+            found.append(f"{worked:.0%} of a step of the {size} model, with {exposed:.0%} exposed")
     text = f"FSDP's gathers and scatters worked in {'; '.join(found)}: only what is exposed can be won"
     return _sentence(text, found)
 

@@ -7,6 +7,8 @@ from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.predict.memory import most_bytes
 
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+SCATTERS = ("reduce_scatter", "all_to_all")
+"""What divides FSDP's gradients: ranks exchange 16-bit parts and add them up themselves, or the reduction does."""
 NOT_ALLOCATED: MemoryComponent = "framework"
 
 
@@ -59,10 +61,11 @@ def sampled_step_s(outcome: Outcome) -> float | None:
     return sum(float(str(seconds)) for seconds in parts.values()) or None
 
 
-def measured_share(outcome: Outcome, kind: str, field: str) -> float | None:
-    """Of the sampled step."""
-    step_s, seconds = sampled_step_s(outcome), family(outcome, kind, field)
-    return seconds / step_s if step_s and seconds is not None else None
+def measured_share(outcome: Outcome, kinds: Sequence[str], field: str) -> float | None:
+    """Of the sampled step, in collectives of these kinds."""
+    step_s, seconds = sampled_step_s(outcome), [family(outcome, kind, field) for kind in kinds]
+    known = [second for second in seconds if second is not None]
+    return sum(known) / step_s if step_s and len(known) == len(kinds) else None
 
 
 def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> float | None:
@@ -84,14 +87,16 @@ def memory_quantity(name: str, title: str, components: Sequence[MemoryComponent]
     )
 
 
-def share_quantity(name: str, kind: str) -> Quantity:
-    """One kind of collective as a share of the step, hidden or not."""
+def share_quantity(name: str, title: str, kinds: Sequence[str]) -> Quantity:
+    """Some kinds of collectives as a share of the step, hidden or not."""
     return Quantity(
         name=name,
-        title=f"Share of the step in {kind.replace('_', '-')}, hidden or not",
+        title=title,
         unit="fraction",
-        predicted=lambda outcome: predicted_family(outcome, kind, "total_s") / outcome.prediction.time.step_s,
-        measured=lambda outcome: measured_share(outcome, kind, "work_s"),
+        predicted=lambda outcome: (
+            sum(predicted_family(outcome, kind, "total_s") for kind in kinds) / outcome.prediction.time.step_s
+        ),
+        measured=lambda outcome: measured_share(outcome, kinds, "work_s"),
     )
 
 
