@@ -197,6 +197,17 @@ def test_a_run_without_memory_is_a_result():
     assert [bar.amount for bar in bars["DDP, larger"]][1] is None
 
 
+def test_host_memory_is_shown_where_it_is_measured():
+    on_gpu = measurement()
+    on_gpu["memory"] |= {"host_bytes": 700, "peak_reserved_bytes": 9}
+    names = ("optimizer offloaded", "activations offloaded")
+    for found, setting, cells in ((on_gpu, TWO_GPUS, [700, None]), (measurement(), HERE, [None, None])):
+        lesson = lab_lesson(
+            find_lab("offload"), outcomes("offload", dict.fromkeys(names, found), setting=setting), setting
+        )
+        assert [row[6] for row in lesson.tables[0].rows] == cells
+
+
 def test_processors_say_what_they_cannot_show():
     lesson = lab_lesson(find_lab("offload"), outcomes("offload", {"FSDP, small": measurement()}), HERE)
     assert any("Processors have no second memory" in note for note in lesson.notes)

@@ -125,6 +125,14 @@ def _predicted_exposed_share(outcome: Outcome) -> float | None:
     return None if exposed is None else exposed / outcome.prediction.time.step_s
 
 
+def _host_bytes(outcome: Outcome) -> float | None:
+    """Activations are not measured there, and processors have no other memory than the host's."""
+    recipe = outcome.plan.recipe
+    is_on_gpu = number(outcome.measurement, "memory", "peak_reserved_bytes") is not None
+    is_measured = recipe.offload == "none" or is_on_gpu
+    return None if recipe.activation_offload or not is_measured else number(outcome.measurement, "memory", "host_bytes")
+
+
 EXPOSED_S = component_s("exposed_communication")
 PEAK = Quantity(
     name="peak",
@@ -169,8 +177,8 @@ EXPOSED = Quantity(
 )
 HOST = Quantity(
     name="on host",
-    title="States that a rank keeps in the host's memory",
+    title="Host memory of a rank: predicted with gradients and activations, measured of other states alone",
     unit="bytes",
     predicted=lambda outcome: float(outcome.prediction.memory.worst.host_bytes),
-    measured=lambda outcome: number(outcome.measurement, "memory", "host_bytes"),
+    measured=_host_bytes,
 )
