@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from habits.source_tree import ROOT
 from shardwise.cli.main import main
+from shardwise.train.failure.stopped import stopped_error
 
 
 def lab(desk, *words, timeout_s=300):
@@ -89,6 +91,26 @@ def test_a_lab_overwrites_nothing(desk, capsys, monkeypatch):
     monkeypatch.chdir(desk)
     assert main(["lab", "scaling", *map(str, SMALL)]) == 2
     assert "[lab-folder]" in capsys.readouterr().err
+
+
+def test_a_stopped_lab_shows_what_ended_and_says_how_to_go_on(desk, capsys, monkeypatch):
+    """The first run of `offload` is in the folder; Ctrl-C comes in the second."""
+
+    def stopped(job, **_):
+        raise stopped_error(job, signal.SIGINT)
+
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr("shardwise.labs.run.run_job", stopped)
+    assert main(["lab", "offload", *map(str, SMALL), "--resume"]) == 128 + signal.SIGINT
+    said = capsys.readouterr()
+    assert "FSDP, small predicted █" in said.out
+    assert "the lab was stopped by SIGINT; 1 of its 4 runs ended [train-stopped]" in said.err
+    assert "go on with --out runs --resume" in said.err
+
+
+def test_resume_without_a_folder_is_refused(capsys):
+    assert main(["lab", "prefetch", "--resume"]) == 2
+    assert "--resume does nothing without --out" in capsys.readouterr().err
 
 
 def test_without_a_name_the_labs_are_listed(capsys):

@@ -47,6 +47,7 @@ def outcomes(name, measured, *, setting=HERE, failures=None):
             measurement=measured.get(found.trial.name),
             failure=failed.get(found.trial.name, ""),
             folder=found.folder,
+            is_crowded=not setting.is_on_gpu and found.plan.layout.world_size > setting.num_cores,
         )
         for found in planned_trials(find_lab(name), setting, folder=Path("out"))
         if found.trial.name in measured or found.trial.name in failed
@@ -166,13 +167,23 @@ FAMILIES = (
 def test_communication_lists_collectives_kind_by_kind():
     measured = {"FSDP, small": measurement(families=FAMILIES, exposed_s=0.1)}
     lesson = lab_lesson(find_lab("communication"), outcomes("communication", measured), HERE)
-    rows = {row[1]: row for row in lesson.tables[1].rows}
-    assert (rows["all-gather"][3], rows["all-gather"][5], rows["all-gather"][7]) == (8, 0.3, 0.15)
+    assert lesson.tables[1].title == "Collectives of one step of a rank: FSDP, small"
+    rows = {row[0]: row for row in lesson.tables[1].rows}
+    assert (rows["all-gather"][2], rows["all-gather"][4], rows["all-gather"][6]) == (8, 0.3, 0.15)
     shares = dict(zip([column.name for column in lesson.tables[0].columns], lesson.tables[0].rows[0], strict=False))
     assert shares["run"] == "FSDP, small"
     assert lesson.tables[0].rows[0][2] == pytest.approx(0.1)
     assert lesson.tables[0].rows[0][4] == pytest.approx(0.3)
     assert lesson.claims[0].computed == pytest.approx(0.25)
+
+
+def test_an_all_to_all_that_divides_gradients_counts_as_scatter():
+    exchanged = ({**FAMILIES[0]}, {**FAMILIES[1], "kind": "all_to_all"})
+    for families in (FAMILIES, exchanged):
+        measured = {"FSDP, small": measurement(families=families, exposed_s=0.1)}
+        lesson = lab_lesson(find_lab("communication"), outcomes("communication", measured), HERE)
+        assert lesson.tables[0].rows[0][6] == pytest.approx(0.1)
+        assert lesson.claims[0].computed == pytest.approx(0.25)
 
 
 def test_a_run_without_memory_is_a_result():
@@ -186,9 +197,86 @@ def test_a_run_without_memory_is_a_result():
     assert [bar.amount for bar in bars["DDP, larger"]][1] is None
 
 
+def test_host_memory_is_shown_where_it_is_measured():
+    on_gpu = measurement()
+    on_gpu["memory"] |= {"host_bytes": 700, "peak_reserved_bytes": 9}
+    names = ("optimizer offloaded", "activations offloaded")
+    for found, setting, cells in ((on_gpu, TWO_GPUS, [700, None]), (measurement(), HERE, [None, None])):
+        lesson = lab_lesson(
+            find_lab("offload"), outcomes("offload", dict.fromkeys(names, found), setting=setting), setting
+        )
+        assert [row[6] for row in lesson.tables[0].rows] == cells
+
+
 def test_processors_say_what_they_cannot_show():
     lesson = lab_lesson(find_lab("offload"), outcomes("offload", {"FSDP, small": measurement()}), HERE)
     assert any("Processors have no second memory" in note for note in lesson.notes)
+
+
+CONCLUSIONS = {
+    "memory": (
+        {
+            "DDP, small": measurement(parts=states(1600), peak=2000),
+            "FSDP, small": measurement(parts=states(800), peak=1500),
+        },
+        "a rank of FSDP kept 50% of DDP's states and peaked at 75% of its memory",
+    ),
+    "throughput": (
+        {"DDP, small": measurement(tokens=100.0), "FSDP, small": measurement(tokens=90.0)},
+        "FSDP trained at 90% of DDP's speed with the small model",
+    ),
+    "checkpointing": (
+        {"FSDP, small": measurement(activations=900), "full": measurement(activations=300, step_s=1.25)},
+        "full checkpointing kept 33% of the activations for a step 1.25 times as long",
+    ),
+    "offload": (
+        {"FSDP, small": measurement(peak=1000), "optimizer offloaded": measurement(peak=700, step_s=4.0)},
+        "with optimizer offloaded: 70% of the peak, 4.00 times the step",
+    ),
+    "scaling": (
+        {"1 process": measurement(tokens=100.0), "2 processes": measurement(tokens=80.0)},
+        "a process kept 80% with 2 of the speed of one alone",
+    ),
+    "prefetch": (
+        {"no prefetch": measurement(step_s=1.2, exposed_s=0.24), "one unit ahead": measurement(exposed_s=0.05)},
+        "without prefetch a step took 1.20 times as long, and 20% instead of 5% of it was exposed",
+    ),
+    "communication": (
+        {"FSDP, small": measurement(families=FAMILIES, exposed_s=0.1)},
+        "FSDP's gathers and scatters worked in 40% of a step of the small model, with 10% exposed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONCLUSIONS)
+def test_every_lab_ends_in_one_sentence(name):
+    measured, said = CONCLUSIONS[name]
+    for setting, is_said in ((TWO_GPUS, True), (ONE_GPU, find_lab(name).min_processes == 1)):
+        notes = lab_lesson(find_lab(name), outcomes(name, measured, setting=setting), setting).notes
+        assert notes[0].startswith(f"In short: {said}") == is_said
+
+
+@pytest.mark.parametrize("name", ["prefetch", "offload"])
+def test_no_conclusion_is_drawn_from_a_step_that_cannot_be_shorter(name):
+    runs = {"prefetch": ("no prefetch", "one unit ahead"), "offload": ("optimizer offloaded", "FSDP, small")}[name]
+    measured = {runs[0]: measurement(step_s=0.7), runs[1]: measurement(step_s=1.0)}
+    notes = lab_lesson(find_lab(name), outcomes(name, measured, setting=TWO_GPUS), TWO_GPUS).notes
+    assert not any(note.startswith("In short") for note in notes)
+
+
+def test_crowded_processes_get_no_verdict():
+    measured = {"1 process": measurement(tokens=100.0), "4 processes": measurement(tokens=25.0)}
+    (claim,) = claims("scaling", measured).values()
+    assert (claim.verdict, claim.note) == (
+        "unclear",
+        "no verdict: 4 processes share fewer cores; a machine with more of them tells",
+    )
+
+
+def test_too_few_steps_to_look_into_one_are_said():
+    few = replace(HERE, num_steps=3)
+    lesson = lab_lesson(find_lab("prefetch"), outcomes("prefetch", {"no prefetch": measurement()}, setting=few), few)
+    assert any(note.startswith("With 3 steps no step is looked into, which is step 4") for note in lesson.notes)
 
 
 def with_steps(*seconds, step_s, looked_into=(4,), tokens=100.0):

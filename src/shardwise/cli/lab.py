@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from shardwise.cli.command import EXIT_OK
+from shardwise.cli.command import EXIT_OK, UsageError
 from shardwise.cli.options import MODEL_HELP, add_json_option, positive_number, whole_number
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.errors import ShardwiseError
@@ -62,6 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
     require_apart({"--html": arguments.html, "--svg": arguments.svg}, ())
+    if arguments.is_resumed and arguments.out is None:
+        raise UsageError(
+            "--resume does nothing without --out", code="cli-usage", fix="add --out with the folder of the runs"
+        )
     setting = lab_setting(_request(arguments))
     if arguments.out is not None:
         require_lab_folder(arguments.out, is_resumed=arguments.is_resumed)
@@ -70,12 +74,26 @@ def run(arguments: argparse.Namespace) -> int:
         outcomes: list[Outcome] = []
         try:
             _run_all(planned, setting, outcomes)
-        except (ShardwiseError, KeyboardInterrupt):
+        except (ShardwiseError, KeyboardInterrupt) as error:
             if outcomes and not arguments.is_json:
                 _show(lab, outcomes, setting, arguments)
+            if isinstance(error, ShardwiseError) and error.code == "train-stopped":
+                raise _stopped(error, arguments.out, num_ended=len(outcomes), num_runs=len(planned)) from error
             raise
         _show(lab, outcomes, setting, arguments)
     return EXIT_OK
+
+
+def _stopped(error: ShardwiseError, kept: Path | None, *, num_ended: int, num_runs: int) -> ShardwiseError:
+    """A lab saves no states: the runs that ended are what a later call goes on behind."""
+    found = ShardwiseError(
+        f"{error.message.partition(';')[0].replace('run', 'lab', 1)}; {num_ended} of its {num_runs} runs ended"
+        + ("" if kept else ", and their folders are removed"),
+        code=error.code,
+        fix=f"go on with --out {kept} --resume" if kept else "keep runs with --out; --resume goes on behind them",
+    )
+    found.exit_code = error.exit_code
+    return found
 
 
 def _list(arguments: argparse.Namespace) -> int:

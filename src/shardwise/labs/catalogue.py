@@ -1,12 +1,13 @@
 """The seven labs."""
 
 from shardwise.errors import PlanError
-from shardwise.labs import claims
+from shardwise.labs import claims, conclusions
 from shardwise.labs.quantities import (
     ACTIVATIONS,
     EXPOSED,
     HOST,
     PEAK,
+    SCATTERS,
     STATES_HELD,
     STEP,
     TOKENS,
@@ -44,13 +45,14 @@ MEMORY = Lab(
     expect=(
         "States shrink from stage to stage: ZeRO-1 divides what Adam keeps, ZeRO-2 the gradients as well, FSDP "
         "also the parameters, then all by the number of ranks. What a rank works with, activations above all, "
-        "stays as it is. On GPUs the larger model does not fit under DDP: that run ends for want of memory, and "
-        "the FSDP run beside it trains."
+        "stays as it is. Where the larger model does not fit under DDP, as 8B on a GPU of 80 GB, that run ends for "
+        "want of memory, and the FSDP run beside it trains."
     ),
     trials=lambda _count, _default: (DDP, ZERO_1, ZERO_2, FSDP, DDP_LARGER, FSDP_LARGER),
     quantities=(PEAK, STATES_HELD, WORKING),
     claims=claims.memory_claims,
-    fewest_processes=2,
+    conclusion=conclusions.memory_conclusion,
+    min_processes=2,
 )
 THROUGHPUT = Lab(
     name="throughput",
@@ -64,7 +66,8 @@ THROUGHPUT = Lab(
     trials=lambda _count, _default: (DDP, ZERO_2, FSDP, DDP_LARGER, FSDP_LARGER),
     quantities=(TOKENS, STEP, EXPOSED),
     claims=claims.throughput_claims,
-    fewest_processes=2,
+    conclusion=conclusions.throughput_conclusion,
+    min_processes=2,
 )
 CHECKPOINTING = Lab(
     name="checkpointing",
@@ -82,6 +85,7 @@ CHECKPOINTING = Lab(
     ),
     quantities=(ACTIVATIONS, PEAK, STEP),
     claims=claims.checkpointing_claims,
+    conclusion=conclusions.checkpointing_conclusion,
 )
 OFFLOAD = Lab(
     name="offload",
@@ -100,9 +104,10 @@ OFFLOAD = Lab(
     ),
     quantities=(STEP, PEAK, HOST),
     claims=claims.offload_claims,
+    conclusion=conclusions.offload_conclusion,
     on_processors=(
         "Processors have no second memory: what is offloaded stays in the same one, so that this lab shows the "
-        "cost of the copies here and the memory they free only on GPUs."
+        "cost of the copies here and the memory they free only on GPUs. Predictions count the host apart."
     ),
 )
 SCALING = Lab(
@@ -116,7 +121,8 @@ SCALING = Lab(
     trials=_scales,
     quantities=(TOKENS, STEP, EXPOSED),
     claims=claims.scaling_claims,
-    fewest_processes=2,
+    conclusion=conclusions.scaling_conclusion,
+    min_processes=2,
     on_processors="More processes than cores share them: their efficiency says nothing about a cluster.",
 )
 PREFETCH = Lab(
@@ -135,7 +141,8 @@ PREFETCH = Lab(
     ),
     quantities=(STEP, EXPOSED, PEAK),
     claims=claims.prefetch_claims,
-    fewest_processes=2,
+    conclusion=conclusions.prefetch_conclusion,
+    min_processes=2,
     on_processors="Messages of gloo need the cores that compute: what is hidden still takes their time.",
 )
 COMMUNICATION = Lab(
@@ -144,8 +151,9 @@ COMMUNICATION = Lab(
     question="Which part of a step is communication, of which kind, and how much of it does computation hide?",
     expect=(
         "DDP has all-reduces alone. FSDP gathers every block in forward and again in backward, and scatters its "
-        "gradients once; kept gathered, each block is gathered once. Work includes waiting for the slowest rank; "
-        "exposed is what no computation covers, and what a better layout could win."
+        "gradients once, with mixed precision by an all-to-all in 16 bits; kept gathered, each block is gathered "
+        "once. Work includes waiting for the slowest rank; exposed is what no computation covers, and what a better "
+        "layout could win."
     ),
     trials=lambda _count, _default: (
         DDP,
@@ -155,11 +163,14 @@ COMMUNICATION = Lab(
     ),
     quantities=(
         EXPOSED,
-        share_quantity("gathers", "all_gather"),
-        share_quantity("scatters", "reduce_scatter"),
+        share_quantity("gathers", "Share of the step in all-gather, hidden or not", ("all_gather",)),
+        share_quantity(
+            "scatters", "Share of the step in reduce-scatter, or in the all-to-all that takes its place", SCATTERS
+        ),
     ),
     claims=claims.communication_claims,
-    fewest_processes=2,
+    conclusion=conclusions.communication_conclusion,
+    min_processes=2,
     has_families=True,
 )
 LABS = (MEMORY, THROUGHPUT, CHECKPOINTING, OFFLOAD, SCALING, PREFETCH, COMMUNICATION)

@@ -9,15 +9,17 @@ from shardwise.labs.quantities import (
     ACTIVATIONS,
     EXPOSED,
     PEAK,
+    SCATTERS,
     STATES,
     STEP,
     TOKENS,
     measured_memory,
     measured_share,
     number,
+    ratio,
 )
-from shardwise.labs.steadiness import UNSTEADY_RATIO, TimedRatio, timed_ratio, unsteady_ratio
-from shardwise.labs.trial import Outcome, Quantity, outcome_of
+from shardwise.labs.steadiness import TimedRatio, doubt_about, timed_ratio
+from shardwise.labs.trial import Outcome, outcome_of
 from shardwise.simulate.lesson import Claim, Unit, Verdict
 
 ZERO_PAPER = "Rajbhandari et al. 2020, arXiv:1910.02054, section 5"
@@ -32,9 +34,6 @@ OVERVIEW = "an overview of distributed training"
 LESSON = "a lesson on distributed training"
 RIGHT_WITHIN, LOOSE_WITHIN = 0.1, 0.5
 """Of what was said."""
-
-FULL_FRACTION = 0.97
-"""Of a GPU's memory reserved; above it steps wait for memory (8B under DDP on two H200: 1.13 s instead of 0.48 s)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +82,6 @@ def divides(said: float, measured: float) -> Verdict:
     return "right" if measured >= said * (1 - RIGHT_WITHIN) else near(said - 1, measured - 1)
 
 
-def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> float | None:
-    """One measured amount over another; ``None`` when a run is missing."""
-    if over is None or under is None:
-        return None
-    upper, lower = quantity.measured(over), quantity.measured(under)
-    return upper / lower if upper is not None and lower else None
-
-
 def compared(saying: Saying, measured: float | TimedRatio | None) -> tuple[Claim, ...]:
     """The claim beside the measured number; nothing without one, and no verdict on times that tell nothing."""
     if measured is None:
@@ -121,18 +112,9 @@ def _verdict(saying: Saying, measured: float) -> Verdict:
 
 def _doubt(saying: Saying, measured: TimedRatio) -> str:
     """Why measured times allow no verdict; nothing where they do."""
-    worst = max(measured.runs, key=unsteady_ratio)
-    if unsteady_ratio(worst) > UNSTEADY_RATIO:
-        return (
-            f"no verdict: steps of '{worst.trial.name}' differ by {unsteady_ratio(worst):.1f} times, so something else "
-            "works on this machine; run the lab again"
-        )
-    crowded = max(measured.runs, key=_filled_fraction)
-    if _filled_fraction(crowded) > FULL_FRACTION:
-        return (
-            f"no verdict: '{crowded.trial.name}' filled {_filled_fraction(crowded):.0%} of the GPU, where its "
-            "allocator frees memory and asks for it over again; a smaller model tells"
-        )
+    doubt = doubt_about(measured.runs)
+    if doubt:
+        return f"no verdict: {doubt}"
     if not saying.least_ratio - RIGHT_WITHIN <= measured.middle_ratio <= saying.most_ratio + RIGHT_WITHIN:
         return (
             "no verdict: what differs between the runs cannot do this, so the machine was slower during one of them; "
@@ -142,12 +124,6 @@ def _doubt(saying: Saying, measured: TimedRatio) -> str:
     if _verdict(saying, measured.middle_ratio) == "wrong" and any(_verdict(saying, end) != "wrong" for end in ends):
         return "no verdict: single steps of the runs differ by more than the runs do; more --steps tell more"
     return ""
-
-
-def _filled_fraction(outcome: Outcome) -> float:
-    """The memory that a rank's allocator reserved of what its GPU has; 0 where it reserves none."""
-    reserved = number(outcome.measurement, "memory", "peak_reserved_bytes") or 0.0
-    return reserved / outcome.plan.cluster.gpu.memory_bytes
 
 
 def states_ratio(over: Outcome | None, under: Outcome | None) -> float | None:
@@ -211,6 +187,7 @@ def _room_claim(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
         said=f"{sizes:.1f}x the model",
         computed=f"{peaks:.2f}x the peak",
         verdict="right" if peaks <= 1 else "loose" if peaks < sizes else "wrong",
+        note="only states are divided, by the number of ranks; a larger model's activations are its own",
     )
 
 
@@ -317,8 +294,7 @@ def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
     """That most of what FSDP sends is hidden."""
     fsdp = outcome_of(outcomes, "FSDP, small")
-    shares = [measured_share(fsdp, kind, "work_s") for kind in ("all_gather", "reduce_scatter")] if fsdp else []
-    whole = sum(share for share in shares if share is not None)
+    whole = measured_share(fsdp, ("all_gather", *SCATTERS), "work_s") if fsdp else None
     exposed = EXPOSED.measured(fsdp) if fsdp else None
     saying = Saying(
         says="At least half of FSDP's communication hides under computation (exposed share of it)",
@@ -326,5 +302,7 @@ def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         said_ratio=0.5,
         unit="fraction",
         rule="at most",
+        note="where a block computes for longer than its parameters travel, and messages do not need what computes",
+        is_conditional=True,
     )
     return compared(saying, min(1.0, exposed / whole) if exposed is not None and whole else None)

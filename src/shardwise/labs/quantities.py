@@ -7,6 +7,8 @@ from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.predict.memory import most_bytes
 
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+SCATTERS = ("reduce_scatter", "all_to_all")
+"""What divides FSDP's gradients: ranks exchange 16-bit parts and add them up themselves, or the reduction does."""
 NOT_ALLOCATED: MemoryComponent = "framework"
 
 
@@ -59,10 +61,19 @@ def sampled_step_s(outcome: Outcome) -> float | None:
     return sum(float(str(seconds)) for seconds in parts.values()) or None
 
 
-def measured_share(outcome: Outcome, kind: str, field: str) -> float | None:
-    """Of the sampled step."""
-    step_s, seconds = sampled_step_s(outcome), family(outcome, kind, field)
-    return seconds / step_s if step_s and seconds is not None else None
+def measured_share(outcome: Outcome, kinds: Sequence[str], field: str) -> float | None:
+    """Of the sampled step, in collectives of these kinds."""
+    step_s, seconds = sampled_step_s(outcome), [family(outcome, kind, field) for kind in kinds]
+    known = [second for second in seconds if second is not None]
+    return sum(known) / step_s if step_s and len(known) == len(kinds) else None
+
+
+def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> float | None:
+    """One measured amount over another; ``None`` when a run is missing."""
+    if over is None or under is None:
+        return None
+    upper, lower = quantity.measured(over), quantity.measured(under)
+    return upper / lower if upper is not None and lower else None
 
 
 def memory_quantity(name: str, title: str, components: Sequence[MemoryComponent]) -> Quantity:
@@ -76,14 +87,16 @@ def memory_quantity(name: str, title: str, components: Sequence[MemoryComponent]
     )
 
 
-def share_quantity(name: str, kind: str) -> Quantity:
-    """One kind of collective as a share of the step, hidden or not."""
+def share_quantity(name: str, title: str, kinds: Sequence[str]) -> Quantity:
+    """Some kinds of collectives as a share of the step, hidden or not."""
     return Quantity(
         name=name,
-        title=f"Share of the step in {kind.replace('_', '-')}, hidden or not",
+        title=title,
         unit="fraction",
-        predicted=lambda outcome: predicted_family(outcome, kind, "total_s") / outcome.prediction.time.step_s,
-        measured=lambda outcome: measured_share(outcome, kind, "work_s"),
+        predicted=lambda outcome: (
+            sum(predicted_family(outcome, kind, "total_s") for kind in kinds) / outcome.prediction.time.step_s
+        ),
+        measured=lambda outcome: measured_share(outcome, kinds, "work_s"),
     )
 
 
@@ -110,6 +123,14 @@ def _exposed_share(outcome: Outcome) -> float | None:
 def _predicted_exposed_share(outcome: Outcome) -> float | None:
     exposed = EXPOSED_S[0](outcome)
     return None if exposed is None else exposed / outcome.prediction.time.step_s
+
+
+def _host_bytes(outcome: Outcome) -> float | None:
+    """Activations are not measured there, and processors have no other memory than the host's."""
+    recipe = outcome.plan.recipe
+    is_on_gpu = number(outcome.measurement, "memory", "peak_reserved_bytes") is not None
+    is_measured = recipe.offload == "none" or is_on_gpu
+    return None if recipe.activation_offload or not is_measured else number(outcome.measurement, "memory", "host_bytes")
 
 
 EXPOSED_S = component_s("exposed_communication")
@@ -156,8 +177,8 @@ EXPOSED = Quantity(
 )
 HOST = Quantity(
     name="on host",
-    title="States that a rank keeps in the host's memory",
+    title="Host memory of a rank: predicted with gradients and activations, measured of other states alone",
     unit="bytes",
     predicted=lambda outcome: float(outcome.prediction.memory.worst.host_bytes),
-    measured=lambda outcome: number(outcome.measurement, "memory", "host_bytes"),
+    measured=_host_bytes,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.labs.quantities import family, predicted_family
-from shardwise.labs.settings import LabSetting
+from shardwise.labs.settings import DEFAULT_STEPS, LabSetting
 from shardwise.labs.steadiness import UNSTEADY_RATIO, unsteady_ratio
 from shardwise.labs.trial import Lab, Outcome, Quantity
 from shardwise.simulate.lesson import (
@@ -26,7 +26,7 @@ def lab_lesson(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Le
     """Everything a lab shows; also of one that was interrupted, as far as it came."""
     tables = [_table(lab, outcomes)]
     if lab.has_families:
-        tables.append(_families(outcomes))
+        tables += [_families(found) for found in outcomes if found.measurement is not None]
     return Lesson(
         name=lab.name,
         title=lab.question,
@@ -43,13 +43,13 @@ def lab_lesson(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Le
 def _claims(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Claim]:
     """What texts say beside what came out; no verdict where too few processes ran to ask."""
     for claim in lab.claims(outcomes):
-        is_asked = setting.num_processes >= lab.fewest_processes
+        is_asked = setting.num_processes >= lab.min_processes
         yield claim if is_asked else replace(claim, verdict="unclear", note=f"no verdict: {_too_few(lab, setting)}")
 
 
 def _too_few(lab: Lab, setting: LabSetting) -> str:
     where = "GPUs" if setting.is_on_gpu else "processes"
-    return f"this question needs at least {lab.fewest_processes} {where}; one divides nothing and sends nothing"
+    return f"this question needs at least {lab.min_processes} {where}; one divides nothing and sends nothing"
 
 
 def _settings(outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[Setting]:
@@ -85,9 +85,8 @@ def _cells(quantities: Sequence[Quantity], outcome: Outcome) -> Iterator[Cell]:
         yield quantity.measured(outcome) if outcome.measurement is not None else None
 
 
-def _families(outcomes: Sequence[Outcome]) -> LessonTable:
+def _families(outcome: Outcome) -> LessonTable:
     columns = (
-        Column(name="run"),
         Column(name="collective"),
         Column(name="calls, predicted", unit="count", is_narrow=True),
         Column(name="measured", unit="count", is_narrow=True),
@@ -98,19 +97,17 @@ def _families(outcomes: Sequence[Outcome]) -> LessonTable:
     )
     rows = tuple(
         (
-            found.trial.name,
             kind.replace("_", "-"),
             *(
                 value
                 for predicted, measured in (("count", "num_calls"), ("total_s", "work_s"), ("exposed_s", "exposed_s"))
-                for value in (predicted_family(found, kind, predicted), family(found, kind, measured))
+                for value in (predicted_family(outcome, kind, predicted), family(outcome, kind, measured))
             ),
         )
-        for found in outcomes
         for kind in KINDS
-        if predicted_family(found, kind, "count") or family(found, kind, "num_calls")
+        if predicted_family(outcome, kind, "count") or family(outcome, kind, "num_calls")
     )
-    return LessonTable(title="Collectives of one step of one rank", columns=columns, rows=rows)
+    return LessonTable(title=f"Collectives of one step of a rank: {outcome.trial.name}", columns=columns, rows=rows)
 
 
 def _picture(quantity: Quantity, outcomes: Sequence[Outcome]) -> BarPicture:
@@ -128,10 +125,13 @@ def _picture(quantity: Quantity, outcomes: Sequence[Outcome]) -> BarPicture:
 
 
 def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterator[str]:
+    is_asked = setting.num_processes >= lab.min_processes
+    if is_asked and (conclusion := lab.conclusion(outcomes)):
+        yield f"In short: {conclusion}"
     for found in outcomes:
         if found.failure:
             yield f"{found.trial.name}: {found.failure}"
-    if setting.num_processes < lab.fewest_processes:
+    if not is_asked:
         said = _too_few(lab, setting)
         yield f"{said[:1].upper()}{said[1:]}. The runs show only what a rank alone does."
     if not setting.is_on_gpu and lab.on_processors:
@@ -142,13 +142,15 @@ def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterat
             f"{unsteady.trial.name}: the slowest step took {unsteady_ratio(unsteady):.1f} times the fastest: "
             "something else works on this machine, and the times say little. Memory does not suffer."
         )
-    crowded = sorted({found.plan.layout.world_size for found in outcomes if _is_crowded(found, setting)})
+    if setting.num_steps < setting.profiled_every:
+        yield (
+            f"With {setting.num_steps} steps no step is looked into, which is step {setting.profiled_every}: shares, "
+            f"collectives and what memory holds are left out; --steps {DEFAULT_STEPS} shows them."
+        )
+    yield "Times are predicted from the catalogue; `shardwise calibrate` measures this machine for plans."
+    crowded = sorted({found.plan.layout.world_size for found in outcomes if found.is_crowded})
     if crowded:
         yield (
             f"{' and '.join(map(str, crowded))} processes share {setting.num_cores} cores; the prediction gives each "
             "process a core."
         )
-
-
-def _is_crowded(outcome: Outcome, setting: LabSetting) -> bool:
-    return not setting.is_on_gpu and outcome.plan.layout.world_size > setting.num_cores

@@ -71,11 +71,11 @@ def finished(found: PlannedTrial, setting: LabSetting) -> Outcome | None:
     measurement, trial = found.folder / MEASUREMENT_FILE, found.folder / TRIAL_FILE
     if measurement.exists():
         said = json.loads(measurement.read_text(encoding="utf-8"))
-        if len(said["steps"]) == setting.num_steps:
-            return _outcome(found, said)
+        if len(said.get("steps", ())) == setting.num_steps:
+            return _outcome(found, setting, said)
         measurement.unlink()  # a run that is stopped measures the steps that it made
     if trial.exists():
-        return _outcome(found, None, json.loads(trial.read_text(encoding="utf-8"))["failure"])
+        return _outcome(found, setting, None, json.loads(trial.read_text(encoding="utf-8"))["failure"])
     return None
 
 
@@ -113,13 +113,15 @@ def _run(found: PlannedTrial, setting: LabSetting, *, on_step: OnStep) -> Outcom
     )
     job = make_job(found.plan, request, prediction=found.prediction, run_folder=str(folder.resolve()))
     try:
-        return _outcome(found, run_job(job, on_step=on_step, plan=found.plan))
+        return _outcome(found, setting, run_job(job, on_step=on_step, plan=found.plan))
     except OutOfMemoryError as error:
         (folder / TRIAL_FILE).write_text(json.dumps({"failure": error.message}) + "\n", encoding="utf-8")
-        return _outcome(found, None, error.message)
+        return _outcome(found, setting, None, error.message)
 
 
-def _outcome(found: PlannedTrial, measurement: Mapping[str, object] | None, failure: str = "") -> Outcome:
+def _outcome(
+    found: PlannedTrial, setting: LabSetting, measurement: Mapping[str, object] | None, failure: str = ""
+) -> Outcome:
     return Outcome(
         trial=found.trial,
         plan=found.plan,
@@ -127,4 +129,5 @@ def _outcome(found: PlannedTrial, measurement: Mapping[str, object] | None, fail
         measurement=measurement,
         failure=failure,
         folder=found.folder,
+        is_crowded=not setting.is_on_gpu and found.plan.layout.world_size > setting.num_cores,
     )

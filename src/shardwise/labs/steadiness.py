@@ -11,6 +11,8 @@ WARM_UP_STEPS = 3
 """Left out, as in the measured median (``train/measuring.py``)."""
 UNSTEADY_RATIO = 1.5
 """Of the slowest to the fastest step; above it something else is at work."""
+FULL_FRACTION = 0.97
+"""Of a GPU's memory reserved; above it steps wait for memory (8B under DDP on two H200: 1.13 s instead of 0.48 s)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,30 @@ def timed_ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None)
         high_ratio=upper / lower * first_high / second_low,
         runs=(over, under),
     )
+
+
+def doubt_about(runs: tuple[Outcome, ...]) -> str:
+    """Why the times of runs cannot be compared; empty where they can."""
+    for run in runs:
+        if unsteady_ratio(run) > UNSTEADY_RATIO:
+            return (
+                f"steps of '{run.trial.name}' differ by {unsteady_ratio(run):.1f} times, so something else works on "
+                "this machine; run the lab again"
+            )
+        if _filled_fraction(run) > FULL_FRACTION:
+            return (
+                f"'{run.trial.name}' filled {_filled_fraction(run):.0%} of the GPU, where its allocator frees memory "
+                "and asks for it over again; a smaller model tells"
+            )
+        if run.is_crowded:
+            return f"{run.plan.layout.world_size} processes share fewer cores; a machine with more of them tells"
+    return ""
+
+
+def _filled_fraction(outcome: Outcome) -> float:
+    """The memory that a rank's allocator reserved of what its GPU has; 0 where it reserves none."""
+    reserved = number(outcome.measurement, "memory", "peak_reserved_bytes") or 0.0
+    return reserved / outcome.plan.cluster.gpu.memory_bytes
 
 
 def unsteady_ratio(outcome: Outcome) -> float:

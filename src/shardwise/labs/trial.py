@@ -39,6 +39,8 @@ class Outcome:
     failure: str = ""
     """Why it did not end."""
     folder: Path
+    is_crowded: bool = False
+    """Whether more processes ran than there are cores, on processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +71,13 @@ class Lab:
     quantities: tuple[Quantity, ...]
     """The first is drawn."""
     claims: Callable[[Sequence[Outcome]], tuple[Claim, ...]]
+    conclusion: Callable[[Sequence[Outcome]], str]
+    """What was measured in one sentence, to follow a colon; empty where it tells nothing."""
     has_families: bool = False
     """Whether collectives are listed kind by kind."""
     on_processors: str = ""
     """What this lab cannot show without GPUs."""
-    fewest_processes: int = 1
+    min_processes: int = 1
     """With fewer the runs do not differ in what is asked, so that nothing can be said of it."""
 
 
