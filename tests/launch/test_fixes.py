@@ -15,7 +15,6 @@ from shardwise.layout import Layout
 from shardwise.plan_file import read_plan
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
-from shardwise.step.own_runtime import SPLIT_BACKWARD
 
 MODEL = json.loads((ROOT / "examples" / "tiny-llama" / "config.json").read_text(encoding="utf-8"))
 LAYOUT_FIELDS, RECIPE_FIELDS = ({field.name for field in fields(kind)} for kind in (Layout, Recipe))
@@ -104,11 +103,6 @@ def followed(document, fix):
     return made
 
 
-def splits_what_is_recomputed(chosen):
-    """Selective recomputation where backward is two is carried out by nobody, whatever else is chosen."""
-    return chosen["recompute"] == "selective" and chosen["schedule"] in SPLIT_BACKWARD
-
-
 @pytest.mark.parametrize("trains", [True, False], ids=["train", "predict"])
 def test_a_fix_that_is_followed_is_not_refused_again(trains):
     chance, num_followed, again = random.Random(6), 0, {}
@@ -117,7 +111,7 @@ def test_a_fix_that_is_followed_is_not_refused_again(trains):
         chosen = {name: chance.choice(values) if name in names else values[0] for name, values in CHOICES.items()}
         document = plan_of(chosen)
         found = refusals(document, trains=trains)
-        if len(found) != 1 or splits_what_is_recomputed(chosen):
+        if len(found) != 1:
             continue
         num_followed += 1
         left = refusals(followed(document, found[0]), trains=trains)
