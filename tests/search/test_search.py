@@ -282,7 +282,7 @@ def test_when_no_tie_fits_safely_the_note_says_so():
     kept = SearchBounds(
         tp=one, cp=one, pp=one, zero_stage=(2,), recompute=("none",), offload=("none",), activation_offload=False
     )
-    result = plan_8b(cluster="32xh100-sxm", recipe=Recipe(seq_len=17152, global_batch_size=64), bounds=kept)
+    result = plan_8b(cluster="32xh100-sxm", recipe=Recipe(seq_len=17792, global_batch_size=64), bounds=kept)
     assert [ranked.is_tie for ranked in result.plans[:2]] == [True, True]
     assert result.plans[0].prediction.memory.is_borderline
     assert any("none fits safely" in note for note in result.notes)

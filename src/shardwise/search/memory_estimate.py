@@ -212,11 +212,9 @@ class MemoryEstimate:
             resident=self._resident_fraction(rows, stage)[:, None],
         )
         own_bytes = kept.at_end.sum(axis=1)
-        boundary = np.where(rows.pp > 1, rows.micro_batch_size * activations.boundary, 0.0)
-        boundary = boundary * self._message_buffers(rows, num_microbatches, stage)
+        boundary = self._boundary_bytes(parts, stage, np.where(comes_first, in_flight - 1, 0.0))
         waits = self.states.accumulates_whole(rows, num_microbatches)
         reduced = np.where(waits, 0.0, states.gradients)
-        boundary = boundary + np.where(comes_first, (in_flight - 1) * stage.has_head * activations.waiting, 0.0)
         halves = held_by_weight_halves(
             parts.pipelines,
             stage,
@@ -229,22 +227,17 @@ class MemoryEstimate:
         is_born_late = ((num_microbatches == 1) | (comes_first & ~waits)) & ~self.states.has_persistent_gradients(rows)
         # Under DDP nothing is cast or gathered: the head's gradient is there when its backward is.
         is_there = is_born_late & self.states.own_buckets(rows) & self.states.is_own_runtime
-        born_of_head = np.where(is_there, states.head_gradients, 0.0)
+        born, born_of_head = np.where(is_born_late, 0.0, reduced), np.where(is_there, states.head_gradients, 0.0)
         backward = Backward(
             during=during,
             kept=kept,
             live=size * activations.live * (recomputed.blocks > 0),
             working=size * activations.working,
-            born=np.where(is_born_late, born_of_head, reduced),
+            born=born + born_of_head,
             of_blocks=np.where(is_born_late[:, None], states.block_gradients, 0.0),
         )
-        at_loss = (activations.logits * stage.has_head[:, None]).T
-        forward = during + own_bytes
-        moments = [forward, *(forward + part for part in at_loss)]
-        moments[-1] = moments[-1] + born_of_head
-        highest = np.where(is_born_late, 0.0, reduced) + np.max(
-            np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0
-        )
+        logits = activations.logits * stage.has_head[:, None]
+        highest = born + _most_until_head(during + own_bytes, logits, buffers, born_of_head)
         backward = halves.join(backward)
         in_blocks, in_first = most_in_blocks(stage, backward, recomputed, buffers)
         highest = np.maximum(highest, in_blocks)
@@ -261,6 +254,13 @@ class MemoryEstimate:
         update = states.gradients + buffers[-1] + states.during_step
         peak: FloatColumn = states.parameters + states.optimizer + np.maximum(highest, np.maximum(end, update))
         return peak
+
+    def _boundary_bytes(self, parts: Parts, stage: WatchedStage, num_waiting: FloatColumn) -> FloatColumn:
+        """Messages of a pipeline, and what the losses of so many micro-batches made that waits for their backward."""
+        rows, activations = parts.rows, parts.activations
+        messages = np.where(rows.pp > 1, rows.micro_batch_size * activations.boundary, 0.0)
+        found: FloatColumn = messages * self._message_buffers(rows, parts.num_microbatches, stage)
+        return found + num_waiting * stage.has_head * activations.waiting
 
     def moved_bytes(self, rows: Candidates) -> FloatColumn:
         """Activations of one micro-batch that the longest stage moves to the host, where they are offloaded."""
@@ -421,3 +421,13 @@ def _in_flight_sets(key: Key) -> float:
     """Micro-batches whose activations a stage holds at once."""
     pp, vpp, schedule, count, index = key
     return in_flight_micro_batches(schedule=SCHEDULES[schedule], stage=index, pp=pp, vpp=vpp, num_microbatches=count)
+
+
+def _most_until_head(
+    forward: FloatColumn, logits: FloatColumn, buffers: FloatColumn, born_of_head: FloatColumn
+) -> FloatColumn:
+    """The most of the end of forward, the loss, its backward and the head's, whose gradient is born there."""
+    moments = [forward, *(forward + part for part in logits.T)]
+    moments[-1] = moments[-1] + born_of_head
+    most: FloatColumn = np.max(np.stack([m + b for m, b in zip(moments, buffers, strict=False)]), axis=0)
+    return most

@@ -62,7 +62,7 @@ class BlockContext:
     remakes_elementwise: bool = False
     """A compiled dense block makes norms and activations again in the kernel of backward that reads them. The norm
     before a gather over tensor-parallel ranks stays."""
-    gated_widths: int = 2
+    num_gated_tensors: int = 2
     """Tensors as wide as the feed-forward that the backward of a gated activation makes beside what is kept and brought
     back: its output's gradient and two of its own take the place of one. A compiler makes the activation again as well,
     all beside what it reads; where blocks are recomputed our trainer writes over that (``train/decoder/gated.py``)."""
@@ -317,7 +317,7 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext) -> Bytes:
     residual = context.tokens * hidden * context.residual_bytes // context.sequence_shards
     widest = 0
     if isinstance(layer.feed_forward, DenseSpec):
-        widths = context.gated_widths if layer.feed_forward.is_gated else 1
+        widths = context.num_gated_tensors if layer.feed_forward.is_gated else 1
         widest = widths * context.tokens * layer.feed_forward.intermediate_size * size // context.tp
     elif isinstance(layer.feed_forward, MoeSpec):
         moe = layer.feed_forward

@@ -8,12 +8,11 @@ def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tupl
     """Parts of a unit's gradients with the moment each appears.
 
     A block's own gradients appear while its activations go: they are counted from the moment after it. Cast from a
-    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root
-    unit; our trainer's head is a unit itself.
+    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit.
     """
     timeline = context.timeline
     if not unit.is_block:
-        waits = context.gathers_parameters and not context.is_own_runtime
+        waits = context.gathers_parameters and context.vocabulary_ranks == 1
         head = 0 if waits else num_bytes * context.head_elements // max(1, unit.base.full)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.first_backward_end))

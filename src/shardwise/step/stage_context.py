@@ -28,7 +28,7 @@ from shardwise.units import Bytes
 
 DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 
-OWN_GATED_WIDTHS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
+NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
 """Of our trainer's compiled blocks (:class:`BlockContext`), on an H200 with torch 2.11."""
 
 
@@ -221,7 +221,7 @@ class StageContext:
             copies_exchanged_rows=self.is_own_runtime and layout.ep > 1,
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
             remakes_elementwise=self.is_own_runtime and recipe.compile,
-            gated_widths=self._gated_widths,
+            num_gated_tensors=self._num_gated_tensors,
             num_norms_remade=2 if self.is_own_runtime and recipe.compile and recipe.recompute == "full" else 0,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
@@ -230,12 +230,12 @@ class StageContext:
         )
 
     @property
-    def _gated_widths(self) -> int:
+    def _num_gated_tensors(self) -> int:
         recipe = self.plan.recipe
         if not (self.is_own_runtime and recipe.compile):
             return 2
         is_plain = recipe.precision != "fp8-mixed" and not (self.has_adapter and recipe.lora_targets == "all-linear")
-        return OWN_GATED_WIDTHS[recipe.recompute if is_plain else "none"]
+        return NUM_GATED_TENSORS[recipe.recompute if is_plain else "none"]
 
     @cached_property
     def _multiplies_in_fp8(self) -> bool:

@@ -49,7 +49,7 @@ def test_the_component_that_was_larger_is_named_with_both_figures(plan):
     assert first.component == "activations and logits"
     assert first.held_bytes == int(74.2 * GIB) - 24 * GIB
     said, _ = memory_sentences(record(), plan=plan)
-    assert "activations and logits held 50.20 GiB, and 26.57 GiB were predicted" in said
+    assert "activations and logits held 50.20 GiB, and 24.96 GiB were predicted" in said
 
 
 def test_a_state_that_was_larger_is_named_as_well(plan):
