@@ -32,8 +32,7 @@ def dry_run(folder, config, capsys, *words):
         ({**LLAMA, "rms_norm_eps": "1e-5"}, 'rms_norm_eps is "1e-5", but it must be a finite number'),
         ({**LLAMA, "intermediate_size": None}, "intermediate_size is null, but it must be a whole number"),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear"}}, "has no rope_scaling.factor"),
-        ({**LLAMA, "hidden_act": "foo"}, "transformers builds no llama of this config"),
-        ({**LLAMA, "hidden_act": "foo"}, 'hidden_act is "foo"'),
+        ({**LLAMA, "hidden_act": "foo"}, 'transformers builds no llama of this config|hidden_act is "foo"'),
         ({**GPT2, "layer_norm_epsilon": "x"}, "Field 'layer_norm_epsilon' expected float, got str (value: 'x')"),
     ],
     ids=str,
@@ -42,7 +41,7 @@ def test_a_field_that_a_rank_would_stumble_over_is_refused_with_its_file(tmp_pat
     exit_code, said = dry_run(tmp_path, config, capsys)
     assert exit_code == 2
     assert said["error"].startswith(f"{tmp_path / 'config.json'}: ")
-    assert says in said["error"]
+    assert [part for part in says.split("|") if part not in said["error"]] == []
     assert not (tmp_path / "run").exists()
 
 
