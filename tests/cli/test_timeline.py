@@ -78,3 +78,12 @@ def test_so_they_are_of_other_commands(command, tmp_path, capsys):
     assert main([*words, *(["--force"] if command == "plan" else [])]) == 2
     assert "--html would overwrite" in capsys.readouterr().err
     assert config.read_text(encoding="utf-8") == "{}"
+
+
+@pytest.mark.parametrize("words", [["simulate", "memory"], ["lab", "memory"]], ids=" ".join)
+def test_a_model_that_is_read_is_not_written_over_by_pictures_of_it(words, tmp_path, capsys):
+    config = tmp_path / "config.json"
+    config.write_text("{}", encoding="utf-8")
+    assert main([*words, "--model", str(config), "--html", str(config), "--force"]) == 2
+    assert "--html would overwrite" in capsys.readouterr().err
+    assert config.read_text(encoding="utf-8") == "{}"

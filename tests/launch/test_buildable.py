@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from shardwise.cli.main import main
+from shardwise.launch import buildable
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 260, "n_positions": 128}
 LLAMA = {
@@ -53,3 +54,9 @@ def test_weights_of_a_model_of_transformers_are_compared_tensor_by_tensor(tmp_pa
     assert (exit_code, said["code"]) == (2, "pretrained-tensor")
     assert said["error"].startswith("transformer.wte.weight is (260, 65) in")
     assert said["error"].endswith("27 other tensors do not fit either")
+
+
+def test_a_model_that_takes_too_long_to_build_is_left_to_the_ranks(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(buildable, "BUILDER_S", 0.05)
+    exit_code, _ = dry_run(tmp_path, GPT2, capsys)
+    assert exit_code == 0

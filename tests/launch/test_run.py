@@ -1,6 +1,7 @@
 """What a run that a signal stopped says it leaves behind: only checkpoints that are there, asked for or not."""
 
 import signal
+import socket
 import sys
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from shardwise.launch import run
 from shardwise.launch.run import run_job
 from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.failure.record import RankRecord
 from shardwise.train.failure.stopped import StoppedError, stopped_error
 from shardwise.train.job import CheckpointSpec
 from train.models import make_job
@@ -79,3 +81,29 @@ def test_a_run_whose_ranks_heard_a_signal_alone_is_no_success(processes_that_end
 
 def test_a_run_that_did_all_of_its_steps_is_one(processes_that_end_well_after):
     assert run_job(processes_that_end_well_after(4), on_step=lambda record: None) == {}
+
+
+def test_a_stopped_run_is_ended_soon_only_when_all_its_ranks_have(tmp_path, monkeypatch):
+    """Ranks that begin after the signal are given the time to stop."""
+    clock, killed, ranks = [100.0], [], []
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run, "ranks_of", lambda folder: tuple(ranks))
+    monkeypatch.setattr(run, "is_alive", lambda pid: True)
+    monkeypatch.setattr(run.os, "kill", lambda pid, number: None)
+    ending = run.Ending(tmp_path, process=None)
+    monkeypatch.setattr(ending, "kill", lambda: killed.append(clock[0]))
+    ranks.append(RankRecord(rank=0, pid=1, host=socket.gethostname()))
+    ending.hear(signal.SIGTERM, None)
+    for now_s, records in (
+        (101.0, []),
+        (110.0, [RankRecord(rank=0, pid=1, host="here", has_ended=True)]),
+        (112.0, [RankRecord(rank=0, pid=1, host="here", has_ended=True), RankRecord(rank=1, pid=2, host="here")]),
+        (120.0, [RankRecord(rank=number, pid=1, host="here", has_ended=True) for number in range(2)]),
+        (124.0, [RankRecord(rank=number, pid=1, host="here", has_ended=True) for number in range(2)]),
+    ):
+        clock[0], ranks[:] = now_s, records
+        ending.look()
+    assert killed == []
+    clock[0] = 125.5
+    ending.look()
+    assert killed == [125.5]

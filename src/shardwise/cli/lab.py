@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
-    require_apart({"--html": arguments.html, "--svg": arguments.svg}, ())
+    require_apart({"--html": arguments.html, "--svg": arguments.svg}, (arguments.model, arguments.larger_model))
     if arguments.is_resumed and arguments.out is None:
         raise UsageError(
             "--resume does nothing without --out", code="cli-usage", fix="add --out with the folder of the runs"

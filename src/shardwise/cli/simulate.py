@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
-    require_apart({"--html": arguments.html, "--svg": arguments.svg}, ())
+    require_apart({"--html": arguments.html, "--svg": arguments.svg}, (arguments.model, arguments.cluster))
     from shardwise.lessons import make_lessons
 
     lessons = make_lessons(arguments.name, _request(arguments))

@@ -46,8 +46,9 @@ class Saying:
     unit: Unit
     rule: Literal["about", "at most", "more than", "divides"] = "about"
     note: str = ""
-    is_conditional: bool = False
-    """Whether the note names a condition that a run need not meet: a number far from it is loose then, not wrong."""
+    without_ratio: float | None = None
+    """The number without any effect, where the note names a condition that a run need not meet: an effect of another
+    size is loose then, and none or the opposite is wrong."""
     least_ratio: float = -math.inf
     """What is changed between the runs cannot bring the number below it."""
     most_ratio: float = math.inf
@@ -79,7 +80,9 @@ def divides(said: float, measured: float) -> Verdict:
     >>> divides(2.0, 2.5), divides(2.0, 1.9), divides(2.0, 1.6), divides(2.0, 1.0)
     ('right', 'right', 'loose', 'wrong')
     """
-    return "right" if measured >= said * (1 - RIGHT_WITHIN) else near(said - 1, measured - 1)
+    if measured >= said * (1 - RIGHT_WITHIN):
+        return "right"
+    return near(said - 1, measured - 1) if said > 1 else "wrong"
 
 
 def compared(saying: Saying, measured: float | TimedRatio | None) -> tuple[Claim, ...]:
@@ -107,7 +110,10 @@ def _verdict(saying: Saying, measured: float) -> Verdict:
     if saying.rule == "divides":
         return divides(saying.said_ratio, measured)
     found = (at_most if saying.rule == "at most" else near)(saying.said_ratio, measured)
-    return "loose" if found == "wrong" and saying.is_conditional else found
+    if found != "wrong" or saying.without_ratio is None:
+        return found
+    is_an_effect = (measured - saying.without_ratio) * (saying.said_ratio - saying.without_ratio) > 0
+    return "loose" if is_an_effect else "wrong"
 
 
 def _doubt(saying: Saying, measured: TimedRatio) -> str:
@@ -227,7 +233,7 @@ def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         said_ratio=3.0,
         unit="ratio",
         note="what is left is one input a block and what one block, or the loss, needs at once: more blocks save more",
-        is_conditional=True,
+        without_ratio=1.0,
     )
     return (
         *compared(time, slower.through(lambda ratio: ratio - 1) if slower else None),
@@ -285,7 +291,7 @@ def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         said_ratio=0.25,
         unit="fraction",
         note="as much as the gathers take of a step: less on fast links, on small models and with many tokens",
-        is_conditional=True,
+        without_ratio=0.0,
         least_ratio=0.0,
     )
     return compared(saying, slower.through(lambda ratio: 1 - 1 / ratio) if slower else None)
@@ -303,6 +309,6 @@ def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
         unit="fraction",
         rule="at most",
         note="where a block computes for longer than its parameters travel, and messages do not need what computes",
-        is_conditional=True,
+        without_ratio=1.0,
     )
     return compared(saying, min(1.0, exposed / whole) if exposed is not None and whole else None)

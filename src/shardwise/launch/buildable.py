@@ -17,6 +17,7 @@ from shardwise.train.job import Job, job_to_json, uses_transformers
 __all__ = ["model_shapes"]
 
 BUILDER = "shardwise.train.meta_model"
+BUILDER_S = 120
 LONG = 400
 """Of an answer that somebody else wrote, in characters."""
 
@@ -47,15 +48,22 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
 
 
 def _built(job: Job) -> dict[str, Any] | None:
-    """What the process says; ``None`` where it could not start or ended without a word, which ranks then say better."""
-    done = subprocess.run(
-        [sys.executable, "-m", BUILDER],
-        input=json.dumps(job_to_json(job)),
-        env={**os.environ, **environment(job.layout, inherited=os.environ)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """What the process says; ``None`` where it could not start, ended without a word or takes too long.
+
+    Ranks say better then what it is.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", BUILDER],
+            input=json.dumps(job_to_json(job)),
+            env={**os.environ, **environment(job.layout, inherited=os.environ)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=BUILDER_S,
+        )
+    except subprocess.TimeoutExpired:
+        return None
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):

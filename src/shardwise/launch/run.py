@@ -68,7 +68,10 @@ class Ending:
         now_s = time.monotonic()
         if self._asked_s is None:
             return
-        if self._ended_s is None and all(record.has_ended for record in ranks_of(self._folder)):
+        ranks = ranks_of(self._folder)
+        if not ranks or not all(record.has_ended for record in ranks):
+            self._ended_s = None
+        elif self._ended_s is None:
             self._ended_s = now_s
         is_kept = self._ended_s is not None and now_s - self._ended_s > KEPT_S
         if is_kept or now_s - self._asked_s > GRACE_S:
@@ -167,7 +170,7 @@ def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:
     tail = "\n".join((folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
     if (phrase := next((phrase for phrase in NO_THREAD if phrase in tail.lower()), None)) is not None:
         said, fix = thread_sentences(None, phrase)
-        return TrainingError(said, code="train-threads", fix=fix)
+        return TrainingError(f"{said}; the last words of its processes were:\n{tail}", code="train-threads", fix=fix)
     return TrainingError(
         f"the training processes ended with exit code {exit_code}; their last words were:\n{tail}",
         code="train-failed",

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from shardwise.train.failure import threads
 from shardwise.train.failure.classify import classify
 from shardwise.train.failure.diagnose import diagnose
 from shardwise.train.failure.record import FailureRecord, write_record
@@ -24,6 +25,11 @@ def test_so_it_is_where_python_really_has_none(monkeypatch):
     assert classify(refused.value) == "no-thread"
 
 
+def test_a_socket_that_says_the_same_is_a_lost_peer():
+    said = "writev [127.0.0.1]:4242: Resource temporarily unavailable; connection closed by peer"
+    assert classify(RuntimeError(said)) == "peer-lost"
+
+
 def _refuse(*_):
     raise RuntimeError("can't start new thread")
 
@@ -31,14 +37,21 @@ def _refuse(*_):
 @pytest.mark.parametrize(
     ("limits", "says", "fix"),
     [
-        ({resource.RLIMIT_AS: 2 << 20}, "ulimit -v is 2,048 KiB of address space", "ulimit -v unlimited, or use"),
-        ({resource.RLIMIT_NPROC: 64}, "ulimit -u is 64", "ulimit -u unlimited, or use"),
-        ({}, "no limit of this shell is set", "raise the container's limit of processes"),
+        ({"v": (2 << 20, -1)}, "ulimit -v is 2,048 KiB of address space", "ulimit -v unlimited, or use fewer"),
+        ({"u": (64, 128)}, "ulimit -u is 64", "ulimit -u 128, or use fewer"),
+        ({"u": (64, 64)}, "ulimit -u is 64", "have root raise ulimit -u, or use fewer"),
+        ({"pids": "99\n"}, "the container's pids.max is 99", "raise the container's pids.max, or use fewer"),
+        ({"pids": "max\n"}, "no limit of this shell or container is set", "use fewer ranks"),
+        ({}, "no limit of this shell or container is set", "use fewer ranks"),
     ],
-    ids=["address space", "processes", "neither"],
+    ids=str,
 )
 def test_the_limit_is_named_with_how_to_raise_it(tmp_path, monkeypatch, limits, says, fix):
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits.get(kind, resource.RLIM_INFINITY), -1))
+    kinds = {resource.RLIMIT_AS: "v", resource.RLIMIT_NPROC: "u"}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits.get(kinds[kind], (resource.RLIM_INFINITY, -1)))
+    monkeypatch.setattr(threads, "PIDS_MAX", tmp_path / "pids.max")
+    if "pids" in limits:
+        (tmp_path / "pids.max").write_text(limits["pids"], encoding="ascii")
     record = FailureRecord(
         rank=1,
         kind="no-thread",

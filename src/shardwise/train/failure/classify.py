@@ -26,11 +26,12 @@ PEER_LOST = (
 )
 PHRASES: tuple[tuple[FailureKind, tuple[str, ...]], ...] = (
     ("out-of-memory", CPU_OUT_OF_MEMORY),
-    ("no-thread", NO_THREAD),
     ("hang", TIMED_OUT),
     ("peer-lost", PEER_LOST),
+    ("no-thread", NO_THREAD),
 )
-"""Time-outs before lost peers: gloo closes a pair when a wait runs out, and then says both."""
+"""Time-outs before lost peers: gloo closes a pair when a wait runs out, and then says both. A connection that fails may
+say of its socket what a thread says that does not start."""
 
 
 class LossError(ShardwiseError):
