@@ -67,7 +67,7 @@ def gated_gradients_in_place(gate: Tensor, up: Tensor, gradient: Tensor) -> None
 
 
 def _differentiate(gate: Tensor, up: Tensor, gradient: Tensor, *, activation: Tensor) -> None:
-    if gate.device.type == "cuda":
+    if gate.device.type == "cuda" and all(tensor.is_contiguous() for tensor in (gate, up, gradient)):
         from shardwise.train.kernels import differentiate_gated  # noqa: PLC0415 - Triton comes with CUDA alone
 
         differentiate_gated(gate, up, gradient, activation=activation)
