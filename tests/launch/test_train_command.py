@@ -94,17 +94,23 @@ def test_a_run_whose_command_is_killed_saves_a_checkpoint_and_ends(desk):
     assert newest.step == max(losses(desk / "orphaned"))
 
 
+def saved_when_stopped(process, folder, *, exit_code):
+    """The checkpoint of the last step of a stopped run, and what the command said of it."""
+    code, said = answer(process)
+    assert (code, said["code"]) == (exit_code, "train-stopped")
+    newest = CheckpointFolder(folder / "checkpoints").newest()
+    assert newest.step == max(losses(folder))
+    assert str(newest.path) in said["error"]
+    return newest, said
+
+
 def test_a_signal_to_every_process_of_the_run_lets_ranks_save(desk):
     """As schedulers send it: to the command, to torchrun, to what ranks are forked from and to the ranks."""
     process = started(desk, "--checkpoint-every", ENDLESS, out="scheduled")
     (torchrun,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
     os.killpg(int(torchrun), signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
-    code, said = answer(process)
-    assert (code, said["code"]) == (143, "train-stopped")
-    newest = CheckpointFolder(desk / "scheduled" / "checkpoints").newest()
-    assert newest.step == max(losses(desk / "scheduled"))
-    assert str(newest.path) in said["error"]
+    saved_when_stopped(process, desk / "scheduled", exit_code=143)
     records = [json.loads(path.read_text(encoding="utf-8")) for path in (desk / "scheduled" / "ranks").glob("*.json")]
     assert not any(is_alive(record["pid"]) for record in records)
 
@@ -112,11 +118,7 @@ def test_a_signal_to_every_process_of_the_run_lets_ranks_save(desk):
 def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(desk):
     process = started(desk, "--checkpoint-every", ENDLESS, out="stopped")
     process.send_signal(signal.SIGINT)
-    code, said = answer(process)
-    assert (code, said["code"]) == (130, "train-stopped")
-    newest = CheckpointFolder(desk / "stopped" / "checkpoints").newest()
-    assert newest.step == max(losses(desk / "stopped"))
-    assert str(newest.path) in said["error"]
+    newest, said = saved_when_stopped(process, desk / "stopped", exit_code=130)
     assert said["fix"] == f"go on with --resume {newest.path.parent}"
 
 

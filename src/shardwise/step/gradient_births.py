@@ -1,6 +1,7 @@
 """When in a backward pass the gradients of a unit appear."""
 
 from shardwise.step.stage_context import StageContext, Unit
+from shardwise.step.timeline import RunMoments
 from shardwise.units import Bytes
 
 
@@ -16,10 +17,14 @@ def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tupl
         head = 0 if waits else num_bytes * context.head_elements // max(1, unit.base.full)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.first_backward_end))
-    moments = timeline.runs[unit.run]
-    if unit.count == 1:
+    return births_by_block(timeline.runs[unit.run], unit.count, num_bytes)
+
+
+def births_by_block(moments: RunMoments, count: int, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
+    """Parts of what appears after the backward of each of ``count`` equal blocks of a run, with their moments."""
+    if count == 1:
         return ((num_bytes, moments.after_last),)
-    one = num_bytes // unit.count
+    one = num_bytes // count
     return (
         (one, moments.after_first),
         (num_bytes - 2 * one, moments.last_backward),

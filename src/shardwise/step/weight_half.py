@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from shardwise.model import LayerSpec, MoeSpec, Weight
 from shardwise.step.activation_tensors import has_plain_loss, resident
 from shardwise.step.activations import BlockContext
+from shardwise.step.gradient_births import births_by_block
 from shardwise.step.in_flight import waiting_sets, waits_for_weights
 from shardwise.step.inventory import Tensor
 from shardwise.step.stage_context import StageContext
@@ -95,16 +96,7 @@ def held_for_weights(context: StageContext, totals: Sequence[Bytes]) -> Iterator
     if timeline.head_backward < end:
         yield Tensor(name=NAME, component="activations", num_bytes=head, born=timeline.head_backward + 1, dies=end)
     for run, held in enumerate(context.held_runs):
-        moments = timeline.runs[run]
         gradients = held.count * block_gradients(held.layer, context.block_context)
         num_bytes = (resident(context, totals[run]) + gradients) // vpp
-        one = num_bytes // held.count
-        parts: tuple[tuple[Bytes, int], ...] = ((num_bytes, moments.after_last),)
-        if held.count > 1:
-            parts = (
-                (one, moments.after_first),
-                (num_bytes - 2 * one, moments.last_backward),
-                (one, moments.after_last),
-            )
-        for part, born in parts:
+        for part, born in births_by_block(timeline.runs[run], held.count, num_bytes):
             yield Tensor(name=f"{NAME} of blocks[{run}]", component="activations", num_bytes=part, born=born, dies=end)

@@ -73,7 +73,7 @@ class Tuning:
     """Choices that change speed and memory but never the numbers."""
 
     num_loss_chunks: int | None = None
-    """Pieces of the loss; ``None`` lets the runtime keep one piece of logits below ``LOGITS_BYTES``."""
+    """Pieces of the loss; ``None`` lets the runtime keep one piece of logits small."""
     is_last_unit_kept: bool = True
     """The last block is not freed after forward: backward would gather it again at once."""
     is_embedding_kept: bool = False

@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from shardwise.step.loss import num_own_pieces
 from shardwise.train.compiled import compiled
 from shardwise.train.exchange import all_reduced
 
 IGNORED_LABEL = -100
 """A position that counts neither in the loss nor in its divisor."""
-
-LOGITS_BYTES = 512 * 1024 * 1024
-"""The largest piece of logits the runtime makes by itself: large enough that its products run at full speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ class LossSettings:
     """How the loss is divided into pieces."""
 
     num_chunks: int | None = None
-    """``None``: as few as keep a piece of logits below ``LOGITS_BYTES``."""
+    """``None``: as few as keep a piece of logits small (:func:`~shardwise.step.loss.num_own_pieces`)."""
     is_compiled: bool = False
     is_plain: bool = False
     """Whole logits and torch's own backward. Schedules that split the backward pass ask for it: before torch 2.13 they
@@ -65,20 +63,11 @@ def summed_token_loss(
     if settings.is_plain and group is None:
         logits_TV = torch.nn.functional.linear(hidden_TD, weight_VD).float()
         return torch.nn.functional.cross_entropy(logits_TV, labels_T, reduction="sum", ignore_index=IGNORED_LABEL)
-    chunks = settings.num_chunks or num_loss_chunks(
-        num_tokens=hidden_TD.size(0), vocab_size=weight_VD.size(0), element_bytes=hidden_TD.element_size()
+    chunks = settings.num_chunks or num_own_pieces(
+        num_tokens=hidden_TD.size(0), vocab_rows=weight_VD.size(0), element_bytes=hidden_TD.element_size()
     )
     piece = _compiled_piece if settings.is_compiled else _piece
     return _SummedTokenLoss.apply(hidden_TD, weight_VD, labels_T, Pieces(num_chunks=chunks, of=piece, group=group))
-
-
-def num_loss_chunks(*, num_tokens: int, vocab_size: int, element_bytes: int) -> int:
-    """Pieces that keep one piece of logits below ``LOGITS_BYTES``.
-
-    >>> num_loss_chunks(num_tokens=8192, vocab_size=128256, element_bytes=2)
-    4
-    """
-    return max(1, -(-num_tokens * vocab_size * element_bytes // LOGITS_BYTES))
 
 
 def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> Tensor:
