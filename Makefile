@@ -6,7 +6,7 @@ DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test slow check lint types layers bench docs format clean
+.PHONY: help demo test kills fuzz slow check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -24,6 +24,14 @@ demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two process
 test:  ## the whole test suite
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+kills:  ## forty processes of real runs are killed, and nothing is left behind (ten minutes)
+	@scripts/venv.sh dev
+	@$(BIN)/pytest -n 2 -m kills tests/launch/test_kills.py
+
+fuzz:  ## twenty thousand damaged files, and no traceback (five minutes)
+	@scripts/venv.sh dev
+	@$(BIN)/pytest -n 2 -m fuzz tests/test_reader_fuzz.py
 
 slow:  ## the tests that take minutes: five labs with real runs, long schedules
 	@scripts/venv.sh dev

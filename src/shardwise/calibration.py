@@ -11,6 +11,8 @@ from shardwise.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 CALIBRATION_SCHEMA = "shardwise.calibration/1"
 
 MeasuredDevice = Literal["cuda", "cpu"]
+MeasuredDtype = Literal["bf16", "fp32"]
+"""That of weights while they are multiplied: on devices and on processors."""
 MeasuredPass = Literal["forward", "dgrad", "wgrad"]
 MeasuredCall = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast"]
 ResidualName = Literal[
@@ -54,7 +56,7 @@ class ProductPoint:
     """One timed matrix product, as its kernel computes it."""
 
     product_pass: MeasuredPass
-    dtype: str
+    dtype: MeasuredDtype
     m: int
     n: int
     k: int
@@ -75,7 +77,7 @@ class AttentionPoint:
     num_key_value_heads: int
     head_dim: int
     seq_len: int
-    dtype: str
+    dtype: MeasuredDtype
     forward_s: Seconds
     backward_s: Seconds
 
@@ -125,7 +127,7 @@ class BlockPoint:
     head_dim: int
     seq_len: int
     num_sequences: int
-    dtype: str
+    dtype: MeasuredDtype
     is_sharded: bool
     """Whether FSDP2 gathers and reduces it."""
     forward_s: Seconds
@@ -150,7 +152,7 @@ class TablesPoint:
     hidden_size: int
     vocab_size: int
     num_tokens: int
-    dtype: str
+    dtype: MeasuredDtype
     duration_s: Seconds
 
 

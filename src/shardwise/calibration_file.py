@@ -1,7 +1,6 @@
 """Calibrations as files: ``shardwise.calibration/1``, JSON whose keys are the fields of the records."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -26,6 +25,10 @@ Record = TypeVar("Record")
 DIGEST_CHARACTERS = 16
 MAX_BYTES = 20_000_000
 PAIRS = ("versions", "clocks_mhz")
+ZEROS = ("meeting_s", "power_limit_w", "num_runs", "disk_write_bytes_per_s", "disk_read_bytes_per_s")
+"""Numbers that are 0 where there was nothing to measure; everything else somebody divides by."""
+LEAST, MOST = 1e-12, 1e18
+"""Between them lies every duration, rate, size and ratio."""
 RATES = (
     "kernel_launch_s",
     "overlap_slowdown_ratio",
@@ -45,16 +48,17 @@ def read_calibration(path: Path) -> Calibration:
         CalibrationError: the file cannot be read, or is no calibration of this version.
     """
     try:
-        content = path.read_bytes()[:MAX_BYTES]
-        document = json.loads(content)
+        if path.stat().st_size > MAX_BYTES:
+            raise _broken(str(path), f"it has more than {MAX_BYTES:,} bytes")
+        document = json.loads(path.read_bytes())
     except OSError as error:
         raise CalibrationError(
             f"cannot read the calibration '{path}': {error.strerror}",
             code="calibration-file",
             fix="write one with `shardwise calibrate --out FILE`",
         ) from None
-    except ValueError as error:
-        raise _broken(str(path), f"it is not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise _broken(str(path), f"it is not JSON ({error!s:.120})") from None
     return calibration_of(document, name=str(path))
 
 
@@ -132,9 +136,16 @@ class _Reader:
             raise _broken(self._name, f"{where} lacks {', '.join(missing)}") from None
 
     def number(self, value: object, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_measured(value, where):
             raise _broken(self._name, f"{where} is {str(value)[:40]!r}, not a number that can be measured")
         return float(value)
+
+    def _pair(self, value: object, where: str, *, is_clock: bool) -> object:
+        if is_clock:
+            return self.number(value, where)
+        if isinstance(value, str):
+            return value
+        raise _broken(self._name, f"{where} is {str(value)[:40]!r}, not text")
 
     def _value(self, value: object, hint: object, where: str) -> object:
         if hint in (int, float):
@@ -143,13 +154,19 @@ class _Reader:
         if hint is bool and isinstance(value, bool):
             return value
         if where.endswith(PAIRS) and isinstance(value, dict):
-            return tuple(value.items())
+            is_clock = where.endswith("clocks_mhz")
+            pairs = ((name, self._pair(found, f"{where}.{name}", is_clock=is_clock)) for name, found in value.items())
+            return tuple(pairs)
         if where.endswith(".points") and isinstance(value, list | tuple):
             points = tuple(self.record(TimedBytes, point, where) for point in value)
             return tuple(sorted(points, key=lambda point: point.num_bytes))
         if isinstance(value, str) and (not get_args(hint) or value in get_args(hint)):
             return value
         raise _broken(self._name, f"{where} is {str(value)[:40]!r}")
+
+
+def _is_measured(value: float, where: str) -> bool:
+    return LEAST <= value < MOST or (value == 0 and where.rpartition(".")[2] in ZEROS)
 
 
 def _broken(name: str, why: str) -> CalibrationError:

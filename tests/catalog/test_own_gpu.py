@@ -54,3 +54,15 @@ def test_servers_are_proposed_that_the_gpus_of_a_part_from_nothing_fill(num_gpus
         read_cluster(asked)
     assert refused.value.fix == f"add gpus_per_node = {per_node}"
     assert read_cluster({**asked, "gpus_per_node": per_node}).num_gpus == num_gpus
+
+
+@pytest.mark.parametrize("based_on", PARTS)
+def test_no_part_trains_on_two_watts(based_on):
+    with pytest.raises(ClusterError, match="tdp_w is 2"):
+        _predicted({"name": "own", "based_on": based_on, "tdp_w": 2})
+
+
+@pytest.mark.parametrize("tdp_w", [10, 50, 130, 700])
+@pytest.mark.parametrize("based_on", ["h100-sxm", "b200-sxm"])
+def test_a_part_of_any_power_limit_is_predicted(based_on, tdp_w):
+    assert 0 < _predicted({"name": "own", "based_on": based_on, "tdp_w": tdp_w}).time.step_s < float("inf")

@@ -148,3 +148,12 @@ def test_a_closed_standard_input_is_told():
 def test_the_module_runs_like_the_command():
     done = subprocess.run([sys.executable, "-m", "shardwise", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == "shardwise 0.1.0\n"
+
+
+def test_a_command_in_a_folder_that_was_deleted_says_so(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert front_door.main(["plan", "llama-3.2-1b", "8xh100-sxm"]) == 2
+    assert "the working directory of this shell was deleted [working-directory]" in capsys.readouterr().err

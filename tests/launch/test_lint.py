@@ -179,7 +179,7 @@ def test_an_error_refuses_the_run_and_a_warning_does_not():
 
 
 def test_errors_come_first():
-    findings = lint(plan(), replace(HERE, num_gpus=0, max_open_files=10), is_on_gpu=True)
+    findings = lint(plan(), replace(HERE, num_gpus=0, max_open_files=200), is_on_gpu=True)
     assert [finding.severity for finding in findings] == ["error", "warning"]
 
 
@@ -200,3 +200,9 @@ def test_this_machine_can_be_read_and_linted():
 
 def test_every_rule_says_what_it_is_about():
     assert [rule.__name__ for rule in RULES if not rule.__doc__] == []
+
+
+def test_fewer_open_files_than_torchrun_needs_are_an_error():
+    finding = found(max_open_files=20)["open-files"]
+    assert (finding.severity, finding.fix) == ("error", "ulimit -n 4096")
+    assert found(max_open_files=200)["open-files"].severity == "warning"

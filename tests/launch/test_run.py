@@ -4,6 +4,7 @@ import signal
 import socket
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_a_stopped_run_is_ended_soon_only_when_all_its_ranks_have(tmp_path, monk
     monkeypatch.setattr(run, "ranks_of", lambda folder: tuple(ranks))
     monkeypatch.setattr(run, "is_alive", lambda pid: True)
     monkeypatch.setattr(run.os, "kill", lambda pid, number: None)
-    ending = run.Ending(tmp_path, process=None)
+    ending = run.Ending(tmp_path, process=SimpleNamespace(poll=lambda: None))
     monkeypatch.setattr(ending, "kill", lambda: killed.append(clock[0]))
     ranks.append(RankRecord(rank=0, pid=1, host=socket.gethostname()))
     ending.hear(signal.SIGTERM, None)

@@ -60,16 +60,16 @@ def test_a_rank_that_is_killed_ends_the_script_with_one_message(desk, monkeypatc
 def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):
     """Half a minute, if nobody says otherwise."""
     given = []
-    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
-    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
-    assert main_of_script(["--standalone", "-m", "worker", "job.json"]) == 0
-    assert given == ["--shutdown-timeout=600", "--standalone", "-m", "worker", "job.json"]
+    monkeypatch.setattr("shardwise.train.patient_torchrun.torchrun", given.extend)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
+    assert main_of_script(["--nnodes=2", "-m", "worker", "job.json"]) == 0
+    assert given == ["--shutdown-timeout=600", "--nnodes=2", "-m", "worker", "job.json"]
 
 
 def test_a_torchrun_that_cannot_be_told_to_wait_is_not_told(monkeypatch):
     given = []
-    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", given.extend)
-    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: None)
+    monkeypatch.setattr("shardwise.train.patient_torchrun.torchrun", given.extend)
+    monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
     monkeypatch.setattr("shardwise.train.patient_torchrun.get_args_parser", argparse.ArgumentParser)
     assert main_of_script(["-m", "worker", "job.json"]) == 0
     assert given == ["-m", "worker", "job.json"]
@@ -79,7 +79,7 @@ def test_a_ctrl_c_before_there_are_ranks_is_a_stop(monkeypatch, capsys):
     def interrupted(words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shardwise.train.scripted_torchrun.torchrun", interrupted)
+    monkeypatch.setattr("shardwise.train.patient_torchrun.torchrun", interrupted)
     monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
     assert main_of_script(["-m", "worker", "job.json"]) == 130
     assert capsys.readouterr().err.startswith("error: the run was stopped by SIGINT; ")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_what_was_written_is_read_whatever_the_size_of_a_chunk(tmp_path, monkeyp
         found, notes = read(path)
         assert found == EVENTS
         assert notes.header["distributedInfo"] == {"backend": "nccl", "rank": 0, "world_size": 2}
-        assert notes.header["traceName"] == "made up"
+        assert "traceName" not in notes.header
         assert (notes.is_truncated, notes.num_damaged) == (False, 0)
 
 
@@ -105,3 +106,43 @@ def test_folders_are_searched_and_missing_files_refused(tmp_path):
     assert trace_files([tmp_path]) == (path,)
     with pytest.raises(TraceError):
         trace_files([tmp_path / "missing.json"])
+
+
+def packed_blanks(tmp_path, num_bytes):
+    path = tmp_path / "rank0.json.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"[")
+        for _ in range(num_bytes >> 20):
+            file.write(b" " * (1 << 20))
+        file.write(b"]")
+    return path
+
+
+def test_blanks_without_end_are_no_trace(tmp_path):
+    path = packed_blanks(tmp_path, 64 << 20)
+    started_s = time.monotonic()
+    with pytest.raises(TraceError, match="blanks one after the other"):
+        list(trace_events(path, ReadingNotes()))
+    assert time.monotonic() - started_s < 10
+
+
+def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_no_trace(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "FREE_BYTES", 1 << 20)
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b'{"ph": "M"},' * 2_000_000))
+    with pytest.raises(TraceError, match="unpacks to more than"):
+        list(trace_events(path, ReadingNotes()))
+
+
+def test_no_more_is_unpacked_at_once_than_is_looked_at(tmp_path):
+    path = packed_blanks(tmp_path, 64 << 20)
+    with path.open("rb") as file:
+        assert max(map(len, reading._unpacked(file, ReadingNotes()))) <= reading.CHUNK_BYTES
+
+
+def test_a_nest_without_end_is_damage(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text('[{"ph": "M"},\n  {"args": ' + "[" * 100_000 + ',\n  {"ph": "M"}]', encoding="utf-8")
+    notes = ReadingNotes()
+    assert len(list(trace_events(path, notes))) == 2
+    assert notes.num_damaged == 1

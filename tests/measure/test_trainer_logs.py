@@ -93,3 +93,34 @@ def test_what_no_trainer_prints_is_refused(tmp_path, text):
     with pytest.raises(TraceError) as refused:
         read(tmp_path, text)
     assert refused.value.code == "log-foreign"
+
+
+GOOD = {"torchtitan.log", "megatron.log", "deepspeed.log", "transformers.log"}
+WRONG = ("inf", "nan", "1e400", "-5", "9" * 400, "text", "1.2.3")
+OURS = '{"step": 1, "loss": 2.5, "step_s": @, "peak_allocated_bytes": 5}\n'
+TABLE = "epoch,step,train_loss,device/samples_per_sec,device/batches_per_sec\n0,10,2.5,64.0,@\n"
+STATE = '{"log_history": [{"train_runtime": 9.0, "train_steps_per_second": @, "step": 20}]}'
+LINE = "{'train_runtime': 9.0, 'train_steps_per_second': @, 'epoch': 1.0}\n"
+SMI_LINE = "timestamp, name, memory.used [MiB]\nx, NVIDIA H100, @ MiB\n"
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("template", [OURS, TABLE, STATE, LINE])
+def test_what_nobody_can_have_measured_is_refused(tmp_path, template, wrong):
+    quoted = json.dumps(wrong) if template in (OURS, STATE) and not wrong.isdigit() else wrong
+    for text in {template.replace("@", quoted), template.replace("@", json.dumps(wrong))}:
+        with pytest.raises(TraceError) as refused:
+            read(tmp_path, text)
+        assert refused.value.code in ("log-number", "log-foreign")
+        assert len(refused.value.message) < 400
+
+
+@pytest.mark.parametrize("step", ["-1", "1.5", "null", '"x"', "true", "[]", "1e400", "9" * 400])
+def test_a_step_is_a_whole_number(tmp_path, step):
+    with pytest.raises(TraceError, match="number"):
+        read(tmp_path, OURS.replace("@", "0.5").replace('"step": 1', f'"step": {step}'))
+
+
+def test_a_loss_that_diverged_is_read(tmp_path):
+    log = read(tmp_path, OURS.replace("@", "0.5").replace("2.5", "NaN"))
+    assert log.steps[0].step_s == 0.5

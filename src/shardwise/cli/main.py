@@ -104,15 +104,31 @@ def _dispatch(words: list[str]) -> int:
         return 0
     from shardwise.cli.command import run_command
 
+    _require_working_directory()
     return run_command(words)
+
+
+def _require_working_directory() -> None:
+    """Return when the folder that the command was typed in is still there."""
+    from shardwise.errors import PlanError
+
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise PlanError(
+            "the working directory of this shell was deleted",
+            code="working-directory",
+            fix="cd to a folder that exists",
+        ) from None
 
 
 def _report(*, message: str, code: str, fix: str, exit_code: int, words: list[str]) -> int:
     """Say what went wrong: on stderr for people, as one object on stdout for ``--json``."""
+    from shardwise.cli.output import write_line
     from shardwise.render.errors import error_json, error_text
 
     if "--json" in words:
-        sys.stdout.write(error_json(message=message, code=code, fix=fix) + "\n")
+        write_line(error_json(message=message, code=code, fix=fix))
     else:
         from shardwise.cli.spelling import with_option_spelling
 

@@ -21,8 +21,18 @@ class OutputError(ShardwiseError):
 
 
 def write_line(text: str) -> None:
-    """``text`` on standard output with exactly one line end."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    """``text`` on standard output with exactly one line end; a terminal obeys nothing in it but colours."""
+    from shardwise.render.printable import printable
+
+    shown = printable(text, has_colour=sys.stdout.isatty() and takes_control_codes())
+    sys.stdout.write(shown if shown.endswith("\n") else shown + "\n")
+
+
+def write_note(text: str) -> None:
+    """A line on standard error, for the person who waits."""
+    from shardwise.render.printable import printable
+
+    sys.stderr.write(printable(text) + "\n")
 
 
 def stdout_style() -> "TextStyle":
@@ -110,14 +120,15 @@ def write_file(path: Path, text: str, *, is_forced: bool, example: str = "plan.j
     require_free(path, is_forced=is_forced, example=example)
     unfinished = _unfinished(path)
     try:
-        unfinished.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        with unfinished.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text if text.endswith("\n") else text + "\n")
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise OutputError(
             f"cannot write '{path}': {error.strerror}", code="output-path", fix="choose a folder you can write to"
         ) from None
-    sys.stderr.write(f"wrote {path}\n")
+    write_note(f"wrote {path}")
 
 
 def _unfinished(path: Path) -> Path:

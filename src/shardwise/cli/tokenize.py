@@ -6,13 +6,12 @@ tokens.json, which says what they are.
 """
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_json_option
-from shardwise.cli.output import OutputError, write_line
+from shardwise.cli.output import OutputError, write_line, write_note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     tokenizer = open_tokenizer(arguments.tokenizer)
     with waiting("tokenising"):
         summary = tokenise(files, out, tokenizer=tokenizer, field=arguments.data_field)
-    sys.stderr.write(f"wrote {out}\n")
+    write_note(f"wrote {out}")
     if arguments.is_json:
         write_line(json_text({"schema": "shardwise.tokens/1", **asdict(summary)}))
     else:

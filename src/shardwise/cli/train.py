@@ -6,7 +6,6 @@ that every node runs is written into the run folder.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from shardwise.cli.options import (
     add_plan_source,
     add_recipe_options,
 )
-from shardwise.cli.output import stdout_style, write_line
+from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
 
@@ -158,7 +157,7 @@ def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
     require_no_errors(findings)
     warnings = tuple(finding for finding in findings if finding.severity == "warning")
     if warnings:
-        sys.stderr.write(lint_text(warnings) + "\n")
+        write_note(lint_text(warnings))
 
 
 def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ...]":

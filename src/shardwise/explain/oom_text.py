@@ -27,6 +27,7 @@ UNIT_BYTES = {
     "m": MIB,
     "g": GIB,
 }
+MOST_BYTES = 1e18
 MAX_TEXT_CHARS = 1_000_000
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,9})?)"
@@ -144,6 +145,12 @@ def _size(number: str, unit: str) -> Size:
     scale = UNIT_BYTES[unit.lower()]
     decimals = len(digits.partition(".")[2])
     value = float(digits) * scale
+    if value >= MOST_BYTES:
+        raise PlanError(
+            f"{number[:40]} {unit} is more than any device or host has",
+            code="oom-text",
+            fix="paste the line that holds 'Tried to allocate ... GiB' as it was printed",
+        )
     half_digit = 0 if scale == 1 else scale * 10.0**-decimals / 2
     return Size(num_bytes=round(value), tolerance_bytes=int(half_digit) + (half_digit > 0), text=f"{number} {unit}")
 
@@ -155,7 +162,7 @@ def _find(pattern: str, text: str) -> Size | None:
 
 def _read_torch_2(text: str) -> OomMessage | None:
     head = re.search(
-        rf"Tried to allocate {_SIZE}\. (?:GPU|NPU|XPU|device)? ?(\d+)? ?has a total capaci?ty of",
+        rf"Tried to allocate {_SIZE}\. (?:GPU|NPU|XPU|device)? ?(\d{1, 4})? ?has a total capaci?ty of",
         text,
         flags=re.IGNORECASE,
     )

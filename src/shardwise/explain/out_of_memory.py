@@ -77,7 +77,7 @@ def _accounting(message: OomMessage) -> tuple[Finding, ...]:
 
 def _fragmentation(message: OomMessage) -> Finding | None:
     unallocated, capacity = message.unallocated_bytes, message.capacity
-    if unallocated is None or capacity is None:
+    if unallocated is None or capacity is None or not capacity.num_bytes:
         return None
     share = unallocated / capacity.num_bytes
     holds_request = unallocated >= message.request.low_bytes

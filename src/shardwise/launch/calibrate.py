@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import re
-import signal
 import subprocess
 import tempfile
 import time
@@ -17,7 +16,8 @@ from shardwise.calibration import Calibration, MachineFacts, MeasuredDevice
 from shardwise.calibration_file import calibration_object, calibration_of
 from shardwise.catalog.hardware.names import driver_gpu_id
 from shardwise.errors import CalibrationError
-from shardwise.launch.command import environment, forked_words, local_words
+from shardwise.launch.command import PATIENT_TORCHRUN, environment, forked_words, local_words
+from shardwise.launch.session import killed_torchrun, session
 from shardwise.launch.surroundings import may_fork, read_surroundings
 from shardwise.layout import Layout
 
@@ -31,6 +31,8 @@ OVERTIME_S = 60.0
 TAIL_LINES = 6
 REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exception): |No module named")
 """What a Python process says last, among much that torchrun says about it."""
+LOST = re.compile(r"(.* \(process \d+\)) is gone: ")
+"""What a measuring process says last that ends because another process is gone."""
 MAX_PROCESSES_ON_PROCESSORS = 2
 CLOCK_QUERY = "driver_version,clocks.sm,clocks.mem,power.limit"
 
@@ -76,27 +78,21 @@ def calibrate(request: CalibrationRequest, *, on_progress: OnProgress) -> Calibr
 def _follow(request: CalibrationRequest, folder: Path, until_s: float, on_progress: OnProgress) -> Mapping[str, str]:
     """Wait for the processes; returns what the driver said while they worked."""
     given = [str(folder), request.device, str(until_s), *(["tiny"] if request.is_tiny else [])]
-    words_of = forked_words if may_fork(request.device) else local_words
-    words = words_of(WORKER, given, num_processes=request.num_processes)
+    if may_fork(request.device):
+        words = forked_words(WORKER, given, num_processes=request.num_processes)
+    else:
+        words = local_words(WORKER, given, num_processes=request.num_processes, torchrun=PATIENT_TORCHRUN)
     added = {**environment(Layout(), inherited=os.environ), "PYTHONWARNINGS": "ignore"}
     facts: Mapping[str, str] = {}
-    with (folder / "output.log").open("wb") as log:
-        process = subprocess.Popen(
-            words, env={**os.environ, **added}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            while process.poll() is None and time.time() < until_s + OVERTIME_S:
-                section, done_fraction = _progress(folder)
-                on_progress(section, done_fraction)
-                if section == "attention" and request.device == "cuda" and not facts:
-                    facts = _driver_facts()
-                time.sleep(POLL_S)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with (folder / "output.log").open("wb") as log, session(words, added=added, log=log) as process:
+        while process.poll() is None and time.time() < until_s + OVERTIME_S:
+            section, done_fraction = _progress(folder)
+            on_progress(section, done_fraction)
+            if section == "attention" and request.device == "cuda" and not facts:
+                facts = _driver_facts()
+            time.sleep(POLL_S)
     if not (folder / RESULT_FILE).exists():
-        raise _failure(folder, process.returncode)
+        raise _failure(folder, process)
     return facts
 
 
@@ -157,12 +153,19 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _failure(folder: Path, exit_code: int | None) -> CalibrationError:
+def _failure(folder: Path, process: "subprocess.Popen[bytes]") -> CalibrationError:
     lines = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    lost = killed_torchrun(process) or next((found[1] for line in lines if (found := LOST.match(line))), "")
+    if lost:
+        return CalibrationError(
+            f"{lost} died without a word, and the measuring processes ended: it was killed from outside",
+            code="calibration-failed",
+            fix="see whether the host had memory left (dmesg), then calibrate again",
+        )
     reasons = [line.strip() for line in lines if REASON.search(line)]
     tail = "\n".join((reasons or lines)[-TAIL_LINES:])
     return CalibrationError(
-        f"the measuring processes ended with exit code {exit_code}; their last words were:\n{tail}",
+        f"the measuring processes ended with exit code {process.returncode}; their last words were:\n{tail}",
         code="calibration-failed",
         fix="fewer --processes need less memory; --device cpu measures the processors",
     )

@@ -23,6 +23,8 @@ MIN_SHARED_MEMORY_BYTES = 1 * GIB
 """NCCL moves data between the processes of a host through /dev/shm; containers get 64 MiB unless told otherwise."""
 MIN_LOCKED_BYTES = 64 * MIB
 MIN_OPEN_FILES = 4096
+LEAST_OPEN_FILES = 64
+"""What torchrun, its queues and a rank's own files take on one machine; two ranks ran with 72 and failed with 56."""
 CHECKPOINT_BYTES_PER_PARAM = 12
 """fp32 weights and two fp32 moments."""
 
@@ -343,7 +345,7 @@ def the_host_has_room(case: Case) -> Iterator[LintFinding]:
     if files is not None and files < min(MIN_OPEN_FILES, 64 * case.plan.layout.world_size):
         yield LintFinding(
             rule="open-files",
-            severity="warning",
+            severity="error" if files < LEAST_OPEN_FILES + 8 * case.plan.layout.world_size else "warning",
             claim=f"only {files} files may be open, and every rank keeps connections to {case.plan.layout.world_size}",
             fix=f"ulimit -n {MIN_OPEN_FILES}",
         )

@@ -6,27 +6,29 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
 from shardwise.launch.folder import METRICS_FILE
+from shardwise.launch.session import end_session, killed_torchrun, session
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
 from shardwise.train.failure.diagnose import TrainingError, diagnose
 from shardwise.train.failure.full_disk import disk_full_error, free_bytes, writing
 from shardwise.train.failure.record import (
-    LAUNCHER_VARIABLE,
     ROOM_BYTES,
     clear_records,
     failures_of,
     is_alive,
+    lost_keeper_of,
     lost_ranks,
     ranks_of,
 )
-from shardwise.train.failure.stopped import stopped_error
+from shardwise.train.failure.stopped import lost_keeper_error, stopped_error
 from shardwise.train.failure.threads import NO_THREAD, thread_sentences
 from shardwise.train.job import Job, write_job
 
@@ -54,7 +56,7 @@ class Ending:
     def hear(self, number: int, frame: FrameType | None) -> None:
         """A signal came."""
         del frame
-        workers = [record.pid for record in ranks_of(self._folder) if record.is_here and is_alive(record.pid)]
+        workers = self._workers()
         is_first, self.number = self.number is None, number
         if not is_first or not workers:
             self.kill()
@@ -66,6 +68,8 @@ class Ending:
     def look(self) -> None:
         """End a run that takes too long to stop, or whose ranks have done so and are kept by a torchrun that waits."""
         now_s = time.monotonic()
+        if self._asked_s is None and self._process.poll() is not None:
+            self._asked_s = now_s  # its end is the sign that asks ranks to stop
         if self._asked_s is None:
             return
         ranks = ranks_of(self._folder)
@@ -77,10 +81,19 @@ class Ending:
         if is_kept or now_s - self._asked_s > GRACE_S:
             self.kill()
 
+    def has_ended(self) -> bool:
+        """Whether torchrun has ended, and with it the ranks; those that outlive it finish their step and save."""
+        return self._process.poll() is not None and not self._workers()
+
     def kill(self) -> None:
-        """End every process of the run at once."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """End every process of the run at once; ranks that were not forked have sessions of their own."""
+        end_session(self._process)
+        for pid in self._workers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _workers(self) -> list[int]:
+        return [record.pid for record in ranks_of(self._folder) if record.is_here and is_alive(record.pid)]
 
 
 def run_job(
@@ -101,16 +114,19 @@ def run_job(
         write_job(job)
     output = job.folder / OUTPUT_FILE
     added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
-    added[LAUNCHER_VARIABLE] = str(os.getpid())
     words = starting_words(job, forks=may_fork(job.device))
     with output.open("ab") as log, _started(job, words, added, log) as (process, ending):
         step: object = None
-        for record in _records(job.folder / METRICS_FILE, process, ending):
+        for record in _records(job.folder / METRICS_FILE, ending):
             on_step(record)
             step = record["step"]
     if ending.number is not None:
         raise stopped_error(job, ending.number)
-    if process.returncode != 0:
+    is_done = step == job.num_steps and all(record.has_ended for record in ranks_of(job.folder))
+    lost = killed_torchrun(process) or lost_keeper_of(job.folder)
+    if lost and not is_done:
+        raise lost_keeper_error(job, lost)
+    if process.returncode != 0 and not lost:
         raise _failure(job.folder, process.returncode, plan)
     if step != job.num_steps:
         # A signal reached a rank and not this process: all ranks saved and ended as they are asked to.
@@ -121,32 +137,25 @@ def run_job(
 
 @contextmanager
 def _started(
-    job: Job, words: list[str], added: Mapping[str, str], log: object
+    job: Job, words: list[str], added: Mapping[str, str], log: BinaryIO
 ) -> "Iterator[tuple[subprocess.Popen[bytes], Ending]]":
-    """The processes, in a session of their own: a Ctrl-C of the terminal reaches only us, who pass it on."""
-    process = subprocess.Popen(
-        words,
-        env={**os.environ, **added},
-        stdout=log,  # type: ignore[call-overload]
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    ending = Ending(job.folder, process)
-    heard = {number: signal.signal(number, ending.hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield process, ending
-    finally:
-        ending.kill()
-        process.wait()
-        for number, before in heard.items():
-            signal.signal(number, before)
+    """The processes, and what passes signals on to them until they have ended."""
+    with session(words, added=added, log=log) as process:
+        ending = Ending(job.folder, process)
+        heard = {number: signal.signal(number, ending.hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield process, ending
+        finally:
+            ending.kill()
+            for number, before in heard.items():
+                signal.signal(number, before)
 
 
-def _records(metrics: Path, process: "subprocess.Popen[bytes]", ending: Ending) -> Iterator[Mapping[str, object]]:
+def _records(metrics: Path, ending: Ending) -> Iterator[Mapping[str, object]]:
     """The lines of the metrics file as they are written, until the processes end."""
     position, rest = metrics.stat().st_size if metrics.exists() else 0, ""
     while True:
-        has_ended = process.poll() is not None
+        has_ended = ending.has_ended()
         if metrics.exists():
             with metrics.open(encoding="utf-8") as file:
                 file.seek(position)

@@ -6,20 +6,23 @@ the dump. Only such containers are read; a pickle that names any class or functi
 elsewhere cannot run code.
 """
 
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 from shardwise.errors import TraceError
-from shardwise.units import Bytes
+from shardwise.measure.plain_pickle import ForeignPickleError, foreign, plain_value
+from shardwise.units import GIB, Bytes
 
 Event: TypeAlias = Mapping[str, object]
 
 PICKLE_MARK = b"\x80"
 """The first byte of every pickle since protocol 2."""
+MOST_SNAPSHOT_BYTES = GIB
+"""A snapshot of a hundred thousand events has some tens of megabytes."""
+MOST_DEVICES = 64
+MOST_LINES = 2**31
 LIVE_STATE = "active_allocated"
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """What an event does to the bytes reserved from the device."""
@@ -71,17 +74,6 @@ class DeviceHistory:
     refused: tuple[RefusedRequest, ...]
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Lists, tuples, dictionaries, numbers and strings; nothing that would have to be imported."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> object:
-        raise TraceError(
-            f"the pickle names {module_name}.{global_name}; a memory snapshot names nothing, so this is none",
-            code="memory-snapshot-unreadable",
-            fix="give the file that torch.cuda.memory._dump_snapshot(FILE) wrote",
-        )
-
-
 def is_memory_snapshot(path: Path) -> bool:
     """Whether a file is a pickle, by its first byte."""
     try:
@@ -101,11 +93,15 @@ def read_memory_snapshot(path: Path) -> tuple[DeviceHistory, ...]:
     traces, segments = content.get("device_traces"), content.get("segments")
     if not isinstance(traces, list) or not isinstance(segments, list):
         raise _unusable(path, "it is a pickle without 'device_traces' and 'segments'")
-    histories = []
-    for device, events in enumerate(traces):
-        own = [segment for segment in segments if segment.get("device") == device]
-        if events:
-            histories.append(_history(device, events, own))
+    try:
+        frames = _Frames()
+        histories = [
+            _history(device, _mappings(events, "events"), _of_device(segments, device), frames)
+            for device, events in enumerate(traces[:MOST_DEVICES])
+            if events
+        ]
+    except ForeignPickleError as error:
+        raise _unusable(path, error.message) from None
     if not histories:
         raise _unusable(path, "no allocation was recorded in it")
     return tuple(histories)
@@ -113,29 +109,36 @@ def read_memory_snapshot(path: Path) -> tuple[DeviceHistory, ...]:
 
 def _unpickled(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            content = _PlainUnpickler(file).load()
+        if path.stat().st_size > MOST_SNAPSHOT_BYTES:
+            raise _unusable(path, f"it has more than {MOST_SNAPSHOT_BYTES // GIB} GiB")
+        content = plain_value(path.read_bytes())
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from None
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
-        raise _unusable(path, f"the pickle is damaged, cut off or foreign ({error})") from None
+    except ForeignPickleError as error:
+        raise _unusable(path, error.message) from None
     if not isinstance(content, dict):
         raise _unusable(path, "it is a pickle of something else")
     return content
 
 
+def _of_device(segments: Sequence[object], device: int) -> Sequence[Event]:
+    return [segment for segment in _mappings(segments, "segments") if segment.get("device") == device]
+
+
+def _mappings(values: object, what: str) -> Sequence[Event]:
+    """A list of events, segments, blocks or frames; whole lists may be meant by many names, and each is walked."""
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise foreign(f"its {what} are no list of dictionaries")
+    return values
+
+
 def _unusable(path: Path, reason: str) -> TraceError:
-    return TraceError(
-        f"'{path}' is no memory snapshot that can be read: {reason}",
-        code="memory-snapshot-unreadable",
-        fix="call torch.cuda.memory._record_memory_history() before the first step, "
-        "and torch.cuda.memory._dump_snapshot(FILE) after the last",
-    )
+    return foreign(f"'{path}' is no memory snapshot that can be read: {reason}")
 
 
-def _history(device: int, events: Sequence[Event], segments: Sequence[Event]) -> DeviceHistory:
-    held = _held_at_the_dump(segments)
-    recorded, from_before = _paired(events, held)
+def _history(device: int, events: Sequence[Event], segments: Sequence[Event], frames: "_Frames") -> DeviceHistory:
+    held = _held_at_the_dump(segments, frames)
+    recorded, from_before = _paired(events, held, frames)
     return DeviceHistory(
         device_index=device,
         num_events=len(events),
@@ -149,7 +152,7 @@ def _history(device: int, events: Sequence[Event], segments: Sequence[Event]) ->
     )
 
 
-def _held_at_the_dump(segments: Sequence[Event]) -> dict[int, Allocation]:
+def _held_at_the_dump(segments: Sequence[Event], frames: "_Frames") -> dict[int, Allocation]:
     """Blocks in use by their address."""
     held: dict[int, Allocation] = {}
     for segment in segments:
@@ -161,14 +164,14 @@ def _held_at_the_dump(segments: Sequence[Event]) -> dict[int, Allocation]:
                     stream_id=_whole(segment, "stream"),
                     begin=None,
                     end=None,
-                    frames=_frames(block),
+                    frames=frames.of(block),
                 )
             address += _whole(block, "size")
     return held
 
 
 def _paired(
-    events: Sequence[Event], held: dict[int, Allocation]
+    events: Sequence[Event], held: dict[int, Allocation], frames: "_Frames"
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
     """Requests joined with their releases, and the blocks that were there before the first event."""
     open_events: dict[int, tuple[int, Event]] = {}
@@ -180,23 +183,22 @@ def _paired(
             open_events[address] = (index, event)
         elif action == "free_requested":
             begun = open_events.pop(address, None)
-            block = _allocation(
-                event if begun is None else begun[1], begin=None if begun is None else begun[0], end=index
-            )
+            start, request = (None, event) if begun is None else begun
+            block = _allocation(request, frames, begin=start, end=index)
             (from_before if begun is None else closed).append(block)
-    closed.extend(_allocation(event, begin=index, end=None) for index, event in open_events.values())
+    closed.extend(_allocation(event, frames, begin=index, end=None) for index, event in open_events.values())
     from_before.extend(block for address, block in held.items() if address not in open_events)
     return tuple(sorted(closed, key=lambda block: block.begin or 0)), tuple(from_before)
 
 
-def _allocation(event: Event, *, begin: int | None, end: int | None) -> Allocation:
+def _allocation(event: Event, frames: "_Frames", *, begin: int | None, end: int | None) -> Allocation:
     """A block of which an event tells; a release does not say who asked for it."""
     return Allocation(
         num_bytes=_whole(event, "size"),
         stream_id=_whole(event, "stream"),
         begin=begin,
         end=end,
-        frames=() if begin is None else _frames(event),
+        frames=() if begin is None else frames.of(event),
     )
 
 
@@ -209,31 +211,48 @@ def _peak_reserved_bytes(events: Sequence[Event], segments: Sequence[Event]) -> 
     return peak
 
 
-def _frames(event: Event) -> tuple[Frame, ...]:
-    return tuple(
-        _frame(str(frame.get("filename", "")), str(frame.get("name", "")), _whole(frame, "line"))
-        for frame in _events(event, "frames")
-        if str(frame.get("filename", "")).endswith(".py")
-    )
+class _Frames:
+    """Python's frames of blocks. Blocks that one place asked for share a list of them, which is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Frame, ...]] = {}
+        self._same: dict[Frame, Frame] = {}
+
+    def of(self, event: Event) -> tuple[Frame, ...]:
+        """Those of a block or event."""
+        found = event.get("frames")
+        if found is None:
+            return ()
+        if id(found) not in self._known:
+            self._known[id(found)] = tuple(
+                self._frame(frame) for frame in _mappings(found, "frames") if _is_python(frame)
+            )
+        return self._known[id(found)]
+
+    def _frame(self, frame: Event) -> Frame:
+        line = frame.get("line")
+        number = line if isinstance(line, int) and 0 <= line < MOST_LINES else 0
+        made = Frame(file=str(frame["filename"]), function=str(frame.get("name", "")), line_number=number)
+        return self._same.setdefault(made, made)
 
 
-@cache
-def _frame(file: str, function: str, line: int) -> Frame:
-    """The same lines ask for memory again and again: one record for each."""
-    return Frame(file=file, function=function, line_number=line)
+def _is_python(frame: Event) -> bool:
+    return str(frame.get("filename", "")).endswith(".py")
 
 
-def _events(event: Event, name: str) -> Iterator[Event]:
-    items = event.get(name)
-    if isinstance(items, list):
-        yield from (item for item in items if isinstance(item, dict))
+def _events(event: Event, name: str) -> Sequence[Event]:
+    """The dictionaries of a list inside an event; none where it is missing."""
+    found = event.get(name)
+    return () if found is None else _mappings(found, name)
 
 
 def _free_bytes(event: Event) -> Bytes | None:
-    free = event.get("device_free")
-    return free if isinstance(free, int) else None
+    return None if event.get("device_free") is None else _whole(event, "device_free")
 
 
 def _whole(event: Event, name: str) -> int:
-    value = event.get(name)
-    return value if isinstance(value, int) else 0
+    """A size, an address or a stream; 0 where it is missing."""
+    value = event.get(name, 0)
+    if not isinstance(value, int) or not 0 <= value < 2**64:
+        raise foreign(f"{name} of an event is {str(value)[:40]!r}, no size or address")
+    return value

@@ -19,6 +19,8 @@ SHAPED_OPERATORS = (
     "aten::_flash_attention_forward",
     "aten::_flash_attention_backward",
 )
+MOST_ELEMENTS = 2**48
+"""Of one dim: more than any device holds."""
 BACKWARD_OVER_FORWARD = 2.5
 """Five products of the backward pass over the two of the forward pass (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
@@ -59,4 +61,4 @@ def _attention_flop(shapes: list[tuple[int, ...]], *, is_backward: bool) -> Flop
 
 
 def _is_shape(shape: list[object]) -> bool:
-    return all(isinstance(size, int) for size in shape)
+    return all(isinstance(size, int) and 0 <= size < MOST_ELEMENTS for size in shape)

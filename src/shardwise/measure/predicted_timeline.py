@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwise.errors import TraceError
-from shardwise.measure.rank_trace import MICROSECOND, read_rank_trace
-from shardwise.measure.trace_records import CommunicationFacts, RankTrace, Work
+from shardwise.measure.rank_trace import MICROSECOND, MOST_ELEMENTS, read_rank_trace
+from shardwise.measure.trace_records import CommunicationFacts, RankTrace, Work, is_count, is_moment
 from shardwise.measure.trace_text import Event, ReadingNotes, trace_events
 from shardwise.step.inventory import CollectiveKind
 
@@ -86,7 +86,7 @@ def _rank_traces(path: Path, events: Iterable[Event], notes: ReadingNotes) -> It
             has_device=True,
             num_events=notes.num_events,
             warnings=(WARNING,),
-            step_s=step_s if isinstance(step_s, int | float) else None,
+            step_s=step_s if is_moment(step_s) and step_s > 0 else None,
         )
 
 
@@ -115,8 +115,8 @@ def _communication(kind: CollectiveKind, axis: str, rank: int, arguments: Mappin
     size, payload = arguments.get("group_size"), arguments.get("bytes")
     return CommunicationFacts(
         kind=kind,
-        payload_bytes=payload if isinstance(payload, int) else None,
-        group_size=size if isinstance(size, int) else None,
+        payload_bytes=payload if isinstance(payload, int) and 0 <= payload < MOST_ELEMENTS else None,
+        group_size=size if is_count(size) else None,
         group_name=f"{axis} of rank {rank}",
         group_description=axis,
         group_ranks=(),
@@ -129,8 +129,8 @@ def _arguments(event: Event) -> Mapping[str, object]:
 
 
 def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return value if is_count(value) else 0
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if is_moment(value) and value >= 0 else 0.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from shardwise.errors import TraceError
 from shardwise.measure.kernel_names import collective_kind, kernel_family
 from shardwise.measure.operator_flop import SHAPED_OPERATORS, operator_flop
-from shardwise.measure.trace_records import CommunicationFacts, Mark, RankTrace, Work, WorkKind
+from shardwise.measure.trace_records import CommunicationFacts, Mark, RankTrace, Work, WorkKind, is_count, is_moment
 from shardwise.measure.trace_text import Event, ReadingNotes, trace_events
 from shardwise.units import Bytes, Flop
 
@@ -41,11 +41,12 @@ ELEMENT_BYTES = {
 }
 """Bytes of an element by the name that torch writes into ``dtype``."""
 MICROSECOND = 1e-6
+MOST_ELEMENTS = 2**60
 UNSTATED = CommunicationFacts(
     kind=None, payload_bytes=None, group_size=None, group_name="", group_description="", group_ranks=()
 )
 """What is known of a collective of gloo."""
-RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE)
 
 
 def read_rank_trace(path: Path, *, fallback_rank: int = 0) -> RankTrace:
@@ -74,8 +75,8 @@ def read_rank_trace(path: Path, *, fallback_rank: int = 0) -> RankTrace:
     world_size = facts.get("world_size")
     return RankTrace(
         path=path,
-        rank=rank if isinstance(rank, int) else _rank_of_name(path, fallback_rank),
-        world_size=world_size if isinstance(world_size, int) else None,
+        rank=rank if is_count(rank) else _rank_of_name(path, fallback_rank),
+        world_size=world_size if is_count(world_size) else None,
         device_name=_device_name(notes.header),
         backend=str(facts.get("backend", "")),
         works=works,
@@ -137,7 +138,7 @@ class _Gathered:
         if event.get("ph") != "X":
             return
         ts, dur = event.get("ts"), event.get("dur")
-        if not isinstance(ts, int | float) or not isinstance(dur, int | float):
+        if not is_moment(ts) or not is_moment(dur) or dur < 0:
             self.num_unusable += 1
             return
         category = str(event.get("cat", "")).lower()
@@ -268,7 +269,7 @@ def _communication(event: Event) -> CommunicationFacts:
     return CommunicationFacts(
         kind=collective_kind(word) if isinstance(word, str) else None,
         payload_bytes=_payload_bytes(event),
-        group_size=size if isinstance(size, int) else None,
+        group_size=size if is_count(size) else None,
         group_name=str(_argument(event, "Process Group Name") or ""),
         group_description=str(_argument(event, "Process Group Description") or ""),
         group_ranks=_ranks(_argument(event, "Process Group Ranks")),
@@ -278,7 +279,7 @@ def _communication(event: Event) -> CommunicationFacts:
 def _payload_bytes(event: Event) -> Bytes | None:
     element = ELEMENT_BYTES.get(str(_argument(event, "dtype") or "").lower())
     counts = [_argument(event, name) for name in ("In msg nelems", "Out msg nelems")]
-    known = [count for count in counts if isinstance(count, int)]
+    known = [count for count in counts if isinstance(count, int) and 0 <= count < MOST_ELEMENTS]
     return max(known) * element if known and element else None
 
 
@@ -287,9 +288,9 @@ def _ranks(value: object) -> tuple[int, ...]:
     if isinstance(value, str) and "..." not in value:
         try:
             value = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return ()
-    return tuple(rank for rank in value if isinstance(rank, int)) if isinstance(value, list) else ()
+    return tuple(rank for rank in value if is_count(rank)) if isinstance(value, list) else ()
 
 
 def _argument(event: Event, name: str) -> object:
@@ -300,7 +301,7 @@ def _argument(event: Event, name: str) -> object:
 def _number(value: object) -> int:
     if isinstance(value, int):
         return value
-    digits = re.search(r"\d+", str(value))
+    digits = re.search(r"\d{1,18}", str(value))
     return int(digits.group()) if digits else 0
 
 

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from shardwise.measure.kernel_names import KernelFamily
 from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Bytes, Flop, Seconds
 
+LATEST_US = 1e18
+"""Thirty thousand years; infinities and what is no number are not below it."""
+MOST_RANKS = 2**31
 WorkKind = Literal["kernel", "copy", "host"]
 """``host`` is work of a rank without a device: operators, and the ranges of gloo on its own threads."""
 
@@ -89,3 +92,13 @@ class RankTrace:
     """What could not be read, in sentences."""
     step_s: Seconds | None = None
     """Of the one step that the trace holds from 0 on, where it says so."""
+
+
+def is_moment(value: object) -> TypeGuard[float]:
+    """Whether a value is a number of microseconds that a clock can have counted."""
+    return isinstance(value, int | float) and abs(value) < LATEST_US
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value is a number of ranks, or of one rank."""
+    return isinstance(value, int) and 0 <= value < MOST_RANKS

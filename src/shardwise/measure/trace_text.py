@@ -6,6 +6,7 @@ of megabytes are decoded event by event, so that only what is kept takes memory.
 """
 
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,8 +23,12 @@ GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WINDOW = 31
 """zlib's word for a gzip header and the largest window."""
 LONGEST_EVENT_CHARACTERS = 2**22
-"""More than any event; what cannot be decoded within it is damaged, not cut off."""
-BLANK = " \t\r\n"
+"""More than any event; what cannot be decoded within it is damaged, not cut off. Blanks between two are fewer too."""
+NOT_BLANK = re.compile(r"[^ \t\r\n]")
+MOST_EXPANSION, FREE_BYTES = 200, 64 * 2**20
+"""How many times longer than the file its content may be, beyond some megabytes: real traces shrink to a twentieth."""
+KEPT_KEYS = ("schema", "distributedInfo", "deviceProperties", "otherData")
+"""Keys of the outermost object that somebody reads."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +41,7 @@ class ReadingNotes:
     is_truncated: bool = False
     """The file ends inside an event, or inside a compressed block."""
     header: Event = field(default_factory=dict)
-    """Every other key of the object, such as ``distributedInfo``."""
+    """Other keys of the object that are looked at, such as ``distributedInfo``."""
 
 
 def trace_events(path: Path, notes: ReadingNotes) -> Iterator[Event]:
@@ -49,7 +54,7 @@ def trace_events(path: Path, notes: ReadingNotes) -> Iterator[Event]:
         with path.open("rb") as file:
             is_gzip = file.read(2) == GZIP_MAGIC
             file.seek(0)
-            chunks = _unpacked(file, notes) if is_gzip else iter(lambda: file.read(CHUNK_BYTES), b"")
+            chunks = _bounded(_unpacked(file, notes), path) if is_gzip else iter(lambda: file.read(CHUNK_BYTES), b"")
             yield from _Reader(chunks, path=path, notes=notes).events()
     except OSError as error:
         raise TraceError(
@@ -62,15 +67,30 @@ def trace_events(path: Path, notes: ReadingNotes) -> Iterator[Event]:
 def _unpacked(file: BinaryIO, notes: ReadingNotes) -> Iterator[bytes]:
     """The content of a gzip file as far as it is whole; ``gzip.open`` would drop the last good block of a cut one."""
     unpack = zlib.decompressobj(wbits=GZIP_WINDOW)
-    while packed := unpack.unused_data or file.read(CHUNK_BYTES):
+    while packed := unpack.unconsumed_tail or unpack.unused_data or file.read(CHUNK_BYTES):
         if unpack.eof:
             unpack = zlib.decompressobj(wbits=GZIP_WINDOW)
         try:
-            yield unpack.decompress(packed)
+            yield unpack.decompress(packed, CHUNK_BYTES)
         except zlib.error:
             notes.is_truncated = True
             return
     notes.is_truncated |= not unpack.eof
+
+
+def _bounded(chunks: Iterator[bytes], path: Path) -> Iterator[bytes]:
+    """What is unpacked, as long as it is not far more than a trace of this size can hold."""
+    most_bytes = max(FREE_BYTES, MOST_EXPANSION * path.stat().st_size)
+    num_bytes = 0
+    for chunk in chunks:
+        num_bytes += len(chunk)
+        if num_bytes > most_bytes:
+            raise TraceError(
+                f"'{path}' unpacks to more than {most_bytes:,} bytes, {MOST_EXPANSION} times its size",
+                code="trace-foreign",
+                fix="unpack it (gunzip) and see what it holds: traces shrink to a twentieth",
+            )
+        yield chunk
 
 
 class _Reader:
@@ -111,7 +131,7 @@ class _Reader:
                 yield from self._array()
             else:
                 value = self._value()
-                if value is not None:
+                if value is not None and key in KEPT_KEYS:
                     self._notes.header[key] = value
             if self._next_character() == ",":
                 self._at += 1
@@ -136,7 +156,10 @@ class _Reader:
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
-            except json.JSONDecodeError:
+            except RecursionError:
+                self._skip_damage()
+                return None
+            except ValueError:  # no JSON, or a number of thousands of digits
                 if len(self._text) - self._at < LONGEST_EVENT_CHARACTERS and self._fill():
                     continue
                 self._skip_damage()
@@ -159,13 +182,16 @@ class _Reader:
 
     def _next_character(self) -> str:
         """The next character that is not blank; empty at the end of the file."""
-        while True:
-            while self._at < len(self._text):
-                if self._text[self._at] not in BLANK:
-                    return self._text[self._at]
-                self._at += 1
+        num_blank = 0
+        while (found := NOT_BLANK.search(self._text, self._at)) is None:
+            num_blank += len(self._text) - self._at
+            self._at = len(self._text)
+            if num_blank > LONGEST_EVENT_CHARACTERS:
+                raise self._no_trace(f"it has more than {LONGEST_EVENT_CHARACTERS:,} blanks one after the other")
             if not self._fill():
                 return ""
+        self._at = found.start()
+        return self._text[self._at]
 
     def _fill(self) -> bool:
         """Read on; whether there was more."""

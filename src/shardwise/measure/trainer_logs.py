@@ -13,7 +13,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,11 @@ MOST_LOG_BYTES = 512 * MIB
 GZIP_MAGIC = b"\x1f\x8b"
 SNIFFED_BYTES = 65_536
 LOG_FIX = "give the trainer's output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text"
+MOST = 1e18
+"""Above every number of a log: bytes, rates and FLOP of one GPU."""
+NOT_A_NUMBER = (TraceError, ValueError, OverflowError, TypeError, AttributeError, KeyError, RecursionError, csv.Error)
+"""What reading something else in the place of a number raises."""
+NOTHING = (None, "", "N/A")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -63,6 +68,11 @@ class TrainerLog:
     num_gpus: int | None = None
 
 
+NUMBERS_OF_STEPS = tuple(field.name for field in fields(LoggedStep) if field.name != "loss")
+"""Losses of runs that diverge are infinite, or no numbers at all."""
+NUMBERS_OF_LOGS = ("global_batch_size", "micro_batch_size", "seq_len", "num_gpus")
+
+
 def read_trainer_log(path: Path) -> TrainerLog:
     """The log in a file, whichever of the known trainers wrote it.
 
@@ -84,8 +94,12 @@ def read_trainer_log(path: Path) -> TrainerLog:
     _require_text(content, path)
     text = COLOUR.sub("", content.decode("utf-8", errors="replace"))
     for read in READERS:
-        log = read(text)
+        try:
+            log = read(text)
+        except NOT_A_NUMBER as error:
+            raise _no_log(path, f"a number of it cannot be read ({error!s:.120})") from None
         if log is not None and log.steps:
+            _require_measured(log, path)
             return log
     raise TraceError(
         f"none of the {len(text.splitlines()):,} lines of '{path}' is one that torchtitan, Megatron-LM, DeepSpeed, the "
@@ -93,6 +107,27 @@ def read_trainer_log(path: Path) -> TrainerLog:
         code="log-foreign",
         fix=LOG_FIX,
     )
+
+
+def _require_measured(log: TrainerLog, path: Path) -> None:
+    """Return when every number of a log is one that somebody can have measured."""
+    for step in log.steps:
+        for name in NUMBERS_OF_STEPS:
+            value = getattr(step, name)
+            if value is not None and not 0 <= value < MOST:
+                raise _no_log(path, f"{name} of step {str(step.step)[:20]} is {str(value)[:40]}")
+    for name in NUMBERS_OF_LOGS:
+        value = getattr(log, name)
+        if value is not None and not 0 < value < MOST:
+            raise _no_log(path, f"its {name} is {str(value)[:40]}")
+
+
+def _no_log(path: Path, reason: str) -> TraceError:
+    return _wrong(f"'{path}' is no log that can be reconciled: {reason}")
+
+
+def _wrong(reason: str) -> TraceError:
+    return TraceError(reason, code="log-number", fix="correct or delete the line; a number is at least 0 and finite")
 
 
 def _require_text(content: bytes, path: Path) -> None:
@@ -186,7 +221,7 @@ def _megatron_step(step: int, facts: str) -> LoggedStep:
         step=step,
         step_s=float(named["elapsed time per iteration (ms)"]) / 1000,
         flop_per_s=None if rate is None else rate * TERA,
-        loss=_optional(named.get("lm loss")),
+        loss=_loss(named.get("lm loss")),
     )
 
 
@@ -228,7 +263,7 @@ def _transformers(text: str) -> TrainerLog | None:
         steps.append(
             LoggedStep(
                 step=int(_optional(entry.get("step")) or index),
-                loss=_optional(entry.get("loss", entry.get("train_loss"))),
+                loss=_loss(entry.get("loss", entry.get("train_loss"))),
                 step_s=1 / per_s if per_s else None,
                 samples_per_s=_optional(entry.get("train_samples_per_second")),
             )
@@ -281,7 +316,7 @@ def _lightning_steps(rows: Iterable[Mapping[str, str]]) -> Iterator[LoggedStep]:
         if row.get("step"):
             yield LoggedStep(
                 step=int(float(row["step"])),
-                loss=_optional(loss),
+                loss=_loss(loss),
                 step_s=1 / batches if batches else None,
                 samples_per_s=next((value for name in LIGHTNING_RATES if (value := _optional(row.get(name)))), None),
                 mfu_fraction=_optional(row.get("device/mfu") or row.get("device/0/mfu")),
@@ -300,13 +335,13 @@ def _shardwise(text: str) -> TrainerLog | None:
             continue  # the last line of a run that was killed
         steps.append(
             LoggedStep(
-                step=entry["step"],
-                loss=_optional(entry.get("loss")),
+                step=_step(entry),
+                loss=_loss(entry.get("loss")),
                 step_s=_optional(entry.get("step_s")),
                 tokens_per_s_per_gpu=_optional(entry.get("tokens_per_s_per_gpu")),
                 mfu_fraction=_optional(entry.get("mfu_fraction")),
-                max_allocated_bytes=entry.get("peak_allocated_bytes") or None,
-                max_reserved_bytes=entry.get("peak_reserved_bytes") or None,
+                max_allocated_bytes=_bytes(entry.get("peak_allocated_bytes")),
+                max_reserved_bytes=_bytes(entry.get("peak_reserved_bytes")),
             )
         )
     return TrainerLog(trainer="shardwise", steps=tuple(steps))
@@ -371,10 +406,30 @@ def _plain(number: str) -> float:
     return float(number.replace(",", ""))
 
 
+def _step(entry: Mapping[str, object]) -> int:
+    step = entry["step"]
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise _wrong(f"step {step!r:.40} is no whole number")
+    return step
+
+
+def _bytes(value: object) -> Bytes | None:
+    """Nothing measured is written as 0."""
+    return round(_optional(value) or 0) or None
+
+
 def _optional(value: object) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
-    try:
-        return float(value) if isinstance(value, str) and value else None
-    except ValueError:
+    """A measured number, or text that is one; ``None`` where nothing stands."""
+    number = _loss(value)
+    if number is not None and not 0 <= number < MOST:
+        raise _wrong(f"{value!s:.40} is nothing that can be measured")
+    return number
+
+
+def _loss(value: object) -> float | None:
+    """A loss, which may be infinite or no number at all; ``None`` where nothing stands."""
+    if value in NOTHING:
         return None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _wrong(f"{value!r:.40} is no number")
+    return float(value)

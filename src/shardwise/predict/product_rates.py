@@ -399,8 +399,8 @@ def sustained_share(gpu: Gpu) -> float:
     is_hopper = gpu.arch.startswith("Hopper")
     held = SUSTAINED_FLOP_PER_S if is_hopper else SUSTAINED_BLACKWELL_FLOP_PER_S
     reference_w = 700.0 if is_hopper else BLACKWELL_W
-    if gpu.tdp_w:
-        drawn = SUSTAINED_W / 700
+    drawn = SUSTAINED_W / 700
+    if drawn * gpu.tdp_w > IDLE_W:  # a part that draws less at its limit is not of the measured kind
         held *= power_limited_ratio(
             power_w=drawn * gpu.tdp_w, reference_w=drawn * reference_w, idle_w=IDLE_W, exponent=POWER_EXPONENT
         )

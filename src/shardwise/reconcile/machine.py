@@ -1,6 +1,5 @@
 """Which machine runs are of, and the calibration that learns from them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from shardwise.calibration import Calibration
 from shardwise.cluster import Cluster
 from shardwise.errors import CalibrationError
-from shardwise.reconcile.measured import MEASUREMENT_FILE
+from shardwise.reconcile.measured import MEASUREMENT_FILE, measurement_in
 from shardwise.reconcile.records import machine_of
 
 
@@ -39,6 +38,5 @@ def environment_of(run: Path) -> Mapping[str, object]:
     file = run / MEASUREMENT_FILE if run.is_dir() else run
     if file.name != MEASUREMENT_FILE or not file.exists():
         return {}
-    found = json.loads(file.read_text(encoding="utf-8"))
-    environment = found.get("environment") if isinstance(found, dict) else None
+    environment = measurement_in(file).get("environment")
     return environment if isinstance(environment, dict) else {}

@@ -11,9 +11,12 @@ from shardwise.errors import TraceError
 from shardwise.ledger import TIME_COMPONENTS, TimeComponent
 from shardwise.measure.trainer_logs import LoggedStep, TrainerLog, read_trainer_log
 from shardwise.plan import Plan
-from shardwise.units import Bytes, Seconds
+from shardwise.units import MIB, Bytes, Seconds
 
 MEASUREMENT_FILE = "measurement.json"
+MOST_FILE_BYTES = 256 * MIB
+MOST = 1e18
+"""Above every number of a measurement: seconds, bytes, tokens."""
 WARM_UP_STEPS = 3
 """The first steps compile, allocate and connect; medians leave them out when as many remain."""
 
@@ -144,14 +147,24 @@ def read_measurement(path: Path) -> MeasuredTotals:
         TraceError: it is none.
     """
     require_run(path)
-    file = path / MEASUREMENT_FILE if path.is_dir() else path
+    return totals_of_measurement(measurement_in(path / MEASUREMENT_FILE if path.is_dir() else path))
+
+
+def measurement_in(file: Path) -> Mapping[str, object]:
+    """The document in a measurement file of ours.
+
+    Raises:
+        TraceError: it is none.
+    """
     try:
+        if file.stat().st_size > MOST_FILE_BYTES:
+            raise _no_measurement(f"'{file}' has more than {MOST_FILE_BYTES // MIB} MiB")
         found = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:  # ValueError: no JSON, or no text
-        raise _no_measurement(f"'{file}' cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no text
+        raise _no_measurement(f"'{file}' cannot be read: {error!s:.200}") from None
     if not isinstance(found, dict) or not ({"memory", "time"} & found.keys()):
         raise _no_measurement(f"'{file}' is JSON, but no measurement: it has neither 'memory' nor 'time'")
-    return totals_of_measurement(found)
+    return found
 
 
 def totals_of_measurement(found: Mapping[str, object]) -> MeasuredTotals:
@@ -181,7 +194,7 @@ def _sampled(time: Mapping[str, object]) -> SampledTimes | None:
     if not parts:
         return None
     return SampledTimes(
-        components_s=tuple((name, _number(parts, name) or 0.0) for name in TIME_COMPONENTS),
+        components_s=tuple((name, _difference(parts, name) or 0.0) for name in TIME_COMPONENTS),
         families=tuple(
             MeasuredFamily(
                 kind=str(family.get("kind", "")),
@@ -197,12 +210,29 @@ def _sampled(time: Mapping[str, object]) -> SampledTimes | None:
 
 def _part(mapping: object, name: str) -> Mapping[str, object]:
     part = mapping.get(name) if isinstance(mapping, dict) else None
-    return part if isinstance(part, dict) else {}
+    if part is not None and not isinstance(part, dict):
+        raise _no_measurement(f"the measurement's {name} is {str(part)[:40]!r}, not an object")
+    return part or {}
 
 
 def _number(mapping: Mapping[str, object], name: str) -> float | None:
+    """A number that can be measured; ``None`` where nothing was."""
+    value = _difference(mapping, name)
+    if value is not None and value < 0:
+        raise _no_measurement(f"the measurement's {name[:60]} is {value:g}, and cannot be below 0")
+    return value
+
+
+def _difference(mapping: Mapping[str, object], name: str) -> float | None:
+    """A number that is what is left of a measured one, and may be a little below 0; ``None`` where nothing was."""
     value = mapping.get(name)
-    return float(value) if isinstance(value, int | float) else None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST:
+        raise _no_measurement(
+            f"the measurement's {name[:60]} is {str(value)[:40]!r}, not a number that can be measured"
+        )
+    return float(value)
 
 
 def _whole(mapping: Mapping[str, object], name: str) -> int | None:

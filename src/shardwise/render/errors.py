@@ -1,11 +1,12 @@
 """An error as one sentence for people and as one object for programs."""
 
 from shardwise.render.json_text import json_line
+from shardwise.render.printable import printable
 
 
 def error_text(*, message: str, code: str, fix: str) -> str:
     """Three facts on two lines: what cannot be, its code, and what to type next."""
-    return f"error: {message} [{code}]\n  fix: {fix}\n"
+    return printable(f"error: {message} [{code}]\n  fix: {fix}\n")
 
 
 def error_object(*, message: str, code: str, fix: str) -> dict[str, object]:

@@ -9,10 +9,11 @@ The process that is forked does nothing but import: it has one thread, joins no 
 
 import os
 import sys
-from multiprocessing import forkserver, set_forkserver_preload
+from multiprocessing import forkserver, resource_tracker, set_forkserver_preload
 from pathlib import Path
 
 import shardwise
+from shardwise.train.failure.keepers import KEEPERS_VARIABLE, TORCHRUN, TRACKER, keepers_text
 from shardwise.train.lasting import VARIABLE
 
 LASTING = "shardwise.train.lasting"
@@ -25,15 +26,16 @@ def main(words: list[str]) -> None:
     modules = words[0].split(",")
     os.environ["PYTHONUNBUFFERED"] = "1"  # torchrun's own processes do not hold back what they say either
     set_forkserver_preload([LASTING, *modules, *ALWAYS])
+    resource_tracker.ensure_running()
+    tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    os.environ[KEEPERS_VARIABLE] = keepers_text({TRACKER: tracker, TORCHRUN: os.getpid()}, inherited=os.environ)
     os.environ[VARIABLE] = "1"
     forkserver.ensure_running()  # it imports while this process imports torchrun
     del os.environ[VARIABLE]
-    from torch.distributed.run import main as torchrun  # noqa: PLC0415 - after the server was started
-
-    from shardwise.train.patient_torchrun import with_patience  # noqa: PLC0415
+    from shardwise.train.patient_torchrun import run_torchrun  # noqa: PLC0415 - after the server was started
 
     options = ["--standalone", f"--nproc-per-node={words[1]}", "--start-method=forkserver", "--run-path"]
-    torchrun(with_patience([*options, str(source_of(modules[0])), *words[2:]]))
+    run_torchrun([*options, str(source_of(modules[0])), *words[2:]])
 
 
 def source_of(module: str) -> Path:

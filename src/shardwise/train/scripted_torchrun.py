@@ -10,16 +10,15 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main as torchrun
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan_file import read_plan
 from shardwise.render.errors import error_text
 from shardwise.train.failure.diagnose import diagnose
-from shardwise.train.failure.record import failures_of, lost_ranks
-from shardwise.train.failure.stopped import stopped_error
+from shardwise.train.failure.record import failures_of, lost_keeper_of, lost_ranks
+from shardwise.train.failure.stopped import lost_keeper_error, stopped_error
 from shardwise.train.job import read_job
-from shardwise.train.patient_torchrun import with_patience
+from shardwise.train.patient_torchrun import run_torchrun
 
 PLAN_FILE = "plan.json"
 
@@ -28,7 +27,7 @@ def main(words: list[str]) -> int:
     """Run torchrun; the exit code of a stopped run is that of a process which the signal ended."""
     job = read_job(Path(words[-1]))
     try:
-        torchrun(with_patience(words))
+        run_torchrun(words)
     except SignalException as signalled:
         return _said(stopped_error(job, signalled.sigval))
     except KeyboardInterrupt:  # before there were ranks to pass it on to
@@ -38,7 +37,8 @@ def main(words: list[str]) -> int:
             raise  # the run folder is another machine's, or no rank came as far as to write into it
         plan = job.folder / PLAN_FILE
         return _said(diagnose(job.folder, plan=read_plan(plan) if plan.is_file() else None))
-    return 0
+    lost = lost_keeper_of(job.folder)
+    return _said(lost_keeper_error(job, lost)) if lost else 0
 
 
 def _said(error: ShardwiseError) -> int:

@@ -21,6 +21,7 @@ from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.full_disk import writing
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
+from shardwise.train.group import join_group
 from shardwise.train.job import CheckpointSpec, Job, read_job
 from shardwise.train.loop import Trainer, make_trainer, train
 from shardwise.train.lora import target_names
@@ -55,8 +56,6 @@ def main(words: list[str]) -> int:
     except BaseException as error:  # noqa: BLE001 - the process ends here, with the reason written down
         watch.fail(error)
     watch.finish()
-    if watch.is_alone:
-        os._exit(0)  # a forked rank waits for torchrun to let it go, and nobody is left
     return 0
 
 
@@ -65,7 +64,7 @@ def _train_in_group(job: Job, watch: RankWatch) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.timeout_s * (LATER_RATIO if device.type == "cuda" else 1))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+    join_group(device_type=device.type, timeout=timeout)
     run_job(job, device=device, watch=watch)
     dist.destroy_process_group()
 

@@ -13,6 +13,8 @@ PCIE_4_X16_GB_PER_S = 31.5
 ASSUMED_FLOP_PER_BYTE = 300.0
 """Peak over memory bandwidth of a user's GPU that states no bandwidth; the cluster says so. 281 to 315 on B200, H100,
 GB200, TPU7x and MI355X; 207 in the median of the catalogue, whose older parts move more bytes per FLOP."""
+LEAST_TDP_W = 10.0
+"""Below the power limit of every module that holds a model."""
 ASSUMED_FP32_FLOP_PER_BYTE = 20.0
 """The same where only an fp32 peak is given: 67 TFLOP/s over 3.35 TB/s on H100."""
 
@@ -24,7 +26,8 @@ def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
     reader and changes no prediction.
 
     Raises:
-        ClusterError: ``cluster-field`` when there is no base and a figure is missing that a plan cannot do without.
+        ClusterError: ``cluster-field`` when there is no base and a figure is missing that a plan cannot do without, or
+            the power limit is below that of any part.
     """
     base = base or _blank_gpu(own)
 
@@ -36,6 +39,13 @@ def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
     peer = base.peer_bandwidth_bytes_per_s if scale_up == base.scale_up_bandwidth_bytes_per_s else scale_up
     memory_gib = value_of(own.settings, "memory_gib")
     peaks = tuple((dtype, given(f"{dtype}_tflop_per_s", TERA, base.peak_flop_per_s(dtype))) for dtype in DTYPES)
+    tdp_w = given("tdp_w", 1, base.tdp_w)
+    if 0 < tdp_w < LEAST_TDP_W:
+        raise ClusterError(
+            f"tdp_w is {tdp_w:g}; no part that trains runs on less than {LEAST_TDP_W:g} W",
+            code="cluster-field",
+            fix="give the power limit of one GPU in watts, or leave tdp_w out",
+        )
     unnamed_links = "fast links" if base.scale_up == "none" and scale_up else base.scale_up
     return replace(
         base,
@@ -49,7 +59,7 @@ def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
         memory_bandwidth_bytes_per_s=given("memory_bandwidth_gb_per_s", GB_PER_S, base.memory_bandwidth_bytes_per_s),
         peaks=tuple(Peak(dtype=dtype, flop_per_s=rate) for dtype, rate in peaks if rate),
         sm_count=round(given("sm_count", 1, base.sm_count)),
-        tdp_w=given("tdp_w", 1, base.tdp_w),
+        tdp_w=tdp_w,
         scale_up=own.scale_up or unnamed_links,
         scale_up_bandwidth_bytes_per_s=scale_up,
         peer_bandwidth_bytes_per_s=given("peer_gb_per_s", GB_PER_S, peer),

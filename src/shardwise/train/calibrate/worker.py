@@ -37,6 +37,8 @@ from shardwise.train.calibrate.kernels import (
     product_shapes,
 )
 from shardwise.train.calibrate.meetings import meeting_s
+from shardwise.train.failure.keepers import end_with_keepers, keepers
+from shardwise.train.group import join_group
 from shardwise.train.mesh import pick_device
 from shardwise.train.precision import use_fast_kernels
 
@@ -168,11 +170,12 @@ def environment(desk: Desk) -> dict[str, object]:
 
 def main(words: list[str]) -> int:
     """Measure, and let rank 0 write the result."""
+    end_with_keepers(keepers())
     folder, kind, until_s = Path(words[0]), words[1], float(words[2])
     device = pick_device(kind, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    join_group(device_type=device.type, timeout=TIMEOUT)
     desk = Desk(device=device, is_tiny="tiny" in words[3:])
     session = Session(desk=desk, folder=folder, started_s=time.time(), until_s=until_s)
     with use_fast_kernels():

@@ -213,10 +213,10 @@ def _listed_bytes(path: Path) -> dict[str, int]:
 def _listed(path: Path, field: str) -> dict[str, int]:
     try:
         listed = json.loads((path / COMPLETE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     found = listed.get(field) if isinstance(listed, dict) else None
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and all(isinstance(value, int) for value in found.values()) else {}
 
 
 def _write_durably(path: Path, text: str) -> None:

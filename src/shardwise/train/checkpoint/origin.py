@@ -20,6 +20,8 @@ FACTS = "state.json"
 """Beside the tensors of every checkpoint: its step, and what it was made with."""
 SAME_STATES: tuple[frozenset[OptimizerName], ...] = (frozenset(("adamw", "adamw-8bit")),)
 """Optimizers whose checkpoints hold the same tensors with the same meaning."""
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What reading a job raises whose fields are missing or of other kinds than a run of ours writes."""
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 """Fields of any config that say which model it is."""
 
@@ -67,7 +69,14 @@ def require_continuable(job: Job) -> None:
     origin = origin_of(checkpoint)
     if origin is None:
         return
-    difference = next(_differences(origin.job, job), None)
+    try:
+        difference = next(_differences(origin.job, job), None)
+    except MALFORMED as error:
+        raise CheckpointError(
+            f"{checkpoint.path / FACTS} describes no run: {error!s:.120}",
+            code="checkpoint-damaged",
+            fix="copy the checkpoint again, or begin with its exported weights (--weights)",
+        ) from None
     if difference is not None:
         said, fix = difference
         raise CheckpointError(f"{checkpoint.path} {said}", code="checkpoint-mismatch", fix=fix)
@@ -126,13 +135,19 @@ def _other_model(made: Job, job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _job(document: object) -> Job | None:
-    return job_from_json(document) if isinstance(document, dict) and document.get("schema") == JOB_SCHEMA else None
+    """The job that a document describes; none of a document that another version, or somebody else, wrote."""
+    if not isinstance(document, dict) or document.get("schema") != JOB_SCHEMA:
+        return None
+    try:
+        return job_from_json(document)
+    except MALFORMED:
+        return None
 
 
 def _json_object(path: Path) -> Mapping[str, object]:
     """The object in a file; nothing where there is none."""
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -123,9 +123,10 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 def _text_of(line: str, *, field: str, place: str) -> str:
     try:
         record: object = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        where = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise DataError(
-            f"{place}: not JSON: {error.msg} at character {error.pos}",
+            f"{place}: not JSON: {where}",
             code="data-text",
             fix="write one JSON object on each line",
         ) from error

@@ -117,12 +117,24 @@ def _read_index(path: Path) -> tuple[np.dtype[np.generic], npt.NDArray[np.int32]
                 code="data-tokens",
                 fix="tokenise the text again",
             )
+        promised_bytes = HEADER.size + (4 + 8) * num_sequences + 8 * num_documents
+        if path.stat().st_size < promised_bytes or not num_documents:
+            raise _cut_short(path)
         lengths = np.fromfile(file, dtype="<i4", count=num_sequences)
         file.seek(8 * num_sequences, 1)
         documents = np.fromfile(file, dtype="<i8", count=num_documents)
-    if len(lengths) < num_sequences or len(documents) < num_documents or not num_documents:
-        raise DataError(f"{path} was cut short", code="data-tokens", fix="copy the file again")
+    is_in_order = documents[0] >= 0 and documents[-1] <= num_sequences and bool((np.diff(documents) >= 0).all())
+    if not is_in_order or bool((lengths < 0).any()):
+        raise DataError(
+            f"{path} is damaged: it has documents out of order, or of less than no tokens",
+            code="data-tokens",
+            fix="copy the file again",
+        )
     return DTYPES[code], lengths, documents
+
+
+def _cut_short(path: Path) -> DataError:
+    return DataError(f"{path} was cut short", code="data-tokens", fix="copy the file again")
 
 
 class TokenWriter:

@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
@@ -221,13 +222,22 @@ def _last_good(folder: Path) -> str:
     path = folder / "metrics.jsonl"
     if not path.is_file():
         return ""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    good = [line for line in lines if "loss" in line and _are_numbers(line["loss"], line.get("gradient_norm", 0.0))]
+    lines = (_object(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    good = [line for line in lines if _are_numbers(line.get("step"), line.get("loss"), line.get("gradient_norm", 0.0))]
     if not good:
         return ""
     norm = f" and its gradient norm {good[-1]['gradient_norm']:.4g}" if "gradient_norm" in good[-1] else ""
     return f"; at step {good[-1]['step']} the loss was {good[-1]['loss']:.4g}{norm}"
 
 
+def _object(line: str) -> Mapping[str, Any]:
+    """One line of the metrics; nothing where a rank was ended while it wrote it."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _are_numbers(*values: object) -> bool:
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    return all(isinstance(value, int | float) and abs(value) < math.inf for value in values)

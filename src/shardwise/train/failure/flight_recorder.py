@@ -17,7 +17,9 @@ def waiting_collective(path: Path) -> str:
     for entry in _entries(path):
         if entry.get("state") != FINISHED:
             name = str(entry.get("profiling_name", "a collective")).removeprefix("nccl:")
-            shapes = "x".join(str(size) for size in next(iter(entry.get("input_sizes") or [[]]), []))
+            sizes = entry.get("input_sizes")
+            first = sizes[0] if isinstance(sizes, list) and sizes else None
+            shapes = "x".join(str(size) for size in first) if isinstance(first, list) else ""
             of = f" of {shapes} elements" if shapes else ""
             return f"{name}{of}, number {entry.get('collective_seq_id')} of its group"
     return ""
@@ -27,10 +29,15 @@ def num_collectives(path: Path) -> int | None:
     """How many collectives a rank had issued; ``None`` without a recording."""
     if not path.is_file():
         return None
-    return max((int(entry["collective_seq_id"]) for entry in _entries(path)), default=0)
+    numbers = [entry.get("collective_seq_id") for entry in _entries(path)]
+    return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    entries: list[dict[str, Any]] = recorded.get("entries", [])
-    return entries
+    """What a rank that was ended while it wrote may have cut off; none then."""
+    try:
+        recorded = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
+    entries = recorded.get("entries") if isinstance(recorded, dict) else None
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

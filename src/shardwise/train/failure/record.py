@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 __all__ = [
-    "LAUNCHER_VARIABLE",
     "FailureKind",
     "FailureRecord",
     "RankRecord",
@@ -23,6 +22,7 @@ __all__ = [
     "is_alive",
     "is_stopped",
     "keep_room",
+    "lost_keeper_of",
     "lost_ranks",
     "ranks_of",
     "write_record",
@@ -35,8 +35,6 @@ FAILURES = "failures"
 RANKS = "ranks"
 ROOM_BYTES = 16 << 10
 """Kept for the record of a failure: more than one ever takes."""
-LAUNCHER_VARIABLE = "SHARDWISE_LAUNCHER_PID"
-"""In the environment of the ranks of one machine: the process that started them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +48,8 @@ class RankRecord:
     """The same for all ranks of one start of the run; another after a restart."""
     has_ended: bool = False
     """Whether it came to its end without a failure."""
+    lost: str = ""
+    """The process whose death made it stop, by name and number."""
 
     @property
     def is_here(self) -> bool:
@@ -123,6 +123,11 @@ def lost_ranks(folder: Path) -> tuple[RankRecord, ...]:
     return tuple(record for record in ranks_of(folder) if not record.has_ended and record.rank not in failed)
 
 
+def lost_keeper_of(folder: Path) -> str:
+    """The process whose death made the ranks of a run stop; empty where none did."""
+    return next((record.lost for record in ranks_of(folder) if record.lost), "")
+
+
 def clear_records(folder: Path) -> None:
     """Forget the ranks and failures of an earlier attempt in the same folder."""
     for kind in (FAILURES, RANKS):
@@ -170,4 +175,9 @@ def _takes_signals(pid: int) -> bool:
 
 def _documents(folder: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob("rank-*.json")):
-        yield json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue  # records are written whole or not at all, so this is none of ours
+        if isinstance(found, dict):
+            yield found

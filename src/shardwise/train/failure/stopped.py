@@ -7,7 +7,7 @@ from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError
 from shardwise.train.job import Job
 
-__all__ = ["EXIT_OF_SIGNALS", "StoppedError", "stopped_error"]
+__all__ = ["EXIT_OF_SIGNALS", "StoppedError", "lost_keeper_error", "stopped_error"]
 
 EXIT_OF_SIGNALS = 128
 """A process that a signal ends has this and the signal's number as its exit code in a shell."""
@@ -19,16 +19,32 @@ class StoppedError(TrainingError):
 
 def stopped_error(job: Job, number: int) -> StoppedError:
     """What a run that was asked to stop leaves behind."""
-    name, spec = signal.Signals(number).name, job.checkpoint
-    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
-    if newest:
-        saved, fix = f"its newest checkpoint is {newest.path}", f"go on with --resume {newest.path.parent}"
-    elif spec.resume_from:
-        saved, fix = "it saved no checkpoint of its own", f"start again with --resume {spec.resume_from}"
-    elif spec.every_steps:
-        saved, fix = "no checkpoint was saved yet", "start again; once it trains, one Ctrl-C lets it save"
-    else:
-        saved, fix = "no checkpoint was asked for", "save states with --checkpoint-every"
+    saved, fix = _left_behind(job)
+    name = signal.Signals(number).name
     error = StoppedError(f"the run was stopped by {name}; {saved}", code="train-stopped", fix=fix)
     error.exit_code = EXIT_OF_SIGNALS + number
     return error
+
+
+def lost_keeper_error(job: Job, lost: str) -> TrainingError:
+    """What a run leaves behind whose ranks stopped because a process beside them was killed."""
+    saved, fix = _left_behind(job)
+    return TrainingError(
+        f"{lost} died without a word, and the ranks stopped: it was killed from outside, by a person, or by a host "
+        f"that ran out of memory; {saved}",
+        code="train-process-died",
+        fix=fix,
+    )
+
+
+def _left_behind(job: Job) -> tuple[str, str]:
+    """What a run that was stopped has saved, and how to go on."""
+    spec = job.checkpoint
+    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
+    if newest:
+        return f"its newest checkpoint is {newest.path}", f"go on with --resume {newest.path.parent}"
+    if spec.resume_from:
+        return "it saved no checkpoint of its own", f"start again with --resume {spec.resume_from}"
+    if spec.every_steps:
+        return "no checkpoint was saved yet", "start again; once it trains, one Ctrl-C lets it save"
+    return "no checkpoint was asked for", "save states with --checkpoint-every"

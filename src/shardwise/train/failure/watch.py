@@ -25,9 +25,9 @@ import torch
 from shardwise.errors import ShardwiseError
 from shardwise.train.failure.classify import classify
 from shardwise.train.failure.flight_recorder import waiting_collective
+from shardwise.train.failure.keepers import FORK_SERVER, TORCHRUN, end_with_keepers, keepers, lost_keeper
 from shardwise.train.failure.record import (
     FAILURES,
-    LAUNCHER_VARIABLE,
     FailureKind,
     FailureRecord,
     RankRecord,
@@ -45,6 +45,8 @@ __all__ = ["RankWatch", "WatchLimits"]
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 """What asks a rank to stop after the step it is in."""
+RELEASING = (FORK_SERVER, TORCHRUN)
+"""Who lets a forked rank go that has ended; torchrun would wait for ever for one that leaves without that."""
 UNTIMED_PHASES = ("starting", "saving")
 """What may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
 MAX_MESSAGE_CHARS = 2000
@@ -72,9 +74,7 @@ class RankWatch:
         self._rank = rank
         self._limits = limits or WatchLimits()
         self._record = RankRecord(rank=rank, pid=os.getpid(), host=socket.gethostname(), attempt=_attempt())
-        self._parent = os.getppid()
-        launcher = os.environ.get(LAUNCHER_VARIABLE)
-        self._launcher = int(launcher) if launcher else None
+        self._keepers = keepers()
         self._read_end, self._write_end = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="shardwise-watch", daemon=True)
         self._is_over = threading.Event()
@@ -87,7 +87,7 @@ class RankWatch:
         self.phase = "starting"
         """What this rank is doing, in a word."""
         self.is_stop_requested = False
-        """Whether a signal, or the end of who started it, asks this rank to stop after the step it is in."""
+        """Whether a signal, or the end of a keeper, asks this rank to stop after the step it is in."""
         self.measure_memory: Callable[[], Mapping[str, int]] = dict
         """Gives the bytes of every component this rank holds, for the record of a failure."""
 
@@ -109,15 +109,18 @@ class RankWatch:
     def finish(self) -> None:
         """This rank came to its end; a signal means again what it meant before, as there is nothing left to save.
 
-        torchrun keeps forked ranks until all have ended, and ends them by a signal when one of the others fails.
+        torchrun keeps forked ranks until all have ended, and ends them by a signal when one of the others fails. Where
+        it is gone it does neither, so that a rank which has ended goes with it.
         """
         self._is_over.set()
         self._thread.join()
         self._give_room()
-        write_record(self._folder, replace(self._record, has_ended=True))
+        self._record = replace(self._record, has_ended=True)
+        write_record(self._folder, self._record)
         signal.set_wakeup_fd(-1)
         for number, handler in self._heard_before.items():
             signal.signal(number, handler)
+        end_with_keepers(tuple(keeper for keeper in self._keepers if keeper.name in RELEASING), exit_code=0)
 
     def fail(self, error: BaseException) -> None:
         """Write why this rank stops, and end the process at once: threads that wait for lost peers would keep it."""
@@ -144,7 +147,7 @@ class RankWatch:
                 self.is_stop_requested = True
             now_s = time.monotonic()
             stop_s = stop_s or (now_s if self.is_stop_requested else None)
-            self.is_stop_requested |= self._lost_launcher()
+            self._look_for_keepers()
             lost_s = lost_s or (now_s if self._lost_peer() else None)
             if lost_s is not None and now_s - lost_s > self._limits.peer_grace_s:
                 self._end("stopped", message="stopped because another rank had failed")
@@ -153,14 +156,20 @@ class RankWatch:
             if now_s - self._beat_s > self._limits.hang_s and self.phase not in UNTIMED_PHASES:
                 self._end("hang", message=f"no step was finished for {self._limits.hang_s:.0f} s")
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether the process that this rank was started by is gone, which has to let a forked one go."""
-        return os.getppid() != self._parent
-
-    def _lost_launcher(self) -> bool:
-        """Whether ``shardwise train`` was killed, which could not say so; a run of many nodes has no such process."""
-        return self._launcher is not None and not is_alive(self._launcher)
+    def _look_for_keepers(self) -> None:
+        """Stop as after a signal when a keeper was killed, which could not ask for it; at once with nothing to save."""
+        lost = None if self._record.lost else lost_keeper(self._keepers)
+        if lost is None:
+            return
+        self._record = replace(self._record, lost=str(lost))
+        with suppress(OSError):
+            write_record(self._folder, self._record)
+        with suppress(OSError):
+            sys.stderr.write(f"rank {self._rank}: {lost} is gone; the run stops\n")
+            sys.stderr.flush()
+        if self.phase == "starting":
+            self._end("stopped", message=f"{lost} was gone before the first step")
+        self.is_stop_requested = True
 
     def _lost_peer(self) -> bool:
         """Whether another rank has failed, or is gone from this machine without a word."""

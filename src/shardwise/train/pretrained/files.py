@@ -13,6 +13,7 @@ __all__ = ["SavedTensor", "files_by_tensor", "read_config", "require_whole", "sa
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 """A file begins with the length of its header, little-endian (github.com/huggingface/safetensors, Format)."""
+MOST_NAME_BYTES = 255
 MAX_HEADER_BYTES = 100_000_000
 """The longest header that the format allows."""
 
@@ -88,7 +89,17 @@ def _indexed(folder: Path) -> dict[str, Path]:
     weight_map = _json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise _unreadable(path, "it has no weight_map")
-    return {str(name): folder / str(file) for name, file in weight_map.items()}
+    for file in weight_map.values():
+        if not _is_file_name(file):
+            raise _unreadable(path, f"{str(file)[:60]!r} in its weight_map is no name of a file beside it")
+    return {name: folder / file for name, file in weight_map.items()}
+
+
+def _is_file_name(name: object) -> bool:
+    """Whether a name can be that of a file in the folder itself, and nowhere else."""
+    if not isinstance(name, str) or not name.isprintable() or Path(name).name != name:
+        return False
+    return 0 < len(name.encode(errors="replace")) <= MOST_NAME_BYTES
 
 
 def _header(path: Path) -> dict[str, Any]:
