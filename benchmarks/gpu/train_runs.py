@@ -27,7 +27,7 @@ from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.rules import find_refusals
 from shardwise.train.gradients import StepSums
-from shardwise.train.job import DataSpec, Job, OptimizerSpec, WatchSpec
+from shardwise.train.job import CheckpointSpec, DataSpec, Job, OptimizerSpec, WatchSpec
 from shardwise.train.loop import Trainer
 from shardwise.train.worker import run_job
 
@@ -60,6 +60,7 @@ def job_of(run: TrainRun, arguments: argparse.Namespace) -> tuple[Job, dict[str,
         num_steps=arguments.steps or run.num_steps,
         device=arguments.device,
         tuning=run.tuning,
+        checkpoint=CheckpointSpec(accepts_random_weights=True),  # speed and memory are what is looked at
         data=documents() if run.masks_documents else DataSpec(source="synthetic"),
         optimizer=OptimizerSpec(num_warmup_steps=WARM_UP_STEPS),
         watch=WatchSpec(),

@@ -210,8 +210,22 @@ class Calibration:
 
     @property
     def is_measured(self) -> bool:
-        """Whether kernels were timed; a calibration learned from runs alone holds factors only."""
-        return bool(self.products)
+        """Whether anything was timed; a calibration learned from runs alone holds factors only."""
+        return bool(self.timed_parts)
+
+    @property
+    def timed_parts(self) -> tuple[str, ...]:
+        """The tables that predictions read and that hold something, as a person names them; each holds by itself."""
+        tables = {
+            "matrix products": self.products,
+            "attention": self.attention,
+            "elementwise kernels": self.moves,
+            "the optimizer": self.optimizer,
+            "collectives": self.collectives,
+            "blocks": self.blocks,
+            "embedding and loss": self.tables,
+        }
+        return tuple(name for name, points in tables.items() if points)
 
     @property
     def runs_on_processors(self) -> bool:

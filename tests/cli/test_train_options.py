@@ -81,6 +81,11 @@ def test_the_page_on_training_says_every_range():
             ["--weights", "a", "--resume", "b"],
             "--weights does nothing beside --resume, whose checkpoint holds all weights",
         ),
+        (["--random-weights", "--weights", "a"], "--random-weights does nothing beside --weights"),
+        (
+            ["--random-weights", "--resume", "b"],
+            "--random-weights does nothing beside --resume, whose checkpoint holds all weights",
+        ),
         (["--max-grad-norm", "1", "--no-clip-gradients"], "--max-grad-norm does nothing in a plan that never clips"),
         (["--lora-rank", "4"], "--lora-rank does nothing without --adapter"),
         (["--lora-targets", "all-linear"], "--lora-targets does nothing without --adapter"),
@@ -111,7 +116,8 @@ def test_what_only_a_prediction_reads_is_refused(words, fix, capsys, tmp_path):
     "words",
     [
         ["--recompute", "full", "--recompute-layers", "2"],
-        ["--adapter", "lora", "--lora-rank", "4", "--lora-targets", "all-linear"],
+        ["--adapter", "lora", "--lora-rank", "4", "--lora-targets", "all-linear", "--random-weights"],
+        ["--random-weights"],
         ["--max-grad-norm", "2"],
         ["--no-clip-gradients"],
     ],

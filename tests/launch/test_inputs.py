@@ -11,8 +11,9 @@ from shardwise.cli.main import main
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.checkpoint.origin import FACTS, origin_facts
-from shardwise.train.data import DataRequest, open_samples
+from shardwise.train.data import DataRequest, SampleOrder, open_samples
 from shardwise.train.data.indexed_tokens import TokenWriter, token_dtype
+from shardwise.train.data.state import state_at
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
 from shardwise.train.job import read_job
@@ -79,6 +80,7 @@ def desk(tmp_path, monkeypatch):
         (["--data", "large.bin"], "data-vocabulary", "hold token 128256, but the model knows only tokens 0 to 128255"),
         (["--data", "a.txt", "--tokenizer", "a.jsonl"], "data-tokenizer", "is not a tokenizer"),
         (["--out", "a.txt"], "train-run-folder", "is a file"),
+        (["--out", "a.txt/run"], "output-path", "--out: "),
     ],
 )
 def test_what_cannot_work_is_refused_and_leaves_nothing_behind(desk, words, code, says, is_dry, capsys):
@@ -87,6 +89,17 @@ def test_what_cannot_work_is_refused_and_leaves_nothing_behind(desk, words, code
     assert (exit_code, said["code"]) == (2, code)
     assert says in said["error"]
     assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.parametrize("asked", [[], ["--dry-run"], ["--lint"]], ids=["started", "dry", "listed"])
+def test_tokens_that_could_be_kept_nowhere_are_refused(desk, monkeypatch, asked, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk / "short.txt" / "cache"))
+    words = ["train", *PLAN, "--device", "cpu", "--json", "--out", "run", "--data", "a.txt", *asked]
+    assert main(words) == 2
+    said = capsys.readouterr().out
+    assert "data-cache" in said
+    assert "short.txt is no folder" in said
+    assert not (desk / "run").exists()
 
 
 @pytest.mark.parametrize("machine", ["2xh100-sxm", "2xdgx-h100"], ids=["one node", "many nodes"])
@@ -139,6 +152,72 @@ def test_a_resume_that_cannot_be_the_same_run_is_refused(made, words, code, says
     assert not (made / "run").exists()
 
 
+ADAPTED = {**LLAMA, "num_hidden_layers": 1}
+LORA = ["config.json", "1xh100-sxm", "--seq-len", "64", "--adapter", "lora"]
+
+
+def lay_weights(folder, value):
+    """A checkpoint of the adapted model, all of whose numbers are the same."""
+    folder.mkdir(exist_ok=True)
+    tensors = {name: torch.full(shape, value) for name, shape in tensor_shapes(read_config(ADAPTED))}
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.fixture
+def adapted(desk, capsys):
+    """Two checkpoints of one shape, and adapters of step 4: of the first, and of no checkpoint."""
+    (desk / "config.json").write_text(json.dumps(ADAPTED), encoding="utf-8")
+    lay_weights(desk / "base", 0.5)
+    lay_weights(desk / "tuned", 0.25)
+    samples = open_samples(DataRequest(), seq_len=64, vocab_size=ADAPTED["vocab_size"])
+    order = SampleOrder(num_samples=samples.num_samples, seed=0, is_shuffled=True)
+    data = state_at(0, samples=samples, order=order)
+    for name, words in {"of-base": ["--weights", "base"], "of-none": ["--random-weights"]}.items():
+        assert main(["train", *LORA, *words, "--dry-run", "--device", "cpu", "--json", "--out", "run"]) == 0
+        saved_at(desk / name, 4, origin_facts(read_job(desk / "run" / "job.json"), data))
+        shutil.rmtree(desk / "run")
+    capsys.readouterr()
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--resume", "of-base", "--weights", "tuned"], "/tuned beneath them"),
+        (["--resume", "of-base", "--random-weights"], "random weights beneath them"),
+        (["--resume", "of-none", "--weights", "base"], "holds adapters of random weights, and this run has "),
+    ],
+    ids=str,
+)
+def test_adapters_go_on_beside_no_other_weights(adapted, words, says, capsys):
+    assert main(["train", *LORA, *words, "--dry-run", "--device", "cpu", "--json", "--out", "run"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["code"] == "checkpoint-mismatch"
+    assert says in said["error"]
+    assert not (adapted / "run").exists()
+
+
+def test_weights_that_were_written_over_are_other_weights_and_copied_ones_are_not(adapted, capsys):
+    shutil.copytree(adapted / "base", adapted / "copy")
+    lay_weights(adapted / "base", 0.125)
+    resumed = ["train", *LORA, "--resume", "of-base", "--dry-run", "--device", "cpu", "--json", "--out"]
+    assert main([*resumed, "run", "--weights", "base"]) == 2
+    assert "others that lie there now beneath them" in json.loads(capsys.readouterr().out)["error"]
+    assert main([*resumed, "other-run", "--weights", "copy"]) == 0
+
+
+@pytest.mark.parametrize("machine", ["1xh100-sxm", "2xdgx-h100"], ids=["one node", "many nodes"])
+@pytest.mark.parametrize("asked", [["--dry-run"], ["--lint"]], ids=str)
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_adapters_of_nothing_are_refused_whatever_is_asked(desk, machine, asked, adapter, capsys):
+    words = ["llama-3.2-1b", machine, "--seq-len", "64", "--adapter", adapter, *asked, "--json", "--out", "run"]
+    assert main(["train", *words]) == 2
+    said = capsys.readouterr().out
+    assert "train-random-weights" in said
+    assert f"adapter {adapter} has no weights to adapt" in said
+    assert not (desk / "run").exists()
+
+
 @pytest.mark.parametrize("words", [[], ["--optimizer", "adamw-8bit"], ["--learning-rate", "1e-5"]], ids=str)
 def test_a_resume_of_the_same_run_passes(made, words, capsys):
     exit_code, said = train([*SAME, *words, "--dry-run"], capsys)
@@ -168,10 +247,12 @@ def test_a_command_for_many_nodes_may_name_what_only_they_see(desk, capsys):
 
 
 def test_a_dry_run_says_what_it_wrote(desk, capsys):
-    assert main(["train", *PLAN, "--dry-run", "--out", "run"]) == 0
+    assert main(["train", *PLAN, "--dry-run", "--device", "cpu", "--out", "run"]) == 0
     script = desk / "run" / "run.sh"
     assert capsys.readouterr().out == (
         f"what the run reads is there and nothing was started; wrote {script}: run it here\n"
+        "weights: random, drawn from seed 0 (no --weights)\n"
+        "tokens: synthetic, made up from seed 0 (no --data PATH): the loss says nothing about text\n"
     )
 
 

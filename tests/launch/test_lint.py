@@ -1,17 +1,24 @@
+import re
+import tomllib
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from torch.distributed.run import get_args_parser
 
+from habits.source_tree import ROOT
 from shardwise.families import read_model
 from shardwise.launch.lint import RULES, SurroundingsError, lint, require_no_errors, version_numbers
+from shardwise.launch.support import packages_of
 from shardwise.launch.surroundings import Surroundings, read_surroundings
 from shardwise.plan_file import read_plan
+from shardwise.recipe import Adapter
 from shardwise.train.patient_torchrun import PATIENCE
 from shardwise.units import GIB, MIB
+from train.models import make_job
 
 HERE = Surroundings(
-    versions={"torch": "2.13.0+cu130", "transformers": "5.24.0", "triton": "3.8.0", "peft": "0.21.2"},
+    versions={"torch": "2.13.0+cu130", "transformers": "5.24.0", "triton": "3.8.0", "safetensors": "0.6.2"},
     num_cores=32,
     num_gpus=8,
     shared_memory_bytes=16 * GIB,
@@ -196,6 +203,24 @@ def test_this_machine_can_be_read_and_linted():
     assert here.free_disk_bytes > 0
     assert "lo" in here.interfaces
     lint(plan(), here, is_on_gpu=False)
+
+
+@pytest.mark.parametrize("adapter", get_args(Adapter))
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp8-mixed"])
+@pytest.mark.parametrize("implementation", ["shardwise", "transformers"])
+def test_what_the_extra_for_training_brings_is_all_that_a_run_is_refused_for(adapter, precision, implementation):
+    """``triton`` comes with torch's builds for GPUs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = {re.split(r"[<>=]", requirement)[0] for requirement in project["optional-dependencies"]["train"]}
+    of = plan(recipe={"adapter": adapter, "precision": precision})
+    job = replace(make_job(adapter=adapter, precision=precision), implementation=implementation)
+    versions = {name: version for name, version in HERE.versions.items() if name in {*brought, "triton"}}
+    findings = lint(of, replace(HERE, versions=versions), is_on_gpu=True, packages=packages_of(job))
+    assert [finding.claim for finding in findings if finding.severity == "error"] == []
+    for name in packages_of(job):
+        without = {other: version for other, version in versions.items() if other != name}
+        findings = lint(of, replace(HERE, versions=without), is_on_gpu=True, packages=packages_of(job))
+        assert (f"{name} is not installed", "pip install 'shardwise[train]'") in {(f.claim, f.fix) for f in findings}
 
 
 def test_every_rule_says_what_it_is_about():

@@ -1,15 +1,18 @@
 """A plan the runtime would have to ignore a part of is refused, with a fix that makes it one it carries out."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from shapes import plan
 from shardwise.errors import PlanError
 from shardwise.families import read_model
-from shardwise.launch.support import GAPS, require_attention, require_documents, require_supported
+from shardwise.launch.run import run_job
+from shardwise.launch.support import GAPS, require_attention, require_base, require_documents, require_supported
 from shardwise.layout import Layout
-from shardwise.train.job import DataSpec
+from shardwise.recipe import Adapter
+from shardwise.train.job import CheckpointSpec, DataSpec
 from train.models import make_job
 
 MODEL = read_model("llama-3.1-8b")
@@ -102,3 +105,30 @@ def test_a_plan_of_packed_documents_is_run_with_documents_kept_apart(data, is_ke
     with pytest.raises(PlanError) as raised:
         require_documents(job)
     assert raised.value.code == "train-documents"
+
+
+@pytest.mark.parametrize("adapter", get_args(Adapter))
+@pytest.mark.parametrize("resume_from", [None, "run"])
+@pytest.mark.parametrize("implementation", ["shardwise", "transformers"])
+def test_adapters_alone_need_weights_or_a_word_that_there_are_none(adapter, resume_from, implementation):
+    def job(**spec):
+        checkpoint = CheckpointSpec(resume_from=resume_from, **spec)
+        return replace(make_job(adapter=adapter, implementation=implementation), checkpoint=checkpoint)
+
+    require_base(job(initial_weights="base"))
+    require_base(job(accepts_random_weights=True))
+    if adapter == "none":
+        require_base(job())
+        return
+    with pytest.raises(PlanError, match=f"adapter {adapter} has no weights to adapt") as refused:
+        require_base(job())
+    assert refused.value.code == "train-random-weights"
+    assert "--weights FOLDER" in refused.value.fix
+    assert "--random-weights" in refused.value.fix
+
+
+def test_a_job_with_adapters_and_no_weights_starts_no_process(tmp_path):
+    job = replace(make_job(adapter="lora"), run_folder=str(tmp_path))
+    with pytest.raises(PlanError, match="adapter lora has no weights to adapt"):
+        run_job(job, on_step=lambda record: None)
+    assert list(tmp_path.iterdir()) == []

@@ -139,6 +139,16 @@ def test_data_that_cannot_be_used_are_refused_before_processes_start(desk, tmp_p
     assert not (tmp_path / "run" / "ranks").exists()
 
 
+def test_a_run_says_at_its_start_and_in_its_answer_what_it_begins_with(desk):
+    process = command(desk, "plan1.json", "--steps", "1", "--out", "said")
+    out, err = process.communicate(timeout=120)
+    answer, said = json.loads(out), "weights: random, drawn from seed 0 (no --weights); tokens: synthetic"
+    assert err.startswith(said)
+    assert (answer["inputs"]["weights"], answer["inputs"]["tokens"]) == ("random", "synthetic")
+    kept = json.loads((desk / "said" / "measurement.json").read_text(encoding="utf-8"))
+    assert kept["inputs"] == answer["inputs"]
+
+
 def test_everything_a_run_would_be_refused_for_is_listed_and_nothing_is_written(desk, monkeypatch, capsys):
     monkeypatch.chdir(desk)
     before = sorted(desk.rglob("*"))

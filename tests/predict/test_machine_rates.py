@@ -1,11 +1,11 @@
 """What a calibration timed takes as long as it was timed; what it did not time stays the catalogue's."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from calibrations import BLOCK, H100, calibration, timed_core
-from shardwise.calibration import ProductPoint, Residual, TimedBytes
+from calibrations import BLOCK, H100, calibration, full, timed_core
+from shardwise.calibration import GroupTable, ProductPoint, Residual, TimedBytes
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -263,3 +263,50 @@ def test_our_runtime_attends_by_flash_attention_under_context_parallelism():
     )
     names = [machine_rates(plan).kernels.attention.implementation for plan in (alone, divided)]
     assert names == ["cuDNN", "FlashAttention-2"]
+
+
+TABLES = ("products", "attention", "moves", "optimizer", "collectives", "blocks", "tables")
+
+
+def step_with(calibrated):
+    """Seconds of an eager step whose tables, blocks, optimizer and collectives all take some of it."""
+    cluster = calibrated_cluster(CLUSTER, calibrated) if calibrated else CLUSTER
+    plan = Plan(
+        model=read_model("llama-3.1-8b"),
+        cluster=cluster,
+        recipe=Recipe(seq_len=8192, global_batch_size=8, compile=False),
+        layout=Layout(dp_shard=8),
+    )
+    return predict(plan).time.step_s
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_calibration_with_one_table_alone_is_not_ignored(name):
+    alone = calibration(**{name: slower(getattr(full(), name))})
+    assert alone.is_measured
+    assert step_with(alone) != pytest.approx(step_with(None), rel=1e-6)
+    assert "nothing measured" not in calibrated_cluster(CLUSTER, alone).assumptions[0]
+
+
+def slower(points):
+    """The points of a table on a machine that takes twice as long for everything."""
+    return tuple(slow_point(point) for point in points)
+
+
+def slow_point(point):
+    if isinstance(point, GroupTable):
+        return replace(point, points=slower(point.points))
+    names = [name for name in ("duration_s", "forward_s", "backward_s") if hasattr(point, name)]
+    return replace(point, **{name: 2 * getattr(point, name) for name in names})
+
+
+def test_every_table_of_a_calibration_is_one_that_is_named():
+    everything = full()
+    tables = [found.name for found in fields(everything) if getattr(everything, found.name) and is_table(found.name)]
+    assert sorted(tables) == sorted(TABLES)
+    assert len(everything.timed_parts) == len(TABLES)
+
+
+def is_table(name):
+    """Factors from runs are no table, and are read whatever was timed."""
+    return isinstance(getattr(full(), name), tuple) and name != "residuals"

@@ -24,3 +24,11 @@ def test_the_step_time_says_how_many_steps_it_is_of_and_what_the_first_one_took(
     assert lines[at][-2:] == ["500.0", "ms"]
     assert lines[at + 1] == ["steps", "it", "is", "the", "median", "of", "7"]
     assert lines[at + 2] == ["first", "step", "52.30", "s"]
+
+
+def test_what_a_run_began_with_stands_in_its_head():
+    asked = plan(read_model("llama-3.1-8b"), engine="native", layout=Layout(dp_shard=8), seq_len=4096)
+    measured = {**MEASURED, "inputs": {"in_words": {"weights": "random", "tokens": "synthetic"}}}
+    text = training_text(plan=asked, prediction=predict(asked), measured=measured, used=(), folder=Path("runs/a"))
+    head = [line.split() for line in text.partition("\n\n")[0].splitlines()]
+    assert head[-2:] == [["weights", "random"], ["tokens", "synthetic"]]

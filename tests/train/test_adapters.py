@@ -1,5 +1,6 @@
 """LoRA and QLoRA: adapters learn the same under every layout, cost what the plan says, and peft loads them."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.job import CheckpointSpec, DataSpec
+from shardwise.train.pretrained.files import weights_digest
 from train.adapter_member import hold
 from train.models import GEMMA, LLAMA, MIXTRAL, make_job
 from train.test_collectives import counted, predicted
@@ -206,3 +208,30 @@ def test_four_bit_weights_are_read_from_a_checkpoint_row_by_row(worlds, base, tm
     packed = worlds[2].run(run, pretrained_job(base, tmp_path / "packed", num_steps=1, **QLORA))[0]
     assert packed.losses[0] == pytest.approx(dense.losses[0], rel=5e-3)
     assert packed.losses[0] != pytest.approx(dense.losses[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
+def test_an_exported_adapter_says_which_weights_it_fits(worlds, base, tmp_path, recipe):
+    job = pretrained_job(base, tmp_path, num_steps=2, **recipe)
+    known = replace(job.checkpoint, weights_digest=weights_digest(base / "model"))
+    worlds[2].run(run, replace(job, checkpoint=known))
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    card = (tmp_path / "adapter" / "README.md").read_text(encoding="utf-8")
+    assert config["base_model_name_or_path"] == str(base / "model")
+    assert f"They fit the weights in `{base / 'model'}` (digest {known.weights_digest})" in card
+    assert f"tokens: {base / 'text.txt'}" in card
+    assert "random" not in card
+
+
+@pytest.mark.parametrize("recipe", [LORA, QLORA], ids=["lora", "qlora"])
+def test_an_adapter_of_random_weights_says_so_and_peft_still_loads_it(worlds, base, tmp_path, recipe):
+    job = pretrained_job(base, tmp_path, num_steps=2, **recipe)
+    spec = replace(job.checkpoint, initial_weights=None, accepts_random_weights=True)
+    worlds[2].run(run, replace(job, checkpoint=spec, data=DataSpec()))
+    card = (tmp_path / "adapter" / "README.md").read_text(encoding="utf-8")
+    assert "trained beside random weights and fit no model that was trained" in card
+    assert "- tokens: synthetic" in card
+    assert "base_model" not in card
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert config["base_model_name_or_path"] is None
+    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base / "model"), tmp_path / "adapter")

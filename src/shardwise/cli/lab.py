@@ -1,8 +1,9 @@
 """Answer a question about distributed training with real runs on this machine, predicted beside measured.
 
 Without NAME the labs are listed. Every run is a training run as `shardwise train` makes it, with torchrun: on GPUs with
-models of 1B and 8B parameters, on processors with small ones. --out keeps the run folders; after an interruption the
-runs that ended are shown, and --resume goes on behind them. Labs in one folder share the runs they have in common.
+models of 1B and 8B parameters, on processors with small ones; weights are random and tokens synthetic, since times and
+memory are compared. --out keeps the run folders; after an interruption the runs that ended are shown, and --resume goes
+on behind them. Labs in one folder share the runs they have in common.
 """
 
 import argparse

@@ -6,7 +6,7 @@ that every node runs is written into the run folder.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_r
 
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
+    from shardwise.launch.dry_run import DryLook
     from shardwise.launch.lint import LintFinding
     from shardwise.launch.request import TrainRequest
     from shardwise.plan import Plan
@@ -48,11 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
     from shardwise.cli.progress import waiting
+    from shardwise.launch.dry_run import look_around
     from shardwise.launch.folder import choose_run_folder, gone_when_refused, make_run_folder
     from shardwise.launch.inputs import require_inputs, require_resumed_data
     from shardwise.launch.request import prepare_data, require_native
     from shardwise.launch.support import require_supported
-    from shardwise.launch.surroundings import require_tensorboard
+    from shardwise.launch.surroundings import require_allocator, require_tensorboard, uses_gpus
     from shardwise.predict import predict
     from shardwise.rules import require_valid
 
@@ -60,29 +62,33 @@ def run(arguments: argparse.Namespace) -> int:
     require_read(RUN_ROWS, arguments, plan)
     require_native(plan)
     require_supported(plan)
+    is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry
     if arguments.tensorboard is not None:
         require_tensorboard()
+    if arguments.has_memory_snapshot:
+        require_allocator(is_on_gpu=uses_gpus(arguments.device) or (arguments.device == "auto" and not is_here))
     require_valid(plan)
     if arguments.is_lint:
         return _print_lint(plan, arguments)
     prediction = predict(plan)
-    is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry
-    if is_here:
-        _require_surroundings(plan, arguments)
     is_resumed = arguments.resume is not None
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     job, shapes = _checked_job(plan, arguments, folder=folder, prediction=prediction)
-    if plan.cluster.num_nodes == 1:  # a command for many nodes may name what only they can see
-        require_inputs(job, shapes)
+    if is_here:
+        _require_surroundings(plan, job, arguments)
+    sees_paths = plan.cluster.num_nodes == 1  # a command for many nodes may name what only they can see
+    require_inputs(job, shapes, sees_paths=sees_paths)
+    if sees_paths:
         with waiting("reading the data"):
             if is_here:
                 prepare_data(job)
             require_resumed_data(job)
+    seen = None if is_here else look_around(plan, job)
     with gone_when_refused(folder):
         make_run_folder(plan, asked=folder, is_resumed=is_resumed)
         _keep_prediction(folder, plan, prediction)
-        if not is_here:
-            return _write_command(job, plan, arguments)
+        if seen is not None:
+            return _write_command(job, plan, seen, arguments)
         return _launch(job, plan, prediction, arguments)
 
 
@@ -102,29 +108,31 @@ def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
     from shardwise.render.json_text import json_text
     from shardwise.render.lint import lint_object, lint_text
 
-    findings = (*refused(_what_a_run_is_refused_for(plan, arguments)), *_lint(plan, arguments))
+    errors, job = _what_a_run_is_refused_for(plan, arguments)
+    findings = (*refused(errors), *_lint(plan, job, arguments))
     write_line(json_text(lint_object(findings)) if arguments.is_json else lint_text(findings))
     return SurroundingsError.exit_code if errors_of(findings) else EXIT_OK
 
 
-def _what_a_run_is_refused_for(plan: "Plan", arguments: argparse.Namespace) -> "Iterator[ShardwiseError]":
-    """Model, run folder, and on one node the paths, all that can be looked at without writing or tokenising."""
+def _what_a_run_is_refused_for(
+    plan: "Plan", arguments: argparse.Namespace
+) -> "tuple[list[ShardwiseError], Job | None]":
+    """All that can be looked at without writing or tokenising, and the job where the plan and the model make one."""
     from shardwise.errors import ShardwiseError
     from shardwise.launch.folder import choose_run_folder
     from shardwise.launch.inputs import input_errors
 
+    errors: list[ShardwiseError] = []
     folder = Path()  # whatever is wrong with the one that was asked for is said once
     try:
         folder = choose_run_folder(plan, asked=arguments.out, is_resumed=arguments.resume is not None)
     except ShardwiseError as error:
-        yield error
+        errors.append(error)
     try:
         job, shapes = _checked_job(plan, arguments, folder=folder, prediction=None)
     except ShardwiseError as error:
-        yield error
-        return
-    if plan.cluster.num_nodes == 1:
-        yield from input_errors(job, shapes)
+        return [*errors, error], None
+    return [*errors, *input_errors(job, shapes, sees_paths=plan.cluster.num_nodes == 1)], job
 
 
 def _checked_job(
@@ -145,34 +153,41 @@ def _checked_job(
         return job, model_shapes(job)
 
 
-def _require_surroundings(plan: "Plan", arguments: argparse.Namespace) -> None:
+def _require_surroundings(plan: "Plan", job: "Job", arguments: argparse.Namespace) -> None:
     """Warn about what will be felt, and refuse what cannot work."""
-    from shardwise.launch.lint import require_no_errors
-    from shardwise.launch.surroundings import require_allocator, uses_gpus
+    from shardwise.launch.lint import require_no_errors, warnings_of
+
+    findings = _lint(plan, job, arguments)
+    require_no_errors(findings)
+    _warn(warnings_of(findings))
+
+
+def _warn(warnings: "Sequence[LintFinding]") -> None:
     from shardwise.render.lint import lint_text
 
-    if arguments.has_memory_snapshot:
-        require_allocator(is_on_gpu=uses_gpus(arguments.device))
-    findings = _lint(plan, arguments)
-    require_no_errors(findings)
-    warnings = tuple(finding for finding in findings if finding.severity == "warning")
     if warnings:
         write_note(lint_text(warnings))
 
 
-def _lint(plan: "Plan", arguments: argparse.Namespace) -> "tuple[LintFinding, ...]":
+def _lint(plan: "Plan", job: "Job | None", arguments: argparse.Namespace) -> "tuple[LintFinding, ...]":
     from shardwise.launch.lint import lint
+    from shardwise.launch.support import packages_of
     from shardwise.launch.surroundings import read_surroundings, uses_gpus
 
-    here = read_surroundings(run_folder=arguments.out or Path())
-    saves_states = arguments.checkpoint_every is not None
-    return lint(plan, here, is_on_gpu=uses_gpus(arguments.device), saves_states=saves_states)
+    return lint(
+        plan,
+        read_surroundings(run_folder=arguments.out or Path()),
+        is_on_gpu=uses_gpus(arguments.device),
+        saves_states=arguments.checkpoint_every is not None,
+        packages=packages_of(job) if job is not None else (),
+    )
 
 
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
     from shardwise.launch.surroundings import uses_gpus
     from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
+    from shardwise.train.pretrained.files import weights_digest
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
     states = arguments.checkpoints or folder / "checkpoints"
@@ -200,6 +215,8 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             num_kept=arguments.keep or NUM_KEPT,
             resume_from=_absolute(arguments.resume),
             initial_weights=_absolute(arguments.weights),
+            weights_digest=weights_digest(arguments.weights) if arguments.weights else None,
+            accepts_random_weights=arguments.accepts_random_weights,
             export_folder=_absolute(arguments.export),
         ),
         optimizer=OptimizerSpec(
@@ -232,37 +249,29 @@ def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> No
         path.write_text(text + "\n", encoding="utf-8")
 
 
-def _write_command(job: "Job", plan: "Plan", arguments: argparse.Namespace) -> int:
+def _write_command(job: "Job", plan: "Plan", seen: "DryLook", arguments: argparse.Namespace) -> int:
     from shardwise.launch.command import command_text
     from shardwise.render.json_text import json_text
+    from shardwise.render.text_training import command_lines
+    from shardwise.train.beginning import beginning
     from shardwise.train.failure.full_disk import writing
     from shardwise.train.job import write_job
 
-    script = job.folder / "run.sh"
+    script, begins_with = job.folder / "run.sh", beginning(job)
     with writing(job.folder):
         write_job(job)
         script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
     script.chmod(0o755)
-    unseen = _unseen(job, plan)
+    _warn(seen.warnings)
     if arguments.is_json:
-        answer = {"ok": True, "run_folder": str(job.folder), "script": str(script)}
-        write_line(json_text({**answer, "not_looked_at": list(unseen)}))
+        answer = {"ok": True, "run_folder": str(job.folder), "script": str(script), "inputs": begins_with}
+        write_line(json_text({**answer, "missing_here": list(seen.missing), "not_looked_at": list(seen.unseen)}))
     else:
-        nodes = "here" if plan.cluster.num_nodes == 1 else f"on each of {plan.cluster.num_nodes} nodes"
-        seen = "what the run reads is there and " if plan.cluster.num_nodes == 1 else ""
-        write_line(f"{seen}nothing was started; wrote {script}: run it {nodes}")
-        for sentence in unseen:
-            write_line(f"not looked at: {sentence}")
+        for line in command_lines(
+            script, num_nodes=plan.cluster.num_nodes, begins_with=begins_with, missing=seen.missing, unseen=seen.unseen
+        ):
+            write_line(line)
     return EXIT_OK
-
-
-def _unseen(job: "Job", plan: "Plan") -> tuple[str, ...]:
-    """What only the run itself will see, for people who rely on a dry one."""
-    if plan.cluster.num_nodes > 1:
-        return ("whether data, tokenizer, weights and checkpoints are there, which other machines may see alone",)
-    if job.checkpoint.initial_weights:
-        return ("whether the values of the weights are finite, which ranks see as they load them",)
-    return ()
 
 
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace) -> int:
@@ -273,13 +282,15 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.render.json_text import json_text
     from shardwise.render.text_training import training_text
     from shardwise.render.utilisation import utilisation_objects
+    from shardwise.train.beginning import beginning, said_at_the_start
 
+    sys.stderr.write(said_at_the_start(job) + "\n")
     with step_bar(total=job.num_steps) as on_step:
         measured = run_job(job, on_step=on_step, plan=plan)
     totals = totals_of_measurement(measured)
     used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
     if arguments.is_json:
-        answer = {"ok": True, "run_folder": str(job.folder), "measurement": measured}
+        answer = {"ok": True, "run_folder": str(job.folder), "inputs": beginning(job), "measurement": measured}
         write_line(json_text({**answer, "utilisation": utilisation_objects(used)}))
     else:
         style = stdout_style()

@@ -30,6 +30,7 @@ _DRY_HELP = "check what the run reads, write its job and run.sh into the run fol
 _LINT_HELP = "list what the run would be refused for or slowed by: model, paths, surroundings; write and start nothing"
 _STEPS_HELP = "optimizer steps in all, those before --resume included (default: 10)"
 _ASYNC_HELP = "write while training goes on (with --checkpoint-every)"
+_RANDOM_WEIGHTS_HELP = "begin with weights drawn from the seed; adapters are refused without this or --weights"
 _WHERE_HELP = "where --checkpoint-every or --export saves (default: checkpoints in the run folder)"
 
 
@@ -101,6 +102,10 @@ def _resumes_all_weights(arguments: argparse.Namespace, plan: Plan) -> bool:
     return arguments.resume is not None and plan.recipe.adapter == "none"
 
 
+def _has_weights(arguments: argparse.Namespace, _: Plan) -> bool:
+    return arguments.weights is not None
+
+
 def _never_clips(_: argparse.Namespace, plan: Plan) -> bool:
     return not plan.recipe.clip_gradients
 
@@ -145,6 +150,20 @@ RUN_ROWS = (
     IdleOption(
         option="--weights",
         dest="weights",
+        is_idle=_resumes_all_weights,
+        beside="beside --resume, whose checkpoint holds all weights",
+    ),
+    IdleOption(
+        option="--random-weights",
+        dest="accepts_random_weights",
+        default=False,
+        is_idle=_has_weights,
+        beside="beside --weights",
+    ),
+    IdleOption(
+        option="--random-weights",
+        dest="accepts_random_weights",
+        default=False,
         is_idle=_resumes_all_weights,
         beside="beside --resume, whose checkpoint holds all weights",
     ),
@@ -235,4 +254,7 @@ def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
     group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")
+    group.add_argument(
+        "--random-weights", action="store_true", dest="accepts_random_weights", help=_RANDOM_WEIGHTS_HELP
+    )
     group.add_argument("--export", type=Path, metavar="FOLDER", help="end with a Hugging Face checkpoint")

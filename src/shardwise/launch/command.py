@@ -8,6 +8,7 @@ from pathlib import Path
 
 import shardwise
 from shardwise.layout import Layout
+from shardwise.train.beginning import said_at_the_start
 from shardwise.train.job import JOB_FILE, Job, uses_transformers
 
 WORKER = "shardwise.train.worker"
@@ -87,4 +88,5 @@ def command_text(job: Job, *, num_nodes: int) -> str:
         if num_nodes > 1
         else "#!/usr/bin/env bash\n"
     )
+    lines.append(f"echo {shlex.quote(said_at_the_start(job))} >&2")
     return head + "\n".join([*lines, f"exec {line}"]) + "\n"  # a signal to the script reaches torchrun

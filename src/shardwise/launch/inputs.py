@@ -6,19 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shardwise.errors import CheckpointError, ShardwiseError
+from shardwise.launch.support import require_base
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
 from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
 from shardwise.train.data.state import require_same_data, state_at
 from shardwise.train.decoder.shapes import Shape
-from shardwise.train.job import Job, uses_transformers
+from shardwise.train.job import CheckpointSpec, Job, uses_transformers
 from shardwise.train.pretrained.files import require_whole
 from shardwise.train.pretrained.fitting import require_fitting, require_same_model
 
 __all__ = ["input_errors", "require_inputs", "require_resumed_data"]
 
 
-def require_inputs(job: Job, shapes: Mapping[str, Shape] | None) -> None:
+def require_inputs(job: Job, shapes: Mapping[str, Shape] | None, *, sees_paths: bool = True) -> None:
     """Return when the job's data, tokenizer, weights and checkpoint can be read and its results can be written.
 
     It costs little: headers, indices and first documents are read, nothing is tokenised and no weight is loaded, so
@@ -27,23 +28,29 @@ def require_inputs(job: Job, shapes: Mapping[str, Shape] | None) -> None:
     Args:
         job: what will run.
         shapes: of the model's parameters; ``None`` where nobody knows them here.
+        sees_paths: whether the run is one of this machine; others may see other files.
 
     Raises:
+        PlanError: adapters have no weights to adapt.
         CheckpointError: the checkpoint has all the steps already or is of another model or optimizer, weights are not
             whole, or a folder cannot be made.
         DataError: data or tokenizer are missing, are something else, or are not those of the checkpoint.
     """
-    for check in CHECKS:
+    for check in _checks(sees_paths):
         check(job, shapes)
 
 
-def input_errors(job: Job, shapes: Mapping[str, Shape] | None) -> Iterator[ShardwiseError]:
+def input_errors(job: Job, shapes: Mapping[str, Shape] | None, *, sees_paths: bool = True) -> Iterator[ShardwiseError]:
     """What :func:`require_inputs` would refuse, all of it and not the first alone."""
-    for check in CHECKS:
+    for check in _checks(sees_paths):
         try:
             check(job, shapes)
         except ShardwiseError as error:
             yield error
+
+
+def _checks(sees_paths: bool) -> "tuple[Check, ...]":
+    return CHECKS if sees_paths else (_require_base,)
 
 
 def require_resumed_data(job: Job) -> None:
@@ -60,6 +67,10 @@ def require_resumed_data(job: Job) -> None:
     require_same_data(state_at(0, samples=samples, order=order), origin.data)
 
 
+def _require_base(job: Job, _: Mapping[str, Shape] | None) -> None:
+    require_base(job)
+
+
 def _require_checkpoint(job: Job, _: Mapping[str, Shape] | None) -> None:
     """Return when there is nothing to go on from, or it has steps left and is of the same model."""
     if not job.checkpoint.resume_from:
@@ -73,6 +84,35 @@ def _require_checkpoint(job: Job, _: Mapping[str, Shape] | None) -> None:
             fix=f"set --steps above {checkpoint.step}",
         )
     require_continuable(job)
+
+
+def _require_same_base(job: Job, _: Mapping[str, Shape] | None) -> None:
+    """Return when adapters go on beside the weights that they were trained beside.
+
+    A checkpoint of adapters holds no weights, so other ones of the same shapes would be taken without a word.
+    """
+    if not job.checkpoint.resume_from or job.recipe.adapter == "none":
+        return
+    checkpoint = find_checkpoint(Path(job.checkpoint.resume_from))
+    origin = origin_of(checkpoint)
+    if origin is None or _is_same_base(origin.job.checkpoint, job.checkpoint):
+        return
+    before, now = origin.job.checkpoint.initial_weights, job.checkpoint.initial_weights
+    others = "others that lie there now" if before == now else now or "random weights"
+    raise CheckpointError(
+        f"{checkpoint.path} holds adapters of {before or 'random weights'}, and this run has {others} beneath them",
+        code="checkpoint-mismatch",
+        fix="resume with --weights and the weights that the run began with"
+        if before
+        else "resume with --random-weights and without --weights",
+    )
+
+
+def _is_same_base(before: CheckpointSpec, now: CheckpointSpec) -> bool:
+    """Whether weights are the same as far as is known: random ones follow from the seed, which data compare."""
+    if before.initial_weights is None or now.initial_weights is None:
+        return before.initial_weights == now.initial_weights
+    return None in (before.weights_digest, now.weights_digest) or before.weights_digest == now.weights_digest
 
 
 def _require_weights(job: Job, shapes: Mapping[str, Shape] | None) -> None:
@@ -94,7 +134,12 @@ def _require_export(job: Job, _: Mapping[str, Shape] | None) -> None:
 
 def _require_places(job: Job, _: Mapping[str, Shape] | None) -> None:
     """Return when folders that need not be new are there or could be made."""
-    for folder, option in ((job.checkpoint.folder, "--checkpoints"), (job.watch.tensorboard, "--tensorboard")):
+    places = {
+        "--out": job.run_folder,
+        "--checkpoints": job.checkpoint.folder,
+        "--tensorboard": job.watch.tensorboard,
+    }
+    for option, folder in places.items():
         if folder:
             _require_place(Path(folder), option=option)
 
@@ -123,9 +168,12 @@ def _require_place(folder: Path, *, option: str) -> None:
         )
 
 
-CHECKS: tuple[Callable[[Job, Mapping[str, Shape] | None], None], ...] = (
+Check = Callable[[Job, Mapping[str, Shape] | None], None]
+CHECKS: tuple[Check, ...] = (
     _require_checkpoint,
+    _require_base,
     _require_weights,
+    _require_same_base,
     _require_export,
     _require_places,
     _require_data,

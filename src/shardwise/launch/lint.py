@@ -14,11 +14,24 @@ from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
 from shardwise.units import GIB, MIB, format_gb, format_gib
 
-__all__ = ["RULES", "LintFinding", "SurroundingsError", "errors_of", "lint", "refused", "require_no_errors"]
+__all__ = [
+    "RULES",
+    "LintFinding",
+    "SurroundingsError",
+    "errors_of",
+    "is_of_packages",
+    "lint",
+    "refused",
+    "require_no_errors",
+    "warnings_of",
+]
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 OFF = frozenset({"0", "false", "no", "off"})
+MISSING, OLD, BROKEN = "-missing", "-old", "-broken"
+PACKAGES = ("torch", "transformers", "safetensors")
+TRAIN_EXTRA = "pip install 'shardwise[train]'"
 MIN_SHARED_MEMORY_BYTES = 1 * GIB
 """NCCL moves data between the processes of a host through /dev/shm; containers get 64 MiB unless told otherwise."""
 MIN_LOCKED_BYTES = 64 * MIB
@@ -48,6 +61,8 @@ class Case:
     here: Surroundings
     is_on_gpu: bool
     saves_states: bool = False
+    packages: tuple[str, ...] = ("torch",)
+    """What ranks import."""
 
     def variable(self, name: str) -> str:
         """An environment variable; empty when it is not set."""
@@ -76,9 +91,16 @@ class SurroundingsError(ShardwiseError):
     """A machine or a shell on which the run cannot work."""
 
 
-def lint(plan: Plan, here: Surroundings, *, is_on_gpu: bool, saves_states: bool = False) -> tuple[LintFinding, ...]:
-    """Findings about running a plan here, gravest first."""
-    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu, saves_states=saves_states)
+def lint(
+    plan: Plan,
+    here: Surroundings,
+    *,
+    is_on_gpu: bool,
+    saves_states: bool = False,
+    packages: tuple[str, ...] = ("torch",),
+) -> tuple[LintFinding, ...]:
+    """Findings about running a plan here, with ranks that import some packages, gravest first."""
+    case = Case(plan=plan, here=here, is_on_gpu=is_on_gpu, saves_states=saves_states, packages=packages)
     found = [finding for rule in RULES for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
@@ -93,6 +115,11 @@ def errors_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
     return tuple(finding for finding in findings if finding.severity == "error")
 
 
+def warnings_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
+    """Those that will be felt."""
+    return tuple(finding for finding in findings if finding.severity == "warning")
+
+
 def require_no_errors(findings: tuple[LintFinding, ...]) -> None:
     """Return when nothing was found that makes the run impossible.
 
@@ -105,24 +132,30 @@ def require_no_errors(findings: tuple[LintFinding, ...]) -> None:
         raise SurroundingsError(errors[0].claim + more, code="train-surroundings", fix=errors[0].fix)
 
 
+def is_of_packages(finding: LintFinding) -> bool:
+    """Whether it is about what ranks import and not about the machine."""
+    return finding.rule.endswith(BROKEN) or finding.rule in {name + end for name in PACKAGES for end in (MISSING, OLD)}
+
+
 def version_numbers(text: str) -> tuple[int, ...]:
     """``2.11.0+cu130`` as ``(2, 11, 0)``; empty for what is no version."""
     parts = text.partition("+")[0].split(".")
     return tuple(int(part) for part in parts if part.isdigit())
 
 
-def torch_is_there(case: Case) -> Iterator[LintFinding]:
-    """torch 2.9 is the oldest with every interface that is used."""
-    if "torch" not in case.here.versions:
+def packages_are_there(case: Case) -> Iterator[LintFinding]:
+    """What ranks import; torch 2.9 is the oldest with every interface that is used."""
+    for name in case.packages:
+        if name not in case.here.versions:
+            yield LintFinding(
+                rule=f"{name}{MISSING}",
+                severity="error",
+                claim=f"{name} is not installed",
+                fix=TRAIN_EXTRA,
+            )
+    if case.torch_before(2, 9):
         yield LintFinding(
-            rule="torch-missing",
-            severity="error",
-            claim="torch is not installed",
-            fix="pip install 'shardwise[train]'",
-        )
-    elif case.torch_before(2, 9):
-        yield LintFinding(
-            rule="torch-old",
+            rule=f"torch{OLD}",
             severity="error",
             claim=f"torch {case.here.versions['torch']} is older than 2.9",
             fix="pip install -U torch",
@@ -151,9 +184,13 @@ def devices_are_there(case: Case) -> Iterator[LintFinding]:
     yield LintFinding(
         rule="gpus-missing",
         severity="error",
-        claim=f"{case.num_local_ranks} processes want a GPU each, and {case.here.num_gpus} can be seen{why}",
+        claim=f"{_wanted_gpus(case.num_local_ranks)}, and {case.here.num_gpus} can be seen{why}",
         fix="unset CUDA_VISIBLE_DEVICES, or plan for fewer GPUs",
     )
+
+
+def _wanted_gpus(num_ranks: int) -> str:
+    return "one process wants a GPU" if num_ranks == 1 else f"{num_ranks} processes want a GPU each"
 
 
 def processes_fit_the_cores(case: Case) -> Iterator[LintFinding]:
@@ -394,17 +431,10 @@ def versions_go_together(case: Case) -> Iterator[LintFinding]:
     transformers = version_numbers(versions.get("transformers", ""))
     if transformers and transformers < (5,):
         yield LintFinding(
-            rule="transformers-old",
+            rule=f"transformers{OLD}",
             severity="error",
             claim=f"transformers {versions['transformers']} is older than 5, whose model code the runtime reads",
             fix="pip install 'transformers>=5'",
-        )
-    if case.plan.recipe.adapter != "none" and "peft" not in versions:
-        yield LintFinding(
-            rule="peft-missing",
-            severity="error",
-            claim="adapters need peft, which is not installed",
-            fix="pip install peft",
         )
     if case.is_on_gpu and versions.get("torch", "").endswith("+cpu"):
         yield LintFinding(
@@ -428,7 +458,7 @@ def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
 
 
 RULES: tuple[Rule, ...] = (
-    torch_is_there,
+    packages_are_there,
     versions_go_together,
     model_is_named_once,
     devices_are_there,

@@ -15,6 +15,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.launch.command import environment, starting_words
 from shardwise.launch.folder import METRICS_FILE
 from shardwise.launch.session import end_session, killed_torchrun, session
+from shardwise.launch.support import require_base
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
 from shardwise.train.failure.diagnose import TrainingError, diagnose
@@ -109,6 +110,7 @@ def run_job(
     Raises:
         ShardwiseError: why the run failed, in one message, or that a signal stopped it.
     """
+    require_base(job)
     clear_records(job.folder)
     with writing(job.folder):
         write_job(job)

@@ -113,6 +113,28 @@ def require_supported(plan: Plan) -> None:
         raise PlanError(f"the native runtime has no {what}{more}", code="train-not-supported", fix=asked[0].fix)
 
 
+def packages_of(job: Job) -> tuple[str, ...]:
+    """What ranks of the job import besides the package itself; adapters are our own, and ``peft`` only reads them."""
+    is_model_exported = job.checkpoint.export_folder is not None and job.recipe.adapter == "none"
+    return ("torch", "safetensors", *(("transformers",) if uses_transformers(job) or is_model_exported else ()))
+
+
+def require_base(job: Job) -> None:
+    """Return when adapters stand beside weights that were named, or random ones were asked for.
+
+    Raises:
+        PlanError: nobody said what the adapters adapt, so they would learn beside noise, with losses like any others.
+    """
+    recipe, spec = job.recipe, job.checkpoint
+    if recipe.adapter != "none" and spec.initial_weights is None and not spec.accepts_random_weights:
+        raise PlanError(
+            f"adapter {recipe.adapter} has no weights to adapt: without --weights they are random"
+            + (", also in a run that goes on from adapters" if spec.resume_from else ""),
+            code="train-random-weights",
+            fix="add --weights FOLDER with the model's checkpoint, or --random-weights to try speed and memory alone",
+        )
+
+
 def require_documents(job: Job) -> None:
     """Return when a plan that counts on packed documents is run with some that are kept apart.
 

@@ -17,7 +17,7 @@ from shardwise.units import Bytes
 
 __all__ = ["Surroundings", "may_fork", "read_surroundings", "require_allocator", "require_tensorboard", "uses_gpus"]
 
-PACKAGES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "triton", "numpy")
+PACKAGES = ("torch", "transformers", "safetensors", "triton")
 TENSORBOARD = "tensorboard"
 SHARED_MEMORY = Path("/dev/shm")
 WAITING_OPTION = "--shutdown-timeout"

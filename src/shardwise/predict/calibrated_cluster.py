@@ -6,6 +6,9 @@ from dataclasses import replace
 from shardwise.calibration import Calibration
 from shardwise.cluster import Cluster
 
+MOST_NAMED_PARTS = 2
+"""A calibration that timed no more is named by what it timed; `shardwise calibrate` times everything."""
+
 
 def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
     """The cluster as it was measured; its assumptions begin with where that was, and what it does not cover."""
@@ -16,7 +19,10 @@ def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
 
 def _origin(calibration: Calibration) -> str:
     machine = calibration.machine
-    parts = ["kernels, links and host as measured"] if calibration.is_measured else []
+    timed = calibration.timed_parts
+    parts = [f"{' and '.join(timed)} alone as measured"] if timed else []
+    if len(timed) > MOST_NAMED_PARTS:
+        parts = ["kernels, links and host as measured"]
     if calibration.residuals:
         parts.append(f"factors from {max(residual.num_runs for residual in calibration.residuals)} run(s)")
     where = f"{machine.num_processes} x {machine.device}" + (f" ({machine.host})" if machine.host else "")

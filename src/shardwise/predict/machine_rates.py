@@ -62,8 +62,6 @@ class MachineRates:
     def durations_s(self, operations: tuple[Operation, ...], *, part: GroupPart = "blocks") -> tuple[Seconds, ...]:
         """Seconds on the device of operations that run one after the other, each with all its executions."""
         durations = durations_s(operations, gpu=self.cluster.gpu, rates=self.kernels)
-        if not self.parts.blocks:
-            return durations
         known: tuple[PartRatio, ...] = ()
         if part in ("blocks", "recomputed blocks"):
             known = self.parts.gathered_blocks if _is_gathered(operations) else self.parts.blocks

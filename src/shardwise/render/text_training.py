@@ -31,6 +31,26 @@ def training_text(
     return page_text(_parts(plan, prediction, measured, used, folder), style=style)
 
 
+def command_lines(
+    script: Path,
+    *,
+    num_nodes: int,
+    begins_with: Mapping[str, object],
+    missing: Sequence[str],
+    unseen: Sequence[str],
+) -> Iterator[str]:
+    """What ``shardwise train`` prints where it starts nothing: what it wrote, and what it found and did not look at."""
+    place = f"on each of {num_nodes} nodes" if num_nodes > 1 else "where nothing is missing" if missing else "here"
+    seen = "" if num_nodes > 1 or missing else "what the run reads is there and "
+    yield f"{seen}nothing was started; wrote {script}: run it {place}"
+    for name, said in _part(begins_with, "in_words").items():
+        yield f"{name}: {said}"
+    for sentence in missing:
+        yield f"missing here: {sentence}"
+    for sentence in unseen:
+        yield f"not looked at: {sentence}"
+
+
 def _parts(
     plan: Plan, prediction: Prediction, measured: Mapping[str, object], used: Sequence[Utilisation], folder: Path
 ) -> Iterator[RenderableType]:
@@ -39,6 +59,8 @@ def _parts(
     header.add_row("planned for", cluster_text(plan.cluster))
     header.add_row("layout", layout_text(plan.layout))
     header.add_row("ran on", str(_part(measured, "environment").get("device") or "this machine"))
+    for name, said in _part(_part(measured, "inputs"), "in_words").items():
+        header.add_row(name, str(said))
     yield header
     for note in calibration_lines(plan.cluster):
         yield Text(note)

@@ -34,9 +34,14 @@ class DataSpec:
     is_shuffled: bool = True
 
     @property
+    def is_synthetic(self) -> bool:
+        """Whether tokens are made up."""
+        return self.source == "synthetic"
+
+    @property
     def masks_documents(self) -> bool:
         """Whether attention stops at the ends of packed documents."""
-        return self.source != "synthetic" and (self.packing == "documents" or not self.crosses_documents)
+        return not self.is_synthetic and (self.packing == "documents" or not self.crosses_documents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,10 @@ class CheckpointSpec:
     resume_from: str | None = None
     initial_weights: str | None = None
     """A Hugging Face checkpoint to start from."""
+    weights_digest: str | None = None
+    """Which weights they are, wherever they lie; ``None`` where the launcher did not see them."""
+    accepts_random_weights: bool = False
+    """Whether adapters may stand beside weights that nobody trained."""
     export_folder: str | None = None
     """Where the final weights go as a Hugging Face checkpoint."""
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.ledger import MemoryComponent
 from shardwise.measure.step_sample import mean_sample
+from shardwise.train.beginning import beginning
 from shardwise.train.loop import Trainer
 from shardwise.train.metrics import StepRecord
 from shardwise.train.parameters import held_parameters, local_part, nbytes
@@ -34,6 +35,7 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
     per_gpu = job.tokens_per_step / step_s / job.layout.world_size if step_s else None
     return {
         "schema": MEASUREMENT_SCHEMA,
+        "inputs": beginning(job),
         "memory": _memory(trainer),
         "time": {
             "step_s": step_s,

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from shardwise.train.allocator_history import AllocatorHistory, allocator_history
+from shardwise.train.beginning import words_of
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import origin_facts, require_continuable
@@ -223,6 +224,8 @@ def _adapter_settings(trainer: Trainer) -> AdapterSettings:
         dropout_fraction=recipe.lora_dropout_fraction,
         target_names=target_names(trainer.built.decoders),
         base_model=job.checkpoint.initial_weights,
+        base_digest=job.checkpoint.weights_digest,
+        begins_with=tuple(words_of(job).items()),
     )
 
 

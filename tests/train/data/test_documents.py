@@ -2,7 +2,9 @@ import builtins
 import gzip
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from shardwise.errors import DataError
 from shardwise.train.data.documents import PARAGRAPH_CHARS, find_documents, read_documents
@@ -124,3 +126,32 @@ def test_paths_that_hold_nothing_are_refused(tmp_path):
         find_documents(tmp_path)
     with pytest.raises(DataError, match="of no kind that can be read"):
         find_documents(tmp_path / "a.pdf")
+
+
+CHATS = {
+    "messages": [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}],
+    "conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "because"}],
+}
+
+
+@pytest.mark.parametrize("name", CHATS)
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked for", "asked for text"])
+def test_a_conversation_in_json_lines_is_called_one_and_no_template_is_promised(tmp_path, name, is_asked):
+    (tmp_path / "chat.jsonl").write_text(json.dumps({name: CHATS[name]}) + "\n", encoding="utf-8")
+    with pytest.raises(DataError) as refused:
+        list(read_documents(tmp_path / "chat.jsonl", field=name if is_asked else "text"))
+    assert_calls_it_a_conversation(refused.value, name)
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_column_of_conversations_is_called_one(tmp_path, name):
+    parquet.write_table(pa.Table.from_pylist([{name: CHATS[name]}]), tmp_path / "chat.parquet")
+    with pytest.raises(DataError) as refused:
+        list(read_documents(tmp_path / "chat.parquet", field=name))
+    assert_calls_it_a_conversation(refused.value, name)
+
+
+def assert_calls_it_a_conversation(refused, name):
+    assert f"'{name}' is a conversation, and documents are plain text: no chat template is applied" in refused.message
+    assert refused.code == "data-field"
+    assert "apply_chat_template" in refused.fix

@@ -134,6 +134,9 @@ def _text_of(line: str, *, field: str, place: str) -> str:
     text = fields.get(field)
     if isinstance(text, str):
         return text
+    chat = next((name for name in (field, *fields) if _is_conversation(fields.get(name))), None)
+    if chat is not None:
+        raise _conversation(place, chat)
     if field in fields:
         raise DataError(
             f"{place}: '{field}' is {JSON_NAMES[type(text)]}, not text",
@@ -145,6 +148,20 @@ def _text_of(line: str, *, field: str, place: str) -> str:
         f"{place}: there is no text under '{field}'; the line has {keys}",
         code="data-field",
         fix="name the key that holds the text with --data-field",
+    )
+
+
+def _is_conversation(value: object) -> bool:
+    """Whether a value is a list of turns, as chat data have them."""
+    return isinstance(value, list) and len(value) > 0 and all(isinstance(turn, dict) for turn in value)
+
+
+def _conversation(place: str, name: str) -> DataError:
+    return DataError(
+        f"{place}: '{name}' is a conversation, and documents are plain text: no chat template is applied, and no turn "
+        "is left out of the loss",
+        code="data-field",
+        fix="write each conversation as one text, with apply_chat_template(messages, tokenize=False) of its tokenizer",
     )
 
 
@@ -177,6 +194,8 @@ def _read_parquet(path: Path, field: str) -> Iterator[str]:
 def _text_in(value: object, *, field: str, place: str) -> str:
     if isinstance(value, str):
         return value
+    if _is_conversation(value):
+        raise _conversation(place, field)
     if value is None:
         raise DataError(
             f"{place}: there is no text in column '{field}'",

@@ -16,7 +16,7 @@ from shardwise.train.data.documents import find_documents, read_documents
 from shardwise.train.data.indexed_tokens import IndexedTokens, TokenWriter, read_indexed_tokens, token_dtype
 from shardwise.train.data.tokenizer import Tokenizer
 
-__all__ = ["TokenisedFiles", "cache_folder", "tokenise", "tokenise_once"]
+__all__ = ["TokenisedFiles", "cache_folder", "require_place", "tokenise", "tokenise_once"]
 
 FORMAT_VERSION = 2
 """Of the cache: files are tokenised again when what is read of them changes."""
@@ -55,12 +55,30 @@ def tokenise_once(
     complete, because it takes its name only when everything in it is written.
     """
     files = find_documents(path)
-    folder = cache / _fingerprint(files, tokenizer=tokenizer, field=field)
+    folder = require_place(files, tokenizer=tokenizer, field=field, cache=cache)
     if not folder.is_dir():
         with _lock(folder):
             if not folder.is_dir():
                 tokenise(files, folder, tokenizer=tokenizer, field=field, progress=progress)
     return read_indexed_tokens(folder / TOKENS_NAME)
+
+
+def require_place(files: tuple[Path, ...], *, tokenizer: Tokenizer, field: str, cache: Path) -> Path:
+    """The folder in the cache that the files' tokens are in, or could be written to.
+
+    Raises:
+        DataError: they are not there, and nothing can be written there.
+    """
+    folder = cache / _fingerprint(files, tokenizer=tokenizer, field=field)
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if folder.is_dir() or (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        return folder
+    raise DataError(
+        f"tokens are kept in {cache}, which cannot be written: {nearest} "
+        f"{'may not be written to' if nearest.is_dir() else 'is no folder'}",
+        code="data-cache",
+        fix="set XDG_CACHE_HOME to a folder that you can write to",
+    )
 
 
 def tokenise(

@@ -18,7 +18,7 @@ __all__ = ["AdapterSettings", "export_adapter"]
 
 PREFIX = "base_model.model."
 """What peft puts before the names of the model it wraps."""
-WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS_FILE, CONFIG_FILE, CARD_FILE = "adapter_model.safetensors", "adapter_config.json", "README.md"
 MODEL_STATE = "model."
 
 
@@ -33,7 +33,11 @@ class AdapterSettings:
     target_names: tuple[str, ...]
     """Last parts of the names of the matrices that have adapters."""
     base_model: str | None = None
-    """Folder or name of the model they belong to."""
+    """Folder of the model they belong to; ``None`` where its weights were random."""
+    base_digest: str | None = None
+    """What the job calls ``weights_digest``."""
+    begins_with: tuple[tuple[str, str], ...] = ()
+    """What weights, adapters and tokens of the run were, in words."""
 
 
 def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) -> Path:
@@ -65,6 +69,7 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
     with unfinished_export(folder, needed_bytes=sum(value.nbytes for value in named.values())) as unfinished:
         save_file(named, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
         (unfinished / CONFIG_FILE).write_text(text, encoding="utf-8")
+        (unfinished / CARD_FILE).write_text(_card(settings), encoding="utf-8")
     return folder / WEIGHTS_FILE
 
 
@@ -80,3 +85,18 @@ def _peft_config(settings: AdapterSettings) -> dict[str, object]:
         "bias": "none",
         "inference_mode": True,
     }
+
+
+def _card(settings: AdapterSettings) -> str:
+    """The model card: which weights the adapters fit, and what they were trained on, for whoever finds the folder."""
+    fields = {"library_name": "peft", **({"base_model": settings.base_model} if settings.base_model else {})}
+    head = "\n".join(f"{name}: {json.dumps(value)}" for name, value in fields.items())
+    rows = "\n".join(f"- {name}: {said}" for name, said in settings.begins_with)
+    fits = (
+        f"They fit the weights in `{settings.base_model}` (digest {settings.base_digest or 'unknown'})."
+        if settings.base_model
+        else "They were trained beside random weights and fit no model that was trained: merged into one, they harm it."
+    )
+    return (
+        f"---\n{head}\n---\n\n# LoRA adapters of rank {settings.rank}\n\n{fits} Their training began with:\n\n{rows}\n"
+    )

@@ -1,0 +1,52 @@
+"""What a run begins with, as a record and in words: said at its start and its end, and kept in its measurement.
+
+Weights that were drawn at random and tokens that were made up give losses that look like any other.
+"""
+
+from shardwise.train.job import Job
+
+__all__ = ["beginning", "said_at_the_start", "words_of"]
+
+
+def beginning(job: Job) -> dict[str, object]:
+    """Where weights, adapters and tokens of a job come from, each with a path or ``None``, and the same in words."""
+    weights_path, adapters_path = _paths(job)
+    has_adapters, is_synthetic = job.recipe.adapter != "none", job.data.is_synthetic
+    return {
+        "weights": "random" if weights_path is None else "checkpoint",
+        "weights_path": weights_path,
+        "adapters": None if not has_adapters else "random" if adapters_path is None else "checkpoint",
+        "adapters_path": adapters_path,
+        "tokens": "synthetic" if is_synthetic else "files",
+        "tokens_path": None if is_synthetic else job.data.source,
+        "in_words": words_of(job),
+    }
+
+
+def words_of(job: Job) -> dict[str, str]:
+    """What stands in a summary behind ``weights``, behind ``adapters`` that are not new, and behind ``tokens``."""
+    weights_path, adapters_path = _paths(job)
+    weights = f"random, drawn from seed {job.seed} (no --weights)"
+    if weights_path is not None:
+        weights = f"go on from {weights_path}" if weights_path == job.checkpoint.resume_from else weights_path
+    elif job.recipe.adapter != "none":
+        weights = f"{weights}: adapters beside them fit no other model"
+    made_up = f"synthetic, made up from seed {job.data.seed} (no --data PATH): the loss says nothing about text"
+    return {
+        "weights": weights,
+        **({"adapters": f"go on from {adapters_path}"} if adapters_path else {}),
+        "tokens": made_up if job.data.is_synthetic else job.data.source,
+    }
+
+
+def said_at_the_start(job: Job) -> str:
+    """One line, for before the first step."""
+    return "; ".join(f"{name}: {said}" for name, said in words_of(job).items())
+
+
+def _paths(job: Job) -> tuple[str | None, str | None]:
+    """Of the weights and of the adapters; a checkpoint of adapters holds no weights beneath them."""
+    spec = job.checkpoint
+    if job.recipe.adapter != "none":
+        return spec.initial_weights, spec.resume_from
+    return spec.resume_from or spec.initial_weights, None
