@@ -69,17 +69,44 @@ def test_a_terminal_that_takes_no_control_codes_gets_none(plans_file, variable, 
         assert run_with_terminal_for_errors(words)[1] == ""
 
 
-def test_a_step_of_training_shows_loss_speed_utilisation_memory_and_what_is_exposed(monkeypatch):
+@pytest.fixture
+def shown_steps(monkeypatch):
+    """What the bar says of some steps."""
+
+    def show(*records):
+        shown = []
+        monkeypatch.setattr(
+            "rich.progress.Progress.update", lambda _bar, _task, **told: shown.append(told["description"])
+        )
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+        monkeypatch.setattr("shardwise.cli.progress.takes_control_codes", lambda: True)
+        with step_bar(total=len(records)) as on_step:
+            for record in records:
+                on_step(record)
+        return shown
+
+    return show
+
+
+def test_a_step_of_training_shows_loss_speed_utilisation_memory_and_what_is_exposed(shown_steps):
     """60 GiB at the peak; the last two only when they are known."""
-    shown = []
-    monkeypatch.setattr("rich.progress.Progress.update", lambda _bar, _task, **told: shown.append(told["description"]))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("shardwise.cli.progress.takes_control_codes", lambda: True)
     step = {"step": 1, "loss": 2.5, "tokens_per_s_per_gpu": 8068.0, "mfu_fraction": 0.42}
-    with step_bar(total=2) as on_step:
-        on_step({**step, "peak_allocated_bytes": 60 * 2**30, "sample": {"exposed_communication_fraction": 0.031}})
-        on_step({**step, "mfu_fraction": None, "peak_allocated_bytes": 0})
-    assert shown == [
+    assert shown_steps(
+        {**step, "peak_allocated_bytes": 60 * 2**30, "sample": {"exposed_communication_fraction": 0.031}},
+        {**step, "mfu_fraction": None, "peak_allocated_bytes": 0},
+    ) == [
         "loss 2.500  8,068 tokens/s/GPU  MFU 42.0%  60.00 GiB  exposed 3.1%",
         "loss 2.500  8,068 tokens/s/GPU  exposed 3.1%",
     ]
+
+
+def test_a_step_of_fp16_shows_how_many_were_skipped_and_the_scale(shown_steps):
+    step = {"step": 3, "loss": 2.5, "tokens_per_s_per_gpu": 8068.0, "loss_scale_ratio": 32768.0}
+    (plain, skipped, infinite) = shown_steps(
+        {**step, "num_skipped_steps": 0},
+        {**step, "num_skipped_steps": 1},
+        {**step, "num_skipped_steps": 2, "loss": None, "loss_scale_ratio": 16384.0},
+    )
+    assert plain == "loss 2.500  8,068 tokens/s/GPU"
+    assert skipped == "loss 2.500  1 skipped, scale 32,768  8,068 tokens/s/GPU"
+    assert infinite == "no finite loss  2 skipped, scale 16,384  8,068 tokens/s/GPU"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.launch.command import command_text, starting_words, torchrun_words
+from shardwise.launch.command import command_text, job_environment, starting_words, torchrun_words
 from shardwise.launch.surroundings import may_fork, uses_gpus
 from train.models import GEMMA, LLAMA, make_job
 
@@ -47,6 +47,15 @@ def test_the_script_for_many_nodes_gives_torchrun_its_own_words():
         "--rdzv-endpoint=$HEAD_NODE:29500",
         *("--rdzv-id=$RUN_ID", "--nproc-per-node=1", "-m", "shardwise.train.worker", "/runs/a/job.json"),
     ]
+
+
+def test_a_deterministic_run_has_an_environment_that_is_and_the_users_own_wins():
+    wanted = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_NVLS_ENABLE": "0", "TORCHINDUCTOR_DETERMINISTIC": "1"}
+    plain, asked = job_of(LLAMA), job_of(LLAMA, is_deterministic=True)
+    assert not wanted.keys() & job_environment(plain, inherited={}).keys()
+    assert wanted.items() <= job_environment(asked, inherited={}).items()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in job_environment(asked, inherited={"CUBLAS_WORKSPACE_CONFIG": ":16:8"})
+    assert all(f"export {name}={value}\n" in command_text(asked, num_nodes=1) for name, value in wanted.items())
 
 
 def test_devices_that_are_hidden_are_not_used(monkeypatch):

@@ -16,10 +16,24 @@ MEASURED = {
 }
 
 
-def test_the_step_time_says_how_many_steps_it_is_of_and_what_the_first_one_took():
+def text_of(measured):
     asked = plan(read_model("llama-3.1-8b"), engine="native", layout=Layout(dp_shard=8), seq_len=4096)
-    text = training_text(plan=asked, prediction=predict(asked), measured=MEASURED, used=(), folder=Path("runs/a"))
-    lines = [line.split() for line in text.splitlines()]
+    return training_text(plan=asked, prediction=predict(asked), measured=measured, used=(), folder=Path("runs/a"))
+
+
+def test_steps_that_fp16_skipped_are_said():
+    def said(num_skipped):
+        scale = {"ratio": 32768.0, "num_skipped_steps": num_skipped, "num_steps": 20}
+        return text_of({**MEASURED, "loss_scale": scale})
+
+    sentence = "skipped 1 of 20 steps, whose gradients overflowed fp16; the loss scale was 32,768 at the end"
+    assert sentence in " ".join(said(1).split())
+    assert "skipped" not in said(0)
+    assert "skipped" not in text_of({**MEASURED, "loss_scale": None})
+
+
+def test_the_step_time_says_how_many_steps_it_is_of_and_what_the_first_one_took():
+    lines = [line.split() for line in text_of(MEASURED).splitlines()]
     at = next(index for index, words in enumerate(lines) if words[:2] == ["step", "time"])
     assert lines[at][-2:] == ["500.0", "ms"]
     assert lines[at + 1] == ["steps", "it", "is", "the", "median", "of", "7"]

@@ -76,12 +76,19 @@ def share_bar() -> Iterator[Callable[[str, float], None]]:
 
 
 def _step_text(record: Mapping[str, object]) -> str:
-    loss, rate = float(str(record["loss"])), float(str(record["tokens_per_s_per_gpu"]))
+    loss, rate = record["loss"], float(str(record["tokens_per_s_per_gpu"]))
     mfu = record.get("mfu_fraction")
-    said = f"loss {loss:.3f}  {rate:,.0f} tokens/s/GPU"
+    said = f"loss {loss:.3f}" if isinstance(loss, float) else "no finite loss"
+    said = f"{said}{_skipped_text(record)}  {rate:,.0f} tokens/s/GPU"
     said = f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
     peak = record.get("peak_allocated_bytes")
     return f"{said}  {format_gib(peak)}" if isinstance(peak, int) and peak else said  # processors count none
+
+
+def _skipped_text(record: Mapping[str, object]) -> str:
+    """What overflowed in fp16 so far; empty where nothing did."""
+    num_skipped, ratio = record.get("num_skipped_steps"), record.get("loss_scale_ratio")
+    return f"  {num_skipped} skipped, scale {ratio:,g}" if num_skipped and isinstance(ratio, float) else ""
 
 
 def _exposed_text(record: Mapping[str, object]) -> str:

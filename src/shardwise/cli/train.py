@@ -195,6 +195,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     return TrainRequest(
         num_steps=arguments.steps,
         seed=arguments.seed,
+        is_deterministic=arguments.is_deterministic,
         device=arguments.device,
         is_on_gpu=arguments.is_dry or uses_gpus(arguments.device),
         implementation=arguments.implementation,
@@ -284,7 +285,7 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.render.utilisation import utilisation_objects
     from shardwise.train.beginning import beginning, said_at_the_start
 
-    sys.stderr.write(said_at_the_start(job) + "\n")
+    write_note(said_at_the_start(job))
     with step_bar(total=job.num_steps) as on_step:
         measured = run_job(job, on_step=on_step, plan=plan)
     totals = totals_of_measurement(measured)

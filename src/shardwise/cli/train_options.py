@@ -26,6 +26,7 @@ LONG_S = 10_000_000
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
 _SNAPSHOT_HELP = "keep the history of CUDA's allocator over the first steps; `profile RUN` reads it"
 _TIMEOUT_HELP = "how long a rank waits for the others before the run is ended (default: 600)"
+_DETERMINISTIC_HELP = "equal runs give equal bits on GPUs too; slower"
 _DRY_HELP = "check what the run reads, write its job and run.sh into the run folder, start nothing"
 _LINT_HELP = "list what the run would be refused for or slowed by: model, paths, surroundings; write and start nothing"
 _STEPS_HELP = "optimizer steps in all, those before --resume included (default: 10)"
@@ -183,7 +184,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("run")
     _add_number(run, "--steps", default=10, metavar="N", text=_STEPS_HELP)
     run.add_argument("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/MODEL-TIME)")
-    _add_number(run, "--seed", default=0, metavar="N", text="of weights and data (default: 0)")
+    _add_number(run, "--seed", default=0, metavar="N", text="of weights, data and dropout (default: 0)")
+    run.add_argument("--deterministic", action="store_true", dest="is_deterministic", help=_DETERMINISTIC_HELP)
     run.add_argument("--device", choices=get_args(DeviceKind), default="auto", help="(default: GPUs where there are)")
     run.add_argument(
         "--implementation",

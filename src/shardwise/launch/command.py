@@ -17,6 +17,18 @@ PATIENT_TORCHRUN = "shardwise.train.patient_torchrun"
 SCRIPTED_TORCHRUN = "shardwise.train.scripted_torchrun"
 FORKED_TORCHRUN = "shardwise.train.forked_torchrun"
 MODELS_OF_OTHERS = "transformers.models.auto.modeling_auto"
+DETERMINISTIC_VARIABLES = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCHINDUCTOR_DETERMINISTIC": "1",
+}
+"""What only an environment can say: cuBLAS splits a product alike in every run, NCCL adds up in its ranks and not in
+the switch, where the order is free, and the compiler chooses no kernel by how long it took. The rest is
+``train/determinism.py``.
+
+Source: docs.nvidia.com/cuda/cublas, "Results Reproducibility"; torch 2.11 ``_inductor/config.py``; Megatron-LM
+``training/arguments.py`` (``--deterministic-mode`` takes no NVLS).
+"""
 
 
 def torchrun_words(job: Job, *, num_nodes: int, torchrun: str = TORCHRUN) -> list[str]:
@@ -58,7 +70,7 @@ def starting_words(job: Job, *, forks: bool) -> list[str]:
     )
 
 
-def environment(layout: Layout, *, inherited: Mapping[str, str], has_blocking_launches: bool = False) -> dict[str, str]:
+def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, str]:
     """What the processes' environment adds to the inherited one; what the user set wins."""
     source = str(Path(shardwise.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (source, inherited.get("PYTHONPATH", "")) if part)
@@ -72,14 +84,23 @@ def environment(layout: Layout, *, inherited: Mapping[str, str], has_blocking_la
     if layout.tp > 1 and layout.dp_shard == layout.cp == 1:
         # Tensor parallelism alone wants one queue, so that a collective starts before the product behind it.
         wanted["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    if has_blocking_launches:
-        wanted["CUDA_LAUNCH_BLOCKING"] = "1"
-    return {"PYTHONPATH": path, **{name: value for name, value in wanted.items() if name not in inherited}}
+    return {"PYTHONPATH": path, **_not_set(wanted, inherited)}
+
+
+def job_environment(job: Job, *, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The same for the ranks of a job, with what its recipe and its options ask for."""
+    wanted = {"CUDA_LAUNCH_BLOCKING": "1"} if job.recipe.blocking_launches else {}
+    wanted |= DETERMINISTIC_VARIABLES if job.is_deterministic else {}
+    return environment(job.layout, inherited=inherited) | _not_set(wanted, inherited)
+
+
+def _not_set(wanted: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in wanted.items() if name not in inherited}
 
 
 def command_text(job: Job, *, num_nodes: int) -> str:
     """The command as a shell script; each of several nodes runs it."""
-    added = environment(job.layout, inherited={}, has_blocking_launches=job.recipe.blocking_launches)
+    added = job_environment(job, inherited={})
     lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
     words = torchrun_words(job, num_nodes=num_nodes, torchrun=SCRIPTED_TORCHRUN)
     line = " \\\n  ".join(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)

@@ -32,6 +32,7 @@ class TrainRequest:
 
     num_steps: int = 10
     seed: int = 0
+    is_deterministic: bool = False
     device: DeviceKind = "auto"
     is_on_gpu: bool = True
     """Whether ranks find GPUs; processors are no share of a GPU's peak, so their MFU is left out."""
@@ -80,6 +81,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         timeout_s=request.timeout_s,
         device=request.device,
         seed=request.seed,
+        is_deterministic=request.is_deterministic,
         data=request.data,
         checkpoint=request.checkpoint,
         optimizer=_optimizer(plan, request),

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from shardwise.errors import ShardwiseError
-from shardwise.launch.command import environment, starting_words
+from shardwise.launch.command import job_environment, starting_words
 from shardwise.launch.folder import METRICS_FILE
 from shardwise.launch.session import end_session, killed_torchrun, session
 from shardwise.launch.support import require_base
@@ -115,7 +115,7 @@ def run_job(
     with writing(job.folder):
         write_job(job)
     output = job.folder / OUTPUT_FILE
-    added = environment(job.layout, inherited=os.environ, has_blocking_launches=job.recipe.blocking_launches)
+    added = job_environment(job, inherited=os.environ)
     words = starting_words(job, forks=may_fork(job.device))
     with output.open("ab") as log, _started(job, words, added, log) as (process, ending):
         step: object = None

@@ -70,7 +70,17 @@ def _parts(
     yield from utilisation_lines(used)
     loss = _part(measured, "loss")
     yield Text(f"loss {_number(loss, 'first'):.4f} -> {_number(loss, 'last'):.4f}")
+    yield from _skipped_lines(_part(measured, "loss_scale"))
     yield Text(f"run folder {folder}", overflow="fold", no_wrap=False)
+
+
+def _skipped_lines(loss_scale: Mapping[str, object]) -> Iterator[RenderableType]:
+    """Which part of an fp16 run was skipped; nothing where no gradient overflowed."""
+    num_skipped, num_steps = loss_scale.get("num_skipped_steps"), loss_scale.get("num_steps")
+    if num_skipped:
+        ratio = _number(loss_scale, "ratio")
+        said = f"skipped {num_skipped} of {num_steps} steps, whose gradients overflowed fp16"
+        yield Text(f"{said}; the loss scale was {ratio:,g} at the end")
 
 
 def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table:

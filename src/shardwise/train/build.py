@@ -68,12 +68,12 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
     if uses_transformers(job):
         foreign = _transformers_decoder(job, device)
         _choose_products(foreign, job, device)
-        _freeze(foreign, job, mesh)
+        _freeze(foreign, job)
         return Built(chunks=(_divided(foreign, job, mesh, device),), decoders=(foreign,), positions=positions)
     decoders = tuple(_decoder(job, mesh, chunk, positions) for chunk in chunks_of_rank(job, mesh.rank("pp")))
     for decoder in decoders:
         _choose_products(decoder, job, device)
-        _freeze(decoder, job, mesh)
+        _freeze(decoder, job)
         divide_tensors(decoder, mesh)
     before = accumulate((len(list(decoder.blocks())) for decoder in decoders), initial=0)
     chunks = tuple(
@@ -130,15 +130,10 @@ def _choose_products(decoder: AnyDecoder, job: Job, device: torch.device) -> Non
         use_fp8(list(decoder.blocks()), num_tokens=num_tokens, device=device)
 
 
-def _freeze(decoder: AnyDecoder, job: Job, mesh: Mesh) -> None:
+def _freeze(decoder: AnyDecoder, job: Job) -> None:
     """Train adapters alone, where the recipe says so."""
-    recipe = job.recipe
-    if recipe.adapter == "none":
-        return
-    add_adapters(decoder, recipe, alpha_ratio=job.lora_alpha_ratio)
-    if recipe.lora_dropout_fraction > 0:
-        # Ranks that see the same tokens drop the same of them.
-        torch.manual_seed(job.seed * mesh.layout.world_size + mesh.copies.get_local_rank())
+    if job.recipe.adapter != "none":
+        add_adapters(decoder, job.recipe, alpha_ratio=job.lora_alpha_ratio)
 
 
 def block_groups(job: Job, mesh: Mesh) -> BlockGroups:

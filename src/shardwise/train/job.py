@@ -125,6 +125,8 @@ class Job:
     implementation: Implementation = "auto"
     device: DeviceKind = "auto"
     seed: int = 0
+    is_deterministic: bool = False
+    """Whether equal runs give equal bits on GPUs too, by kernels that add up in one order; slower."""
     lora_alpha_ratio: float = 2.0
     """Alpha over rank of adapters: what their product is multiplied with."""
     timeout_s: float = 600.0

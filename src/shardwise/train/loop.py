@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -19,6 +19,7 @@ from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
 from shardwise.train.data_parallel import reduced_squares
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.draws import begin_draws
 from shardwise.train.early_norms import EarlyNorms
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
@@ -106,13 +107,16 @@ class Trainer:
         batches = self.source.next_step()
         # Dividing by the tokens expected keeps gradients in range; the true divisor is known after the step's sums.
         unit_ratio = self.scale.ratio / self.job.tokens_per_step
+        begin_draws(self.mesh, device=self.device, seed=self.job.seed, step=self.progress.step)
         loss_sum, num_tokens = self.passes.run(batches, unit_ratio=unit_ratio)
         self.settle()
         with record_function(OPTIMIZER):
             sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
-            rate = learning_rate(self.job.optimizer, step=self.progress.step, num_steps=self.job.num_steps)
+            # As a scheduler that waits for torch.amp.GradScaler: only steps that were taken move the schedule on.
+            num_taken = self.progress.step - self.scale.num_skipped_steps
+            rate = learning_rate(self.job.optimizer, step=num_taken, num_steps=self.job.num_steps)
             set_learning_rate(self.optimizer, rate)
-            if self.scale.accepts(sums.gradient_norm):
+            if self.scale.accepts(loss=sums.loss, gradient_norm=sums.gradient_norm):
                 self._update(sums.gradient_factor)
             self._drop_gradients()
         self.progress.step += 1
@@ -278,7 +282,7 @@ def _record_later(
     trainer: Trainer, sums: StepSums, seconds: Callable[[], float]
 ) -> Callable[[], tuple[StepRecord, bool]]:
     """Reads the record of a step when it is called, and whether any rank was asked to stop."""
-    job, step = trainer.job, trainer.progress.step
+    job, step, scale = trainer.job, trainer.progress.step, replace(trainer.scale)
     values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm, sums.num_stopping])
     values = values.to("cpu", non_blocking=True)
     rate, data_wait_s = trainer.optimizer.param_groups[0]["lr"], trainer.source.take_waited_s()
@@ -309,6 +313,9 @@ def _record_later(
             peak_reserved_bytes=peaks[1],
             is_sampled=sampler is not None and step in sampler.sampled_steps,
             sample=sample_object(sample) if sample else None,
+            loss_scale_ratio=scale.ratio if scale.is_active else None,
+            num_skipped_steps=scale.num_skipped_steps,
+            num_skipped_in_a_row=scale.num_skipped_in_a_row,
         )
         return record, num_stopping > 0
 

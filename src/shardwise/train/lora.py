@@ -7,6 +7,7 @@ Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +34,22 @@ FROZEN_DTYPES: dict[Precision, torch.dtype] = {
     "fp8-mixed": torch.bfloat16,
 }
 """What is never updated needs no more digits than it computes with."""
+
+
+@dataclass(frozen=True, slots=True)
+class DividedInputs:
+    """Which part of its inputs a rank holds."""
+
+    num_parts: int = 1
+    rank: int = 0
+
+
+class Factor(Linear):
+    """A or B."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.inputs = DividedInputs()
 
 
 def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alpha_ratio: float) -> None:
@@ -64,9 +81,9 @@ def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alph
         module.register_forward_hook(_adds_product(alpha_ratio, recipe.lora_dropout_fraction))
 
 
-def _factor(in_features: int, out_features: int, dtype: torch.dtype) -> Linear:
+def _factor(in_features: int, out_features: int, dtype: torch.dtype) -> Factor:
     with torch.device("meta"):
-        factor = Linear(in_features, out_features)
+        factor = Factor(in_features, out_features)
         factor.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype))
     return factor
 
@@ -83,11 +100,11 @@ def _freeze(decoder: nn.Module, dtype: torch.dtype) -> None:
             setattr(module, name, made)
 
 
-def adapter_of(module: nn.Module) -> tuple[Linear, Linear] | None:
+def adapter_of(module: nn.Module) -> tuple[Factor, Factor] | None:
     """A and B beside a matrix; ``None`` where there are none."""
     children = dict(module.named_children())
     first, second = children.get(FIRST), children.get(SECOND)
-    return (first, second) if isinstance(first, Linear) and isinstance(second, Linear) else None
+    return (first, second) if isinstance(first, Factor) and isinstance(second, Factor) else None
 
 
 def target_names(decoders: tuple[nn.Module, ...]) -> tuple[str, ...]:
@@ -119,12 +136,26 @@ def _sizes(module: nn.Module) -> tuple[int, int]:
 
 def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def add_product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        first, second = (module.get_submodule(name).get_parameter("weight") for name in (FIRST, SECOND))
-        x = F.dropout(inputs[0], dropout_fraction) if dropout_fraction > 0 else inputs[0]
-        product = F.linear(F.linear(x, _as(first, x)), _as(second, x))
+        first, second = (module.get_submodule(name) for name in (FIRST, SECOND))
+        assert isinstance(first, Factor)
+        x = _dropped(inputs[0], dropout_fraction, first.inputs) if dropout_fraction > 0 else inputs[0]
+        product = F.linear(F.linear(x, _as(first.weight, x)), _as(second.get_parameter("weight"), x))
         return torch.add(output, product, alpha=alpha_ratio)
 
     return add_product
+
+
+def _dropped(x: Tensor, dropout_fraction: float, inputs: DividedInputs) -> Tensor:
+    """What dropout leaves of the inputs.
+
+    Ranks that hold parts of ``x`` all draw the mask of the whole, and each takes its own part: their generators then
+    go on alike, as one rank's alone would.
+    """
+    if inputs.num_parts == 1:
+        return F.dropout(x, dropout_fraction)
+    whole = x.new_ones((*x.shape[:-1], inputs.num_parts * x.size(-1)))
+    is_kept = F.dropout(whole, dropout_fraction).chunk(inputs.num_parts, dim=-1)[inputs.rank] != 0
+    return x * is_kept / (1 - dropout_fraction)
 
 
 def _as(weight: Tensor, x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from shardwise.ledger import MemoryComponent
 from shardwise.measure.step_sample import mean_sample
 from shardwise.train.beginning import beginning
 from shardwise.train.loop import Trainer
-from shardwise.train.metrics import StepRecord
+from shardwise.train.metrics import StepRecord, finite_only
 from shardwise.train.parameters import held_parameters, local_part, nbytes
 from shardwise.train.sampling import Looking, Sampler, sample_object
 
@@ -52,9 +52,24 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
             else None,
             "mfu_convention": job.mfu_convention,
         },
-        "loss": {"first": records[0].loss if records else None, "last": records[-1].loss if records else None},
+        "loss": finite_only(
+            {"first": records[0].loss if records else None, "last": records[-1].loss if records else None}
+        ),
+        "loss_scale": _loss_scale(trainer),
         "environment": environment(trainer.device),
-        "steps": [{"step": r.step, "loss": r.loss, "step_s": r.step_s} for r in records],
+        "steps": [finite_only({"step": r.step, "loss": r.loss, "step_s": r.step_s}) for r in records],
+    }
+
+
+def _loss_scale(trainer: Trainer) -> dict[str, object] | None:
+    """How fp16 fared; other precisions scale nothing."""
+    scale = trainer.scale
+    if not scale.is_active:
+        return None
+    return {
+        "ratio": scale.ratio,
+        "num_skipped_steps": scale.num_skipped_steps,
+        "num_steps": trainer.progress.step,
     }
 
 

@@ -7,8 +7,9 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,12 @@ class StepRecord:
     """Whether the profiler looked into the step, which makes it slower."""
     sample: Mapping[str, object] | None = None
     """Where its time went, on the mean of all ranks."""
+    loss_scale_ratio: float | None = None
+    """What the next step's loss is multiplied with; only fp16 scales."""
+    num_skipped_steps: int = 0
+    """Steps of the run so far whose gradients overflowed, so that nothing was updated."""
+    num_skipped_in_a_row: int = 0
+    """Of them the last ones; 0 after a step that was taken."""
 
 
 class Clock:
@@ -78,7 +85,7 @@ class StepLog:
         self.records.append(record)
         if self.file is not None:
             with writing(self.path):
-                self.file.write(json.dumps(asdict(record)) + "\n")
+                self.file.write(json.dumps(finite_only(asdict(record))) + "\n")
                 self.file.flush()
         for listener in self.listeners:
             listener(record)
@@ -88,6 +95,11 @@ class StepLog:
         if self.file is not None:
             with writing(self.path):
                 self.file.close()
+
+
+def finite_only(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with nothing in the place of infinite numbers and of none, which JSON does not have."""
+    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in record.items()}
 
 
 def _opened(path: Path) -> IO[str]:

@@ -15,7 +15,11 @@ ATTENTION_ORDER = [
 
 
 @contextmanager
-def use_fast_kernels() -> Iterator[None]:
-    """Attention kernels in order of speed, inside and outside compiled blocks."""
-    with sdpa_kernel(ATTENTION_ORDER, set_priority=True):
+def use_fast_kernels(*, is_deterministic: bool = False) -> Iterator[None]:
+    """Attention kernels in order of speed, inside and outside compiled blocks.
+
+    cuDNN adds up gradients in any order.
+    """
+    order = [kernel for kernel in ATTENTION_ORDER if kernel != SDPBackend.CUDNN_ATTENTION or not is_deterministic]
+    with sdpa_kernel(order, set_priority=True):
         yield

@@ -14,7 +14,7 @@ from shardwise.errors import LayoutError
 from shardwise.train.decoder.blocks import Attention, FeedForward, Linear, RmsNorm
 from shardwise.train.decoder.experts import Experts, Router
 from shardwise.train.decoder.model import Decoder, Embedding, Head
-from shardwise.train.lora import adapter_of
+from shardwise.train.lora import DividedInputs, adapter_of
 from shardwise.train.mesh import Mesh
 
 COLUMN, ROW, EXPERT = Shard(0), Shard(1), Shard(0)
@@ -86,7 +86,10 @@ def _divide_linear(linear: Linear, placement: Placement, mesh: DeviceMesh) -> No
     adapter = adapter_of(linear)
     if adapter is not None:
         # y = (W + B A) x is divided where W is: B along the outputs, or A along the inputs.
-        _divide(adapter[1] if placement == COLUMN else adapter[0], "weight", placement, mesh)
+        first, second = adapter
+        _divide(second if placement == COLUMN else first, "weight", placement, mesh)
+        if placement == ROW:
+            first.inputs = DividedInputs(num_parts=mesh.size(), rank=int(mesh.get_local_rank()))
 
 
 def _divide(owner: nn.Module, name: str, placement: Placement, mesh: DeviceMesh) -> None:

@@ -12,6 +12,8 @@ CURVES = {
     "loss": "train/loss",
     "gradient_norm": "train/gradient_norm",
     "learning_rate": "train/learning_rate",
+    "loss_scale_ratio": "train/loss_scale_ratio",
+    "num_skipped_steps": "train/num_skipped_steps",
     "step_s": "speed/step_s",
     "data_wait_s": "speed/data_wait_s",
     "tokens_per_s": "speed/tokens_per_s",

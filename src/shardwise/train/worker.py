@@ -18,6 +18,7 @@ from shardwise.train.beginning import words_of
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import origin_facts, require_continuable
+from shardwise.train.determinism import determinism
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.full_disk import writing
 from shardwise.train.failure.watch import RankWatch, WatchLimits
@@ -34,6 +35,7 @@ from shardwise.train.precision import use_fast_kernels
 from shardwise.train.pretrained.adapter import AdapterSettings, export_adapter
 from shardwise.train.pretrained.export import export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained, load_quantised
+from shardwise.train.scaling import MAX_SKIPPED_IN_A_ROW
 
 if TYPE_CHECKING:
     from shardwise.train.tensorboard import Board
@@ -81,7 +83,8 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
     )
     wants_history = job.watch.has_memory_snapshot and device.type == "cuda"
     with (
-        use_fast_kernels(),
+        determinism(is_wanted=job.is_deterministic),
+        use_fast_kernels(is_deterministic=job.is_deterministic),
         allocator_history(job.folder, is_wanted=wants_history, last_step=job.num_steps) as history,
     ):
         trainer = make_trainer(job, mesh, device=device, source=source)
@@ -127,6 +130,7 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
 
     beat(trainer.progress.step, "training")
     train(trainer, on_step=log.add, wants_record=checkpoints.is_due, after_step=after_step)
+    require_trained(trainer)
     beat(trainer.progress.step, "saving")
     checkpoints.finish(trainer.progress.step, states)
     _export(trainer)
@@ -175,6 +179,9 @@ def require_number(record: StepRecord, *, spec: CheckpointSpec) -> None:
         LossError: one is infinite or none; every rank sees the same ones, so all stop here, before weights that such a
             gradient has reached are saved.
     """
+    if record.num_skipped_in_a_row:
+        _require_few_skipped(record, spec=spec)
+        return
     for name, value in (("loss", record.loss), ("gradient norm", record.gradient_norm)):
         if math.isfinite(value):
             continue
@@ -182,6 +189,33 @@ def require_number(record: StepRecord, *, spec: CheckpointSpec) -> None:
             f"the {name} of step {record.step} is {value}",
             code="train-loss",
             fix=f"{_way_back(spec)} with a lower --learning-rate or more --warmup-steps",
+        )
+
+
+def _require_few_skipped(record: StepRecord, *, spec: CheckpointSpec) -> None:
+    """Return while a smaller scale of the loss may still help."""
+    if record.num_skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        raise LossError(
+            f"gradients overflowed fp16 in the {record.num_skipped_in_a_row} steps up to step {record.step}, "
+            f"and the loss scale fell to {record.loss_scale_ratio:.3g}",
+            code="train-loss-scale",
+            fix=f"{_way_back(spec)} with --precision bf16-mixed or a lower --learning-rate",
+        )
+
+
+def require_trained(trainer: Trainer) -> None:
+    """Return when the whole run took at least one step.
+
+    Raises:
+        LossError: it would end with the weights that it began with.
+    """
+    scale, num_steps = trainer.scale, trainer.progress.step
+    if scale.num_skipped_steps == num_steps == trainer.job.num_steps:
+        raise LossError(
+            f"gradients overflowed fp16 in all {num_steps} steps, so nothing was trained; the loss scale is "
+            f"{scale.ratio:,g} now",
+            code="train-loss-scale",
+            fix="take more --steps, as each halves the scale, or set --precision bf16-mixed",
         )
 
 

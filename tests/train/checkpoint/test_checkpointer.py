@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
+from shardwise.train.draws import seed_of_step
 from train.ranks import RankFailedError, run_ranks
 
 WIDTH = 24
@@ -90,6 +91,7 @@ class Run:
             rows = torch.randn(global_batch_size, WIDTH, generator=torch.Generator().manual_seed(self.place.position))
             self.place.position += global_batch_size
             mine = rows.chunk(dist.get_world_size())[dist.get_rank()]
+            torch.manual_seed(seed_of_step(seed=1, stage=0, copy=dist.get_rank(), step=step))
             loss = (self.model(mine) - mine).square().mean()
             loss.backward()
             self.optimizer.step()
@@ -117,7 +119,7 @@ def _continued(rank, folder, from_step):
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_resuming_on_the_same_layout_is_bit_for_bit(tmp_path, is_async):
-    """Dropout is on, so the generators of every rank have to come back as well."""
+    """Dropout is on; what it draws follows from rank and step."""
     whole = run_ranks(2, _whole, tmp_path, is_async)[0]
     assert [checkpoint.step for checkpoint in CheckpointFolder(tmp_path).complete()] == [4, 8, 10]
     for first, position, losses in run_ranks(2, _continued, tmp_path, 4):
@@ -163,6 +165,34 @@ def _saved_while_changing(rank, folder):
 
 def test_an_asynchronous_save_holds_the_state_of_the_step_it_began_in(tmp_path):
     assert run_ranks(2, _saved_while_changing, tmp_path) == [True, True]
+
+
+class Counts(Place):
+    """A state that has learned to count something since."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def state_dict(self):
+        return {"position": self.position, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.position, self.count = state["position"], state.get("count", 0)
+
+
+def _loaded_by_what_counts_more(rank, folder):
+    run = Run(CheckpointRequest(folder=folder))
+    run.steps(0, 1)
+    run.checkpointer.finish(1, run.states)
+    again = Run(CheckpointRequest(resume_from=folder))
+    again.states["data"] = Counts()
+    again.checkpointer.load(again.states)
+    return again.states["data"].position, again.states["data"].count
+
+
+def test_a_checkpoint_from_before_something_was_counted_loads(tmp_path):
+    assert run_ranks(2, _loaded_by_what_counts_more, tmp_path) == [(8, 0)] * 2
 
 
 def _killed_while_saving(rank, folder):

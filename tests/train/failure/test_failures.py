@@ -29,8 +29,10 @@ SECONDS_TO_END = 45.0
 
 
 class State:
+    """Two tensors that every rank has, so that each of two ranks writes one of them."""
+
     def __init__(self):
-        self.values = {"weights": torch.zeros(64, 64)}
+        self.values = {"weights": torch.zeros(64, 64), "moments": torch.zeros(64, 64)}
 
     def state_dict(self):
         return self.values

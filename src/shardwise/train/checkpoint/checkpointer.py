@@ -21,7 +21,6 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import METADATA, Checkpoint, CheckpointFolder, damaged_error, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS
-from shardwise.train.checkpoint.random_state import pack_random_state, unpack_random_state
 from shardwise.train.checkpoint.sizes import SAME_MODEL_FIX, fix_of_shapes
 from shardwise.train.checkpoint.verify import Damage, first_damage
 from shardwise.train.decoder.config import is_supported
@@ -86,17 +85,11 @@ class DistributedCheckpointer:
         reader = FileSystemReader(checkpoint.path)
         metadata = self._verified(checkpoint, reader)
         template: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
-        own_random = self._random_template(metadata)
-        if own_random is not None:
-            template["random"] = {self._random_name: own_random}
         _require_same_tensors(template, metadata, checkpoint, facts=self._request.facts)
+        template = {name: _as_saved(name, state, metadata) for name, state in template.items()}
         load(template, storage_reader=reader, process_group=self._group, no_dist=not self._is_distributed)
         for name, state in states.items():
             state.load_state_dict(template[name])
-        if own_random is not None:
-            unpack_random_state(own_random)
-        else:
-            torch.manual_seed(torch.initial_seed() + checkpoint.step)
         self._last_step = checkpoint.step
         return checkpoint.step
 
@@ -132,7 +125,6 @@ class DistributedCheckpointer:
             return
         self._wait()
         values: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
-        values["random"] = {self._random_name: pack_random_state()}
         path = self._begin(folder, step, values)
         self._last_step = step
         written = self._write(path, values)
@@ -159,19 +151,6 @@ class DistributedCheckpointer:
         if damage is not None:
             raise damaged_error(checkpoint.path, damage.file, damage.reason)
         return metadata
-
-    @property
-    def _random_name(self) -> str:
-        return f"rank_{self._rank}"
-
-    def _random_template(self, metadata: Metadata) -> torch.Tensor | None:
-        """Room for this rank's generators, when the checkpoint was made by as many ranks."""
-        names = [name for name in metadata.state_dict_metadata if name.startswith("random.rank_")]
-        saved = metadata.state_dict_metadata.get(f"random.{self._random_name}")
-        world_size = dist.get_world_size() if self._is_distributed else 1
-        if len(names) != world_size or not isinstance(saved, TensorStorageMetadata):
-            return None
-        return torch.empty(saved.size, dtype=torch.uint8)
 
     def _begin(self, folder: CheckpointFolder, step: int, values: dict[str, Any]) -> Path:
         """The folder to write into, made by rank 0; refused on all ranks when the disk is too small for it."""
@@ -307,6 +286,14 @@ def _require_same_tensors(
                 code="checkpoint-mismatch",
                 fix=_fix_of(name, metadata, facts),
             )
+
+
+def _as_saved(name: str, state: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
+    """The state without counts that the checkpoint does not hold because it was made before there were any."""
+    saved = metadata.state_dict_metadata
+    return {
+        key: value for key, value in state.items() if not isinstance(value, int | float) or f"{name}.{key}" in saved
+    }
 
 
 def _fix_of(name: str, metadata: Metadata, facts: Mapping[str, Any]) -> str:

@@ -96,7 +96,8 @@ def _loss(evidence: Evidence) -> ShardwiseError | None:
     record = evidence.first("loss")
     if record is None:
         return None
-    return TrainingError(f"{record.message}{_last_good(evidence.folder)}", code="train-loss", fix=record.fix)
+    code = record.code or "train-loss"
+    return TrainingError(f"{record.message}{_last_good(evidence.folder)}", code=code, fix=record.fix)
 
 
 def _disk_full(evidence: Evidence) -> ShardwiseError | None:
