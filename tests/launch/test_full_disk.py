@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
 
@@ -9,13 +11,15 @@ import pytest
 
 from launch.desk import lay_out
 from launch.small_disk import small_disk
+from shardwise.cli.main import main
 
 
-def train(desk, *words):
-    """Exit code and answer of one process that trains a few steps."""
+def train(desk, *words, limit_bytes=resource.RLIM_INFINITY):
+    """Exit code and answer of one process that trains a few steps, with a limit on the size of its files."""
     full = [sys.executable, "-m", "shardwise", "train", "plan1.json", "--device", "cpu", "--data", "corpus.jsonl"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(desk / "cache"), "GLOO_SOCKET_IFNAME": "lo"}
     words = [*full, "--steps", 4, "--json", *words]
+    words = [*(["prlimit", f"--fsize={limit_bytes}"] if limit_bytes != resource.RLIM_INFINITY else []), *words]
     done = subprocess.run(
         list(map(str, words)), cwd=desk, env=environment, capture_output=True, text=True, check=False, timeout=180
     )
@@ -26,7 +30,7 @@ def train(desk, *words):
     ("size_kib", "written"),
     [
         (8, "prediction.json"),
-        pytest.param(16, "output.log", id="no room for a word of the ranks"),
+        pytest.param(20, "output.log", id="no room for a word of the ranks"),
         pytest.param(120, ".memory-0000.json", id="no room for the sample of memory"),
     ],
 )
@@ -47,3 +51,30 @@ def test_an_export_without_room_says_what_it_takes_and_leaves_nothing_half(tmp_p
     assert f"disk full: {small / 'exported'} could not be written (Error while serializing" in said["error"]
     assert "40.96 KB are free there, and it takes 140.93 KB" in said["error"]
     assert "--resume with one more of --steps exports then" in said["fix"]
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="sets the limit")
+@pytest.mark.parametrize("words", [("--checkpoint-every", 2), ("--export", "exported")], ids=["checkpoint", "export"])
+def test_a_limit_on_the_size_of_files_is_the_cause_that_is_said(tmp_path, words):
+    """Checkpoints take 210 KB, an export of this model 141."""
+    code, said = train(lay_out(tmp_path), "--out", tmp_path / "run", *words, limit_bytes=100_000)
+    assert code == 1
+    assert said["code"] in ("checkpoint-disk-full", "train-disk-full")
+    assert "no file may be larger here than 100,000 bytes (ulimit -f)" in said["error"]
+    assert "are free" not in said["error"]
+    assert "ulimit -f unlimited" in said["fix"]
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
+def test_a_cache_that_cannot_be_written_is_named_before_anything_starts(tmp_path, monkeypatch, capsys, variable):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv(variable, "/dev/null")
+    monkeypatch.chdir(lay_out(tmp_path))
+    words = ["train", "plan1.json", "--device", "cpu", "--data", "corpus.jsonl", "--out", "run"]
+    for more in ([], ["--dry-run"]):
+        assert main([*words, *more]) == 2
+        said = capsys.readouterr().err
+        assert "the tokens of the data cannot be kept in /dev/null/" in said
+        assert "/dev/null is no folder [data-cache]" in said
+        assert "set XDG_CACHE_HOME to a folder that can be written to" in said
+    assert not (tmp_path / "run").exists()

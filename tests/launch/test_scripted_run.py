@@ -39,6 +39,9 @@ def going(desk, name, monkeypatch):
 
 def test_a_signal_to_the_script_ends_it_as_a_stopped_run(desk, monkeypatch):
     process, run = going(desk, "stopped", monkeypatch)
+    again = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=False, timeout=120)
+    assert again.returncode == 2
+    assert f"error: the folder {run} is held by another run (process " in again.stderr
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 143

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shardwise.prediction import Prediction
     from shardwise.train.decoder.shapes import Shape
     from shardwise.train.job import Job
+    from shardwise.train.lease import Lease
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict, launch, follow and compare."""
     from shardwise.cli.progress import waiting
     from shardwise.launch.dry_run import look_around
-    from shardwise.launch.folder import choose_run_folder, gone_when_refused, make_run_folder
+    from shardwise.launch.folder import choose_run_folder, gone_when_refused, held_folder, make_run_folder
     from shardwise.launch.inputs import require_inputs, require_resumed_data
     from shardwise.launch.request import prepare_data, require_native
     from shardwise.launch.support import require_supported
     from shardwise.launch.surroundings import require_allocator, require_tensorboard, uses_gpus
     from shardwise.predict import predict
     from shardwise.rules import require_valid
+    from shardwise.train.lease import require_free
 
     plan = calibrated_plan_from(arguments)
     require_read(RUN_ROWS, arguments, plan)
@@ -74,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_resumed = arguments.resume is not None
     folder = choose_run_folder(plan, asked=arguments.out, is_resumed=is_resumed)
     job, shapes = _checked_job(plan, arguments, folder=folder, prediction=prediction)
+    require_free(job)
     if is_here:
         _require_surroundings(plan, job, arguments)
     sees_paths = plan.cluster.num_nodes == 1  # a command for many nodes may name what only they can see
@@ -83,13 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
             if is_here:
                 prepare_data(job)
             require_resumed_data(job)
-    seen = None if is_here else look_around(plan, job)
-    with gone_when_refused(folder):
+    if not is_here:
+        seen = look_around(plan, job)
+        with gone_when_refused(folder):
+            make_run_folder(plan, asked=folder, is_resumed=is_resumed)
+            _keep_prediction(folder, plan, prediction)
+            return _write_command(job, plan, seen, arguments)
+    with gone_when_refused(folder), held_folder(job) as lease:
         make_run_folder(plan, asked=folder, is_resumed=is_resumed)
         _keep_prediction(folder, plan, prediction)
-        if seen is not None:
-            return _write_command(job, plan, seen, arguments)
-        return _launch(job, plan, prediction, arguments)
+        return _launch(job, plan, prediction, arguments, lease)
 
 
 @contextmanager
@@ -275,8 +281,9 @@ def _write_command(job: "Job", plan: "Plan", seen: "DryLook", arguments: argpars
     return EXIT_OK
 
 
-def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace) -> int:
+def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace, lease: "Lease") -> int:
     from shardwise.cli.progress import step_bar
+    from shardwise.launch.folder import branch_sentence
     from shardwise.launch.run import run_job
     from shardwise.reconcile.measured import totals_of_measurement
     from shardwise.reconcile.utilisation import utilisations
@@ -286,8 +293,10 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.train.beginning import beginning, said_at_the_start
 
     write_note(said_at_the_start(job))
+    if sentence := branch_sentence(job, lease.lineage):
+        write_note(sentence)
     with step_bar(total=job.num_steps) as on_step:
-        measured = run_job(job, on_step=on_step, plan=plan)
+        measured = run_job(job, on_step=on_step, plan=plan, lease=lease)
     totals = totals_of_measurement(measured)
     used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
     if arguments.is_json:

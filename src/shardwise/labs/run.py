@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwise.errors import PlanError
 from shardwise.labs.settings import LabSetting, plan_of
 from shardwise.labs.trial import Lab, Outcome, Trial
-from shardwise.launch.folder import make_run_folder
+from shardwise.launch.folder import held_folder, make_run_folder
 from shardwise.launch.request import TrainRequest, make_job, require_native
 from shardwise.launch.run import MEASUREMENT_FILE, run_job
 from shardwise.launch.support import require_supported
@@ -21,7 +21,8 @@ from shardwise.render.json_prediction import prediction_object
 from shardwise.render.json_text import json_text
 from shardwise.rules import require_valid
 from shardwise.train.failure.diagnose import OutOfMemoryError
-from shardwise.train.job import WatchSpec
+from shardwise.train.job import Job, WatchSpec
+from shardwise.train.lease import Lease
 
 TRIAL_FILE = "trial.json"
 IDENTITY_DIGITS = 12
@@ -102,9 +103,8 @@ def _identity(plan: Plan, setting: LabSetting) -> str:
 
 
 def _run(found: PlannedTrial, setting: LabSetting, *, on_step: OnStep) -> Outcome:
-    folder = make_run_folder(found.plan, asked=found.folder, is_resumed=True)
+    folder = found.folder
     text = json_text(prediction_object(plan=found.plan, prediction=found.prediction))
-    (folder / "prediction.json").write_text(text + "\n", encoding="utf-8")
     request = TrainRequest(
         num_steps=setting.num_steps,
         seed=setting.seed,
@@ -112,10 +112,17 @@ def _run(found: PlannedTrial, setting: LabSetting, *, on_step: OnStep) -> Outcom
         watch=WatchSpec(every_steps=setting.profiled_every, is_memory_sampled=True),
     )
     job = make_job(found.plan, request, prediction=found.prediction, run_folder=str(folder.resolve()))
+    with held_folder(job) as lease:
+        make_run_folder(found.plan, asked=folder, is_resumed=True)
+        (folder / "prediction.json").write_text(text + "\n", encoding="utf-8")
+        return _followed(found, setting, job, on_step=on_step, lease=lease)
+
+
+def _followed(found: PlannedTrial, setting: LabSetting, job: Job, *, on_step: OnStep, lease: Lease) -> Outcome:
     try:
-        return _outcome(found, setting, run_job(job, on_step=on_step, plan=found.plan))
+        return _outcome(found, setting, run_job(job, on_step=on_step, plan=found.plan, lease=lease))
     except OutOfMemoryError as error:
-        (folder / TRIAL_FILE).write_text(json.dumps({"failure": error.message}) + "\n", encoding="utf-8")
+        (found.folder / TRIAL_FILE).write_text(json.dumps({"failure": error.message}) + "\n", encoding="utf-8")
         return _outcome(found, setting, None, error.message)
 
 

@@ -11,7 +11,11 @@ from pathlib import Path
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.plan_file import plan_to_json
+from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.checkpoint.lineage import Lineage
 from shardwise.train.failure.full_disk import writing
+from shardwise.train.job import Job
+from shardwise.train.lease import LIVES, Lease, is_held, take
 
 DEFAULT_PARENT = Path("runs")
 METRICS_FILE = "metrics.jsonl"
@@ -30,7 +34,7 @@ def choose_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Pa
     """
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = asked or DEFAULT_PARENT / f"{plan.model.name.replace('/', '-')}-{stamp}"
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not is_resumed)):
+    if folder.exists() and (not folder.is_dir() or (_holds_a_run(folder) and not is_resumed)):
         raise RunFolderError(
             f"the run folder '{folder}' is {'not empty' if folder.is_dir() else 'a file'}",
             code="train-run-folder",
@@ -52,12 +56,56 @@ def make_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "plan.json").write_text(json.dumps(plan_to_json(plan), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(
-            f"the run folder '{folder}' cannot be written: {error.strerror}",
-            code="train-run-folder",
-            fix="give an --out in a folder you can write to",
-        ) from None
+        raise _unwritable(folder, error) from None
     return folder
+
+
+def _holds_a_run(folder: Path) -> bool:
+    """Whether anything is there besides the record of who held the folder."""
+    return any(path.name != LIVES for path in folder.iterdir())
+
+
+def _unwritable(folder: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"the run folder '{folder}' cannot be written: {error.strerror}",
+        code="train-run-folder",
+        fix="give an --out in a folder you can write to",
+    )
+
+
+@contextmanager
+def held_folder(job: Job) -> Iterator[Lease]:
+    """Within, this process holds the folders that the run writes into.
+
+    Raises:
+        LeaseError: another run that lives holds one.
+        RunFolderError: one cannot be written.
+        DiskFullError: there is no room for it.
+    """
+    try:
+        with writing(job.folder):
+            lease = take(job)
+    except OSError as error:
+        raise _unwritable(job.folder, error) from None
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def branch_sentence(job: Job, lineage: Lineage) -> str:
+    """What becomes of checkpoints that a run leaves behind, because it goes on from an older one; empty without any."""
+    if not job.checkpoint.folder:
+        return ""
+    states = CheckpointFolder(Path(job.checkpoint.folder), lineage)
+    names = [path.name for path in states.abandoned()]
+    if not names:
+        return ""
+    begun = f"going on from step {lineage.parent.step}" if lineage.parent else "beginning anew"
+    return (
+        f"{begun} leaves {', '.join(names)} behind: kept in {states.abandoned_path} once the run has begun, "
+        "and deleted by nobody"
+    )
 
 
 @contextmanager
@@ -74,7 +122,7 @@ def gone_when_refused(folder: Path) -> Iterator[None]:
     except ShardwiseError as error:
         metrics = folder / METRICS_FILE
         has_steps = metrics.is_file() and metrics.stat().st_size > 0
-        if is_own and error.exit_code == ShardwiseError.exit_code and not has_steps:
+        if is_own and error.exit_code == ShardwiseError.exit_code and not has_steps and not is_held(folder):
             shutil.rmtree(folder, ignore_errors=True)
             if was_there:
                 folder.mkdir()

@@ -32,6 +32,7 @@ from shardwise.train.failure.record import (
 from shardwise.train.failure.stopped import lost_keeper_error, stopped_error
 from shardwise.train.failure.threads import NO_THREAD, thread_sentences
 from shardwise.train.job import Job, write_job
+from shardwise.train.lease import LIFE_VARIABLE, Lease
 
 POLL_S = 0.2
 GRACE_S = 600.0
@@ -98,7 +99,11 @@ class Ending:
 
 
 def run_job(
-    job: Job, *, on_step: Callable[[Mapping[str, object]], None], plan: Plan | None = None
+    job: Job,
+    *,
+    on_step: Callable[[Mapping[str, object]], None],
+    plan: Plan | None = None,
+    lease: Lease | None = None,
 ) -> Mapping[str, object]:
     """Train the job in processes of this machine and return the measurement.
 
@@ -106,6 +111,7 @@ def run_job(
         job: what to train.
         on_step: called with the record of every step.
         plan: what the job was made from; an out-of-memory error is set against its prediction.
+        lease: holds the run's folders, where the caller took it; the ranks take one of their own otherwise.
 
     Raises:
         ShardwiseError: why the run failed, in one message, or that a signal stopped it.
@@ -116,12 +122,16 @@ def run_job(
         write_job(job)
     output = job.folder / OUTPUT_FILE
     added = job_environment(job, inherited=os.environ)
+    if lease is not None:
+        added[LIFE_VARIABLE] = lease.lineage.life
     words = starting_words(job, forks=may_fork(job.device))
     with output.open("ab") as log, _started(job, words, added, log) as (process, ending):
         step: object = None
-        for record in _records(job.folder / METRICS_FILE, ending):
+        for record in _records(job.folder / METRICS_FILE, ending, lease):
             on_step(record)
             step = record["step"]
+    if lease is not None:
+        lease.require_held()
     if ending.number is not None:
         raise stopped_error(job, ending.number)
     is_done = step == job.num_steps and all(record.has_ended for record in ranks_of(job.folder))
@@ -153,9 +163,10 @@ def _started(
                 signal.signal(number, before)
 
 
-def _records(metrics: Path, ending: Ending) -> Iterator[Mapping[str, object]]:
+def _records(metrics: Path, ending: Ending, lease: Lease | None) -> Iterator[Mapping[str, object]]:
     """The lines of the metrics file as they are written, until the processes end."""
-    position, rest = metrics.stat().st_size if metrics.exists() else 0, ""
+    # Behind the last whole line: rank 0 takes away one that was cut short.
+    position, rest = metrics.read_bytes().rfind(b"\n") + 1 if metrics.exists() else 0, ""
     while True:
         has_ended = ending.has_ended()
         if metrics.exists():
@@ -169,6 +180,8 @@ def _records(metrics: Path, ending: Ending) -> Iterator[Mapping[str, object]]:
         if has_ended:
             return
         ending.look()
+        if lease is not None:
+            lease.look()
         time.sleep(POLL_S)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import TraceError
+from shardwise.measure.own_lines import lineage_lines
 from shardwise.units import GIB, MIB, TERA, Bytes, FlopPerSecond, Seconds
 
 DCGM_METRIC = r"^DCGM_FI_DEV_FB_USED(?:\{[^}]*\})?\s+([\d.]+(?:[eE][+-]?\d+)?)"
@@ -324,15 +325,11 @@ def _lightning_steps(rows: Iterable[Mapping[str, str]]) -> Iterator[LoggedStep]:
 
 
 def _shardwise(text: str) -> TrainerLog | None:
-    """``metrics.jsonl`` of our own runs."""
+    """``metrics.jsonl`` of our own runs: the steps that led to its end."""
+    if any(not line.startswith('{"step"') for line in text.splitlines()):
+        return None
     steps = []
-    for line in text.splitlines():
-        if not line.startswith('{"step"'):
-            return None
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed
+    for entry in lineage_lines(text):
         steps.append(
             LoggedStep(
                 step=_step(entry),

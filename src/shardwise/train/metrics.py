@@ -14,6 +14,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from shardwise.train.checkpoint.lineage import Lineage
 from shardwise.train.failure.full_disk import writing
 
 METRICS_FILE = "metrics.jsonl"
@@ -74,7 +75,15 @@ class Clock:
 class StepLog:
     """Hands each finished step to those who listen, and writes it into the run folder on rank 0."""
 
-    def __init__(self, folder: Path, *, is_writer: bool, listeners: tuple[Callable[[StepRecord], None], ...]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        is_writer: bool,
+        listeners: tuple[Callable[[StepRecord], None], ...],
+        lineage: Lineage | None = None,
+    ) -> None:
+        self._life = _life(lineage or Lineage())
         self.records: list[StepRecord] = []
         self.listeners = listeners
         self.path = folder / METRICS_FILE
@@ -85,7 +94,7 @@ class StepLog:
         self.records.append(record)
         if self.file is not None:
             with writing(self.path):
-                self.file.write(json.dumps(finite_only(asdict(record))) + "\n")
+                self.file.write(json.dumps({**finite_only(asdict(record)), **self._life}) + "\n")
                 self.file.flush()
         for listener in self.listeners:
             listener(record)
@@ -100,6 +109,18 @@ class StepLog:
 def finite_only(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record with nothing in the place of infinite numbers and of none, which JSON does not have."""
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in record.items()}
+
+
+def _life(lineage: Lineage) -> Mapping[str, object]:
+    """What every line says of the life that it belongs to, so that the file alone says which lines lead to its end."""
+    parent = lineage.parent
+    if not lineage.life:
+        return {}
+    return {
+        "life": lineage.life,
+        "parent_life": parent.life if parent else None,
+        "parent_step": parent.step if parent else 0,
+    }
 
 
 def _opened(path: Path) -> IO[str]:

@@ -17,7 +17,8 @@ from shardwise.render.errors import error_text
 from shardwise.train.failure.diagnose import diagnose
 from shardwise.train.failure.record import failures_of, lost_keeper_of, lost_ranks
 from shardwise.train.failure.stopped import lost_keeper_error, stopped_error
-from shardwise.train.job import read_job
+from shardwise.train.job import Job, read_job
+from shardwise.train.lease import LeaseError, require_free
 from shardwise.train.patient_torchrun import run_torchrun
 
 PLAN_FILE = "plan.json"
@@ -33,12 +34,24 @@ def main(words: list[str]) -> int:
     except KeyboardInterrupt:  # before there were ranks to pass it on to
         return _said(stopped_error(job, signal.SIGINT))
     except ChildFailedError:
+        if (refusal := _refusal(job, words)) is not None:
+            return _said(refusal)
         if not (failures_of(job.folder) or lost_ranks(job.folder)):
             raise  # the run folder is another machine's, or no rank came as far as to write into it
         plan = job.folder / PLAN_FILE
         return _said(diagnose(job.folder, plan=read_plan(plan) if plan.is_file() else None))
     lost = lost_keeper_of(job.folder)
     return _said(lost_keeper_error(job, lost)) if lost else 0
+
+
+def _refusal(job: Job, words: list[str]) -> LeaseError | None:
+    """What ranks said that did not begin, because a run that lives holds the folder; its records are not theirs."""
+    run_id = next((word.partition("=")[2] for word in words if word.startswith("--rdzv-id=")), "")
+    try:
+        require_free(job, run_id=run_id)
+    except LeaseError as error:
+        return error
+    return None
 
 
 def _said(error: ShardwiseError) -> int:

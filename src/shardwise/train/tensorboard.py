@@ -28,10 +28,10 @@ CURVES = {
 class Board:
     """Writes a point of every curve for every step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, last_step: int) -> None:
         self.folder = folder
         with writing(folder):
-            self.writer = SummaryWriter(log_dir=str(folder))
+            self.writer = SummaryWriter(log_dir=str(folder), purge_step=last_step + 1 if last_step else None)
 
     def add(self, record: StepRecord) -> None:
         """One more step."""
@@ -53,6 +53,11 @@ class Board:
             self.writer.add_scalar(curve, value, step)
 
 
-def open_board(folder: Path) -> Board:
-    """A board in a folder, which the launcher has found to be possible."""
-    return Board(folder)
+def open_board(folder: Path, *, last_step: int) -> Board:
+    """A board in a folder, which the launcher has found to be possible.
+
+    Args:
+        folder: where events are written, beside those of earlier lives of the run.
+        last_step: that the run goes on from; TensorBoard then shows no points of abandoned steps behind it.
+    """
+    return Board(folder, last_step=last_step)

@@ -17,6 +17,7 @@ from shardwise.train.allocator_history import AllocatorHistory, allocator_histor
 from shardwise.train.beginning import words_of
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
+from shardwise.train.checkpoint.lineage import Lineage
 from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.determinism import determinism
 from shardwise.train.failure.classify import LossError
@@ -25,6 +26,7 @@ from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.group import join_group
 from shardwise.train.job import CheckpointSpec, Job, read_job
+from shardwise.train.lease import LIFE_VARIABLE, Lease, LeaseError, join, require_free, seen, take
 from shardwise.train.loop import Trainer, make_trainer, train
 from shardwise.train.lora import target_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
@@ -52,14 +54,48 @@ def main(words: list[str]) -> int:
     job = read_job(Path(words[0]))
     is_cuda = pick_device(job.device, local_rank=0).type == "cuda"
     limits = WatchLimits(hang_s=job.timeout_s if is_cuda else LATER_RATIO * job.timeout_s)
-    watch = RankWatch(job.folder, rank=int(os.environ.get("RANK", "0")), limits=limits)
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        lease = _own_lease(job, rank=rank)
+    except LeaseError as error:  # nothing is written into a folder that belongs to another run
+        sys.stderr.write(f"rank {rank}: {error.message}\n")
+        return error.exit_code
+    watch = RankWatch(job.folder, rank=rank, limits=limits)
+    watch.lease = lease
     try:
         watch.start()
         _train_in_group(job, watch)
     except BaseException as error:  # noqa: BLE001 - the process ends here, with the reason written down
         watch.fail(error)
     watch.finish()
+    if lease is not None:
+        lease.release()
     return 0
+
+
+def _own_lease(job: Job, *, rank: int) -> Lease | None:
+    """The run's hold on its folders: rank 0 keeps it, or takes it where no launcher did, and the others look at it.
+
+    ``None`` for a rank that has to hear from rank 0 first which life this is.
+
+    Raises:
+        LeaseError: another run holds a folder.
+    """
+    life, run_id = os.environ.get(LIFE_VARIABLE), os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if life:
+        return join(job, life) if rank == 0 else seen(job, life)
+    if rank == 0:
+        return take(job, run_id=run_id)
+    require_free(job, run_id=run_id)
+    return None
+
+
+def _share_lease(job: Job, watch: RankWatch) -> None:
+    """Tell the ranks of a run without a launcher which life rank 0 began."""
+    said = [watch.lease.lineage.life if watch.lease is not None and dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(said, src=0)
+    if watch.lease is None:
+        watch.lease = seen(job, said[0])
 
 
 def _train_in_group(job: Job, watch: RankWatch) -> None:
@@ -68,6 +104,7 @@ def _train_in_group(job: Job, watch: RankWatch) -> None:
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.timeout_s * (LATER_RATIO if device.type == "cuda" else 1))
     join_group(device_type=device.type, timeout=timeout)
+    _share_lease(job, watch)
     run_job(job, device=device, watch=watch)
     dist.destroy_process_group()
 
@@ -93,7 +130,7 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
     return trainer, records
 
 
-def open_checkpoints(trainer: Trainer) -> DistributedCheckpointer:
+def open_checkpoints(trainer: Trainer, lease: Lease | None = None) -> DistributedCheckpointer:
     """What saves and loads the states of a job."""
     job, spec = trainer.job, trainer.job.checkpoint
     return DistributedCheckpointer(
@@ -104,22 +141,27 @@ def open_checkpoints(trainer: Trainer) -> DistributedCheckpointer:
             num_kept=spec.num_kept,
             resume_from=Path(spec.resume_from) if spec.resume_from else None,
             facts=origin_facts(job, trainer.source.state_dict()),
+            lineage=lease.lineage if lease is not None else Lineage(),
+            require_held=lease.require_held if lease is not None else lambda: None,
         )
     )
 
 
 def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: AllocatorHistory) -> list[StepRecord]:
     require_continuable(job)
-    checkpoints, states, spec = open_checkpoints(trainer), trainer.states(), job.checkpoint
+    lease = watch.lease if watch is not None else None
+    checkpoints, states, spec = open_checkpoints(trainer, lease), trainer.states(), job.checkpoint
     if spec.initial_weights and (job.recipe.adapter != "none" or not spec.resume_from):
         # Checkpoints of adapters hold no frozen weights, so a resumed run reads them here as well.
         load_base(trainer, Path(spec.initial_weights))
     trainer.progress.step = checkpoints.load(states)
     trainer.sampler = make_sampler(trainer)
     is_writer = dist.get_rank() == 0
-    board = _open_board(Path(job.watch.tensorboard)) if job.watch.tensorboard and is_writer else None
+    board = _open_board(job, trainer.progress.step) if job.watch.tensorboard and is_writer else None
     guard = partial(require_number, spec=spec)
-    log = StepLog(job.folder, is_writer=is_writer, listeners=(guard, board.add) if board else (guard,))
+    lineage = lease.lineage if lease is not None else None
+    listeners = (guard, board.add) if board else (guard,)
+    log = StepLog(job.folder, is_writer=is_writer, listeners=listeners, lineage=lineage)
     beat = _watched(trainer, watch)
 
     def after_step(step: int) -> None:
@@ -145,11 +187,11 @@ def _train_all(trainer: Trainer, job: Job, watch: RankWatch | None, history: All
     return log.records
 
 
-def _open_board(folder: Path) -> "Board":
+def _open_board(job: Job, step: int) -> "Board":
     """TensorBoard is imported only when a run writes for it: it may not be installed."""
     from shardwise.train.tensorboard import open_board  # noqa: PLC0415
 
-    return open_board(folder)
+    return open_board(Path(str(job.watch.tensorboard)), last_step=step)
 
 
 def load_base(trainer: Trainer, folder: Path) -> None:

@@ -1,9 +1,10 @@
 """Saves the state of a run with ``torch.distributed.checkpoint``, at once or in the background, and loads it again."""
 
+import errno
 import json
-import pickle
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +13,19 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from shardwise.errors import CheckpointError
-from shardwise.train.checkpoint.folder import METADATA, Checkpoint, CheckpointFolder, damaged_error, find_checkpoint
-from shardwise.train.checkpoint.origin import FACTS
+from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder, damaged_error, find_checkpoint
+from shardwise.train.checkpoint.lineage import FACTS, Lineage
+from shardwise.train.checkpoint.reading import PlainReader, load_states
 from shardwise.train.checkpoint.sizes import SAME_MODEL_FIX, fix_of_shapes
 from shardwise.train.checkpoint.verify import Damage, first_damage
 from shardwise.train.decoder.config import is_supported
-from shardwise.train.failure.full_disk import free_text, is_full_disk
+from shardwise.train.failure.full_disk import FIX, LIMIT_FIX, is_full_disk, no_room, writing
 from shardwise.units import format_decimal_bytes
 
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
@@ -57,6 +58,10 @@ class CheckpointRequest:
     """A run folder, a folder of checkpoints, or one checkpoint."""
     facts: Mapping[str, object] = field(default_factory=dict)
     """What every checkpoint says of this run besides its step, as a JSON document."""
+    lineage: Lineage = field(default_factory=Lineage)
+    """Of the life of the run that this is."""
+    require_held: Callable[[], None] = lambda: None
+    """Raises when the folder has come to belong to another run."""
 
 
 class DistributedCheckpointer:
@@ -71,7 +76,7 @@ class DistributedCheckpointer:
         self._is_distributed = dist.is_available() and dist.is_initialized()
         self._rank = dist.get_rank() if self._is_distributed else 0
         self._group = dist.new_group(backend="gloo") if self._is_distributed else None
-        self._folder = CheckpointFolder(request.folder) if request.folder is not None else None
+        self._folder = CheckpointFolder(request.folder, request.lineage) if request.folder is not None else None
         self._pending: Future[None] | None = None
         self._last_step: int | None = None
         self._stager: BlockingAsyncStager | DefaultStager | None = None
@@ -80,18 +85,29 @@ class DistributedCheckpointer:
     def load(self, states: Mapping[str, Stateful]) -> int:
         """Load the checkpoint to resume from into ``states``; returns the steps it had done, 0 when there is none."""
         if self._request.resume_from is None:
+            self._follow(None)
             return 0
         checkpoint = find_checkpoint(self._request.resume_from)
-        reader = FileSystemReader(checkpoint.path)
+        reader = PlainReader(checkpoint.path)
         metadata = self._verified(checkpoint, reader)
         template: dict[str, Any] = {name: state.state_dict() for name, state in states.items()}
         _require_same_tensors(template, metadata, checkpoint, facts=self._request.facts)
         template = {name: _as_saved(name, state, metadata) for name, state in template.items()}
-        load(template, storage_reader=reader, process_group=self._group, no_dist=not self._is_distributed)
+        load_states(template, reader, group=self._group, is_distributed=self._is_distributed)
         for name, state in states.items():
             state.load_state_dict(template[name])
+        self._follow(checkpoint.path)
         self._last_step = checkpoint.step
         return checkpoint.step
+
+    def _follow(self, resumed: Path | None) -> None:
+        """Once all ranks have what they go on from: leave the checkpoints that did not lead here."""
+        if self._is_distributed:
+            dist.barrier(group=self._group)
+        if self._rank == 0 and self._folder is not None and self._request.lineage.life:
+            self._request.require_held()
+            with writing(self._folder.path):
+                self._folder.follow(resumed)
 
     def is_due(self, step: int) -> bool:
         """Whether :meth:`after_step` will save this step."""
@@ -132,16 +148,13 @@ class DistributedCheckpointer:
         if not self._request.is_async:
             self._wait()
 
-    def _verified(self, checkpoint: Checkpoint, reader: FileSystemReader) -> Metadata:
+    def _verified(self, checkpoint: Checkpoint, reader: PlainReader) -> Metadata:
         """Read what a checkpoint holds, after every tensor in it was compared with its checksum by one of the ranks.
 
         Raises:
-            CheckpointError: a file is damaged; the same one on all ranks.
+            CheckpointError: a file is damaged, or could run code; the same one on all ranks.
         """
-        try:
-            metadata = reader.read_metadata()
-        except (pickle.UnpicklingError, EOFError) as error:
-            raise damaged_error(checkpoint.path, METADATA, f"cannot be read: {error}") from error
+        metadata = reader.read_metadata()
         world_size = dist.get_world_size() if self._is_distributed else 1
         own = first_damage(checkpoint.path, metadata.storage_data, rank=self._rank, world_size=world_size)
         found: list[Damage | None] = [own] * world_size
@@ -156,11 +169,13 @@ class DistributedCheckpointer:
         """The folder to write into, made by rank 0; refused on all ranks when the disk is too small for it."""
         answer = ["", ""]
         if self._rank == 0:
+            self._request.require_held()
             try:
                 answer[0] = str(folder.begin(step))
                 answer[1] = _shortage(folder.path, values)
                 world_size = dist.get_world_size() if self._is_distributed else 1
                 facts = {"step": step, "world_size": world_size, **self._request.facts}
+                facts["lineage"] = self._request.lineage.to_json()
                 (Path(answer[0]) / FACTS).write_text(json.dumps(facts), encoding="utf-8")
             except OSError as error:
                 answer[1] = f"{error.strerror or error}"
@@ -176,7 +191,7 @@ class DistributedCheckpointer:
 
     def _write(self, path: Path, values: dict[str, Any]) -> "Future[Any]":
         """Write this rank's share now, or copy it to host memory and write that in a thread."""
-        writer = FileSystemWriter(path)
+        writer = StateWriter(path)
         if self._request.is_async and self._is_distributed:
             if self._stager is None:
                 self._stager = _make_stager()
@@ -195,6 +210,7 @@ class DistributedCheckpointer:
         """Runs in a thread: wait for the writing of all ranks, then let rank 0 make it visible."""
         written.result()
         if self._rank == 0 and self._folder is not None:
+            self._request.require_held()
             self._folder.publish(step)
             self._folder.prune(self._request.num_kept)
 
@@ -245,13 +261,15 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
     rank, (cause, _) = causes[0]
     newest = CheckpointFolder(folder).newest() if folder is not None else None
     kept = f"; {newest.path.name} is whole and kept" if newest is not None else ""
-    if _is_full_disk(cause):
+    full = _full_disk(cause)
+    if full is not None and folder is not None:
         takes = f", and one takes {format_decimal_bytes(newest.size_bytes)}" if newest is not None else ""
-        free = f"; {free_text(folder)}{takes}" if folder is not None else ""
+        why, fix = no_room(folder, full)
+        head = "a file would become too large" if fix == LIMIT_FIX else "the disk is full"
         return CheckpointError(
-            f"rank {rank} could not write its part of a checkpoint to {folder}: the disk is full{kept}{free}",
+            f"rank {rank} could not write its part of a checkpoint to {folder}: {head}{kept}; {why}{takes}",
             code="checkpoint-disk-full",
-            fix="make room or keep fewer checkpoints, then resume the run",
+            fix=fix if fix != FIX else "make room or keep fewer checkpoints, then resume the run",
         )
     return CheckpointError(
         f"rank {rank} could not write its part of a checkpoint to {folder}: {cause}{kept}",
@@ -260,10 +278,28 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
     )
 
 
-def _is_full_disk(error: BaseException) -> bool:
-    """Whether a write found no room: it says so, or what it came from."""
+def _full_disk(error: BaseException) -> BaseException | None:
+    """The error of a write that found no room: this one, or what it came from."""
     links = (error, error.__cause__, error.__context__)
-    return any(is_full_disk(link) for link in links if link is not None)
+    return next((link for link in links if link is not None and is_full_disk(link)), None)
+
+
+def _system_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class StateWriter(FileSystemWriter):
+    """torch's writer, which says on the rank that writes what stopped it: other ranks may have other limits."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write this rank's share."""
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            if not is_full_disk(error):
+                raise
+            number = errno.EFBIG if no_room(Path(self.path), error)[1] == LIMIT_FIX else errno.ENOSPC
+            raise _system_error(number) from error
 
 
 def _require_same_tensors(

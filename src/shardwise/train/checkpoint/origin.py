@@ -8,16 +8,15 @@ from pathlib import Path
 from shardwise.errors import CheckpointError
 from shardwise.recipe import OptimizerName
 from shardwise.train.checkpoint.folder import Checkpoint, find_checkpoint
+from shardwise.train.checkpoint.lineage import FACTS
 from shardwise.train.checkpoint.sizes import fix_of_config, is_whole, written
 from shardwise.train.data.state import require_same_data
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import tensor_shapes
 from shardwise.train.job import JOB_FILE, JOB_SCHEMA, Job, job_from_json, job_to_json, uses_transformers
 
-__all__ = ["FACTS", "Origin", "origin_facts", "origin_of", "require_continuable"]
+__all__ = ["Origin", "origin_facts", "origin_of", "require_continuable"]
 
-FACTS = "state.json"
-"""Beside the tensors of every checkpoint: its step, and what it was made with."""
 SAME_STATES: tuple[frozenset[OptimizerName], ...] = (frozenset(("adamw", "adamw-8bit")),)
 """Optimizers whose checkpoints hold the same tensors with the same meaning."""
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)

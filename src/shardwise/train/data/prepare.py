@@ -15,13 +15,15 @@ from shardwise.errors import DataError
 from shardwise.train.data.documents import find_documents, read_documents
 from shardwise.train.data.indexed_tokens import IndexedTokens, TokenWriter, read_indexed_tokens, token_dtype
 from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.failure.full_disk import writing
 
-__all__ = ["TokenisedFiles", "cache_folder", "require_place", "tokenise", "tokenise_once"]
+__all__ = ["TokenisedFiles", "cache_folder", "is_tokenised", "require_cache", "tokenise", "tokenise_once"]
 
 FORMAT_VERSION = 2
 """Of the cache: files are tokenised again when what is read of them changes."""
 BATCH_DOCUMENTS = 512
 TOKENS_NAME = "tokens"
+CACHE_FIX = "make room there, or set XDG_CACHE_HOME to a folder on another disk"
 
 Progress = Callable[[int, int], None]
 """Called with the documents and tokens written so far."""
@@ -43,7 +45,31 @@ class TokenisedFiles:
 def cache_folder() -> Path:
     """Where tokenised data are kept between runs."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "shardwise" / "tokens"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "shardwise" / "tokens"
+    except RuntimeError as error:  # a user without a home
+        raise _no_cache(Path("~/.cache"), str(error)) from None
+
+
+def require_cache(folder: Path) -> None:
+    """Return when tokens can be kept in a folder, which need not be there yet.
+
+    Raises:
+        DataError: it may not be written to, or cannot be made.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise _no_cache(folder, f"{nearest} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise _no_cache(folder, f"{nearest} may not be written to")
+
+
+def _no_cache(folder: Path, reason: str) -> DataError:
+    return DataError(
+        f"the tokens of the data cannot be kept in {folder}: {reason}",
+        code="data-cache",
+        fix="set XDG_CACHE_HOME to a folder that can be written to, or give files of tokens (shardwise tokenize)",
+    )
 
 
 def tokenise_once(
@@ -55,30 +81,18 @@ def tokenise_once(
     complete, because it takes its name only when everything in it is written.
     """
     files = find_documents(path)
-    folder = require_place(files, tokenizer=tokenizer, field=field, cache=cache)
+    folder = cache / _fingerprint(files, tokenizer=tokenizer, field=field)
     if not folder.is_dir():
         with _lock(folder):
             if not folder.is_dir():
-                tokenise(files, folder, tokenizer=tokenizer, field=field, progress=progress)
+                with writing(folder, fix=CACHE_FIX):
+                    tokenise(files, folder, tokenizer=tokenizer, field=field, progress=progress)
     return read_indexed_tokens(folder / TOKENS_NAME)
 
 
-def require_place(files: tuple[Path, ...], *, tokenizer: Tokenizer, field: str, cache: Path) -> Path:
-    """The folder in the cache that the files' tokens are in, or could be written to.
-
-    Raises:
-        DataError: they are not there, and nothing can be written there.
-    """
-    folder = cache / _fingerprint(files, tokenizer=tokenizer, field=field)
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if folder.is_dir() or (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        return folder
-    raise DataError(
-        f"tokens are kept in {cache}, which cannot be written: {nearest} "
-        f"{'may not be written to' if nearest.is_dir() else 'is no folder'}",
-        code="data-cache",
-        fix="set XDG_CACHE_HOME to a folder that you can write to",
-    )
+def is_tokenised(path: Path, *, tokenizer: Tokenizer, field: str, cache: Path) -> bool:
+    """Whether the cache holds the tokens of a file or folder of documents as they are now."""
+    return (cache / _fingerprint(find_documents(path), tokenizer=tokenizer, field=field)).is_dir()
 
 
 def tokenise(
@@ -143,8 +157,14 @@ def _fingerprint(files: tuple[Path, ...], *, tokenizer: Tokenizer, field: str) -
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Held by one process at a time, and let go by the system when that process dies."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as file:
+    require_cache(folder.parent)
+    try:
+        with writing(folder.parent, fix=CACHE_FIX):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            file = folder.with_name(f"{folder.name}.lock").open("w")
+    except OSError as error:
+        raise _no_cache(folder.parent, error.strerror or str(error)) from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -7,7 +7,7 @@ from typing import Literal
 from shardwise.errors import DataError
 from shardwise.train.data.documents import find_documents, read_documents
 from shardwise.train.data.indexed_tokens import IndexedTokens, read_indexed_tokens
-from shardwise.train.data.prepare import Progress, cache_folder, require_place, tokenise_once
+from shardwise.train.data.prepare import Progress, cache_folder, is_tokenised, require_cache, tokenise_once
 from shardwise.train.data.samples import (
     FittedDocuments,
     PackedStream,
@@ -97,10 +97,10 @@ def require_readable(request: DataRequest, *, seq_len: int, vocab_size: int) -> 
 
 def _require_readable_text(request: DataRequest, *, seq_len: int, vocab_size: int) -> None:
     """Read documents until they fill a sample, and the first document of some more files."""
-    tokenizer, found = _tokenizer(request), _Found()
-    files = find_documents(Path(request.source))
-    require_place(files, tokenizer=tokenizer, field=request.field, cache=cache_folder())
-    for number, file in enumerate(files):
+    tokenizer, found, cache = _tokenizer(request), _Found(), cache_folder()
+    if not is_tokenised(Path(request.source), tokenizer=tokenizer, field=request.field, cache=cache):
+        require_cache(cache)
+    for number, file in enumerate(find_documents(Path(request.source))):
         is_filled = found.fills_sample(request, seq_len=seq_len)
         if is_filled and number >= NUM_OPENED:
             return

@@ -1,16 +1,15 @@
 """One message out of what the ranks of a failed run wrote: the cause, not its echoes, and what to type next."""
 
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shardwise.errors import ShardwiseError
+from shardwise.measure.own_lines import lineage_lines
 from shardwise.plan import Plan
 from shardwise.train.failure.flight_recorder import num_collectives
-from shardwise.train.failure.full_disk import FIX, disk_full_error, free_bytes, free_text
+from shardwise.train.failure.full_disk import LIMIT_FIX, QUOTA_FIX, disk_full_error, free_bytes, no_room
 from shardwise.train.failure.memory import memory_sentences
 from shardwise.train.failure.record import (
     ROOM_BYTES,
@@ -104,11 +103,12 @@ def _disk_full(evidence: Evidence) -> ShardwiseError | None:
     record = evidence.first("disk-full")
     if record is None:
         return None
-    where = "" if record.code else f"; {free_text(evidence.folder)}, in {evidence.folder}"
+    why, fix = no_room(evidence.folder, OSError(record.message))
+    where = "" if record.code else f"; {why}, in {evidence.folder}"
     return TrainingError(
         f"rank {record.rank} could not go on after step {record.step} ({record.phase}): {record.message}{where}",
         code="train-disk-full",
-        fix=record.fix if record.code == "train-disk-full" else FIX,
+        fix=record.fix if record.code == "train-disk-full" or record.fix in (LIMIT_FIX, QUOTA_FIX) else fix,
     )
 
 
@@ -223,21 +223,12 @@ def _last_good(folder: Path) -> str:
     path = folder / "metrics.jsonl"
     if not path.is_file():
         return ""
-    lines = (_object(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    lines = lineage_lines(path.read_text(encoding="utf-8", errors="replace"))
     good = [line for line in lines if _are_numbers(line.get("step"), line.get("loss"), line.get("gradient_norm", 0.0))]
     if not good:
         return ""
     norm = f" and its gradient norm {good[-1]['gradient_norm']:.4g}" if "gradient_norm" in good[-1] else ""
     return f"; at step {good[-1]['step']} the loss was {good[-1]['loss']:.4g}{norm}"
-
-
-def _object(line: str) -> Mapping[str, Any]:
-    """One line of the metrics; nothing where a rank was ended while it wrote it."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _are_numbers(*values: object) -> bool:

@@ -39,6 +39,7 @@ from shardwise.train.failure.record import (
     ranks_of,
     write_record,
 )
+from shardwise.train.lease import Lease
 
 __all__ = ["RankWatch", "WatchLimits"]
 
@@ -82,6 +83,8 @@ class RankWatch:
         self._is_writing = threading.Lock()
         self._room: Path | None = None
         self._beat_s = time.monotonic()
+        self.lease: Lease | None = None
+        """The run's hold on its folder; nothing is written there once it is lost."""
         self.step = 0
         """Finished steps."""
         self.phase = "starting"
@@ -114,6 +117,7 @@ class RankWatch:
         """
         self._is_over.set()
         self._thread.join()
+        self._require_lease()
         self._give_room()
         self._record = replace(self._record, has_ended=True)
         write_record(self._folder, self._record)
@@ -145,6 +149,7 @@ class RankWatch:
             if select.select([self._read_end], [], [], self._limits.poll_s)[0]:
                 self._read_end.recv(64)
                 self.is_stop_requested = True
+            self._require_lease()
             now_s = time.monotonic()
             stop_s = stop_s or (now_s if self.is_stop_requested else None)
             self._look_for_keepers()
@@ -171,6 +176,13 @@ class RankWatch:
             self._end("stopped", message=f"{lost} was gone before the first step")
         self.is_stop_requested = True
 
+    def _require_lease(self) -> None:
+        """Give the run's sign of life; end the process at once, without a trace in it, when the folder is another's."""
+        lost = self.lease.look() if self.lease is not None else None
+        if lost is not None:
+            _say(f"rank {self._rank}: {lost.message}")
+            os._exit(lost.exit_code)
+
     def _lost_peer(self) -> bool:
         """Whether another rank has failed, or is gone from this machine without a word."""
         own, attempt = self._rank, self._record.attempt
@@ -181,6 +193,7 @@ class RankWatch:
 
     def _end(self, kind: FailureKind, *, message: str, code: str = "", fix: str = "", exit_code: int = FAILED) -> None:
         """Write the record and leave; whichever thread is first."""
+        self._require_lease()
         if not self._is_writing.acquire(blocking=False):
             time.sleep(self._limits.peer_grace_s)
             os._exit(FAILED)
@@ -217,9 +230,7 @@ class RankWatch:
             self._give_room()
             write_record(self._folder, record)
             return
-        with suppress(OSError):
-            sys.stderr.write(f"rank {self._rank}: {record.message} (and the record of it could not be written)\n")
-            sys.stderr.flush()
+        _say(f"rank {self._rank}: {record.message} (and the record of it could not be written)")
 
     def _give_room(self) -> None:
         if self._room is not None:
@@ -266,6 +277,12 @@ class RankWatch:
 def _attempt() -> str:
     """What torchrun gives all ranks of one start alike, so that records of an earlier one are told apart."""
     return f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def _one_line(text: str) -> str:

@@ -1,17 +1,15 @@
 """The adapters of a run in the format of peft, so that ``PeftModel.from_pretrained`` loads them."""
 
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from shardwise.errors import CheckpointError
+from shardwise.train.checkpoint.reading import PlainReader, load_states
 from shardwise.train.pretrained.export import unfinished_export
 
 __all__ = ["AdapterSettings", "export_adapter"]
@@ -55,15 +53,14 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
     """
     if folder.exists():
         raise CheckpointError(f"{folder} exists already", code="output-exists", fix="choose another folder")
-    metadata = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    reader = PlainReader(checkpoint)
+    metadata = reader.read_metadata().state_dict_metadata
     values = {
         key: torch.empty(found.size, dtype=found.properties.dtype)
         for key, found in metadata.items()
         if key.startswith(MODEL_STATE) and isinstance(found, TensorStorageMetadata)
     }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(values, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    load_states(values, reader)
     named = {f"{PREFIX}{key.removeprefix(MODEL_STATE)}": value for key, value in sorted(values.items())}
     text = json.dumps(_peft_config(settings), indent=2) + "\n"
     with unfinished_export(folder, needed_bytes=sum(value.nbytes for value in named.values())) as unfinished:

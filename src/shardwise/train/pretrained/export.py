@@ -1,21 +1,23 @@
 """A checkpoint of a run as a Hugging Face checkpoint: file by file, so that memory holds one file and not the model."""
 
+import fcntl
+import glob
 import json
+import os
+import secrets
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from shardwise.errors import CheckpointError
+from shardwise.train.checkpoint.reading import PlainReader, load_states
 from shardwise.train.failure.full_disk import writing
 from shardwise.train.pretrained.names import Piece, saved_names
 from shardwise.units import Bytes
@@ -26,6 +28,7 @@ MAX_FILE_BYTES = 5_000_000_000
 """The usual size of one part of a checkpoint on the Hugging Face hub."""
 MODEL_STATE = "model"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+UNFINISHED = ".unfinished-"
 FIX = "make room, or choose another disk for --export; --resume with one more of --steps exports then"
 """A checkpoint that has all its steps is not resumed."""
 BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
@@ -72,7 +75,8 @@ def export_checkpoint(
     """
     if folder.exists():
         raise CheckpointError(f"{folder} exists already", code="output-exists", fix="choose another folder")
-    tensors = _tensors(checkpoint, config)
+    reader = PlainReader(checkpoint)
+    tensors = _tensors(reader, config)
     item_bytes = DTYPES[dtype].itemsize
     groups = list(_groups(tensors, max_params=max_file_bytes // item_bytes))
     total_bytes = item_bytes * sum(tensor.num_params for tensor in tensors)
@@ -80,7 +84,7 @@ def export_checkpoint(
         weight_map: dict[str, str] = {}
         for number, group in enumerate(groups, start=1):
             name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-            written = _read_group(checkpoint, group, DTYPES[dtype])
+            written = _read_group(reader, group, DTYPES[dtype])
             save_file(written, unfinished / name, metadata={"format": "pt"})
             weight_map.update(dict.fromkeys(written, name))
         if len(groups) > 1:
@@ -108,20 +112,47 @@ def unfinished_export(folder: Path, *, needed_bytes: Bytes) -> Iterator[Path]:
     Raises:
         DiskFullError: there was no room for it.
     """
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished = folder.with_name(f"{folder.name}{UNFINISHED}{secrets.token_hex(4)}")
     with writing(folder, needed_bytes=needed_bytes, fix=FIX), ExitStack() as stack:
+        _remove_left_behind(folder)
         unfinished.mkdir(parents=True)
         stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        stack.callback(os.close, _locked(unfinished))
         yield unfinished
+        if folder.exists():
+            raise CheckpointError(
+                f"{folder} was made by another run meanwhile",
+                code="output-exists",
+                fix="export once more to another folder: --resume with one more of --steps",
+            )
         unfinished.rename(folder)
 
 
-def _tensors(checkpoint: Path, config: Mapping[str, object]) -> list[SavedTensor]:
+def _locked(folder: Path) -> int:
+    """A descriptor whose lock says that somebody writes into a folder; the system lets it go when that process dies."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _remove_left_behind(folder: Path) -> None:
+    """Remove what exports of the same name left that were killed; one that another run is writing stays as it is."""
+    for path in folder.parent.glob(f"{glob.escape(folder.name)}{UNFINISHED}*"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _tensors(reader: PlainReader, config: Mapping[str, object]) -> list[SavedTensor]:
     """The tensors of the model in the order of their names; a tied head is left out."""
     prefix = f"{MODEL_STATE}."
     is_tied = bool(config.get("tie_word_embeddings", False))
-    metadata = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    metadata = reader.read_metadata().state_dict_metadata
     return [
         SavedTensor(
             name=key,
@@ -147,12 +178,10 @@ def _groups(tensors: list[SavedTensor], *, max_params: int) -> Iterator[list[Sav
         yield group
 
 
-def _read_group(checkpoint: Path, group: list[SavedTensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def _read_group(reader: PlainReader, group: list[SavedTensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Whole tensors out of the parts that ranks wrote, cut into the pieces of the other format."""
     values = {tensor.name: torch.empty(tensor.shape, dtype=dtype) for tensor in group}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(values, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+    load_states(values, reader)
     return {
         piece.name: part for tensor in group for piece, part in zip(tensor.pieces, _cut(tensor, values), strict=True)
     }
