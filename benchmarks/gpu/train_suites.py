@@ -41,6 +41,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32,
         "head_dim": 128,
     },
+    "mistral-7b": {
+        **LLAMA,
+        "model_type": "mistral",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "vocab_size": 32000,
+    },
     "moe": {
         **LLAMA,
         "model_type": "mixtral",
@@ -54,7 +64,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "vocab_size": 32000,
     },
 }
-TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "moe": "tiny-moe"}
+TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "mistral-7b": "tiny", "moe": "tiny-moe"}
 MODELS["tiny"] = {
     **MODELS["1b"],
     "hidden_size": 64,
@@ -303,6 +313,21 @@ FINETUNE = (
     TrainRun("8b fp8", model="8b", recipe={"precision": "fp8-mixed", "recompute": "full", "compile": True}),
 )
 """What was tried on CPUs alone: fine-tuning, fp8, optimizers of our own, attention within documents."""
+QUANTISED = {**ADAPTED, "adapter": "qlora", "recompute": "full"}
+TWICE_8192 = {"seq_len": 8192, "micro_batch_size": 2, "compile": True}
+RECOMPUTED = (
+    TrainRun("8b qlora 4096 twice full", "8b", recipe={**QUANTISED, "micro_batch_size": 2}),
+    TrainRun("3b fp8 8192 twice full", "3b", recipe={**TWICE_8192, **FULL, "precision": "fp8-mixed"}),
+    TrainRun("mistral qlora 8192 full", "mistral-7b", recipe={**QUANTISED, "seq_len": 8192}),
+    TrainRun("3b bf16 8192 twice full", "3b", recipe={**TWICE_8192, **FULL}),
+    TrainRun("8b qlora 4096 none", "8b", recipe={**QUANTISED, "recompute": "none"}),
+    TrainRun(
+        "8b qlora 4096 twice 16 layers", "8b", recipe={**QUANTISED, "micro_batch_size": 2, "recompute_layers": 16}
+    ),
+    TrainRun("3b fp8 4096 twice selective", "3b", recipe={**COMPILED, "micro_batch_size": 2, "precision": "fp8-mixed"}),
+    TrainRun("8b lora 4096 twice full", "8b", recipe={**QUANTISED, "adapter": "lora", "micro_batch_size": 2}),
+)
+"""What compiled blocks keep of products in 4 and 8 bits, with bf16 as a control."""
 SUITES: dict[str, tuple[TrainRun, ...]] = {
     "smoke": SMOKE,
     "peers": PEERS,
@@ -312,4 +337,5 @@ SUITES: dict[str, tuple[TrainRun, ...]] = {
     "unseen": UNSEEN,
     "finetune": FINETUNE,
     "variants": VARIANTS,
+    "recomputed": RECOMPUTED,
 }

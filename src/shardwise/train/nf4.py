@@ -103,6 +103,23 @@ class QuantisedLinear(nn.Module):
         return out if self.bias is None else out + local(self.bias)
 
 
+@torch.library.custom_op("shardwise::table_for_backward", mutates_args=())
+def table_for_backward(pairs: Tensor, gradient: Tensor) -> Tensor:
+    """A copy of the table that cannot be made before the gradient is there.
+
+    An operator, so that a compiler cannot tell that it holds the values of the table of forward: it would find that
+    forward and backward make the same matrix, and keep it between them.
+    """
+    del gradient
+    return pairs.clone()
+
+
+@table_for_backward.register_fake
+def _(pairs: Tensor, gradient: Tensor) -> Tensor:
+    del gradient
+    return torch.empty_like(pairs)
+
+
 class _QuantisedProduct(torch.autograd.Function):
     """``x W^T``; backward makes W whole again instead of keeping it."""
 
@@ -114,7 +131,8 @@ class _QuantisedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        packed, pairs = ctx.saved_tensors
+        packed, table = ctx.saved_tensors
+        pairs = table_for_backward(table, gradient)
         weight = unpack(packed.view(torch.uint8), in_features=ctx.in_features, pairs=pairs)
         return gradient @ weight, None, None, None
 

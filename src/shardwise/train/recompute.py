@@ -13,8 +13,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from shardwise.measure.phase_marks import BLOCK
 from shardwise.recipe import Recipe, Recompute
-from shardwise.train.decoder.blocks import is_sparse, let_backward_write_over
-from shardwise.train.recompute_halves import run_and_forget
+from shardwise.train.decoder.blocks import Block, is_sparse, let_backward_write_over
+from shardwise.train.recompute_halves import Keeps, run_and_forget
 
 ops = torch.ops
 ALWAYS_KEPT = (
@@ -84,14 +84,24 @@ def recompute_blocks(
         return
     count = len(blocks) if recipe.recompute_layers is None else max(0, recipe.recompute_layers - num_before)
     for block in blocks[:count]:
-        is_compiled = recipe.compile and not is_sparse(block)
-        if is_compiled and is_compiled_together:
+        is_compiled = recipe.compile and is_compiled_together and not is_sparse(block)
+        if is_compiled:
             let_backward_write_over(block, REMADE[recipe.recompute])
         forward = block.forward if recipe.compile else _marked(block.forward)
+        draws = draws_random_numbers(block, recipe)
         if splits_backward:
-            block.forward = _forgotten(forward, recipe)
+            block.forward = _forgotten(forward, recipe, draws=draws)
         else:
-            block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled)
+            block.forward = _checkpointed(forward, recipe, is_compiled=is_compiled, draws=draws)
+
+
+def draws_random_numbers(block: nn.Module, recipe: Recipe) -> bool:
+    """Whether a forward pass of the block may draw random numbers, which have to be the same when it is made again.
+
+    Our blocks draw for the dropout of adapters alone. Of blocks that others wrote nothing is known: their dropout has
+    many names, and routers add noise.
+    """
+    return recipe.lora_dropout_fraction > 0 or not isinstance(block, Block)
 
 
 def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,11 +114,18 @@ def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: bool) -> Callable[..., Any]:
-    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": _draws(recipe)}
-    if recipe.recompute == "selective":
-        contexts = _selective_contexts if is_compiled else _eager_contexts
-        options["context_fn"] = partial(contexts, _adapter_rank(recipe))
+def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: bool, draws: bool) -> Callable[..., Any]:
+    """The same, made again as a whole by torch, or by the compiler that sees forward and backward together.
+
+    A compiler is told of every operation whether it is kept. By itself torch 2.11 marks those that it finds in the
+    block, and not those inside the functions of ours that have a backward of their own: 4-bit and 8-bit products, which
+    the compiler kept then.
+    """
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
+    if is_compiled:
+        options["context_fn"] = partial(_contexts, _keeps(recipe))
+    elif recipe.recompute == "selective":
+        options["context_fn"] = partial(_eager_contexts, _keeps(recipe))
 
     def run(*arguments: Any, **named: Any) -> Any:
         return checkpoint(forward, *arguments, **options, **named)
@@ -116,23 +133,25 @@ def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: b
     return run
 
 
-def _forgotten(forward: Callable[..., Any], recipe: Recipe) -> Callable[..., Any]:
+def _forgotten(forward: Callable[..., Any], recipe: Recipe, *, draws: bool) -> Callable[..., Any]:
     """The same where backward comes in two halves, whose schedules torch runs uncompiled alone."""
-    make_keeps = partial(_Choice, _adapter_rank(recipe)) if recipe.recompute == "selective" else None
+    make_keeps = _keeps(recipe) if recipe.recompute == "selective" else None
 
     def run(*arguments: Any, **named: Any) -> Any:
-        return run_and_forget(forward, *arguments, make_keeps=make_keeps, draws=_draws(recipe), **named)
+        return run_and_forget(forward, *arguments, make_keeps=make_keeps, draws=draws, **named)
 
     return run
 
 
-def _draws(recipe: Recipe) -> bool:
-    """Only dropout draws random numbers in a block."""
-    return recipe.lora_dropout_fraction > 0
+def _keeps(recipe: Recipe) -> Callable[[], Keeps]:
+    """Makes what says, for one pass through a block, which operations' outputs are kept."""
+    if recipe.recompute == "full":
+        return lambda: _keep_nothing
+    return partial(_Choice, recipe.lora_rank if recipe.adapter != "none" else None)
 
 
-def _adapter_rank(recipe: Recipe) -> int | None:
-    return recipe.lora_rank if recipe.adapter != "none" else None
+def _keep_nothing(_operation: Any, _given: Any) -> bool:
+    return False
 
 
 class _Choice:
@@ -150,8 +169,9 @@ class _Choice:
         return operation in ALWAYS_KEPT if operation in DECIDED else None
 
 
-def _selective_contexts(adapter_rank: int | None) -> Any:
-    choices: defaultdict[bool, _Choice] = defaultdict(partial(_Choice, adapter_rank))
+def _contexts(make_keeps: Callable[[], Keeps]) -> Any:
+    """torch's own modes, which a compiler looks for."""
+    choices: defaultdict[bool, Keeps] = defaultdict(make_keeps)
 
     def policy(context: Any, operation: Any, *given: Any, **_options: Any) -> CheckpointPolicy:
         is_kept = choices[context.is_recompute](operation, given)
@@ -160,6 +180,6 @@ def _selective_contexts(adapter_rank: int | None) -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def _eager_contexts(adapter_rank: int | None) -> Any:
-    """The same where torch meets operation by operation; a compiler looks for torch's own modes."""
-    return tuple(OnlyDecided(mode) for mode in _selective_contexts(adapter_rank))
+def _eager_contexts(make_keeps: Callable[[], Keeps]) -> Any:
+    """The same where torch meets operation by operation."""
+    return tuple(OnlyDecided(mode) for mode in _contexts(make_keeps))

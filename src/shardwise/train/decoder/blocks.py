@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from shardwise.train.context_parallel import causal_attention
 from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.experts import MoeFeedForward
-from shardwise.train.decoder.gated import gated_down
+from shardwise.train.decoder.gated import gated, gated_down
 from shardwise.train.decoder.groups import ALONE, BlockGroups, local
 from shardwise.train.decoder.rotary import rotate
 from shardwise.train.document_mask import DocumentMask
@@ -101,11 +101,14 @@ class FeedForward(nn.Module):
         return self.groups.leave(self._down(self.gate_proj(x_BSD), self.up_proj(x_BSD)))
 
     def _down(self, gate_BSF: Tensor, up_BSF: Tensor) -> Tensor:
-        if "up" in self.overwritten and type(self.down_proj) is Linear:
-            weight_DF = local(self.down_proj.weight)
-            if weight_DF.dtype == gate_BSF.dtype:
-                return gated_down(gate_BSF, up_BSF, weight_DF, writes_over_gate="gate" in self.overwritten)
-        return self.down_proj(F.silu(gate_BSF) * up_BSF)
+        if "up" not in self.overwritten:
+            return self.down_proj(F.silu(gate_BSF) * up_BSF)
+        writes_over_gate = "gate" in self.overwritten
+        weight_DF = local(self.down_proj.weight)
+        has_adapter = any(True for _ in self.down_proj.children())
+        if type(self.down_proj) is Linear and not has_adapter and weight_DF.dtype == gate_BSF.dtype:
+            return gated_down(gate_BSF, up_BSF, weight_DF, writes_over_gate=writes_over_gate)
+        return self.down_proj(gated(gate_BSF, up_BSF, writes_over_gate=writes_over_gate))
 
 
 class Block(nn.Module):

@@ -3,6 +3,10 @@
 A compiler makes the activation and both of its gradients in one kernel, beside the three tensors that the kernel reads.
 Here the gradients take the place of what is read for the last time. They are the same numbers from the same traffic.
 
+Where more than a product with one dense matrix follows (adapters beside it, 4-bit and 8-bit matrices), a compiler would
+put the sums with what adapters add and their scaled gradients into that kernel too, and hold eleven such tensors. There
+the activation alone is differentiated so, beside its output, which the products keep.
+
 Shapes: T tokens (any number of dims), F intermediate (this rank's part), D hidden.
 """
 
@@ -41,6 +45,30 @@ class _GatedDown(torch.autograd.Function):
         if not ctx.needs_input_grad[2]:
             return own_TF, up_TF, None, None
         return own_TF, up_TF, gradient_TD.flatten(0, -2).t() @ activation_TF.flatten(0, -2), None
+
+
+def gated(gate_TF: Tensor, up_TF: Tensor, *, writes_over_gate: bool) -> Tensor:
+    """``silu(gate) * up`` for what is no plain product, in compiled blocks that recompute ``up``; else the same."""
+    out: Tensor = _Gated.apply(gate_TF, up_TF, writes_over_gate)
+    return out
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_TF: Tensor, up_TF: Tensor, writes_over_gate: bool) -> Tensor:
+        ctx.save_for_backward(gate_TF, up_TF)
+        ctx.writes_over_gate = writes_over_gate
+        return F.silu(gate_TF) * up_TF
+
+    @staticmethod
+    def backward(ctx: Any, gradient_TF: Tensor) -> tuple[Tensor, Tensor, None]:
+        gate_TF, up_TF = ctx.saved_tensors
+        own_TF = gradient_TF.clone()
+        if ctx.writes_over_gate:
+            gated_gradients_in_place(gate_TF, up_TF, own_TF)
+        else:
+            gated_gradients(gate_TF, up_TF, own_TF)
+        return own_TF, up_TF, None
 
 
 @torch.library.custom_op("shardwise::gated_gradients", mutates_args=("up", "gradient"))
