@@ -6,7 +6,7 @@ DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test kills fuzz slow check lint types layers bench docs format clean
+.PHONY: help demo test kills fuzz families slow check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -36,6 +36,10 @@ fuzz:  ## twenty thousand damaged files, and no traceback (five minutes)
 slow:  ## the tests that take minutes: five labs with real runs, long schedules
 	@scripts/venv.sh dev
 	@$(BIN)/pytest -m slow
+
+families:  ## the tests that look at every family of transformers
+	@scripts/venv.sh dev
+	@$(BIN)/pytest $(PYTEST_ARGS) -m families
 
 check: lint types layers test  ## everything that has to be green before a commit
 

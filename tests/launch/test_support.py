@@ -13,7 +13,7 @@ from shardwise.launch.support import GAPS, require_attention, require_base, requ
 from shardwise.layout import Layout
 from shardwise.recipe import Adapter
 from shardwise.train.job import CheckpointSpec, DataSpec
-from train.models import make_job
+from train.models import LLAMA, make_job
 
 MODEL = read_model("llama-3.1-8b")
 
@@ -132,3 +132,82 @@ def test_a_job_with_adapters_and_no_weights_starts_no_process(tmp_path):
     with pytest.raises(PlanError, match="adapter lora has no weights to adapt"):
         run_job(job, on_step=lambda record: None)
     assert list(tmp_path.iterdir()) == []
+
+
+def packed(model, **changes):
+    """A job of a model of transformers whose packed documents are kept apart."""
+    return replace(make_job(model=model), data=DataSpec(source="a.txt", crosses_documents=False), **changes)
+
+
+@pytest.mark.parametrize("model_type", ["bamba", "mamba", "qwen3_next", "lfm2", "bloom", "bart"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_family_that_reads_on_across_documents_is_refused_with_them(model_type, device):
+    job = packed({"model_type": model_type}, device=device)
+    with pytest.raises(PlanError, match=f"{model_type}, as transformers") as raised:
+        require_documents(job)
+    assert raised.value.code == "train-documents"
+    require_documents(replace(job, data=DataSpec(source="a.txt")))
+
+
+def test_falcon_is_refused_with_documents_where_it_has_linear_biases():
+    require_documents(packed({"model_type": "falcon"}))
+    with pytest.raises(PlanError, match="falcon"):
+        require_documents(packed({"model_type": "falcon", "alibi": True}))
+
+
+def test_a_family_without_block_masks_keeps_documents_apart_on_gpus_with_eager_attention_alone():
+    job = packed({"model_type": "gpt2"}, device="cuda")
+    with pytest.raises(PlanError, match="gpt2") as raised:
+        require_documents(job)
+    assert raised.value.fix == "set attention to eager (--attention eager)"
+    require_documents(replace(job, recipe=replace(job.recipe, attention="eager")))
+    require_documents(replace(job, device="cpu"))
+
+
+def test_dropout_inside_attention_is_refused_where_the_kernel_has_none():
+    job = packed({"model_type": "gemma3_text", "attention_dropout": 0.1}, device="cuda")
+    with pytest.raises(PlanError, match=r"attention_dropout 0\.1"):
+        require_documents(job)
+    require_documents(replace(job, device="cpu"))
+    require_documents(packed({"model_type": "gemma3_text", "attention_dropout": 0.0}, device="cuda"))
+
+
+def test_our_own_decoder_keeps_documents_apart_on_every_device():
+    for device in ("cpu", "cuda"):
+        require_documents(packed(LLAMA, device=device))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"is_causal": False}, "is_causal false"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention true"),
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention all"),
+    ],
+    ids=str,
+)
+def test_a_config_that_lets_tokens_see_later_ones_is_refused(fields, said):
+    with pytest.raises(PlanError, match=said) as raised:
+        require_attention(make_job(model={**LLAMA, **fields}))
+    assert raised.value.code == "train-not-supported"
+
+
+def test_a_config_that_says_what_is_so_anyway_is_not_refused():
+    said = {"is_causal": True, "use_bidirectional_attention": None}
+    require_attention(make_job(model={**LLAMA, **said}))
+    require_attention(make_job(model={"model_type": "gemma4_text", "use_bidirectional_attention": "vision"}))
+
+
+def test_our_own_decoder_is_not_asked_for_a_window_that_it_has_not():
+    windowed = {**LLAMA, "model_type": "mistral", "sliding_window": 8}
+    with pytest.raises(PlanError, match="sliding window"):
+        require_attention(make_job(model=windowed, implementation="shardwise"))
+    require_attention(make_job(model=windowed))
+    require_attention(make_job(implementation="shardwise"))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "camembert", "xlm-roberta"])
+def test_an_encoder_is_refused_by_name(name):
+    with pytest.raises(PlanError, match=f"{name}, whose tokens see") as raised:
+        require_supported(replace(made(), model=replace(MODEL, model_type=name)))
+    assert raised.value.code == "train-not-supported"

@@ -12,6 +12,7 @@ from shardwise.train.document_mask import document_mask
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.initialise import initialise
 from shardwise.train.job import DataSpec
+from train.causality import probed_fields
 from train.models import GEMMA, LLAMA, MIXTRAL, make_job
 from train.world_member import run
 
@@ -112,3 +113,16 @@ def test_recomputing_keeps_documents_apart(worlds, masked_alone, spec, recipe):
 def test_documents_that_see_each_other_learn_other_things(worlds, masked_alone, spec):
     job = replace(make_job(model=BYTES, num_steps=3), data=replace(spec, crosses_documents=True))
     assert worlds[1].run(run, job)[0].losses != pytest.approx(masked_alone.losses, rel=1e-4)
+
+
+GPT_OSS = {**probed_fields("gpt_oss", has_windows=True), "vocab_size": 320}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_a_model_of_transformers_with_an_eager_kernel_and_windows_learns_alike_when_divided(worlds, spec, precision):
+    job = make_job(model=GPT_OSS, num_steps=3, attention="eager", precision=precision, recompute="full")
+    alone, *_ = worlds[1].run(run, replace(job, data=spec))
+    job = make_job(model=GPT_OSS, layout={"dp_shard": 2}, num_steps=3, attention="eager", precision=precision)
+    for result in worlds[2].run(run, replace(job, data=spec)):
+        assert result.losses == pytest.approx(alone.losses, rel=1e-5 if precision == "fp32" else 1e-2)
+    assert alone.losses[-1] < alone.losses[0]

@@ -8,6 +8,8 @@ import dataclasses
 import inspect
 from typing import Any
 
+from shardwise.families.table import FAMILIES
+
 VOCAB_SIZE = 128
 SMALL = {
     "vocab_size": VOCAB_SIZE,
@@ -77,8 +79,9 @@ SMALL = {
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8}
 MIXED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]}
 ODD = {
-    **dict.fromkeys(
-        (
+    **{
+        key: {"num_key_value_heads": 4}
+        for key in (
             "axk1",
             "axk2",
             "deepseek_v2",
@@ -89,9 +92,8 @@ ODD = {
             "minicpm3",
             "sarvam_mla",
             "youtu",
-        ),
-        {"num_key_value_heads": 4},
-    ),
+        )
+    },
     "bailing_hybrid": {"layer_group_size": 2, "num_key_value_heads": 4},
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
     "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention", "mamba", "attention"]},
@@ -106,9 +108,19 @@ ODD = {
         "prompt_length": 2,
     },
     "ctrl": {"dff": 48},
-    "dots1": {"num_key_value_heads": 4, "n_routed_experts": 4},
+    "deepseek_v2": {"num_key_value_heads": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "deepseek_v32": {"num_key_value_heads": 4, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
+    "glm_moe_dsa": {"num_key_value_heads": 4, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
+    "dots1": {
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+    },
     "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0},
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "gemma3n_text": {
@@ -121,10 +133,22 @@ ODD = {
         "intermediate_size": [48] * 4,
     },
     "gemma4_text": {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "global_head_dim": 8, **MIXED},
+    "gemma4_unified_text": {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "global_head_dim": 8, **MIXED},
+    "xmod": {"default_language": "en_XX"},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+        "layer_types": ["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],
+        "hc_lowrank": 8,
+        "output_gate_type": "sigmoid",
+    },
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
     "ministral": {"head_dim": 8},
-    "nemotron": {"head_dim": 8},
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
     "jamba": {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
@@ -202,6 +226,11 @@ def families() -> tuple[str, ...]:
     return tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
+def readable_families() -> tuple[str, ...]:
+    """Those of which a plan can be made; every other one is refused as unknown before anything starts."""
+    return tuple(name for name in families() if name in FAMILIES)
+
+
 def tiny_fields(model_type: str) -> dict[str, Any]:
     """The fields of a small config.json of a family, its model_type among them."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -219,7 +248,8 @@ def _small(default) -> dict[str, Any]:
 
 
 def _is_size(default, name: str) -> bool:
-    return type(getattr(default, name, None)) is int
+    # Not as an attribute: a config whose layers differ refuses to say what is not the same in all of them.
+    return type(vars(default).get(name)) is int
 
 
 def _names(config_class) -> set[str]:

@@ -4,8 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwise.errors import PlanError
-from shardwise.launch.transformers_models import has_class, is_wrapped, needs_eager_attention
+from shardwise.launch.surroundings import uses_gpus
+from shardwise.launch.transformers_models import (
+    ATTENTION_DROPOUT,
+    SEES_LATER,
+    WITHOUT_BLOCK_MASKS,
+    carries_across_documents,
+    has_class,
+    is_wrapped,
+    needs_eager_attention,
+    sees_too_much,
+)
 from shardwise.plan import Plan
+from shardwise.train.decoder.config import is_supported
 from shardwise.train.job import Job, uses_transformers
 
 
@@ -36,6 +47,11 @@ GAPS = (
         what="training of {model_type}, of which transformers has no causal language model",
         is_asked=lambda plan: not has_class(plan.model),
         fix="set the model to a decoder that AutoModelForCausalLM builds",
+    ),
+    Gap(
+        what="training of {model_type}, whose tokens see those that they are to predict",
+        is_asked=lambda plan: sees_too_much(plan.model),
+        fix="set the model to a decoder whose attention is causal",
     ),
     Gap(
         what="fused attention for {model_type}, which transformers builds without it",
@@ -136,10 +152,11 @@ def require_base(job: Job) -> None:
 
 
 def require_documents(job: Job) -> None:
-    """Return when a plan that counts on packed documents is run with some that are kept apart.
+    """Return when documents are kept apart as the plan and the data say.
 
     Raises:
-        PlanError: attention would cross their ends, which takes more time than was predicted.
+        PlanError: a plan that counts on packed documents is run with some that see each other, which takes more time
+            than was predicted; or the model cannot keep them apart.
     """
     length = job.recipe.mean_document_len
     if length is not None and not job.data.masks_documents:
@@ -148,14 +165,60 @@ def require_documents(job: Job) -> None:
             code="train-documents",
             fix="add --data PATH --mask-documents, or set mean_document_len to null in the plan",
         )
+    if job.data.masks_documents and uses_transformers(job):
+        _require_documents_apart(job)
+
+
+def _require_documents_apart(job: Job) -> None:
+    fields = job.model_config
+    model_type = fields["model_type"]
+    if carries_across_documents(fields):
+        raise PlanError(
+            f"{model_type}, as transformers computes it, reads on from one packed document into the next: it has a"
+            " state, or takes no places or no mask of documents",
+            code="train-documents",
+            fix="leave out --mask-documents, and --packing documents, or train a family that keeps documents apart",
+        )
+    if job.recipe.attention == "eager" or not uses_gpus(job.device):
+        return
+    if model_type in WITHOUT_BLOCK_MASKS:
+        raise PlanError(
+            f"on GPUs flex_attention keeps packed documents apart, and transformers builds {model_type} without it",
+            code="train-documents",
+            fix="set attention to eager (--attention eager)",
+        )
+    dropout = next((name for name in ATTENTION_DROPOUT if fields.get(name)), None)
+    if dropout is not None:
+        raise PlanError(
+            f"on GPUs flex_attention keeps packed documents apart, which drops nothing, and the config has {dropout} "
+            f"{fields[dropout]}",
+            code="train-documents",
+            fix=f"set {dropout} to 0 in config.json, or attention to eager (--attention eager)",
+        )
 
 
 def require_attention(job: Job) -> None:
-    """Return when whoever builds the model computes attention as the recipe says.
+    """Return when whoever builds the model computes attention as the recipe and the config say, and causally.
 
     Raises:
-        PlanError: our own decoder would have to write scores out, which it never does.
+        PlanError: our own decoder would have to write scores out, which it never does, or to compute what it cannot;
+            or tokens would see those that they are to predict.
     """
+    fields = job.model_config
+    asked = next((name for name, values in SEES_LATER.items() if fields.get(name) in values), None)
+    if asked is not None:
+        raise PlanError(
+            f"the config has {asked} {str(fields[asked]).lower()}: tokens would see those that they are to predict",
+            code="train-not-supported",
+            fix=f"leave {asked} out of config.json",
+        )
+    if job.implementation == "shardwise" and not is_supported(fields):
+        raise PlanError(
+            f"the native runtime's own decoder does not compute what this config of {fields['model_type']} says, such"
+            " as a sliding window",
+            code="train-not-supported",
+            fix="leave out --implementation, so that transformers builds the model",
+        )
     if job.recipe.attention == "eager" and not uses_transformers(job):
         raise PlanError(
             "the native runtime has no eager attention in its own decoder",

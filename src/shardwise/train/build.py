@@ -22,7 +22,7 @@ from torch.torch_version import TorchVersion
 from shardwise.step.own_runtime import splits_backward, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
-from shardwise.train.data_parallel import gather_ahead_on_processors, set_prefetch, shard_units
+from shardwise.train.data_parallel import COMPUTE_DTYPES, gather_ahead_on_processors, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import is_sparse
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.groups import BlockGroups
@@ -95,7 +95,13 @@ def _loss_settings(job: Job) -> LossSettings:
 
 def _transformers_decoder(job: Job, device: torch.device) -> TransformersDecoder:
     require_divisible(job)
-    decoder = TransformersDecoder(job.model_config, dtype=weights_dtype(job), attention=job.recipe.attention)
+    decoder = TransformersDecoder(
+        job.model_config,
+        dtype=weights_dtype(job),
+        attention=job.recipe.attention,
+        has_block_masks=job.data.masks_documents and device.type == "cuda",
+    )
+    decoder.compute_dtype = COMPUTE_DTYPES[job.recipe.precision] or weights_dtype(job)
     decoder.fill_buffers(device)
     decoder.settings = _loss_settings(job)
     return decoder

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from shardwise.recipe import Attention
-from shardwise.train.document_mask import document_numbers
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
 
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
 """What transformers calls the ways to compute attention; some of its models have the eager one alone."""
+BLOCK_MASKS = "flex_attention"
+"""Its name for the fused attention that needs no whole mask."""
 LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Fields of models that do more to logits than a product with the head."""
 
@@ -25,21 +26,29 @@ class TransformersDecoder(nn.Module):
     """A causal language model of transformers that returns its summed loss."""
 
     def __init__(
-        self, fields: dict[str, Any], *, dtype: torch.dtype = torch.float32, attention: Attention = "flash"
+        self,
+        fields: dict[str, Any],
+        *,
+        dtype: torch.dtype = torch.float32,
+        attention: Attention = "flash",
+        has_block_masks: bool = False,
     ) -> None:
         super().__init__()
         from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 - seconds of imports, not for ours
 
         options = dict(fields)
         config = AutoConfig.for_model(options.pop("model_type"), **options)
+        kernel = BLOCK_MASKS if has_block_masks and attention == "flash" else KERNELS[attention]
         with torch.device("meta"):
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation=KERNELS[attention], dtype=dtype)
+            whole = AutoModelForCausalLM.from_config(config, attn_implementation=kernel, dtype=dtype)
         for name, child in whole.named_children():
             self.add_module(name, child)
         self.whole = [whole]  # in a list, so that its parameters are registered once
         self.base_name = whole.base_model_prefix
         self.initializer_ratio = float(getattr(config, "initializer_range", 0.02))
         self.settings = LossSettings()
+        self.compute_dtype = dtype
+        """Of hidden states, and of masks that are added to scores."""
         head = whole.get_output_embeddings()
         self.has_plain_head = head.bias is None and not any(getattr(config, name, None) for name in LOGIT_CHANGES)
 
@@ -64,7 +73,7 @@ class TransformersDecoder(nn.Module):
 
     def forward(self, ids_BS: Tensor, labels_BS: Tensor, document_places_BS: Tensor | None = None) -> Tensor:
         """The summed loss of all tokens that have a label, in fp32; with places, documents see themselves alone."""
-        options = {} if document_places_BS is None else _apart(document_places_BS)
+        options = {} if document_places_BS is None else _apart(self.whole[0], document_places_BS, self.compute_dtype)
         hidden_BSD = getattr(self, self.base_name)(input_ids=ids_BS, use_cache=False, **options).last_hidden_state
         head = self.whole[0].get_output_embeddings()
         if self.has_plain_head:
@@ -84,10 +93,15 @@ class TransformersDecoder(nn.Module):
         return torch.tanh(logits_BSV / cap) * cap if cap else logits_BSV
 
 
-def _apart(places_BS: Tensor) -> dict[str, Tensor]:
-    """What makes a model of transformers keep packed documents apart."""
-    documents_BS = document_numbers(places_BS)
-    order_S = torch.arange(places_BS.size(1), device=places_BS.device)
-    is_same_BSS = documents_BS.unsqueeze(2) == documents_BS.unsqueeze(1)
-    mask = (is_same_BSS & (order_S.unsqueeze(1) >= order_S)).unsqueeze(1)
-    return {"position_ids": places_BS, "attention_mask": mask}
+def _apart(whole: Any, places_BS: Tensor, dtype: torch.dtype) -> dict[str, Any]:
+    """What keeps packed documents apart: places that begin anew, and the masks that follow from them.
+
+    transformers makes the masks, as it does before it generates: it knows the kernel, and the windows and chunks of
+    every layer. Some families forget the places where they make their masks themselves (gpt_oss, afmoe).
+    """
+    from transformers.masking_utils import create_masks_for_generate  # noqa: PLC0415 - seconds of imports, not for ours
+
+    make_masks = getattr(whole, "create_masks_for_generate", create_masks_for_generate)
+    hidden_BS0 = torch.empty((*places_BS.shape, 0), dtype=dtype, device=places_BS.device)
+    masks = make_masks(whole.config, hidden_BS0, attention_mask=None, cache=None, position_ids=places_BS)
+    return {"position_ids": places_BS, "attention_mask": masks}
