@@ -28,6 +28,7 @@ from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.groups import BlockGroups
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.divisible import require_data_parallel, require_divisible
+from shardwise.train.family_initialise import fill_as_family
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.fp8 import use_fp8
 from shardwise.train.huggingface import TransformersDecoder
@@ -233,15 +234,22 @@ def _sum_bucket(
 
 def _filled(decoder: AnyDecoder, job: Job, device: torch.device) -> Iterator[Unit]:
     """The units, each with its values as it is handed out; the rest of the model at the end."""
-    options = {"device": device, "seed": job.seed, "std": decoder.initializer_ratio}
     for unit in units_of(decoder):
-        initialise(unit.module, prefix=unit.name, **options)
+        _fill(decoder, unit.module, unit.name, job, device)
         pack_matrices(unit.module)
         yield unit
     if isinstance(decoder, Decoder) and decoder.tied_end is not None and decoder.lm_head is not None:
         # The twin of the first stage's table starts with the same values.
-        initialise(decoder.lm_head, prefix=TABLE.removesuffix(".weight"), **options)
-    initialise(decoder, prefix="", **options)
+        _fill(decoder, decoder.lm_head, TABLE.removesuffix(".weight"), job, device)
+    _fill(decoder, decoder, "", job, device)
+
+
+def _fill(decoder: AnyDecoder, module: nn.Module, name: str, job: Job, device: torch.device) -> None:
+    """Initial values for what is still on the meta device in a module of the given name."""
+    if isinstance(decoder, TransformersDecoder):
+        fill_as_family(decoder.untouched[0], module, prefix=name, device=device, seed=job.seed)
+    # Of a model of transformers, adapters are left.
+    initialise(module, prefix=name, device=device, seed=job.seed, std=decoder.initializer_ratio)
 
 
 def is_sharded(module: nn.Module) -> bool:

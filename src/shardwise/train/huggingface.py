@@ -6,20 +6,22 @@ Shapes: B sequences, S tokens, D hidden, V vocabulary.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from copy import deepcopy
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from shardwise.recipe import Attention
+from shardwise.train.family_initialise import WrittenNumbers, fill_as_family, forget_numbers, untie
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
+from shardwise.train.parameter_kinds import is_marked
+from shardwise.train.plain_head import PassedOn, plain_head
 
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
 """What transformers calls the ways to compute attention; some of its models have the eager one alone."""
 BLOCK_MASKS = "flex_attention"
 """Its name for the fused attention that needs no whole mask."""
-LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Fields of models that do more to logits than a product with the head."""
 
 
 class TransformersDecoder(nn.Module):
@@ -39,18 +41,23 @@ class TransformersDecoder(nn.Module):
         options = dict(fields)
         config = AutoConfig.for_model(options.pop("model_type"), **options)
         kernel = BLOCK_MASKS if has_block_masks and attention == "flash" else KERNELS[attention]
-        with torch.device("meta"):
+        with torch.device("meta"), WrittenNumbers():
             whole = AutoModelForCausalLM.from_config(config, attn_implementation=kernel, dtype=dtype)
+        self.undecayed = frozenset(name for name, parameter in whole.named_parameters() if is_marked(parameter))
         for name, child in whole.named_children():
             self.add_module(name, child)
         self.whole = [whole]  # in a list, so that its parameters are registered once
-        self.base_name = whole.base_model_prefix
-        self.initializer_ratio = float(getattr(config, "initializer_range", 0.02))
+        self.untouched = [deepcopy(whole)]
+        """The model as its class made it, whatever is replaced in the trained one; stays on the meta device."""
+        untie(self.untouched[0])
+        forget_numbers(whole)
+        self.initializer_ratio = float(getattr(config, "initializer_range", None) or 0.02)
         self.settings = LossSettings()
         self.compute_dtype = dtype
         """Of hidden states, and of masks that are added to scores."""
-        head = whole.get_output_embeddings()
-        self.has_plain_head = head.bias is None and not any(getattr(config, name, None) for name in LOGIT_CHANGES)
+        self.plain_head = plain_head(whole)
+        if self.plain_head is not None:
+            setattr(whole, self.plain_head, PassedOn(self.get_submodule(self.plain_head)))
 
     def blocks(self) -> Iterator[nn.Module]:
         """The decoder layers: the longest list of modules."""
@@ -63,34 +70,24 @@ class TransformersDecoder(nn.Module):
         yield from ((name, module) for name, module in self.named_modules() if id(module) in blocks)
 
     def fill_buffers(self, device: torch.device) -> None:
-        """Give tables such as rotary frequencies their values, which transformers computes on first use of a device."""
-        for module in self.modules():
-            empty = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
-            for name in empty:
-                module.register_buffer(name, torch.empty_like(getattr(module, name), device=device), persistent=False)
-            if empty:
-                self.whole[0]._init_weights(module)
+        """Give tables such as rotary frequencies the values that the class of the family gives them."""
+        fill_as_family(self.untouched[0], self, device=device, has_buffers_alone=True)
 
     def forward(self, ids_BS: Tensor, labels_BS: Tensor, document_places_BS: Tensor | None = None) -> Tensor:
         """The summed loss of all tokens that have a label, in fp32; with places, documents see themselves alone."""
         options = {} if document_places_BS is None else _apart(self.whole[0], document_places_BS, self.compute_dtype)
-        hidden_BSD = getattr(self, self.base_name)(input_ids=ids_BS, use_cache=False, **options).last_hidden_state
-        head = self.whole[0].get_output_embeddings()
-        if self.has_plain_head:
-            return summed_token_loss(hidden_BSD.flatten(0, 1), head.weight, labels_BS.flatten(), settings=self.settings)
-        logits_BSV = self._changed(head(hidden_BSD)).float()
+        given_BS_ = self.whole[0](input_ids=ids_BS, use_cache=False, **options).logits
+        if self.plain_head is not None:
+            weight_VD = self.get_submodule(self.plain_head).get_parameter("weight")
+            return summed_token_loss(given_BS_.flatten(0, 1), weight_VD, labels_BS.flatten(), settings=self.settings)
         return nn.functional.cross_entropy(
-            logits_BSV.flatten(0, 1), labels_BS.flatten(), reduction="sum", ignore_index=IGNORED_LABEL
+            given_BS_.float().flatten(0, 1), labels_BS.flatten(), reduction="sum", ignore_index=IGNORED_LABEL
         )
 
-    def _changed(self, logits_BSV: Tensor) -> Tensor:
-        """What some families do to logits: a cap (Gemma 2), a factor (Cohere), a divisor (Granite)."""
-        config = self.whole[0].config
-        cap, factor = getattr(config, "final_logit_softcapping", None), getattr(config, "logit_scale", None)
-        divisor = getattr(config, "logits_scaling", None)
-        logits_BSV = logits_BSV * factor if factor else logits_BSV
-        logits_BSV = logits_BSV / divisor if divisor else logits_BSV
-        return torch.tanh(logits_BSV / cap) * cap if cap else logits_BSV
+    def train(self, mode: bool = True) -> Self:
+        """Dropout on or off, of the class's own forward too."""
+        self.whole[0].training = mode
+        return super().train(mode)
 
 
 def _apart(whole: Any, places_BS: Tensor, dtype: torch.dtype) -> dict[str, Any]:

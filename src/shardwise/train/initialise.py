@@ -1,7 +1,8 @@
 """Weights from the seed and their name alone, so that every layout starts from the same model.
 
 A model is built on the meta device; each unit is filled just before it is sharded, so that no rank ever holds more
-than one whole unit.
+than one whole unit. This file fills what we wrote, decoder and adapters; ``family_initialise.py`` fills models that
+transformers builds.
 """
 
 import zlib
@@ -9,6 +10,8 @@ import zlib
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from shardwise.train.decoder.model import Embedding, Head
 
 
 def initialise(module: nn.Module, *, prefix: str, device: torch.device, seed: int, std: float) -> None:
@@ -23,30 +26,37 @@ def initialise(module: nn.Module, *, prefix: str, device: torch.device, seed: in
     """
     filled: dict[int, nn.Parameter] = {}
     for owner_name, owner in module.named_modules():
-        for name, parameter in list(owner.named_parameters(recurse=False)):
-            if not parameter.is_meta:
-                continue
+        generator = torch.Generator(device)
+        own = [(name, parameter) for name, parameter in owner.named_parameters(recurse=False) if parameter.is_meta]
+        for index, (name, parameter) in enumerate(own):
+            full_name = ".".join(part for part in (prefix, owner_name, name) if part)
+            if index == 0:
+                generator.manual_seed(seed_of(seed, full_name))
             if id(parameter) not in filled:
-                full_name = ".".join(part for part in (prefix, owner_name, name) if part)
-                value = _initial_value(full_name, parameter, device=device, seed=seed, std=std)
-                filled[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+                whole = _initial_value(full_name, parameter, generator=generator, std=std)
+                if isinstance(owner, Embedding | Head) and owner.padding_row is not None:
+                    whole[owner.padding_row].zero_()
+                placed = _placed(whole, parameter)
+                filled[id(parameter)] = nn.Parameter(placed, requires_grad=parameter.requires_grad)
             setattr(owner, name, filled[id(parameter)])
 
 
-def _initial_value(name: str, parameter: Tensor, *, device: torch.device, seed: int, std: float) -> Tensor:
+def seed_of(seed: int, name: str) -> int:
+    """The seed of what draws from one stream: all parameters of a module, named by its first one."""
+    return (seed * 2_147_483_647 + zlib.crc32(name.encode())) % 2**64
+
+
+def _initial_value(name: str, parameter: Tensor, *, generator: torch.Generator, std: float) -> Tensor:
+    whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=generator.device)
     if name.endswith(("bias", "lora_B.weight")):
-        whole = torch.zeros(parameter.shape, dtype=parameter.dtype, device=device)
-    elif parameter.dim() == 1:
-        whole = torch.ones(parameter.shape, dtype=parameter.dtype, device=device)
-    else:
-        generator = torch.Generator(device).manual_seed(seed * 2_147_483_647 + zlib.crc32(name.encode()))
-        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-        if name.endswith("lora_A.weight"):
-            # As peft: Kaiming's uniform with a = sqrt(5).
-            bound = parameter.size(-1) ** -0.5
-            return _placed(whole.uniform_(-bound, bound, generator=generator), parameter)
-        whole.normal_(std=std, generator=generator)
-    return _placed(whole, parameter)
+        return whole.zero_()
+    if parameter.dim() == 1:
+        return whole.fill_(1)
+    if name.endswith("lora_A.weight"):
+        # As peft: Kaiming's uniform with a = sqrt(5).
+        bound = parameter.size(-1) ** -0.5
+        return whole.uniform_(-bound, bound, generator=generator)
+    return whole.normal_(std=std, generator=generator)
 
 
 def _placed(whole: Tensor, parameter: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ def make_trainer(
 ) -> Trainer:
     """Build the model (or take the one that is given), its optimizer and its passes."""
     built = build_model(job, mesh, device=device, given=given)
-    trained = trained_parameters(list(built.decoders), mesh, steps_on_host=job.recipe.offload == "optimizer")
+    trained = trained_parameters(built.decoders, mesh, steps_on_host=job.recipe.offload == "optimizer")
     optimizer = make_optimizer(trained, job)
     passes = make_passes(built, job, mesh, device=device)
     late, norms = watch_units(built, trained, optimizer, job=job, device=device)

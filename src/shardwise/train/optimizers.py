@@ -1,7 +1,6 @@
 """Optimizers over local parts: what every one of them computes is elementwise, so shards need no communication."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,13 +14,9 @@ from shardwise.train.job import Job, OptimizerSpec
 from shardwise.train.optimizer_kinds import AdamW8bit, Lion, Muon
 from shardwise.train.parameters import Trained
 
-NO_DECAY = ("norm.weight", "bias", "layernorm.weight")
-NUMBERED = re.compile(r"\.\d+\.")
-"""Blocks are numbered in the names of their parameters; nothing else is."""
-
 
 def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
-    """The recipe's optimizer; norms and biases do not decay.
+    """The recipe's optimizer; norms, biases and other vectors do not decay.
 
     Raises:
         RecipeError: the runtime has no such optimizer.
@@ -59,22 +54,17 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
 
 def _groups(trained: tuple[Trained, ...], decay_fraction: float, *, splits_matrices: bool) -> list[dict[str, Any]]:
     """Parameters that decay and that do not, in groups that hold any; matrices of blocks apart where Muon asks."""
-    matrices = [entry for entry in trained if splits_matrices and is_block_matrix(entry)]
+    matrices = [entry for entry in trained if splits_matrices and entry.is_block_matrix]
     apart = {id(entry) for entry in matrices}
     others = [entry for entry in trained if id(entry) not in apart]
     groups: list[dict[str, Any]] = [
-        {"params": [t.stepped for t in others if not t.name.endswith(NO_DECAY)], "weight_decay": decay_fraction},
-        {"params": [t.stepped for t in others if t.name.endswith(NO_DECAY)], "weight_decay": 0.0},
+        {"params": [t.stepped for t in others if t.decays], "weight_decay": decay_fraction},
+        {"params": [t.stepped for t in others if not t.decays], "weight_decay": 0.0},
     ]
     if matrices:
         params = [entry.stepped for entry in matrices]
         groups.append({"params": params, "weight_decay": decay_fraction, "is_orthogonal": True})
     return [group for group in groups if group["params"]]
-
-
-def is_block_matrix(entry: Trained) -> bool:
-    """Whether a parameter is a matrix of a block (or a stack of them), not a vector, a table or the head."""
-    return entry.parameter.dim() >= 2 and NUMBERED.search(entry.name) is not None
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, num_steps: int) -> float:

@@ -11,12 +11,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from shardwise.train.decoder.model import Decoder
+from shardwise.train.foreign import ForeignModule
+from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.mesh import Mesh
 from shardwise.train.nf4 import QuantisedLinear
+from shardwise.train.parameter_kinds import kind_of
 
 HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"
 """A tied head that stands alone at the end of a pipeline goes by the name of the table."""
-FSDP_NAMES = ("_checkpoint_wrapped_module.", "_orig_mod.", "module.")
+WRAPPERS = frozenset(("_checkpoint_wrapped_module", "_orig_mod"))
+"""Modules that torch puts around others; DDP's stands at the beginning of a name alone."""
+DDP = "module."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,10 @@ class Trained:
     """What the optimizer updates: the local part, or its copy on the host."""
     num_copies: int
     """Ranks of the job that hold this same part."""
+    decays: bool = True
+    """Whether weight decay is for it: not for norms, biases, other vectors, and what its model marks."""
+    is_block_matrix: bool = False
+    """Whether it is a matrix of a block, or a stack of them; no vector, table, convolution or head."""
 
     def take_gradient(self) -> None:
         """Hand the parameter's gradient to the local part."""
@@ -98,17 +107,40 @@ def on_host(part: Tensor) -> Tensor:
     return part.detach().cpu().clone() if part.device.type == "cpu" else part.detach().cpu().pin_memory()
 
 
-def trained_parameters(chunks: list[nn.Module], mesh: Mesh, *, steps_on_host: bool = False) -> tuple[Trained, ...]:
+def trained_parameters(
+    decoders: Sequence[Decoder | TransformersDecoder | ForeignModule], mesh: Mesh, *, steps_on_host: bool = False
+) -> tuple[Trained, ...]:
     """Every parameter that is trained, tied ones once."""
     found = []
-    tied = {id(parameter) for parameter in tied_ends(chunks)}
-    for name, parameter in _named(chunks):
+    tied = {id(parameter) for parameter in tied_ends(decoders)}
+    blocks = [block for decoder in decoders for block in decoder.blocks()]
+    in_blocks = {id(parameter) for block in blocks for parameter in block.parameters()}
+    marked = {name for decoder in decoders if isinstance(decoder, TransformersDecoder) for name in decoder.undecayed}
+    owners = _owners(decoders)
+    for name, parameter in _named(decoders):
         if parameter.requires_grad:
             local = nn.Parameter(local_part(parameter))
-            stepped = nn.Parameter(on_host(local)) if steps_on_host else local
-            num_copies = _num_copies(parameter, mesh) * (2 if id(parameter) in tied else 1)
-            found.append(Trained(name=name, parameter=parameter, local=local, stepped=stepped, num_copies=num_copies))
+            kind = kind_of(owners[id(parameter)], name.rpartition(".")[2], parameter)
+            entry = Trained(
+                name=name,
+                parameter=parameter,
+                local=local,
+                stepped=nn.Parameter(on_host(local)) if steps_on_host else local,
+                num_copies=_num_copies(parameter, mesh) * (2 if id(parameter) in tied else 1),
+                decays=kind != "scale" and name not in marked,
+                is_block_matrix=kind == "matrix" and id(parameter) in in_blocks and name not in marked,
+            )
+            found.append(entry)
     return tuple(found)
+
+
+def _owners(decoders: Sequence[nn.Module]) -> dict[int, nn.Module]:
+    """The module that holds each parameter, by the parameter's ``id``; of tied ones the first."""
+    found: dict[int, nn.Module] = {}
+    for module in (module for decoder in decoders for module in decoder.modules()):
+        for parameter in module.parameters(recurse=False):
+            found.setdefault(id(parameter), module)
+    return found
 
 
 def base_parameters(chunks: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
@@ -136,17 +168,15 @@ def tied_ends(chunks: Sequence[nn.Module]) -> list[nn.Parameter]:
 
 def held_parameters(chunks: Sequence[nn.Module]) -> list[Tensor]:
     """This rank's parts of all parameters, trained or frozen; tied ones once."""
-    return [local_part(parameter) for _, parameter in _named(list(chunks))]
+    return [local_part(parameter) for _, parameter in _named(chunks)]
 
 
 def plain_name(name: str) -> str:
     """A parameter's name without what wrappers put into it."""
-    for wrapper in FSDP_NAMES:
-        name = name.replace(wrapper, "")
-    return name
+    return ".".join(part for part in name.removeprefix(DDP).split(".") if part not in WRAPPERS)
 
 
-def _named(chunks: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+def _named(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     for chunk in chunks:
         is_twin = isinstance(chunk, Decoder) and chunk.tied_end is not None
         for name, parameter in chunk.named_parameters():

@@ -58,9 +58,9 @@ def _own_rows(whole_VD: Tensor, shards: DeviceMesh) -> DTensor:
     )
 
 
-def spread_lookup(ids_BS: Tensor, table_VD: Tensor, spread: Spread) -> Tensor:
-    """Rows of the whole table for this rank's tokens: ``(B, S, D)``."""
-    found: Tensor = _Lookup.apply(ids_BS, table_VD, spread)
+def spread_lookup(ids_BS: Tensor, table_VD: Tensor, spread: Spread, *, padding_row: int | None = None) -> Tensor:
+    """Rows of the whole table for this rank's tokens: ``(B, S, D)``; the padding row gets no gradient."""
+    found: Tensor = _Lookup.apply(ids_BS, table_VD, spread, padding_row)
     return found
 
 
@@ -83,23 +83,25 @@ def is_own(ids: Tensor, *, rows: int, spread: Spread) -> tuple[Tensor, Tensor]:
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids_BS: Tensor, table_VD: Tensor, spread: Spread) -> Tensor:
+    def forward(ctx: Any, ids_BS: Tensor, table_VD: Tensor, spread: Spread, padding_row: int | None) -> Tensor:
         rows = table_VD.size(0)
-        shifted, is_here = is_own(gathered(ids_BS, spread.group), rows=rows, spread=spread)
-        # One row more than there are stands for the tokens of other ranks' rows; backward leaves it out.
-        ctx.save_for_backward(torch.where(is_here, shifted, rows))
+        ids = gathered(ids_BS, spread.group)
+        shifted, is_here = is_own(ids, rows=rows, spread=spread)
+        # One row more than there are stands for padding and for tokens of other ranks' rows; backward leaves it out.
+        is_trained = is_here if padding_row is None else is_here & (ids != padding_row)
+        ctx.save_for_backward(torch.where(is_trained, shifted, rows))
         ctx.spread, ctx.rows = spread, rows
         found = table_VD[shifted.clamp(0, rows - 1)].to(spread.dtype) * is_here.unsqueeze(-1)
         # Exact in any dtype: of the ranks' summands one is not zero.
         return scattered_rows(found, spread.group)
 
     @staticmethod
-    def backward(ctx: Any, gradient_BSD: Tensor) -> tuple[None, Tensor, None]:
+    def backward(ctx: Any, gradient_BSD: Tensor) -> tuple[None, Tensor, None, None]:
         (index,) = ctx.saved_tensors
         everyones = gathered(gradient_BSD, ctx.spread.group)
         rows = ctx.rows
         summed = torch.ops.aten.embedding_dense_backward(everyones, index, rows + 1, rows, False)
-        return None, summed[:rows].float(), None
+        return None, summed[:rows].float(), None, None
 
 
 class _TokensOfAll(torch.autograd.Function):

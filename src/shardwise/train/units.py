@@ -1,5 +1,6 @@
 """The units a model is filled, sharded and gathered in: each block, the embedding, the head with its norm."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,11 +26,13 @@ class Unit:
 
 
 def units_of(model: Decoder | TransformersDecoder | ForeignModule) -> Iterator[Unit]:
-    """The units of a decoder or of one pipeline chunk; a tied table belongs to no unit but the root."""
+    """The units of a decoder or of one pipeline chunk; tied tables and tied blocks belong to no unit but the root."""
     if isinstance(model, TransformersDecoder | ForeignModule):
         blocks = list(model.named_blocks())
+        holders = Counter(id(parameter) for _, block in blocks for parameter in block.parameters())
         for name, block in blocks:
-            yield Unit(name=name, module=block, is_block=True, is_last_block=block is blocks[-1][1])
+            if all(holders[id(parameter)] == 1 for parameter in block.parameters()):
+                yield Unit(name=name, module=block, is_block=True, is_last_block=block is blocks[-1][1])
         return
     body = model.model
     is_tied = model.config.tie_word_embeddings

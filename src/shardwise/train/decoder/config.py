@@ -21,6 +21,9 @@ NULL_FIELDS = ("num_key_value_heads", "sliding_window")
 EXPERT_COUNTS = ("num_experts", "num_local_experts")
 """Both names are in published files: Qwen's and Mixtral's."""
 
+ZERO_INITIALIZER_RATIO = 0.02
+"""What transformers takes for an ``initializer_range`` of zero."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -56,6 +59,8 @@ class DecoderConfig:
     num_experts: int = 0
     num_experts_per_tok: int = 0
     normalises_routing: bool = True
+    padding_row: int | None = None
+    """Row of the token table that begins at zero and has no gradient as an embedding, as in torch's."""
 
     @property
     def is_moe(self) -> bool:
@@ -139,7 +144,7 @@ def read_config(fields: Mapping[str, object]) -> DecoderConfig:
         head_dim=_int(whole, "head_dim"),
         vocab_size=_int(whole, "vocab_size"),
         rms_norm_eps_ratio=float(str(whole["rms_norm_eps"])),
-        initializer_ratio=float(str(whole["initializer_range"])),
+        initializer_ratio=float(str(whole["initializer_range"])) or ZERO_INITIALIZER_RATIO,
         rope=_rope(whole),
         tie_word_embeddings=bool(whole["tie_word_embeddings"]),
         has_qkv_bias=model_type == "qwen2" or has_bias,
@@ -148,7 +153,14 @@ def read_config(fields: Mapping[str, object]) -> DecoderConfig:
         num_experts=_int(whole, *EXPERT_COUNTS) if is_moe else 0,
         num_experts_per_tok=_int(whole, "num_experts_per_tok") if is_moe else 0,
         normalises_routing=model_type != "qwen3_moe" or bool(whole["norm_topk_prob"]),
+        padding_row=_padding_row(whole),
     )
+
+
+def _padding_row(whole: Mapping[str, object]) -> int | None:
+    """The row of ``pad_token_id``, from the end where it is negative; none where the table has no such row."""
+    row, rows = whole.get("pad_token_id"), _int(whole, "vocab_size")
+    return row % rows if isinstance(row, int) and -rows <= row < rows else None
 
 
 def _uses_sliding_window(whole: Mapping[str, object]) -> bool:

@@ -25,6 +25,7 @@ class Embedding(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        self.padding_row = config.padding_row
         self.groups = ALONE
         self.spread: Spread | None = None
 
@@ -32,13 +33,17 @@ class Embedding(nn.Module):
         """``(B, S)`` to ``(B, S, D)``; divided along the sequence under sequence parallelism."""
         table, group = local(self.weight), self.groups.tp
         if self.spread is not None:
-            return spread_lookup(ids_BS, table, self.spread)
+            return spread_lookup(ids_BS, table, self.spread, padding_row=self.padding_row)
         if group is None:
-            return F.embedding(ids_BS, table)
+            return F.embedding(ids_BS, table, padding_idx=self.padding_row)
         rows = table.size(0)
-        shifted = ids_BS - group.rank() * rows
+        first = group.rank() * rows
+        shifted = ids_BS - first
         is_here = (shifted >= 0) & (shifted < rows)
-        found = F.embedding(shifted.clamp(0, rows - 1), table) * is_here.unsqueeze(-1)
+        padding_row = None if self.padding_row is None else self.padding_row - first
+        is_own_row = padding_row is not None and 0 <= padding_row < rows
+        own = F.embedding(shifted.clamp(0, rows - 1), table, padding_idx=padding_row if is_own_row else None)
+        found = own * is_here.unsqueeze(-1)
         if self.groups.is_sequence_parallel:
             return reduce_scatter_dim(found, SEQUENCE_DIM, group)
         return all_reduce_forward(found, group)
@@ -50,6 +55,7 @@ class Head(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        self.padding_row = config.padding_row if config.tie_word_embeddings else None
         self.groups = ALONE
         self.settings = LossSettings()
         self.spread: Spread | None = None
