@@ -14,7 +14,7 @@ MARK = "SHARDWISE_TEST_MARK"
 """In the environment of every process of one run."""
 LISTENS, LOOPBACK = "0A", "0100007F"
 WAIT_S = 240
-END_S = 60
+END_S = 150
 """On a busy machine; on a quiet one a group ends within five seconds."""
 ON_DEATH_OF = {
     "torchrun": "torchrun (process {pid}) died without a word",

@@ -13,7 +13,7 @@ from launch.killing import LOOPBACK, ON_DEATH_OF, Run, num_steps, train
 from shardwise.train.checkpoint.folder import CheckpointFolder
 
 SEED = 20261129
-STEPS, EVERY = 120, 5
+STEPS, EVERY = 300, 10
 VICTIMS = ("rank", "torchrun", "fork server", "tracker", "launcher")
 
 

@@ -146,7 +146,7 @@ def unknown_family(model_type: str) -> ModelError:
     near = get_close_matches(model_type, known, n=3, cutoff=0.5)
     hint = f"; the closest known families are {', '.join(near)}" if near else f"; {len(known)} families are known"
     return ModelError(
-        f'the model family "{model_type:.60}" is not known{hint}',
+        f'the model family "{" ".join(model_type.split()):.60}" is not known{hint}',
         code="model-unknown-family",
         fix=(
             f'set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '

@@ -135,7 +135,7 @@ def _header(path: Path) -> dict[str, Any]:
         ends = [int(row["data_offsets"][1]) for row in rows.values() if all(size >= 0 for size in row["shape"])]
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise _unreadable(path, "it does not begin as safetensors files do") from error
     promised_bytes = LENGTH_BYTES + header_bytes + max(ends, default=0)
     if size_bytes != promised_bytes:
