@@ -173,9 +173,10 @@ def test_a_run_that_always_overflows_ends_with_one_sentence(tmp_path):
     assert first == second
     code, message, fix = first
     assert code == "train-loss-scale"
-    assert message == ("gradients overflowed fp16 in the 32 steps up to step 32, and the loss scale fell to 1.53e-05")
+    assert message == ("gradients overflowed fp16 in steps 1 to 32, and the loss scale fell to 1.53e-05")
     newest = tmp_path / "states" / "step-00000030"
-    assert fix == f"go on with --resume {newest} with --precision bf16-mixed or a lower --learning-rate"
+    again = f"go on with --resume {newest} with --precision bf16-mixed"
+    assert fix == f"{again}, or before step 1 with a lower --learning-rate"
 
 
 def test_a_short_run_that_trained_nothing_says_so_instead_of_exporting(tmp_path):

@@ -237,11 +237,12 @@ def require_number(record: StepRecord, *, spec: CheckpointSpec) -> None:
 def _require_few_skipped(record: StepRecord, *, spec: CheckpointSpec) -> None:
     """Return while a smaller scale of the loss may still help."""
     if record.num_skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        first = record.step - record.num_skipped_in_a_row + 1
         raise LossError(
-            f"gradients overflowed fp16 in the {record.num_skipped_in_a_row} steps up to step {record.step}, "
+            f"gradients overflowed fp16 in steps {first} to {record.step}, "
             f"and the loss scale fell to {record.loss_scale_ratio:.3g}",
             code="train-loss-scale",
-            fix=f"{_way_back(spec)} with --precision bf16-mixed or a lower --learning-rate",
+            fix=f"{_way_back(spec)} with --precision bf16-mixed, or before step {first} with a lower --learning-rate",
         )
 
 
