@@ -49,7 +49,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
         "head_dim": 128,
-        "vocab_size": 32000,
+        "vocab_size": 32768,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
     },
     "moe": {
         **LLAMA,

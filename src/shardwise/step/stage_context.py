@@ -30,6 +30,9 @@ DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 
 NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
 """Of our trainer's compiled blocks (:class:`BlockContext`), on an H200 with torch 2.11."""
+NUM_GATED_TENSORS_PACKED = 5
+"""The same of 4-bit products with adapters that are made again: seven are alive at once, of which two count as brought
+back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code on an H200)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +237,8 @@ class StageContext:
         recipe = self.plan.recipe
         if not (self.is_own_runtime and recipe.compile):
             return 2
+        if recipe.adapter == "qlora" and recipe.lora_targets == "all-linear" and recipe.recompute == "full":
+            return NUM_GATED_TENSORS_PACKED
         is_plain = recipe.precision != "fp8-mixed" and not (self.has_adapter and recipe.lora_targets == "all-linear")
         return NUM_GATED_TENSORS[recipe.recompute if is_plain else "none"]
 

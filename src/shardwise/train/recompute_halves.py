@@ -93,7 +93,8 @@ class _Region:
         self.others = tuple(None if isinstance(given, Tensor) else given for given in arguments)
         self.places = [place for place, given in enumerate(arguments) if isinstance(given, Tensor)]
         anchor = torch.empty(0, requires_grad=True)
-        self.inputs: Any = _Inputs.apply(anchor, *(arguments[place] for place in self.places)).grad_fn
+        # The output, not its node: torch 2.11 frees what a node saved when nothing holds its output.
+        self.inputs: Any = _Inputs.apply(anchor, *(arguments[place] for place in self.places))
         self.draws = (torch.get_rng_state(), *get_device_states(*arguments)) if draws else None
         self.slots: list[weakref.ref[_Slot]] = []
         self.made: dict[int, Tensor] = {}
@@ -142,7 +143,7 @@ class _Region:
     def _arguments(self) -> list[Any]:
         """Cut off from the graph before the block."""
         arguments = list(self.others)
-        for place, tensor in zip(self.places, self.inputs.saved_tensors, strict=True):
+        for place, tensor in zip(self.places, self.inputs.grad_fn.saved_tensors, strict=True):
             arguments[place] = tensor.detach().requires_grad_(tensor.requires_grad)
         return arguments
 
