@@ -17,6 +17,7 @@ from shardwise.train.loss import IGNORED_LABEL
 from train.tiny_families import VOCAB_SIZE, tiny_fields
 
 WINDOW = 8
+WINDOW_FIELDS = ("sliding_window", "sliding_window_size", "attention_chunk_size")
 SEQ_LEN = 48
 SPLIT = 30
 """Tokens from here on are replaced; losses before it may not change."""
@@ -29,8 +30,12 @@ SEEN = 1e-5
 HYBRID = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
 INDEXED = {"index_n_heads": 16}
 """With two heads, an indexer scores many tokens 0, and which of equals it chooses is anybody's guess."""
+INKLING = {"swa_head_dim": 8, "unpadded_vocab_size": VOCAB_SIZE}
 PROBED: dict[str, dict[str, Any]] = {
     "lfm2": HYBRID,
+    "inkling_text": {"swa_head_dim": 8},
+    "inkling2_text": INKLING,
+    "inkling2_loop_text": INKLING,
     "lfm3": HYBRID,
     "deepseek_v32": INDEXED,
     "glm_moe_dsa": INDEXED,
@@ -90,7 +95,7 @@ def probed_fields(model_type: str, *, has_windows: bool = False) -> dict[str, An
 
     fields = {**tiny_fields(model_type), **PROBED.get(model_type, {})}
     known = vars(CONFIG_MAPPING[model_type]())
-    windows = {"sliding_window": WINDOW, "attention_chunk_size": WINDOW, "use_sliding_window": True}
+    windows = {**dict.fromkeys(WINDOW_FIELDS, WINDOW), "use_sliding_window": True}
     found = {name: value for name, value in windows.items() if has_windows and name in known}
     return {**fields, **found, **({"max_window_layers": 0} if "use_sliding_window" in found else {})}
 
