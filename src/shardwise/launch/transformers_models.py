@@ -12,7 +12,6 @@ from shardwise.model import ModelSpec
 __all__ = [
     "ATTENTION_DROPOUT",
     "CARRIES_ACROSS_DOCUMENTS",
-    "COMPUTED_OTHERWISE",
     "EAGER_ALONE",
     "SEES_LATER",
     "SEES_TOO_MUCH",
@@ -20,7 +19,6 @@ __all__ = [
     "WITHOUT_CLASS",
     "carries_across_documents",
     "has_class",
-    "is_computed_otherwise",
     "is_wrapped",
     "needs_eager_attention",
     "sees_too_much",
@@ -143,8 +141,6 @@ and torch's compiler does not take its scores.
 """
 ATTENTION_DROPOUT = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 """Fields of dropout inside attention, which ``flex_attention`` has not."""
-COMPUTED_OTHERWISE = frozenset(())
-"""Families whose weights would begin otherwise, or whose loss would be another, than their class of transformers says."""
 ENCODERS = ("distilbert", "modernbert", "mt5", "t5", "umt5")
 TEXT_PARTS = ("mllama_text_model", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text")
 CODE_BESIDE_WEIGHTS = (
@@ -194,8 +190,3 @@ def carries_across_documents(fields: Mapping[str, object]) -> bool:
     """Whether transformers lets packed documents of a config's model see something of each other."""
     model_type = fields["model_type"]
     return model_type in CARRIES_ACROSS_DOCUMENTS or (model_type == "falcon" and bool(fields.get("alibi")))
-
-
-def is_computed_otherwise(model: ModelSpec) -> bool:
-    """Whether a run would not train what the model's class of transformers is."""
-    return model.model_type in COMPUTED_OTHERWISE

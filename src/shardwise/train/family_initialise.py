@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from shardwise.errors import ModelError
 from shardwise.train.initialise import seed_of
 
-__all__ = ["WrittenNumbers", "fill_as_family", "forget_numbers", "untie"]
+__all__ = ["WrittenNumbers", "fill_as_family", "forget_numbers"]
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 
@@ -34,8 +35,10 @@ def fill_as_family(
 ) -> None:
     """Give what is on the meta device its initial value; adapters, which no family has, stay as they are.
 
+    A traced run has tensors without values, which it gets without asking the class.
+
     Args:
-        untouched: the whole model as its class made it, on the meta device, without ties (:func:`untie`).
+        untouched: the whole model as its class made it, on the meta device.
         module: the trained model or a unit of it; what was filled before is left alone.
         prefix: the module's name in the model.
         device: where the values go.
@@ -51,21 +54,13 @@ def fill_as_family(
         for name, tensor in _tensors(module, prefix)
         if tensor.is_meta and name in known and not (has_buffers_alone and isinstance(tensor, nn.Parameter))
     ]
+    # transformers fills what is tied too, and then ties it to its source: here it stays without room and takes nothing.
     names = [name for name in names if name not in untouched.all_tied_weights_keys]
     _move(untouched, names, device)
-    _run_classes(untouched, prefix, names, device=device, seed=seed)
+    if not any(isinstance(getattr(*_place(untouched, name)), FakeTensor) for name in names):
+        _run_classes(untouched, prefix, names, device=device, seed=seed)
     _hand_over(untouched, module, prefix, names)
     _move(untouched, names, META)
-
-
-def untie(model: nn.Module) -> None:
-    """Give tied parameters of a meta model tensors of their own, that nothing a class does to one reaches the other.
-
-    What is tied takes the value of the parameter it is tied to, as in transformers, which fills both and ties them then.
-    """
-    for name in model.all_tied_weights_keys:
-        owner, leaf = _place(model, name)
-        setattr(owner, leaf, nn.Parameter(torch.empty_like(owner.get_parameter(leaf))))
 
 
 class WrittenNumbers(TorchFunctionMode):
@@ -176,7 +171,7 @@ def _hand_over(untouched: nn.Module, module: nn.Module, prefix: str, names: list
     for name in names:
         owner, leaf = _place(untouched, name)
         value: Tensor = getattr(owner, leaf)
-        if value.is_floating_point() and bool(value.isnan().any()):
+        if value.is_floating_point() and not isinstance(value, FakeTensor) and bool(value.isnan().any()):
             raise ModelError(
                 f"{type(untouched).__name__} of transformers gives {name} no initial value",
                 code="train-model",

@@ -6,14 +6,13 @@ Shapes: B sequences, S tokens, D hidden, V vocabulary.
 """
 
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from shardwise.recipe import Attention
-from shardwise.train.family_initialise import WrittenNumbers, fill_as_family, forget_numbers, untie
+from shardwise.train.family_initialise import WrittenNumbers, fill_as_family, forget_numbers
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
 from shardwise.train.parameter_kinds import is_marked
 from shardwise.train.plain_head import PassedOn, plain_head
@@ -42,14 +41,15 @@ class TransformersDecoder(nn.Module):
         config = AutoConfig.for_model(options.pop("model_type"), **options)
         kernel = BLOCK_MASKS if has_block_masks and attention == "flash" else KERNELS[attention]
         with torch.device("meta"), WrittenNumbers():
-            whole = AutoModelForCausalLM.from_config(config, attn_implementation=kernel, dtype=dtype)
+            whole, untouched = (
+                AutoModelForCausalLM.from_config(config, attn_implementation=kernel, dtype=dtype) for _ in range(2)
+            )
         self.undecayed = frozenset(name for name, parameter in whole.named_parameters() if is_marked(parameter))
         for name, child in whole.named_children():
             self.add_module(name, child)
         self.whole = [whole]  # in a list, so that its parameters are registered once
-        self.untouched = [deepcopy(whole)]
+        self.untouched = [untouched]
         """The model as its class made it, whatever is replaced in the trained one; stays on the meta device."""
-        untie(self.untouched[0])
         forget_numbers(whole)
         self.initializer_ratio = float(getattr(config, "initializer_range", None) or 0.02)
         self.settings = LossSettings()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 __all__ = ["PassedOn", "plain_head"]
 
@@ -85,16 +86,17 @@ def plain_head(model: Any) -> str | None:
     if type(head).forward is not nn.Linear.forward or head.bias is not None:
         return None
     width = int(head.get_parameter("weight").size(1))
-    hidden = torch.linspace(-LARGEST, LARGEST, NUM_TOKENS * width).view(1, NUM_TOKENS, width)
-    stand_ins = {name: PassedOn(head), bases[0]: Answering(Answer(hidden))}
-    try:
-        _put(model, stand_ins)
-        given = model(input_ids=torch.zeros(1, NUM_TOKENS, dtype=torch.long), use_cache=False).logits
-    except Exception:  # noqa: BLE001 - whatever a class says to this is no yes
-        return None
-    finally:
-        _put(model, {name: children[name] for name in stand_ins})
-    return name if isinstance(given, Tensor) and torch.equal(given.float(), hidden) else None
+    with unset_fake_temporarily():  # a traced run has numbers here too
+        hidden = torch.linspace(-LARGEST, LARGEST, NUM_TOKENS * width).view(1, NUM_TOKENS, width)
+        stand_ins = {name: PassedOn(head), bases[0]: Answering(Answer(hidden))}
+        try:
+            _put(model, stand_ins)
+            given = model(input_ids=torch.zeros(1, NUM_TOKENS, dtype=torch.long), use_cache=False).logits
+        except Exception:  # noqa: BLE001 - whatever a class says to this is no yes
+            return None
+        finally:
+            _put(model, {name: children[name] for name in stand_ins})
+        return name if isinstance(given, Tensor) and torch.equal(given.float(), hidden) else None
 
 
 def _put(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
