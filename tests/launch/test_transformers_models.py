@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -10,7 +11,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from launch.desk import CONFIG
 from shardwise.cli.main import main
 from shardwise.families.table import FAMILIES, SAME_AS
-from shardwise.launch.transformers_models import EAGER_ALONE, WITHOUT_CLASS
+from shardwise.launch.transformers_models import ADAPTERS_MOVED, EAGER_ALONE, WITHOUT_CLASS
+from shardwise.train.pretrained.conversion import conversion_of
+from train.tiny_families import readable_families, tiny_fields
 
 KNOWN = sorted({*FAMILIES, *SAME_AS} - {"generic"})
 """A description without a family is refused earlier."""
@@ -30,6 +33,29 @@ def test_families_with_eager_attention_alone_are_those_that_refuse_the_fused_kin
         name: AutoModelForCausalLM._model_mapping[CONFIG_MAPPING[name]] for name in KNOWN if name not in WITHOUT_CLASS
     }
     assert {name for name, found in classes.items() if not found._supports_sdpa} == EAGER_ALONE
+
+
+@pytest.mark.families
+@needs_the_release_that_was_read
+def test_families_whose_adapters_peft_moves_are_those_with_dense_matrices_of_the_names_it_converts():
+    from peft.utils import transformers_weight_conversion as table
+
+    found = set()
+    for name in readable_families():
+        moved = table._MOE_TARGET_MODULE_MAPPING.get(table._MODEL_TO_CONVERSION_PATTERN.get(name))
+        if moved is None:
+            continue
+        modules = conversion_of(tiny_fields(name)).model.named_modules()
+        lasts = {path.rpartition(".")[2] for path, module in modules if isinstance(module, torch.nn.Linear)}
+        found |= {name} if lasts & set(moved) else set()
+    assert found == ADAPTERS_MOVED
+
+
+def test_adapters_that_peft_would_load_as_those_of_experts_are_refused(said):
+    code, answer = said(tiny_fields("deepseek_v3"), "--adapter", "lora", "--lora-targets", "all-linear")
+    assert (code, answer["code"]) == (2, "train-not-supported")
+    assert answer["error"].startswith("the native runtime has no adapters beside every matrix of deepseek_v3, of which")
+    assert answer["fix"] == "set lora_targets to attention (--lora-targets attention)"
 
 
 @pytest.fixture

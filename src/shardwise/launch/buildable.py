@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from shardwise.errors import ModelError
+from shardwise.errors import CheckpointError, ModelError
 from shardwise.launch.command import environment
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import Shape, tensor_shapes
 from shardwise.train.job import Job, job_to_json, uses_transformers
 
-__all__ = ["model_shapes"]
+__all__ = ["model_shapes", "require_weights_of_transformers"]
 
 BUILDER = "shardwise.train.meta_model"
 BUILDER_S = 120
@@ -47,14 +47,27 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
     return {name: tuple(shape) for name, shape in answer["shapes"].items()}
 
 
-def _built(job: Job) -> dict[str, Any] | None:
+def require_weights_of_transformers(job: Job) -> None:
+    """Return when the job's weights can fill the model that transformers builds, as its own table of names says.
+
+    Headers are read and no weight, by a process like that of :func:`model_shapes`.
+
+    Raises:
+        CheckpointError: a tensor is missing, has another shape there or a type that no weights are read from.
+    """
+    unfit = (_built(job, "--weights") or {}).get("unfit")
+    if unfit:
+        raise CheckpointError(unfit["message"], code=unfit["code"], fix=unfit["fix"])
+
+
+def _built(job: Job, *words: str) -> dict[str, Any] | None:
     """What the process says; ``None`` where it could not start, ended without a word or takes too long.
 
     Ranks say better then what it is.
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", BUILDER],
+            [sys.executable, "-m", BUILDER, *words],
             input=json.dumps(job_to_json(job)),
             env={**os.environ, **environment(job.layout, inherited=os.environ)},
             capture_output=True,

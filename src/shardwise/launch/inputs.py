@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shardwise.errors import CheckpointError, ShardwiseError
+from shardwise.launch.buildable import require_weights_of_transformers
 from shardwise.launch.support import require_base
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
@@ -123,7 +124,9 @@ def _require_weights(job: Job, shapes: Mapping[str, Shape] | None) -> None:
     require_whole(folder)
     if uses_transformers(job):
         require_same_model(folder, job.model_config)
-    if shapes is not None:
+        if shapes is not None:
+            require_weights_of_transformers(job)
+    elif shapes is not None:
         require_fitting(folder, shapes.items())
 
 

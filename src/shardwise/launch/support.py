@@ -11,6 +11,7 @@ from shardwise.launch.transformers_models import (
     WITHOUT_BLOCK_MASKS,
     carries_across_documents,
     has_class,
+    has_moved_adapters,
     is_wrapped,
     needs_eager_attention,
     sees_too_much,
@@ -82,6 +83,15 @@ GAPS = (
         what="4-bit weights that tensor parallelism divides",
         is_asked=lambda plan: plan.recipe.adapter == "qlora" and plan.layout.tp > 1,
         fix="set adapter to lora, or tp to 1 and dp_shard as many times larger",
+    ),
+    Gap(
+        what="adapters beside every matrix of {model_type}, of which peft would load some as those of experts",
+        is_asked=lambda plan: (
+            plan.recipe.adapter != "none"
+            and plan.recipe.lora_targets == "all-linear"
+            and has_moved_adapters(plan.model)
+        ),
+        fix="set lora_targets to attention (--lora-targets attention)",
     ),
     Gap(
         what="4-bit experts",

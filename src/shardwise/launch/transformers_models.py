@@ -4,12 +4,14 @@ Source: transformers 5.24.0, ``MODEL_FOR_CAUSAL_LM_MAPPING_NAMES`` and ``_suppor
 2026-11-29; ``tests/launch/test_transformers_models.py`` compares with the version that is installed.
 """
 
+import json
 from collections.abc import Mapping
 
-from shardwise.families.wrappers import WRAPPERS
+from shardwise.families.wrappers import WRAPPERS, wrapped_text
 from shardwise.model import ModelSpec
 
 __all__ = [
+    "ADAPTERS_MOVED",
     "ATTENTION_DROPOUT",
     "CARRIES_ACROSS_DOCUMENTS",
     "EAGER_ALONE",
@@ -19,6 +21,7 @@ __all__ = [
     "WITHOUT_CLASS",
     "carries_across_documents",
     "has_class",
+    "has_moved_adapters",
     "is_wrapped",
     "needs_eager_attention",
     "sees_too_much",
@@ -141,6 +144,16 @@ and torch's compiler does not take its scores.
 """
 ATTENTION_DROPOUT = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 """Fields of dropout inside attention, which ``flex_attention`` has not."""
+ADAPTERS_MOVED = frozenset(
+    (
+        *("afmoe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe"),
+        *("glm4_moe_lite", "glm_moe_dsa", "hunyuan_v1_moe", "qwen3_next", "solar_open"),
+    )
+)
+"""Families with dense feed-forward matrices whose adapters peft takes for those of experts, which have the same names.
+
+Source: peft 0.21.2, ``_convert_peft_config_moe``.
+"""
 ENCODERS = ("distilbert", "modernbert", "mt5", "t5", "umt5")
 TEXT_PARTS = ("mllama_text_model", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text")
 CODE_BESIDE_WEIGHTS = (
@@ -172,8 +185,9 @@ def has_class(model: ModelSpec) -> bool:
 
 
 def is_wrapped(model: ModelSpec) -> bool:
-    """Whether the model is a language model with parts for images or sound around it."""
-    return model.model_type in WRAPPERS
+    """Whether the model is a language model with parts for images or sound around it, of a known wrapper or not."""
+    fields: object = json.loads(model.spec_json) if model.spec_json else None
+    return model.model_type in WRAPPERS or (isinstance(fields, dict) and wrapped_text(fields) is not None)
 
 
 def needs_eager_attention(model: ModelSpec) -> bool:
@@ -190,3 +204,8 @@ def carries_across_documents(fields: Mapping[str, object]) -> bool:
     """Whether transformers lets packed documents of a config's model see something of each other."""
     model_type = fields["model_type"]
     return model_type in CARRIES_ACROSS_DOCUMENTS or (model_type == "falcon" and bool(fields.get("alibi")))
+
+
+def has_moved_adapters(model: ModelSpec) -> bool:
+    """Whether peft would load adapters of dense feed-forwards as those of experts."""
+    return model.model_type in ADAPTERS_MOVED

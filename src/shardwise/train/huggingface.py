@@ -16,6 +16,7 @@ from shardwise.train.family_initialise import WrittenNumbers, fill_as_family, fo
 from shardwise.train.loss import IGNORED_LABEL, LossSettings, summed_token_loss
 from shardwise.train.parameter_kinds import is_marked
 from shardwise.train.plain_head import PassedOn, plain_head
+from shardwise.train.pretrained.conversion import family_dtype
 
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
 """What transformers calls the ways to compute attention; some of its models have the eager one alone."""
@@ -47,6 +48,13 @@ class TransformersDecoder(nn.Module):
         self.undecayed = frozenset(name for name, parameter in whole.named_parameters() if is_marked(parameter))
         for name, child in whole.named_children():
             self.add_module(name, child)
+        kept = whole.state_dict().keys()
+        self.kept_buffer_names = tuple(name for name, _ in whole.named_buffers() if name in kept)
+        """Of the model's state, which checkpoints hold."""
+        for name in self.kept_buffer_names:
+            owner, _, leaf = name.rpartition(".")
+            buffer = whole.get_buffer(name)
+            setattr(whole.get_submodule(owner), leaf, buffer.to(family_dtype(whole, name, buffer)))
         self.whole = [whole]  # in a list, so that its parameters are registered once
         self.untouched = [untouched]
         """The model as its class made it, whatever is replaced in the trained one; stays on the meta device."""

@@ -42,7 +42,7 @@ from shardwise.train.optimizers import (
     make_optimizer,
     set_learning_rate,
 )
-from shardwise.train.parameters import Trained, tied_ends, trained_parameters
+from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
 from shardwise.train.passes import Passes, PlainPasses, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
@@ -96,11 +96,15 @@ class Trainer:
         """What a checkpoint holds."""
         scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
         return scaling | {
-            "model": ModelStates(self.trained, settle=self.settle),
+            "model": ModelStates(self.trained, untrained=self._untrained(), settle=self.settle),
             "optimizer": OptimizerStates(self.trained, self.optimizer, settle=self.settle),
             "data": self.source,
             "progress": self.progress,
         }
+
+    def _untrained(self) -> dict[str, Tensor]:
+        """What belongs to the model and is not trained; a run of adapters reads it from the weights it began with."""
+        return untrained_states(self.built.decoders) if self.job.recipe.adapter == "none" else {}
 
     def step(self) -> StepSums:
         """One optimizer step."""

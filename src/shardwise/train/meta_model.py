@@ -1,19 +1,26 @@
 """Builds the model of a job as every rank will, without its values: ``python -m shardwise.train.meta_model``.
 
 Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or under
-``refused`` why there is no such model. A launcher asks it about models that transformers builds, whose configs only
-transformers can judge.
+``refused`` why there is no such model. With ``--weights`` it says under ``unfit`` what the job's weights lack for it.
+A launcher asks it about models that transformers builds, whose configs and checkpoints only transformers can judge.
 """
 
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.job import Job, job_from_json
+from shardwise.train.pretrained.conversion import conversion_of
+from shardwise.train.pretrained.converted import unfit_tensors
+from shardwise.train.pretrained.files import saved_tensors
+from shardwise.train.pretrained.fitting import first_of
 
-__all__ = ["meta_model"]
+__all__ = ["meta_model", "unfit_weights"]
+
+WEIGHTS = "--weights"
 
 
 def meta_model(job: Job) -> dict[str, Any]:
@@ -27,6 +34,13 @@ def meta_model(job: Job) -> dict[str, Any]:
     return {"shapes": {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}}
 
 
+def unfit_weights(job: Job) -> dict[str, Any]:
+    """The error for weights that cannot fill the model, in its parts; ``None`` where they can."""
+    folder = Path(str(job.checkpoint.initial_weights))
+    error = first_of(unfit_tensors(conversion_of(job.model_config), saved_tensors(folder), folder))
+    return {"unfit": error and {"message": error.message, "code": error.code, "fix": error.fix}}
+
+
 def _fields_with(value: object, fields: Mapping[str, object], place: str = "") -> list[str]:
     """Where a word stands in a config that a table of transformers does not have."""
     found = [f"{place}{name} is {json.dumps(value)}" for name, given in fields.items() if given == value]
@@ -36,4 +50,5 @@ def _fields_with(value: object, fields: Mapping[str, object], place: str = "") -
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(meta_model(job_from_json(json.load(sys.stdin)))) + "\n")
+    asked = unfit_weights if WEIGHTS in sys.argv else meta_model
+    sys.stdout.write(json.dumps(asked(job_from_json(json.load(sys.stdin)))) + "\n")

@@ -94,14 +94,20 @@ def set_learning_rate(optimizer: Optimizer, value: float) -> None:
 class ModelStates:
     """The weights as a checkpoint holds them: whole tensors by Hugging Face name, each rank giving its part."""
 
-    def __init__(self, trained: tuple[Trained, ...], *, settle: Callable[[], None] = lambda: None) -> None:
-        """``settle`` finishes what was held back of the last step."""
-        self.trained, self.settle = trained, settle
+    def __init__(
+        self,
+        trained: tuple[Trained, ...],
+        *,
+        untrained: Mapping[str, Tensor] | None = None,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``untrained`` belongs to the model as well; ``settle`` finishes what was held back of the last step."""
+        self.trained, self.untrained, self.settle = trained, untrained or {}, settle
 
     def state_dict(self) -> dict[str, Any]:
         """Weights by name."""
         self.settle()
-        return {entry.name: entry.parameter.detach() for entry in self.trained}
+        return {**{entry.name: entry.parameter.detach() for entry in self.trained}, **self.untrained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """``torch.distributed.checkpoint`` has loaded into the tensors in place; other tensors are copied."""
@@ -109,6 +115,9 @@ class ModelStates:
             for entry in self.trained:
                 if state[entry.name].data_ptr() != entry.parameter.data_ptr():
                     entry.parameter.copy_(state[entry.name])
+            for name, tensor in self.untrained.items():
+                if state[name].data_ptr() != tensor.data_ptr():
+                    tensor.copy_(state[name])
 
 
 class OptimizerStates:

@@ -152,6 +152,20 @@ def base_parameters(chunks: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter
             yield name, parameter
 
 
+def kept_buffers(decoders: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """The buffers that belong to the model's state, such as router biases; tables that follow from a config do not."""
+    for decoder in decoders:
+        if isinstance(decoder, TransformersDecoder):
+            named = {plain_name(name): buffer for name, buffer in decoder.named_buffers()}
+            yield from ((name, named[name]) for name in decoder.kept_buffer_names)
+
+
+def untrained_states(decoders: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """What a checkpoint of the whole model holds beside trained parameters: buffers, and parameters that stay."""
+    fixed = {name: p.detach() for name, p in _named(list(decoders)) if not p.requires_grad}
+    return {**fixed, **dict(kept_buffers(decoders))}
+
+
 def quantised_layers(chunks: list[nn.Module]) -> Iterator[tuple[str, QuantisedLinear]]:
     """The layers whose matrices are packed, by name."""
     for chunk in chunks:

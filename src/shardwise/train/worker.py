@@ -25,17 +25,18 @@ from shardwise.train.failure.full_disk import writing
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.group import join_group
-from shardwise.train.job import CheckpointSpec, Job, read_job
+from shardwise.train.job import CheckpointSpec, Job, read_job, uses_transformers
 from shardwise.train.lease import LIFE_VARIABLE, Lease, LeaseError, join, require_free, seen, take
 from shardwise.train.loop import Trainer, make_trainer, train
 from shardwise.train.lora import target_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
 from shardwise.train.mesh import make_mesh, pick_device
 from shardwise.train.metrics import StepLog, StepRecord
-from shardwise.train.parameters import base_parameters, quantised_layers
+from shardwise.train.parameters import base_parameters, kept_buffers, quantised_layers
 from shardwise.train.precision import use_fast_kernels
 from shardwise.train.pretrained.adapter import AdapterSettings, export_adapter
-from shardwise.train.pretrained.export import export_checkpoint
+from shardwise.train.pretrained.conversion import conversion_of
+from shardwise.train.pretrained.export import DTYPES, ExportedModel, export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained, load_quantised
 from shardwise.train.scaling import MAX_SKIPPED_IN_A_ROW
 
@@ -197,8 +198,9 @@ def _open_board(job: Job, step: int) -> "Board":
 def load_base(trainer: Trainer, folder: Path) -> None:
     """Fill the model, but not its adapters, from a Hugging Face checkpoint."""
     decoders = list(trainer.built.decoders)
-    load_pretrained(base_parameters(decoders), folder)
-    load_quantised(quantised_layers(decoders), folder)
+    table = conversion_of(trainer.job.model_config) if uses_transformers(trainer.job) else None
+    load_pretrained([*base_parameters(decoders), *kept_buffers(decoders)], folder, table)
+    load_quantised(quantised_layers(decoders), folder, table)
 
 
 def _watched(trainer: Trainer, watch: RankWatch | None) -> Callable[[int, str], None]:
@@ -283,14 +285,16 @@ def _export(trainer: Trainer) -> None:
         if job.recipe.adapter != "none":
             export_adapter(checkpoint, folder, _adapter_settings(trainer))
         else:
-            export_checkpoint(
-                checkpoint,
-                folder,
-                config=job.model_config,
-                dtype=EXPORTED_DTYPES.get(job.recipe.precision, "bfloat16"),
-                beside=Path(spec.initial_weights) if spec.initial_weights else None,
-            )
+            beside = Path(spec.initial_weights) if spec.initial_weights else None
+            export_checkpoint(checkpoint, folder, exported_model(job), beside=beside)
     dist.barrier()
+
+
+def exported_model(job: Job) -> ExportedModel:
+    """What an export of the job's model looks like."""
+    dtype = EXPORTED_DTYPES.get(job.recipe.precision, "bfloat16")
+    table = conversion_of(job.model_config, dtype=DTYPES[dtype]) if uses_transformers(job) else None
+    return ExportedModel(config=job.model_config, dtype=dtype, conversion=table)
 
 
 def _adapter_settings(trainer: Trainer) -> AdapterSettings:

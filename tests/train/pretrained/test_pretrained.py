@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
 from shardwise.train.checkpoint.folder import find_checkpoint
-from shardwise.train.pretrained.export import export_checkpoint
+from shardwise.train.pretrained.export import ExportedModel, export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained
 from train.ranks import run_ranks
 
@@ -176,8 +176,7 @@ def test_what_is_exported_from_pretrained_loads(tmp_path, name):
     files = export_checkpoint(
         find_checkpoint(tmp_path / "run").path,
         tmp_path / "out",
-        config=config,
-        dtype="float32",
+        ExportedModel(config=config, dtype="float32"),
         beside=tmp_path / "source",
         max_file_bytes=60_000,
     )
@@ -203,8 +202,8 @@ def test_an_export_is_bfloat16_unless_asked_otherwise_and_never_overwrites(tmp_p
     run_ranks(1, _save, tmp_path / "source", tmp_path / "run")
     config = json.loads((tmp_path / "source" / "config.json").read_text(encoding="utf-8"))
     checkpoint = find_checkpoint(tmp_path / "run").path
-    (file,) = export_checkpoint(checkpoint, tmp_path / "out", config=config)
+    (file,) = export_checkpoint(checkpoint, tmp_path / "out", ExportedModel(config=config))
     assert {tensor.dtype for tensor in load_file(file).values()} == {torch.bfloat16}
     assert AutoConfig.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
     with pytest.raises(CheckpointError, match="exists already"):
-        export_checkpoint(checkpoint, tmp_path / "out", config=config)
+        export_checkpoint(checkpoint, tmp_path / "out", ExportedModel(config=config))

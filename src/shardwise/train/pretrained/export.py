@@ -6,9 +6,10 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -19,10 +20,12 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.reading import PlainReader, load_states
 from shardwise.train.failure.full_disk import writing
+from shardwise.train.pretrained.conversion import Conversion
+from shardwise.train.pretrained.fitting import missing_tensor
 from shardwise.train.pretrained.names import Piece, saved_names
 from shardwise.units import Bytes
 
-__all__ = ["export_checkpoint", "unfinished_export"]
+__all__ = ["ExportedModel", "export_checkpoint", "unfinished_export"]
 
 MAX_FILE_BYTES = 5_000_000_000
 """The usual size of one part of a checkpoint on the Hugging Face hub."""
@@ -36,25 +39,44 @@ BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedTensor:
-    """A tensor of the model in our checkpoint, and what it is called in the other."""
+class ExportedModel:
+    """What is written beside the weights, and how these are spelled."""
+
+    config: Mapping[str, object]
+    """The fields of ``config.json``."""
+    dtype: str = "bfloat16"
+    """Type of the written weights."""
+    conversion: Conversion | None = None
+    """The table of a model that transformers builds; our own decoder has its own names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTensor:
+    """A tensor of the model, and how our checkpoint holds it."""
 
     name: str
+    key: str
+    """In our checkpoint."""
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    dtype: torch.dtype
+    """It is written as."""
 
     @property
-    def num_params(self) -> int:
-        """Elements of the tensor."""
-        return prod(self.shape)
+    def nbytes(self) -> Bytes:
+        """Of the tensor as it is written."""
+        return self.dtype.itemsize * prod(self.shape)
+
+
+Group = tuple[HeldTensor, ...]
+"""Tensors that are written together."""
+Tensors = dict[str, torch.Tensor]
 
 
 def export_checkpoint(
     checkpoint: Path,
     folder: Path,
+    model: ExportedModel,
     *,
-    config: Mapping[str, object],
-    dtype: str = "bfloat16",
     beside: Path | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> tuple[Path, ...]:
@@ -65,8 +87,7 @@ def export_checkpoint(
     Args:
         checkpoint: a complete checkpoint, its model's state under the name ``model``.
         folder: does not exist yet.
-        config: the fields of ``config.json``.
-        dtype: type of the written weights.
+        model: its config, its dtype and the spelling of its tensors.
         beside: a folder whose tokenizer and generation settings go along.
         max_file_bytes: weights are divided into files of at most this size.
 
@@ -76,21 +97,20 @@ def export_checkpoint(
     if folder.exists():
         raise CheckpointError(f"{folder} exists already", code="output-exists", fix="choose another folder")
     reader = PlainReader(checkpoint)
-    tensors = _tensors(reader, config)
-    item_bytes = DTYPES[dtype].itemsize
-    groups = list(_groups(tensors, max_params=max_file_bytes // item_bytes))
-    total_bytes = item_bytes * sum(tensor.num_params for tensor in tensors)
+    groups, as_saved = _groups(reader, model)
+    files = list(_files(groups, max_bytes=max_file_bytes))
+    total_bytes = sum(tensor.nbytes for group in groups for tensor in group)
     with unfinished_export(folder, needed_bytes=total_bytes) as unfinished:
         weight_map: dict[str, str] = {}
-        for number, group in enumerate(groups, start=1):
-            name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-            written = _read_group(reader, group, DTYPES[dtype])
+        for number, tensors in enumerate(files, start=1):
+            name = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
+            written = {key: part.contiguous() for key, part in as_saved(_read(reader, tensors)).items()}
             save_file(written, unfinished / name, metadata={"format": "pt"})
             weight_map.update(dict.fromkeys(written, name))
-        if len(groups) > 1:
+        if len(files) > 1:
             index = {"metadata": {"total_size": total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
             _write_json(unfinished / "model.safetensors.index.json", index)
-        _write_json(unfinished / "config.json", {**config, **_architectures(config), "dtype": dtype})
+        _write_json(unfinished / "config.json", {**model.config, **_architectures(model.config), "dtype": model.dtype})
         for extra in (beside / name for name in BESIDE) if beside is not None else ():
             if extra.is_file():
                 shutil.copy2(extra, unfinished / extra.name)
@@ -148,55 +168,89 @@ def _remove_left_behind(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _tensors(reader: PlainReader, config: Mapping[str, object]) -> list[SavedTensor]:
-    """The tensors of the model in the order of their names; a tied head is left out."""
+def _held(reader: PlainReader) -> dict[str, tuple[int, ...]]:
+    """The shapes of the model's tensors in our checkpoint, in the order of their names."""
     prefix = f"{MODEL_STATE}."
-    is_tied = bool(config.get("tie_word_embeddings", False))
     metadata = reader.read_metadata().state_dict_metadata
-    return [
-        SavedTensor(
-            name=key,
-            shape=tuple(found.size),
-            pieces=saved_names(key.removeprefix(prefix), tuple(found.size), model_type=str(config.get("model_type"))),
-        )
-        for key, found in sorted(metadata.items())
-        if key.startswith(prefix)
-        and isinstance(found, TensorStorageMetadata)
-        and not (is_tied and key == f"{prefix}lm_head.weight")
-    ]
-
-
-def _groups(tensors: list[SavedTensor], *, max_params: int) -> Iterator[list[SavedTensor]]:
-    """Neighbouring tensors, as many as fit into one file."""
-    group: list[SavedTensor] = []
-    for tensor in tensors:
-        if group and sum(other.num_params for other in group) + tensor.num_params > max_params:
-            yield group
-            group = []
-        group.append(tensor)
-    if group:
-        yield group
-
-
-def _read_group(reader: PlainReader, group: list[SavedTensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Whole tensors out of the parts that ranks wrote, cut into the pieces of the other format."""
-    values = {tensor.name: torch.empty(tensor.shape, dtype=dtype) for tensor in group}
-    load_states(values, reader)
     return {
-        piece.name: part for tensor in group for piece, part in zip(tensor.pieces, _cut(tensor, values), strict=True)
+        key.removeprefix(prefix): tuple(found.size)
+        for key, found in sorted(metadata.items())
+        if key.startswith(prefix) and isinstance(found, TensorStorageMetadata)
     }
 
 
-def _cut(tensor: SavedTensor, values: dict[str, torch.Tensor]) -> Iterator[torch.Tensor]:
-    whole = values[tensor.name]
-    per_expert = len(tensor.pieces) // max(1, tensor.shape[0] if tensor.pieces[0].is_stacked else 1)
-    for piece in tensor.pieces:
+def _groups(reader: PlainReader, model: ExportedModel) -> tuple[list[Group], Callable[[Tensors], Tensors]]:
+    """What is written together, and how it is spelled."""
+    if model.conversion is None:
+        return _own_groups(reader, model.config, DTYPES[model.dtype]), partial(_in_pieces, config=model.config)
+    return _converted_groups(reader, model.conversion), model.conversion.as_saved
+
+
+def _own_groups(reader: PlainReader, config: Mapping[str, object], dtype: torch.dtype) -> list[Group]:
+    """Every tensor of our own decoder by itself; a tied head is left out."""
+    is_tied = bool(config.get("tie_word_embeddings", False))
+    return [
+        (HeldTensor(name=name, key=name, shape=shape, dtype=dtype),)
+        for name, shape in _held(reader).items()
+        if not (is_tied and name == "lm_head.weight")
+    ]
+
+
+def _converted_groups(reader: PlainReader, conversion: Conversion) -> list[Group]:
+    """What ``save_pretrained`` writes together, by the family's own table.
+
+    Raises:
+        CheckpointError: our checkpoint lacks a tensor of the model.
+    """
+    held = _held(reader)
+
+    def found(name: str) -> HeldTensor:
+        key = next((alias for alias in (name, *conversion.aliases.get(name, ())) if alias in held), None)
+        if key is None:
+            raise missing_tensor(reader.checkpoint, name)
+        return HeldTensor(name=name, key=key, shape=held[key], dtype=conversion.saved_dtype(name))
+
+    return [tuple(found(name) for name in names) for names in conversion.saved_groups()]
+
+
+def _files(groups: list[Group], *, max_bytes: Bytes) -> Iterator[Group]:
+    """Neighbouring groups, as many as fit into one file."""
+    file: list[HeldTensor] = []
+    for group in groups:
+        if file and sum(tensor.nbytes for tensor in (*file, *group)) > max_bytes:
+            yield tuple(file)
+            file = []
+        file.extend(group)
+    if file:
+        yield tuple(file)
+
+
+def _read(reader: PlainReader, tensors: Group) -> Tensors:
+    """Whole tensors out of the parts that ranks wrote."""
+    values = {f"{MODEL_STATE}.{tensor.key}": torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors}
+    load_states(values, reader)
+    return {tensor.name: values[f"{MODEL_STATE}.{tensor.key}"] for tensor in tensors}
+
+
+def _in_pieces(tensors: Mapping[str, torch.Tensor], *, config: Mapping[str, object]) -> Tensors:
+    """Tensors of our own decoder cut into the pieces of the other format."""
+    model_type = str(config.get("model_type"))
+    return {
+        piece.name: part
+        for name, whole in tensors.items()
+        for piece, part in _cut(whole, saved_names(name, tuple(whole.shape), model_type=model_type))
+    }
+
+
+def _cut(whole: torch.Tensor, pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, torch.Tensor]]:
+    per_expert = len(pieces) // max(1, whole.shape[0] if pieces[0].is_stacked else 1)
+    for piece in pieces:
         if not piece.is_stacked:
-            yield whole
+            yield piece, whole
             continue
         expert, row, _ = piece.start
-        rows = tensor.shape[1] // per_expert
-        yield whole[expert, row : row + rows].contiguous().clone()
+        rows = whole.shape[1] // per_expert
+        yield piece, whole[expert, row : row + rows].contiguous().clone()
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -7,11 +7,21 @@ from shardwise.errors import CheckpointError
 from shardwise.train.pretrained.files import SavedTensor, read_config, saved_tensors
 from shardwise.train.pretrained.names import STACKED_GATE_UP, Piece, pieces_of
 
-__all__ = ["missing_tensor", "not_finite", "other_shape", "require_fitting", "require_same_model"]
+__all__ = [
+    "first_of",
+    "missing_tensor",
+    "not_convertible",
+    "not_finite",
+    "other_dtype",
+    "other_shape",
+    "require_fitting",
+    "require_same_model",
+]
 
 Shape = tuple[int, ...]
 FLOATING_POINT = ("BF16", "F16", "F32", "F64")
 """Types that weights are read from; those of one byte and of whole numbers need scales that stand in other tensors."""
+QUANTISED_FIX = "start from the checkpoint that was quantised, or convert this one to bf16"
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
 
 
@@ -24,11 +34,20 @@ def require_fitting(folder: Path, wanted: Iterable[tuple[str, Shape]]) -> None:
     """
     saved = saved_tensors(folder)
     is_tied = bool(read_config(folder).get("tie_word_embeddings", True))
-    found = [error for name, shape in wanted if (error := _difference(folder, name, shape, saved, is_tied=is_tied))]
+    error = first_of(
+        error for name, shape in wanted if (error := _difference(folder, name, shape, saved, is_tied=is_tied))
+    )
+    if error is not None:
+        raise error
+
+
+def first_of(errors: Iterable[CheckpointError]) -> CheckpointError | None:
+    """The first of many errors, which says how many others there are; ``None`` where there are none."""
+    found = list(errors)
     if not found:
-        return
+        return None
     others = f"; {len(found) - 1} other tensors do not fit either" if len(found) > 1 else ""
-    raise CheckpointError(f"{found[0].message}{others}", code=found[0].code, fix=found[0].fix)
+    return CheckpointError(f"{found[0].message}{others}", code=found[0].code, fix=found[0].fix)
 
 
 def require_same_model(folder: Path, config: Mapping[str, object]) -> None:
@@ -72,7 +91,14 @@ def _other_model(folder: Path, name: str, saved: object, wanted: object) -> Chec
 
 
 def missing_tensor(folder: Path, name: str) -> CheckpointError:
-    """A checkpoint that lacks a tensor of the model."""
+    """A checkpoint that lacks a tensor of the model; one that was quantised may have it in parts."""
+    quantised = read_config(folder).get("quantization_config")
+    if isinstance(quantised, Mapping):
+        return CheckpointError(
+            f"{folder} holds no tensor {name}: its weights are quantised ({quantised.get('quant_method')!s:.40})",
+            code="pretrained-tensor",
+            fix=QUANTISED_FIX,
+        )
     return CheckpointError(
         f"{folder} holds no tensor {name}", code="pretrained-tensor", fix="start from a checkpoint of the same model"
     )
@@ -87,11 +113,23 @@ def other_shape(folder: Path, name: str, *, saved: Shape, wanted: Shape) -> Chec
     )
 
 
-def _other_dtype(folder: Path, name: str, dtype: str) -> CheckpointError:
+def other_dtype(folder: Path, name: str, dtype: str) -> CheckpointError | None:
+    """A checkpoint whose tensor has a type that no weights are read from; ``None`` where weights are."""
+    if dtype in FLOATING_POINT:
+        return None
     return CheckpointError(
         f"{name} is {dtype} in {folder}, and weights are read as {', '.join(FLOATING_POINT)}",
         code="pretrained-tensor",
-        fix="start from the checkpoint that was quantised, or convert this one to bf16",
+        fix=QUANTISED_FIX,
+    )
+
+
+def not_convertible(folder: Path, name: str, reason: str) -> CheckpointError:
+    """A checkpoint with some tensors that make one of the model, and not all of them."""
+    return CheckpointError(
+        f"{name} cannot be made of what {folder} holds: {' '.join(reason.split())}",
+        code="pretrained-tensor",
+        fix="start from a checkpoint of the same model",
     )
 
 
@@ -117,8 +155,8 @@ def _difference(
         found = saved[piece.name]
         if found.shape != wanted:
             return other_shape(folder, piece.name, saved=found.shape, wanted=wanted)
-        if found.dtype not in FLOATING_POINT:
-            return _other_dtype(folder, piece.name, found.dtype)
+        if error := other_dtype(folder, piece.name, found.dtype):
+            return error
     return None
 
 

@@ -1,76 +1,60 @@
 """Pretrained weights into sharded parameters: every rank reads its own slices of the files and nothing else."""
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
-from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 
 from shardwise.train.nf4 import QuantisedLinear, pack
-from shardwise.train.pretrained.files import files_by_tensor, read_config
-from shardwise.train.pretrained.fitting import missing_tensor, not_finite, other_shape
+from shardwise.train.pretrained.conversion import Conversion
+from shardwise.train.pretrained.converted import ConvertedTensors
+from shardwise.train.pretrained.files import read_config
+from shardwise.train.pretrained.fitting import missing_tensor, other_shape
 from shardwise.train.pretrained.names import Piece, pieces_of
+from shardwise.train.pretrained.reading import PretrainedFiles, Region
 
-__all__ = ["PretrainedFiles", "load_pretrained", "load_quantised"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """Where this rank's part of a tensor lies in the whole one."""
-
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
+__all__ = ["load_pretrained", "load_quantised"]
 
 
-class PretrainedFiles:
-    """The tensors of a folder of safetensors files, by name; read from the map of the file, never as a whole."""
+class ModelTensors(Protocol):
+    """The tensors of a checkpoint, by their names in the model."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bytes_read = 0
-        """Bytes of all slices taken so far."""
-        self._files = files_by_tensor(folder)
-        self._opened: dict[Path, Any] = {}
-
-    def has(self, name: str) -> bool:
-        """Whether there is a tensor of that name."""
-        return name in self._files
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor."""
-        return tuple(self._slice(name).get_shape())
-
-    def read(self, name: str, region: Region) -> torch.Tensor:
-        """Part of a tensor.
-
-        Raises:
-            CheckpointError: it holds infinities or values that are no numbers.
-        """
-        ranges = tuple(slice(first, first + size) for first, size in zip(region.start, region.shape, strict=True))
-        part: torch.Tensor = self._slice(name)[ranges] if ranges else self._slice(name)[...]
-        self.bytes_read += part.numel() * part.element_size()
-        if not _is_finite(part):
-            raise not_finite(self._files[name], name)
-        return part
-
-    def _slice(self, name: str) -> Any:
-        path = self._files[name]
-        if path not in self._opened:
-            self._opened[path] = safe_open(path, framework="pt")
-        return self._opened[path].get_slice(name)
+    def fill(self, target: torch.Tensor, region: Region, *, whole: tuple[int, ...], name: str) -> None:
+        """Copy a region of a tensor of that whole shape into ``target``."""
 
 
-def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -> PretrainedFiles:
+class NamedTensors:
+    """Those of our own decoder's families."""
+
+    def __init__(self, files: PretrainedFiles) -> None:
+        self._files = files
+        self._is_tied = bool(read_config(files.folder).get("tie_word_embeddings", True))
+
+    def fill(self, target: torch.Tensor, region: Region, *, whole: tuple[int, ...], name: str) -> None:
+        """Copy what of each piece lies in the region."""
+        pieces = pieces_of(name, whole, has=self._files.has, is_tied=self._is_tied)
+        if not pieces:
+            raise missing_tensor(self._files.folder, name)
+        _fill(target, region, whole=whole, name=name, pieces=pieces, files=self._files)
+
+
+def model_tensors(files: PretrainedFiles, conversion: Conversion | None) -> ModelTensors:
+    """The files by our decoder's names, or as the table of a model of transformers says."""
+    return NamedTensors(files) if conversion is None else ConvertedTensors(files, conversion)
+
+
+def load_pretrained(
+    tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, conversion: Conversion | None = None
+) -> PretrainedFiles:
     """Fill parameters and buffers in place from a Hugging Face checkpoint.
 
     Args:
         tensors: names of the whole model and this rank's tensors; a DTensor under any layout is filled with its own
             part, a plain tensor with all of it. Values are cast to each tensor's own type.
         folder: holds ``*.safetensors``, with an index when there are several.
+        conversion: the table of a model that transformers builds; without one the names are our own decoder's.
 
     Returns:
         The files, which say how many bytes this rank read.
@@ -79,38 +63,36 @@ def load_pretrained(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -
         CheckpointError: a tensor is missing in the checkpoint, has another shape there, or is not finite.
     """
     files = PretrainedFiles(folder)
-    is_tied = bool(read_config(folder).get("tie_word_embeddings", True))
+    held = model_tensors(files, conversion)
     with torch.no_grad():
         for name, tensor in tensors:
-            pieces = pieces_of(name, tuple(tensor.shape), has=files.has, is_tied=is_tied)
-            if not pieces:
-                raise missing_tensor(folder, name)
             for target, region in _parts(tensor):
-                _fill(target, region, whole=tuple(tensor.shape), name=name, pieces=pieces, files=files)
+                held.fill(target, region, whole=tuple(tensor.shape), name=name)
     return files
 
 
-def load_quantised(layers: Iterable[tuple[str, QuantisedLinear]], folder: Path) -> PretrainedFiles:
+def load_quantised(
+    layers: Iterable[tuple[str, QuantisedLinear]], folder: Path, conversion: Conversion | None = None
+) -> PretrainedFiles:
     """Fill 4-bit layers from a Hugging Face checkpoint of dense weights: each rank reads and packs its own rows.
 
     Args:
         layers: names in the whole model and the layers, sharded or not.
         folder: as for :func:`load_pretrained`.
+        conversion: as for :func:`load_pretrained`.
 
     Raises:
         CheckpointError: a matrix is missing in the checkpoint, has another shape there, or is not finite.
     """
     files = PretrainedFiles(folder)
+    held = model_tensors(files, conversion)
     with torch.no_grad():
         for name, layer in layers:
-            pieces = pieces_of(f"{name}.weight", (layer.out_features, layer.in_features), has=files.has)
-            if not pieces:
-                raise missing_tensor(folder, f"{name}.weight")
             whole = (layer.out_features, layer.in_features)
             for target, packed in _parts(layer.weight):
                 region = Region(start=(packed.start[0], 0), shape=(packed.shape[0], layer.in_features))
                 dense = torch.empty(region.shape, device=target.device)
-                _fill(dense, region, whole=whole, name=f"{name}.weight", pieces=pieces, files=files)
+                held.fill(dense, region, whole=whole, name=f"{name}.weight")
                 target.copy_(pack(dense).view(target.dtype))
     return files
 
@@ -165,13 +147,3 @@ def _parts(tensor: torch.Tensor) -> list[tuple[torch.Tensor, Region]]:
 def _require_shape(name: str, model: tuple[int, ...], saved: tuple[int, ...], folder: Path) -> None:
     if model != saved:
         raise other_shape(folder, name, saved=saved, wanted=model)
-
-
-def _is_finite(part: torch.Tensor) -> bool:
-    """Whether all values are numbers: the smallest and the largest are, which takes one pass and no second tensor.
-
-    Types of one byte are not looked at: torch has no such pass for them.
-    """
-    if not part.is_floating_point() or part.element_size() == 1 or part.numel() == 0:
-        return True
-    return all(math.isfinite(end.item()) for end in torch.aminmax(part))

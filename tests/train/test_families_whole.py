@@ -1,0 +1,59 @@
+"""What is loaded, kept and exported is whole, family by family, as the class of transformers has it."""
+
+import pytest
+
+from launch.family_table import refusal
+from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from train.tiny_families import readable_families
+from train.whole_family import Probe, differences
+
+STACKED = ("gpt_oss", "granitemoe", "phimoe")
+"""Experts in one tensor in the model, in several in a checkpoint, or under another name there."""
+BUFFERED = ("apertus", "deepseek_v3", "minimax_m2")
+"""With buffers that belong to the model's state."""
+OTHERS = ("gpt2", "gpt_neox", "ernie4_5_moe", "jamba")
+"""Tied and transposed; renamed; with parameters that are not trained; half of it no attention."""
+
+
+@pytest.mark.parametrize("model_type", [*STACKED, *BUFFERED, *OTHERS])
+def test_an_export_is_what_the_class_saves_and_the_first_loss_what_it_computes(worlds, model_type):
+    assert differences(worlds[1], Probe(model_type=model_type)) == []
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("model_type", readable_families())
+def test_every_family_that_is_trained_is_loaded_kept_and_exported_whole(worlds, model_type):
+    if refusal(model_type):
+        pytest.skip(f"refused: {refusal(model_type)}")
+    assert differences(worlds[1], Probe(model_type=model_type)) == []
+
+
+@pytest.mark.families
+@pytest.mark.parametrize("model_type", sorted(OWN_DECODER_TYPES))
+def test_our_own_decoder_is_whole_too(worlds, model_type):
+    assert (
+        differences(
+            worlds[1], Probe(model_type=model_type, implementation="shardwise", changed={"sliding_window": None})
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "gpt_oss"])
+def test_two_processes_write_what_one_writes(worlds, model_type):
+    assert differences(worlds[2], Probe(model_type=model_type, layout={"dp_shard": 2})) == []
+
+
+def test_replicas_write_what_one_process_writes(worlds):
+    asked = Probe(model_type="glm4_moe", layout={"dp_replicate": 2, "zero_stage": 0})
+    assert differences(worlds[2], asked) == []
+
+
+def test_what_a_run_goes_on_from_holds_buffers_and_fixed_parameters(worlds):
+    for model_type in ("deepseek_v3", "ernie4_5_moe"):
+        assert differences(worlds[1], Probe(model_type=model_type, num_resumed_steps=1)) == []
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16"])
+def test_what_the_class_keeps_in_fp32_is_exported_in_fp32(worlds, precision):
+    assert differences(worlds[1], Probe(model_type="deepseek_v3", precision=precision)) == []
