@@ -81,6 +81,23 @@ def test_the_page_on_training_says_every_range():
             ["--weights", "a", "--resume", "b"],
             "--weights does nothing beside --resume, whose checkpoint holds all weights",
         ),
+        (["--schedule", "zbv"], "--schedule does nothing without a pipeline"),
+        (["--sequence-parallel"], "--sequence-parallel does nothing without tensor parallelism"),
+        (["--defer-grad-reduce"], "--defer-grad-reduce does nothing where one rank has all gradients"),
+        (["--reduce-dtype", "bf16"], "--reduce-dtype does nothing on one rank, which reduces nothing"),
+        (
+            ["--no-reshard-after-forward"],
+            "--no-reshard-after-forward does nothing below zero_stage 3, where parameters stay whole from forward to "
+            "backward",
+        ),
+        (
+            ["--blocking-launches", "--device", "cpu"],
+            "--blocking-launches does nothing on processors, which launch no kernels",
+        ),
+        (
+            ["--routing-imbalance-ratio", "2"],
+            "--routing-imbalance-ratio does nothing in a model without routed experts",
+        ),
         (["--random-weights", "--weights", "a"], "--random-weights does nothing beside --weights"),
         (
             ["--random-weights", "--resume", "b"],
@@ -118,6 +135,7 @@ def test_what_only_a_prediction_reads_is_refused(words, fix, capsys, tmp_path):
         ["--recompute", "full", "--recompute-layers", "2"],
         ["--adapter", "lora", "--lora-rank", "4", "--lora-targets", "all-linear", "--random-weights"],
         ["--random-weights"],
+        ["--no-sequence-parallel", "--no-defer-grad-reduce", "--blocking-launches"],
         ["--max-grad-norm", "2"],
         ["--no-clip-gradients"],
     ],

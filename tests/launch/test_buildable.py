@@ -20,6 +20,9 @@ LLAMA = {
 }
 
 
+GEMMA = {**LLAMA, "model_type": "gemma", "head_dim": 16, "num_key_value_heads": 2}
+
+
 def dry_run(folder, config, capsys, *words):
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     asked = ["train", str(folder / "config.json"), "1xh100-sxm", "--seq-len", "64", "--device", "cpu", "--dry-run"]
@@ -60,3 +63,24 @@ def test_a_model_that_takes_too_long_to_build_is_left_to_the_ranks(tmp_path, cap
     monkeypatch.setattr(buildable, "BUILDER_S", 0.05)
     exit_code, _ = dry_run(tmp_path, GPT2, capsys)
     assert exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "code"),
+    [
+        (GPT2, ["--adapter", "qlora"], "recipe-adapter-matrices"),
+        (GPT2, ["--adapter", "lora"], None),
+        (
+            GEMMA,
+            ["--adapter", "qlora", "--lora-targets", "all-linear"],
+            None,
+        ),
+    ],
+    ids=["4 bits of transposed matrices", "adapters of transposed matrices", "4 bits of others"],
+)
+def test_a_model_that_cannot_be_adapted_as_asked_is_refused(tmp_path, config, words, code, capsys):
+    """A matrix that stays as it is under the name of QLoRA gives LoRA's losses, in more memory than was predicted."""
+    exit_code, said = dry_run(tmp_path, config, capsys, *words, "--random-weights")
+    assert exit_code == (0 if code is None else 2), said
+    assert said.get("code") == code
+    assert (tmp_path / "run").exists() == (code is None)

@@ -171,6 +171,13 @@ def test_a_config_that_names_two_families_is_found():
     )
 
 
+def test_experts_without_adapters_are_warned_of_where_all_matrices_were_asked_for():
+    of = replace(plan(recipe={"adapter": "lora", "lora_targets": "all-linear"}), model=read_model("mixtral-8x7b"))
+    assert found(of=of)["experts-not-adapted"].severity == "warning"
+    assert "experts-not-adapted" not in found(of=replace(of, recipe=replace(of.recipe, lora_targets="attention")))
+    assert "experts-not-adapted" not in found(of=plan(recipe={"adapter": "lora", "lora_targets": "all-linear"}))
+
+
 def test_a_torchrun_that_cuts_a_save_short_is_noted_where_states_are_saved():
     finding = found(torchrun_can_wait=False)["save-cut-short"]
     assert finding.severity == "note"

@@ -111,6 +111,35 @@ def _never_clips(_: argparse.Namespace, plan: Plan) -> bool:
     return not plan.recipe.clip_gradients
 
 
+def _has_no_pipeline(_: argparse.Namespace, plan: Plan) -> bool:
+    return plan.layout.pp == 1
+
+
+def _divides_no_matrix(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return bool(arguments.sequence_parallel) and plan.layout.tp == 1
+
+
+def _reduces_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return bool(arguments.defer_grad_reduce) and plan.layout.data_parallel_size * plan.layout.cp == 1
+
+
+def _has_one_rank(_: argparse.Namespace, plan: Plan) -> bool:
+    return plan.layout.world_size == 1
+
+
+def _gathers_once(arguments: argparse.Namespace, plan: Plan) -> bool:
+    return arguments.reshard_after_forward is False and plan.layout.zero_stage < 3
+
+
+def _launches_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
+    is_on_processors = arguments.device == "cpu" or (arguments.device == "auto" and plan.cluster.runs_on_processors)
+    return bool(arguments.blocking_launches) and is_on_processors
+
+
+def _routes_nothing(_: argparse.Namespace, plan: Plan) -> bool:
+    return not plan.model.is_moe
+
+
 def _of_saving(option: str, dest: str, *, default: object = None, is_idle: IsIdle = _saves_at_no_step) -> IdleOption:
     return IdleOption(
         option=option,
@@ -133,6 +162,54 @@ def _of_data(option: str, dest: str, *, default: object = None) -> IdleOption:
     )
 
 
+PLANNED_ROWS = (
+    IdleOption(
+        option="--schedule",
+        dest="schedule",
+        is_idle=_has_no_pipeline,
+        beside="without a pipeline",
+        missing="--pp 2",
+    ),
+    IdleOption(
+        option="--sequence-parallel",
+        dest="sequence_parallel",
+        is_idle=_divides_no_matrix,
+        beside="without tensor parallelism",
+        missing="--tp 2",
+    ),
+    IdleOption(
+        option="--defer-grad-reduce",
+        dest="defer_grad_reduce",
+        is_idle=_reduces_nothing,
+        beside="where one rank has all gradients",
+    ),
+    IdleOption(
+        option="--reduce-dtype",
+        dest="reduce_dtype",
+        is_idle=_has_one_rank,
+        beside="on one rank, which reduces nothing",
+    ),
+    IdleOption(
+        option="--no-reshard-after-forward",
+        dest="reshard_after_forward",
+        is_idle=_gathers_once,
+        beside="below zero_stage 3, where parameters stay whole from forward to backward",
+        missing="--zero-stage 3",
+    ),
+    IdleOption(
+        option="--blocking-launches",
+        dest="blocking_launches",
+        is_idle=_launches_nothing,
+        beside="on processors, which launch no kernels",
+    ),
+    IdleOption(
+        option="--routing-imbalance-ratio",
+        dest="routing_imbalance_ratio",
+        is_idle=_routes_nothing,
+        beside="in a model without routed experts",
+    ),
+)
+"""Of the plan that is run: a search may have them as bounds."""
 RUN_ROWS = (
     _of_saving("--async-checkpoints", "is_async", default=False),
     _of_saving("--keep", "keep"),
@@ -175,6 +252,7 @@ RUN_ROWS = (
         beside="in a plan that never clips",
         missing="--clip-gradients",
     ),
+    *PLANNED_ROWS,
 )
 """Options of ``train`` that belong to another one, or to something in the plan."""
 

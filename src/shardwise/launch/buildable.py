@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from shardwise.errors import CheckpointError, ModelError
+from shardwise.errors import CheckpointError, ModelError, RecipeError
 from shardwise.launch.command import environment
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.shapes import Shape, tensor_shapes
@@ -30,6 +30,7 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
 
     Raises:
         ModelError: a field of the config is not what the model's class takes.
+        RecipeError: the job's adapters find no matrix to stand beside, or one that 4 bits cannot hold.
     """
     if not uses_transformers(job):
         return dict(tensor_shapes(read_config(job.model_config)))
@@ -44,6 +45,9 @@ def model_shapes(job: Job) -> Mapping[str, Shape] | None:
             code="train-model",
             fix="write the field as transformers takes it in config.json",
         )
+    if "not_adapted" in answer:
+        why = answer["not_adapted"]
+        raise RecipeError(why["message"], code=why["code"], fix=why["fix"])
     return {name: tuple(shape) for name, shape in answer["shapes"].items()}
 
 

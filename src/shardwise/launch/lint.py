@@ -445,6 +445,18 @@ def versions_go_together(case: Case) -> Iterator[LintFinding]:
         )
 
 
+def all_linear_means_what_it_says(case: Case) -> Iterator[LintFinding]:
+    """Stacked experts are no matrix that an adapter could stand beside."""
+    recipe = case.plan.recipe
+    if recipe.adapter != "none" and recipe.lora_targets == "all-linear" and case.plan.model.is_moe:
+        yield LintFinding(
+            rule="experts-not-adapted",
+            severity="warning",
+            claim="lora_targets=all-linear adapts no experts, which stay as they are, but the other matrices of blocks",
+            fix="set lora_targets to attention where nothing else is meant",
+        )
+
+
 def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
     """A scheduler signals torchrun with its ranks, and it kills them after half a minute (pytorch/pytorch#119856)."""
     if case.saves_states and not case.here.torchrun_can_wait:
@@ -472,5 +484,6 @@ RULES: tuple[Rule, ...] = (
     processes_fit_the_cores,
     the_host_has_room,
     the_compiler_is_there,
+    all_linear_means_what_it_says,
     ranks_may_finish_saving,
 )

@@ -67,6 +67,7 @@ def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alph
     _freeze(decoder, FROZEN_DTYPES[recipe.precision])
     if recipe.adapter == "qlora":
         quantise_blocks(list(decoder.blocks()), (Linear, nn.Linear))
+        _require_quantised(decoder)
     targets = [module for block in decoder.blocks() for module in _targets(block, recipe.lora_targets)]
     if not targets:
         raise RecipeError(
@@ -79,6 +80,22 @@ def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alph
         module.add_module(FIRST, _factor(in_features, recipe.lora_rank, trained_dtype))
         module.add_module(SECOND, _factor(recipe.lora_rank, out_features, trained_dtype))
         module.register_forward_hook(_adds_product(alpha_ratio, recipe.lora_dropout_fraction))
+
+
+def _require_quantised(decoder: Decoder | TransformersDecoder) -> None:
+    """Return when every matrix of the blocks is one that will be packed.
+
+    Raises:
+        RecipeError: one would stay as it is, and the run would be LoRA under the name of QLoRA.
+    """
+    for block in decoder.blocks():
+        for name, module in block.named_modules():
+            if is_matrix(module) and not isinstance(module, QuantisedLinear):
+                raise RecipeError(
+                    f"{name} of a block is a {type(module).__name__}, whose matrix cannot be kept in 4 bits here",
+                    code="recipe-adapter-matrices",
+                    fix="set adapter to lora",
+                )
 
 
 def _factor(in_features: int, out_features: int, dtype: torch.dtype) -> Factor:

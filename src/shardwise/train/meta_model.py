@@ -1,8 +1,9 @@
 """Builds the model of a job as every rank will, without its values: ``python -m shardwise.train.meta_model``.
 
-Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or under
-``refused`` why there is no such model. With ``--weights`` it says under ``unfit`` what the job's weights lack for it.
-A launcher asks it about models that transformers builds, whose configs and checkpoints only transformers can judge.
+Reads a job on standard input and writes one JSON object: the shape of every parameter under ``shapes``, or why there is
+no such model under ``refused``, or why the job's adapters cannot stand in it under ``not_adapted``. With ``--weights``
+it says under ``unfit`` what the job's weights lack for it. A launcher asks it about models that transformers builds,
+whose configs and checkpoints only transformers can judge.
 """
 
 import json
@@ -11,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.errors import RecipeError
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.job import Job, job_from_json
+from shardwise.train.lora import add_adapters
 from shardwise.train.pretrained.conversion import conversion_of
 from shardwise.train.pretrained.converted import unfit_tensors
 from shardwise.train.pretrained.files import saved_tensors
@@ -24,14 +27,20 @@ WEIGHTS = "--weights"
 
 
 def meta_model(job: Job) -> dict[str, Any]:
-    """The shapes of the model's parameters by name, or why it cannot be built."""
+    """The shapes of the model's parameters by name, or why it cannot be built or adapted."""
     try:
         model = TransformersDecoder(job.model_config, attention=job.recipe.attention)
     except Exception as error:  # noqa: BLE001 - whatever transformers answers to a config is the answer
         said = " ".join(str(error).split())
         named = _fields_with(error.args[0], job.model_config) if isinstance(error, KeyError) else []
         return {"refused": ": ".join([type(error).__name__, said, *named])}
-    return {"shapes": {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}}
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    if job.recipe.adapter != "none":
+        try:
+            add_adapters(model, job.recipe, alpha_ratio=job.lora_alpha_ratio)
+        except RecipeError as error:
+            return {"not_adapted": {"message": error.message, "code": error.code, "fix": error.fix}}
+    return {"shapes": shapes}
 
 
 def unfit_weights(job: Job) -> dict[str, Any]:
