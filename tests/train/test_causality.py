@@ -75,8 +75,8 @@ def findings(model_type):
 def assert_tables_are_right(model_type):
     found = findings(model_type)
     assert all(kernel.is_causal for kernel in found) == (model_type not in SEES_TOO_MUCH), found
-    assert all(kernel.own > SEEN for kernel in found), found
     if model_type not in SEES_TOO_MUCH:
+        assert all(kernel.own > SEEN for kernel in found), found
         apart = {kernel.keeps_documents_apart for kernel in found}
         assert apart == {model_type not in CARRIES_ACROSS_DOCUMENTS}, found
 
