@@ -182,7 +182,7 @@ def _hand_over(untouched: nn.Module, module: nn.Module, prefix: str, names: list
         if isinstance(held, nn.Parameter):
             filled[id(held)] = nn.Parameter(value.detach().to(held.dtype), requires_grad=held.requires_grad)
         else:
-            setattr(owner, leaf, value)
+            setattr(owner, leaf, value.to(held.dtype))
     for part in module.modules():
         for leaf, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
             if id(parameter) in filled:
