@@ -162,7 +162,7 @@ def _find(pattern: str, text: str) -> Size | None:
 
 def _read_torch_2(text: str) -> OomMessage | None:
     head = re.search(
-        rf"Tried to allocate {_SIZE}\. (?:GPU|NPU|XPU|device)? ?(\d{1, 4})? ?has a total capaci?ty of",
+        rf"Tried to allocate {_SIZE}\. (?:GPU|NPU|XPU|device)? ?(\d{{1,4}})? ?has a total capaci?ty of",
         text,
         flags=re.IGNORECASE,
     )
