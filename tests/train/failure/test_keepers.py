@@ -13,6 +13,7 @@ from shardwise.train.failure.keepers import (
     KEEPERS_VARIABLE,
     LAUNCHER,
     TORCHRUN,
+    TORCHRUN_VARIABLE,
     TRACKER,
     Keeper,
     keepers,
@@ -40,12 +41,20 @@ def sleeper():
 
 def test_a_rank_that_torchrun_started_by_itself_needs_it(monkeypatch):
     monkeypatch.delenv(KEEPERS_VARIABLE, raising=False)
+    monkeypatch.setenv(TORCHRUN_VARIABLE, "none")
     assert keepers() == (Keeper(name=TORCHRUN, pid=os.getppid()),)
+
+
+def test_a_rank_that_a_shell_or_a_scheduler_started_outlives_it(monkeypatch):
+    monkeypatch.delenv(KEEPERS_VARIABLE, raising=False)
+    monkeypatch.delenv(TORCHRUN_VARIABLE, raising=False)
+    assert keepers() == ()
 
 
 def test_the_parent_of_a_rank_is_what_it_was_forked_from_where_torchrun_is_another(monkeypatch):
     named = {LAUNCHER: 11, TORCHRUN: 12, TRACKER: 13}
     monkeypatch.setenv(KEEPERS_VARIABLE, json.dumps(named))
+    monkeypatch.setenv(TORCHRUN_VARIABLE, "seven")
     assert [(keeper.name, keeper.pid) for keeper in keepers()] == [
         *((FORK_SERVER, os.getppid()), (TRACKER, 13)),
         *((TORCHRUN, 12), (LAUNCHER, 11)),

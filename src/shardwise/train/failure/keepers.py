@@ -19,6 +19,7 @@ __all__ = [
     "KEEPERS_VARIABLE",
     "LAUNCHER",
     "TORCHRUN",
+    "TORCHRUN_VARIABLE",
     "TRACKER",
     "Keeper",
     "end_with_keepers",
@@ -29,6 +30,8 @@ __all__ = [
 
 KEEPERS_VARIABLE = "SHARDWISE_KEEPERS"
 """In the environment of the ranks of one machine: the process ids of their keepers by name."""
+TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""In the environment of ranks that torchrun started."""
 LAUNCHER, TORCHRUN = "shardwise", "torchrun"
 FORK_SERVER = "the process that ranks are forked from"
 TRACKER = "Python's resource tracker"
@@ -61,10 +64,11 @@ def keepers_text(added: Mapping[str, int], *, inherited: Mapping[str, str]) -> s
 def keepers() -> tuple[Keeper, ...]:
     """The keepers of this process, those first whose end takes others along.
 
-    torchrun ends when its fork server is gone, and the program that started it when torchrun is.
+    torchrun ends when its fork server is gone, and the program that started it when torchrun is. A rank that torchrun
+    did not start may outlive its parent: a shell that somebody leaves, or a scheduler's.
     """
     named: dict[str, int] = json.loads(os.environ.get(KEEPERS_VARIABLE) or "{}")
-    if (parent := os.getppid()) not in named.values():
+    if (parent := os.getppid()) not in named.values() and TORCHRUN_VARIABLE in os.environ:
         named[FORK_SERVER if TORCHRUN in named else TORCHRUN] = parent
     return tuple(Keeper(name=name, pid=named[name]) for name in OUTERMOST_LAST if name in named)
 

@@ -145,7 +145,7 @@ def is_alive(pid: int) -> bool:
     try:
         return _state(pid) != "Z"
     except FileNotFoundError:
-        return not Path("/proc/self").exists() and _takes_signals(pid)
+        return pid > 0 and _takes_signals(pid)  # no Linux, or one that hides the processes of other users (hidepid)
     except OSError:
         return True
 

@@ -25,7 +25,14 @@ import torch
 from shardwise.errors import ShardwiseError
 from shardwise.train.failure.classify import classify
 from shardwise.train.failure.flight_recorder import waiting_collective
-from shardwise.train.failure.keepers import FORK_SERVER, TORCHRUN, end_with_keepers, keepers, lost_keeper
+from shardwise.train.failure.keepers import (
+    FORK_SERVER,
+    TORCHRUN,
+    TORCHRUN_VARIABLE,
+    end_with_keepers,
+    keepers,
+    lost_keeper,
+)
 from shardwise.train.failure.record import (
     FAILURES,
     FailureKind,
@@ -276,7 +283,7 @@ class RankWatch:
 
 def _attempt() -> str:
     """What torchrun gives all ranks of one start alike, so that records of an earlier one are told apart."""
-    return f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return f"{os.environ.get(TORCHRUN_VARIABLE, '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _say(line: str) -> None:
