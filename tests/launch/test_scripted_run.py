@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -59,6 +60,39 @@ def test_a_rank_that_is_killed_ends_the_script_with_one_message(desk, monkeypatc
     assert "error: rank 1 (process " in said
     assert "died without a word" in said
     assert "ChildFailedError" not in said
+
+
+def written(desk, name, monkeypatch):
+    """The run folder of a run of one process that was not started."""
+    monkeypatch.chdir(desk)
+    words = ["plan1.json", "--device", "cpu", "--steps", "2", "--dry-run", "--out", name]
+    assert main(["train", *words]) == 0
+    return desk / name
+
+
+def test_ranks_start_under_a_torchrun_of_the_user_too(desk, monkeypatch):
+    """Without the variables that the script sets, torchrun serves the store of the ranks itself."""
+    run = written(desk, "plain", monkeypatch)
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "-m", "shardwise.train.worker"]
+    done = subprocess.run(
+        [sys.executable, *words, run / "job.json"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (run / "measurement.json").is_file()
+
+
+def test_a_script_that_cannot_go_on_from_its_checkpoint_says_so(desk, monkeypatch):
+    """It was there when the script was written."""
+    run = written(desk, "gone", monkeypatch)
+    job = json.loads((run / "job.json").read_text(encoding="utf-8"))
+    job["checkpoint"]["resume_from"] = str(desk / "deleted")
+    (run / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    done = subprocess.run([run / "run.sh"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert f"error: there is no complete checkpoint in {desk / 'deleted'}: it does not exist [checkpoint-none]" in (
+        done.stderr
+    )
 
 
 def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):

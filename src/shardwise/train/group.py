@@ -16,10 +16,12 @@ def join_group(*, device_type: str, timeout: timedelta) -> None:
     """Make the process group of the ranks that torchrun started.
 
     The store that they meet at listens on every interface by itself, and torch unpickles what it finds in there. Where
-    all ranks are on this machine nobody else has to reach it.
+    all ranks are on this machine nobody else has to reach it, so rank 0 serves one on the loopback interface alone. A
+    torchrun that serves a store itself has taken the port: without the variables that the launcher sets it does.
     """
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-    if os.environ["LOCAL_WORLD_SIZE"] != os.environ["WORLD_SIZE"]:
+    is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    if not is_one_machine or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         dist.init_process_group(backend, timeout=timeout)
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

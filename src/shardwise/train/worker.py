@@ -22,6 +22,7 @@ from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.determinism import determinism
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.full_disk import writing
+from shardwise.train.failure.keepers import TORCHRUN_VARIABLE
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.group import join_group
@@ -56,21 +57,19 @@ def main(words: list[str]) -> int:
     is_cuda = pick_device(job.device, local_rank=0).type == "cuda"
     limits = WatchLimits(hang_s=job.timeout_s if is_cuda else LATER_RATIO * job.timeout_s)
     rank = int(os.environ.get("RANK", "0"))
+    watch = RankWatch(job.folder, rank=rank, limits=limits)
     try:
-        lease = _own_lease(job, rank=rank)
+        watch.lease = _own_lease(job, rank=rank)
+        watch.start()
+        _train_in_group(job, watch)
     except LeaseError as error:  # nothing is written into a folder that belongs to another run
         sys.stderr.write(f"rank {rank}: {error.message}\n")
         return error.exit_code
-    watch = RankWatch(job.folder, rank=rank, limits=limits)
-    watch.lease = lease
-    try:
-        watch.start()
-        _train_in_group(job, watch)
     except BaseException as error:  # noqa: BLE001 - the process ends here, with the reason written down
         watch.fail(error)
     watch.finish()
-    if lease is not None:
-        lease.release()
+    if watch.lease is not None:
+        watch.lease.release()
     return 0
 
 
@@ -82,7 +81,7 @@ def _own_lease(job: Job, *, rank: int) -> Lease | None:
     Raises:
         LeaseError: another run holds a folder.
     """
-    life, run_id = os.environ.get(LIFE_VARIABLE), os.environ.get("TORCHELASTIC_RUN_ID", "")
+    life, run_id = os.environ.get(LIFE_VARIABLE), os.environ.get(TORCHRUN_VARIABLE, "")
     if life:
         return join(job, life) if rank == 0 else seen(job, life)
     if rank == 0:
