@@ -180,6 +180,16 @@ def test_a_folder_that_was_deleted_is_said_to_be(job):
     assert not job.folder.exists()
 
 
+def test_a_file_system_that_does_not_answer_takes_no_folder_away(job, monkeypatch):
+    held = take(job)
+
+    def refuse(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(lease_module, "_newest_number", refuse)
+    assert held.look() is None
+
+
 def _race(job, start, answers):
     start.wait(30)
     try:

@@ -150,7 +150,11 @@ class Lease:
 
     def _lost(self, folder: Path) -> LostFolderError | None:
         number = self.lineage.number
-        if _newest_number(folder) > number:
+        try:
+            newest, is_there = _newest_number(folder), _life_path(folder, number).exists()
+        except OSError:  # a file system that does not answer for a moment says nothing of the folder
+            return None
+        if newest > number:
             holder = _newest(folder)
             return LostFolderError(
                 f"another run took {folder} over while this one stood still"
@@ -158,7 +162,7 @@ class Lease:
                 code="train-folder-lost",
                 fix="let the other run go on, or stop it and resume the run",
             )
-        if not _life_path(folder, number).exists():
+        if not is_there:
             return LostFolderError(
                 f"the folder {folder} was deleted or moved while the run was writing into it",
                 code="train-folder-gone",
