@@ -29,7 +29,7 @@ def refusal(model_type: str) -> str:
         return UNKNOWN if error.code == "model-unknown-family" else error.message
     asked = plan(model, engine="native", layout=Layout(), seq_len=16, attention="eager")
     found = next((gap.what for gap in GAPS if gap.is_asked(asked)), "")
-    return found.replace("training of {model_type}, ", "")
+    return found.replace("training of {model_type}, whose", "a family whose").replace("training of {model_type}, ", "")
 
 
 def packed_refusal(model_type: str) -> bool:

@@ -1,6 +1,5 @@
 """What a run will read and write, looked at before anything is written or started: it is there, and it can be used."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from shardwise.train.decoder.shapes import Shape
 from shardwise.train.job import CheckpointSpec, Job, uses_transformers
 from shardwise.train.pretrained.files import require_whole
 from shardwise.train.pretrained.fitting import require_fitting, require_same_model
+from shardwise.train.writable import why_not_writable
 
 __all__ = ["input_errors", "require_inputs", "require_resumed_data"]
 
@@ -161,11 +161,10 @@ def _require_free_name(folder: Path, *, option: str) -> None:
 
 def _require_place(folder: Path, *, option: str) -> None:
     """Return when the folder is there or could be made."""
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    reason = why_not_writable(folder)
+    if reason:
         raise CheckpointError(
-            f"{option}: {folder} cannot be made, because {nearest} "
-            f"{'may not be written to' if nearest.is_dir() else 'is no folder'}",
+            f"{option}: {folder} cannot be made, because {reason}",
             code="output-path",
             fix=f"choose a folder for {option} that can be written to",
         )

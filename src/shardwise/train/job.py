@@ -5,7 +5,7 @@ The launcher resolves the plan (names, sizes, catalogues) so that a worker needs
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -209,8 +209,3 @@ def write_job(job: Job) -> Path:
     path = job.folder / JOB_FILE
     path.write_text(json.dumps(job_to_json(job), indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def with_run_folder(job: Job, folder: Path) -> Job:
-    """The same job in another folder."""
-    return replace(job, run_folder=str(folder))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch import Tensor
 
 from shardwise.train.checkpoint.lineage import Lineage
 from shardwise.train.failure.full_disk import writing
@@ -130,8 +129,3 @@ def _opened(path: Path) -> IO[str]:
     whole = file.read().rpartition("\n")
     file.truncate(len("".join(whole[:2]).encode()))
     return file
-
-
-def to_host(values: Tensor) -> Tensor:
-    """A copy that arrives on the host without making it wait."""
-    return values.to("cpu", non_blocking=True)

@@ -16,6 +16,7 @@ from shardwise.train.data.documents import find_documents, read_documents
 from shardwise.train.data.indexed_tokens import IndexedTokens, TokenWriter, read_indexed_tokens, token_dtype
 from shardwise.train.data.tokenizer import Tokenizer
 from shardwise.train.failure.full_disk import writing
+from shardwise.train.writable import why_not_writable
 
 __all__ = ["TokenisedFiles", "cache_folder", "is_tokenised", "require_cache", "tokenise", "tokenise_once"]
 
@@ -57,11 +58,9 @@ def require_cache(folder: Path) -> None:
     Raises:
         DataError: it may not be written to, or cannot be made.
     """
-    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not nearest.is_dir():
-        raise _no_cache(folder, f"{nearest} is no folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise _no_cache(folder, f"{nearest} may not be written to")
+    reason = why_not_writable(folder)
+    if reason:
+        raise _no_cache(folder, reason)
 
 
 def _no_cache(folder: Path, reason: str) -> DataError:
