@@ -132,15 +132,15 @@ def _metadata_of(found: object, checkpoint: Path) -> Metadata:
     fields = _fields(found, "Metadata")
     tensors = {_text(name): _held(value) for name, value in _mapping(fields["state_dict_metadata"]).items()}
     sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file()}
-    storage: dict[MetadataIndex, _StorageInfo] = {}
-    for index, place in _mapping(fields["storage_data"]).items():
-        key = _index(index)
-        storage[key] = _place(place, sizes)
-        _require_room(tensors[key.fqn], key, storage[key])
-    for name, held in tensors.items():
-        for key in _keys(name, held):
-            if key not in storage:
-                raise _misfit(f"nothing says where {name} is")
+    storage = {_index(index): _place(place, sizes) for index, place in _mapping(fields["storage_data"]).items()}
+    held_bytes = {key: size for name, held in tensors.items() for key, size in _parts(name, held)}
+    if unknown := storage.keys() - held_bytes.keys():
+        raise _misfit(f"it says where a part of {min(key.fqn for key in unknown)} is that it does not list")
+    for key, size in held_bytes.items():
+        if key not in storage:
+            raise _misfit(f"nothing says where {key.fqn} is")
+        if size > storage[key].length:  # nobody is to make room for more than there is
+            raise _misfit(f"{size:,} bytes of {key.fqn} are said to be in {storage[key].length:,} bytes")
     return Metadata(
         state_dict_metadata=tensors,
         planner_data={name: _path(value) for name, value in _mapping(fields.get("planner_data") or {}).items()},
@@ -198,20 +198,13 @@ def _place(found: object, sizes: Mapping[str, int]) -> _StorageInfo:
     return _StorageInfo(relative_path=name, offset=start, length=length)
 
 
-def _require_room(held: TensorStorageMetadata | BytesStorageMetadata, key: MetadataIndex, place: _StorageInfo) -> None:
-    """Return when the bytes of a part can be in its place, so that nobody makes room for more than there is."""
+def _parts(name: str, held: TensorStorageMetadata | BytesStorageMetadata) -> Iterator[tuple[MetadataIndex, int]]:
+    """The parts of what is under a name, each with the bytes that it takes at least."""
     if isinstance(held, BytesStorageMetadata):
+        yield MetadataIndex(name), 0
         return
-    chunk = next(chunk for chunk in held.chunks if key.offset is None or chunk.offsets == key.offset)
-    if prod(chunk.sizes) * held.properties.dtype.itemsize > place.length:
-        raise _misfit(f"{key.fqn} of {tuple(chunk.sizes)} is said to be in {place.length:,} bytes")
-
-
-def _keys(name: str, held: TensorStorageMetadata | BytesStorageMetadata) -> Iterator[MetadataIndex]:
-    if isinstance(held, BytesStorageMetadata):
-        yield MetadataIndex(name)
-    else:
-        yield from (MetadataIndex(name, chunk.offsets) for chunk in held.chunks)
+    for chunk in held.chunks:
+        yield MetadataIndex(name, chunk.offsets), prod(chunk.sizes) * held.properties.dtype.itemsize
 
 
 def _fields(found: object, name: str) -> Mapping[str, Any]:
