@@ -12,6 +12,8 @@ import pytest
 
 from launch.desk import lay_out
 from shardwise.cli.main import main
+from shardwise.train.failure.keepers import KEEPERS_VARIABLE
+from shardwise.train.patient_torchrun import run_torchrun
 from shardwise.train.scripted_torchrun import main as main_of_script
 from train.models import make_job
 
@@ -60,6 +62,7 @@ def test_a_rank_that_is_killed_ends_the_script_with_one_message(desk, monkeypatc
     assert "error: rank 1 (process " in said
     assert "died without a word" in said
     assert "ChildFailedError" not in said
+    assert (run / "lives" / "00000001.ended").exists(), "another host may go on at once"
 
 
 def written(desk, name, monkeypatch):
@@ -102,6 +105,17 @@ def test_ranks_may_save_for_longer_than_torchrun_waits_by_itself(monkeypatch):
     monkeypatch.setattr("shardwise.train.scripted_torchrun.read_job", lambda path: make_job())
     assert main_of_script(["--nnodes=2", "-m", "worker", "job.json"]) == 0
     assert given == ["--shutdown-timeout=600", "--nnodes=2", "-m", "worker", "job.json"]
+
+
+def test_every_start_has_a_name_of_its_own(monkeypatch):
+    """A container that starts again has the same process ids, and the records of the start before."""
+    given = []
+    monkeypatch.setenv(KEEPERS_VARIABLE, "{}")
+    monkeypatch.setattr("shardwise.train.patient_torchrun.torchrun", given.extend)
+    for _ in range(2):
+        run_torchrun(["--standalone", "-m", "worker"])
+    names = [word for word in given if word.startswith("--rdzv-id=")]
+    assert len(set(names)) == 2
 
 
 def test_a_torchrun_that_cannot_be_told_to_wait_is_not_told(monkeypatch):

@@ -6,6 +6,7 @@ otherwise. With ``--standalone`` it meets nobody, and opens no port for it.
 """
 
 import os
+import secrets
 import sys
 
 from torch.distributed import HashStore
@@ -39,7 +40,8 @@ def run_torchrun(words: list[str]) -> None:
     """Run torchrun patiently, as a keeper of its ranks."""
     os.environ[KEEPERS_VARIABLE] = keepers_text({TORCHRUN: os.getpid()}, inherited=os.environ)
     rendezvous_handler_registry.register(ALONE, alone)
-    at_home = [f"--rdzv-backend={ALONE}", f"--rdzv-id={os.getpid()}", "--local-addr=localhost"]
+    # Not the process id, which in a container is the same at every start: records of an earlier one would count.
+    at_home = [f"--rdzv-backend={ALONE}", f"--rdzv-id={secrets.token_hex(8)}", "--local-addr=localhost"]
     torchrun(
         with_patience([*at_home, *(word for word in words if word != STANDALONE)] if STANDALONE in words else words)
     )
