@@ -122,6 +122,7 @@ PURE_FIELDS = {
     "Allocation.end",
     "FrontPoint.x",
     "FrontPoint.y",
+    "DecoderConfig.padding_row",  # a row of the token table
     "Check.difference",  # as its text says
     "Check.limit",
     "Claim.computed",  # its unit is the field beside it

@@ -193,11 +193,12 @@ def _no_room(rank, folder):
     return watched(rank, folder, at_step, checkpointer=checkpointer)
 
 
-def test_a_full_disk_ends_all_and_the_checkpoint_before_stays(tmp_path):
+def test_a_part_that_cannot_be_written_ends_all_and_the_checkpoint_before_stays(tmp_path):
     fails(2, _no_room, tmp_path)
     error = diagnose(tmp_path)
     assert error.code == "train-disk-full"
-    assert "the disk is full; step-00000003 is whole and kept" in error.message
+    assert "a file would become too large; step-00000003 is whole and kept" in error.message
+    assert "ulimit -f" in error.message
     assert find_checkpoint(tmp_path).step == 3
 
 
