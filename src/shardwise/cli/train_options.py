@@ -120,7 +120,7 @@ def _divides_no_matrix(arguments: argparse.Namespace, plan: Plan) -> bool:
 
 
 def _reduces_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
-    return bool(arguments.defer_grad_reduce) and plan.layout.data_parallel_size * plan.layout.cp == 1
+    return bool(arguments.defer_grad_reduce) and plan.layout.data_parallel_size == plan.layout.cp == 1
 
 
 def _has_one_rank(_: argparse.Namespace, plan: Plan) -> bool:

@@ -44,19 +44,19 @@ __all__ = [
 
 LIVES = "lives"
 LIFE_VARIABLE = "SHARDWISE_LIFE"
-"""In the environment of ranks whose launcher holds the folders for them."""
+"""The variable in which a launcher that holds the folders tells its ranks the name of the life."""
 BEAT_S = 5.0
-"""Between two signs of life."""
+"""Seconds between two signs of life."""
 DEAD_AFTER_S = 60.0
-"""Without a sign of life, where nothing tells for certain that the holder is gone."""
+"""Seconds without a sign of life after which a holder counts as dead, where nothing tells for certain."""
 NUM_ATTEMPTS = 5
-"""At a number that others take at the same moment."""
+"""How often something is tried that other processes may do at the same moment."""
 
 SAID = {
     **{"life": str, "host": str, "machine": str, "processes": str, "run_id": str},
     **{"pid": int, "began_s": float, "is_locked": bool},
 }
-"""Of the file of a life, what says who holds the folder."""
+"""The fields in the file of a life that say who holds the folder, and their types."""
 
 LockState = Literal["free", "held", "unknown"]
 
@@ -77,13 +77,13 @@ class Holder:
 
     folder: Path
     index: int
-    """Of the life among those of the folder, from 1."""
+    """The number of the life in this folder, from 1."""
     life: str = ""
     host: str = "an unknown host"
     machine: str = ""
-    """Of the running system: another one after it was started again."""
+    """Which running system it is: the number that Linux draws at every start."""
     processes: str = ""
-    """Of the space of process numbers, which a container has of its own."""
+    """The namespace in which ``pid`` counts: a container has one of its own."""
     pid: int = 0
     began_s: float = 0.0
     run_id: str = ""
@@ -115,9 +115,9 @@ class Lease:
     beat_s: float = float("-inf")
 
     def look(self) -> LostFolderError | None:
-        """Give a sign of life when it is time to, and say why a folder is this run's no more, if it is not.
+        """Why a folder is this run's no more, if it is not; gives a sign of life when it is time to.
 
-        It asks the file system for two names and sets a time now and then; a thread beside the training calls it.
+        A thread beside the training calls it: it lists the lives of each folder, and sets a time every few seconds.
         """
         lost = next((lost for folder in self.folders if (lost := self._lost(folder)) is not None), None)
         now_s = time.monotonic()
@@ -139,7 +139,7 @@ class Lease:
             raise lost
 
     def release(self) -> None:
-        """The life came to its end; nothing where another one began or the folder is gone."""
+        """Say that the life came to its end; writes nothing where another one began or the folder is gone."""
         for folder in self.folders if self.is_owner else ():
             if self._lost(folder) is None:
                 with suppress(OSError):
@@ -399,7 +399,7 @@ def _pids(holder: Holder) -> tuple[int, ...]:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Of the lives that a folder had."""
+    """The numbers of the lives that a folder had."""
     return [int(path.stem) for path in (folder / LIVES).glob("*.json") if path.stem.isdecimal()]
 
 

@@ -1,4 +1,4 @@
-"""The processes that a rank needs and does not see: who started it, and who would end it and say what became of it.
+"""The keepers of a rank: the processes that started it, and that would end it and say what became of it.
 
 They are the program that started torchrun, torchrun, and for forked ranks the process that they are forked from and the
 one that releases what they share. Each of them can be killed without a word. A rank looks for all of them a few times a

@@ -229,6 +229,8 @@ class RankWatch:
         for peer in stopped:
             # It can hear no other signal, and torchrun would wait half a minute for it.
             os.kill(peer.pid, signal.SIGKILL)
+        if self.lease is not None:  # another host would wait a minute for signs of life
+            self.lease.release()
         os._exit(FAILED)
 
     def _write(self, record: FailureRecord) -> None:
