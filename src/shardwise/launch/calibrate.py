@@ -20,6 +20,7 @@ from shardwise.launch.command import PATIENT_TORCHRUN, environment, forked_words
 from shardwise.launch.session import killed_torchrun, session
 from shardwise.launch.surroundings import may_fork, read_surroundings
 from shardwise.layout import Layout
+from shardwise.train.failure.keepers import FORK_SERVER
 
 WORKER = "shardwise.train.calibrate.worker"
 RESULT_FILE, PROGRESS_FILE = "result.json", "progress.jsonl"
@@ -29,6 +30,9 @@ POLL_S = 0.2
 OVERTIME_S = 60.0
 """How much longer than asked the processes may take before they are ended."""
 TAIL_LINES = 6
+FORK_SERVER_GONE = re.compile(r"exitcode\s*:\s*255\b")
+"""What torchrun reports of forked ranks when it notices first that their fork server is gone: the exit code that
+``multiprocessing`` invents for them (CPython, ``Lib/multiprocessing/popen_forkserver.py``, ``Popen.poll``)."""
 REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exception): |No module named")
 """What a Python process says last, among much that torchrun says about it."""
 LOST = re.compile(r"(.* \(process \d+\)) is gone: ")
@@ -156,6 +160,8 @@ def _processor() -> str:
 def _failure(folder: Path, process: "subprocess.Popen[bytes]") -> CalibrationError:
     lines = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()
     lost = killed_torchrun(process) or next((found[1] for line in lines if (found := LOST.match(line))), "")
+    if not lost and any(FORK_SERVER_GONE.search(line) for line in lines):
+        lost = FORK_SERVER
     if lost:
         return CalibrationError(
             f"{lost} died without a word, and the measuring processes ended: it was killed from outside",
