@@ -175,7 +175,5 @@ def test_nothing_is_left_behind_of_a_calibration(desk, part):
     run.kill(part)
     said, left = run.ends()
     assert left == {}
-    named = (
-        ON_DEATH_OF[part].partition(" (")[0] if part in ON_DEATH_OF else ""
-    )
+    named = ON_DEATH_OF[part].partition(" (")[0] if part in ON_DEATH_OF else ""
     assert part == "rank" or named in said, said
