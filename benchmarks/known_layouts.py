@@ -28,7 +28,7 @@ from shardwise.search.evaluation import FAMILY
 from shardwise.search.refinement import Wanted
 from shardwise.search.simplicity import short_variant
 from shardwise.units import format_gib, format_seconds
-from shardwise.validate.timed_runs import timed_runs
+from shardwise.validate.shipped_runs import timed_runs
 
 RESULTS = Path(__file__).parent / "results"
 SHOWN_DIFFERENCES = 3

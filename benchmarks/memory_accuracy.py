@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shardwise.units import GIB
 from shardwise.validate.accuracy import AccuracyReport, RowAccuracy, memory_accuracy
-from shardwise.validate.measured_runs import measured_runs
+from shardwise.validate.shipped_runs import measured_runs
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from statistics import median
 from shardwise.predict.memory import predict_memory
 from shardwise.validate.accuracy import compare, interval_error_fraction, percentile
 from shardwise.validate.components import ComponentComparison, component_comparisons
-from shardwise.validate.measured_runs import measured_runs
 from shardwise.validate.peers import peer_estimates
 from shardwise.validate.records import MeasuredRun
+from shardwise.validate.shipped_runs import measured_runs
 
 OURS = "shardwise"
 

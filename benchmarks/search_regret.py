@@ -20,9 +20,9 @@ from shardwise.predict import predict
 from shardwise.search.evaluation import Evaluated
 from shardwise.search.ranking import rank
 from shardwise.search.simplicity import short_variant
+from shardwise.validate.records import TimedRun
+from shardwise.validate.shipped_runs import timed_runs
 from shardwise.validate.time_accuracy import FITTED_TIME_FAMILIES
-from shardwise.validate.timed_run import TimedRun
-from shardwise.validate.timed_runs import timed_runs
 
 RESULTS = Path(__file__).parent / "results"
 MIN_ROWS = 3

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardwise.validate.published_utilisation import published_utilisations
+
+from shardwise.validate.shipped_runs import timed_runs
 from shardwise.validate.time_accuracy import TimeAccuracyReport, TimedRowAccuracy, TimeSummary, time_accuracy
-from shardwise.validate.timed_runs import timed_runs
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ from statistics import mean, median
 from shardwise.formulas.flop_counts import causal_flop_per_token, megatron_2021_flop_per_step
 from shardwise.model import DenseSpec
 from shardwise.predict.time import predict_time
-from shardwise.validate.timed_run import TimedRun
-from shardwise.validate.timed_runs import timed_runs
+from shardwise.validate.records import TimedRun
+from shardwise.validate.shipped_runs import timed_runs
 
 DRIVERS = Path(__file__).parent / "peers"
 GPT_FAMILIES = {

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.published.parts import decoder
+from benchmarks.published.timed_parts import megatron_gpt
 
 from shardwise.catalog import read_cluster
 from shardwise.families import read_model
@@ -20,8 +22,6 @@ from shardwise.recipe import Recipe
 from shardwise.step.operation_context import operation_context
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
-from shardwise.validate.conversion.parts import decoder
-from shardwise.validate.conversion.timed_parts import megatron_gpt
 
 RUNS = [
     ({"seq_len": 8192, "micro_batch_size": 2, "recompute": "full"}, 2.318),

@@ -12,9 +12,8 @@ from shardwise.render.json_time_validation import time_validation_object
 from shardwise.render.svg_scatter import PLOT_SIZE, ScatterPoint, family_colours, scatter_svg
 from shardwise.render.text_time_validation import time_validation_text
 from shardwise.validate.accuracy import memory_accuracy
-from shardwise.validate.measured_runs import measured_runs
+from shardwise.validate.shipped_runs import measured_runs, timed_runs
 from shardwise.validate.time_accuracy import time_accuracy
-from shardwise.validate.timed_runs import timed_runs
 
 SVG = "{http://www.w3.org/2000/svg}"
 

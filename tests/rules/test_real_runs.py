@@ -1,7 +1,7 @@
 """Runs that really happened break no rule."""
 
 from shardwise.rules import find_errors
-from shardwise.validate.measured_runs import measured_runs
+from shardwise.validate.shipped_runs import measured_runs
 
 
 def test_no_measured_run_that_a_plan_repeats_is_refused():

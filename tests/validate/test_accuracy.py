@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from benchmarks.published.parts import figure_interval_bytes
 
 from shardwise.errors import LayoutError
 from shardwise.predict.memory import predict_memory
@@ -18,8 +19,7 @@ from shardwise.validate.accuracy import (
     summarise_by_family,
     summarise_by_scope,
 )
-from shardwise.validate.conversion.parts import figure_interval_bytes
-from shardwise.validate.measured_runs import measured_runs
+from shardwise.validate.shipped_runs import measured_runs
 
 GIB = 1_073_741_824
 

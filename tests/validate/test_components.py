@@ -5,7 +5,7 @@ import pytest
 from shardwise.predict.memory import predict_memory
 from shardwise.step.placement import pipeline_stages
 from shardwise.validate.components import component_comparisons, megatron_state_bytes
-from shardwise.validate.measured_runs import measured_runs
+from shardwise.validate.shipped_runs import measured_runs
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from shardwise.validate.measured_runs import measured_runs
 from shardwise.validate.peers import (
     accelerate_estimate,
     accelerate_training_bytes,
@@ -12,6 +11,7 @@ from shardwise.validate.peers import (
     megatron_estimate,
     peer_estimates,
 )
+from shardwise.validate.shipped_runs import measured_runs
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """The facts behind the conversions."""
 
-from shardwise.validate.measured_runs import CONVERTERS
+from benchmarks.published.memory_rows import CONVERTERS
+from benchmarks.published.rate_rows import TIMED_CONVERTERS
+
 from shardwise.validate.setups import setup_facts
-from shardwise.validate.timed_runs import TIMED_CONVERTERS
 
 
 def test_every_converted_family_has_cited_facts():

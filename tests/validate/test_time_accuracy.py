@@ -6,6 +6,7 @@ import pytest
 
 from shardwise.errors import LayoutError
 from shardwise.prediction import TimePrediction
+from shardwise.validate.shipped_runs import timed_runs
 from shardwise.validate.time_accuracy import (
     TimedRowAccuracy,
     calibrated_errors,
@@ -13,7 +14,6 @@ from shardwise.validate.time_accuracy import (
     summarise_time,
     time_accuracy,
 )
-from shardwise.validate.timed_runs import timed_runs
 
 
 def runs_of(family):

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _memory_answer(arguments: argparse.Namespace) -> tuple[str, str]:
     """What is printed about memory, and the page; the page is empty unless it is wanted."""
     from shardwise.validate.accuracy import memory_accuracy
-    from shardwise.validate.measured_runs import measured_runs
+    from shardwise.validate.shipped_runs import measured_runs
 
     shipped = measured_runs().runs
     _require_known(arguments.family, {run.family for run in shipped})
@@ -77,8 +77,8 @@ def _memory_answer(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def _time_answer(arguments: argparse.Namespace) -> tuple[str, str]:
     """What is printed about step times, and the page; the page is empty unless it is wanted."""
+    from shardwise.validate.shipped_runs import timed_runs
     from shardwise.validate.time_accuracy import time_accuracy
-    from shardwise.validate.timed_runs import timed_runs
 
     shipped = timed_runs().runs
     _require_known(arguments.family, {run.family for run in shipped})

@@ -9,8 +9,8 @@ from shardwise.units import Dollars, format_percent, format_seconds, format_usd
 
 LOW_MFU_FRACTION = 0.28
 HIGH_MFU_FRACTION = 0.55
-"""The 10th and 90th percentile of the 308 published MFUs of ``catalog/measurements/throughput.csv``, counted as ours
-are: causal attention once, over the 16-bit peak (median 0.42; 54 whose count is unknown as printed)."""
+"""The 10th and 90th percentile of the 308 published MFUs of ``benchmarks/published/tables/throughput.csv``, counted as
+ours are: causal attention once, over the 16-bit peak (median 0.42; 54 whose count is unknown as printed)."""
 NOT_A_MARKET_PRICE = ("user", "assumed")
 """Kinds of price that say nothing about what others pay."""
 

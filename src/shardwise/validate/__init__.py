@@ -1,10 +1,9 @@
 """Predictions against published measurements: which rows can be repeated, and how far off we are on them."""
 
 from shardwise.validate.accuracy import AccuracyReport, ErrorSummary, FitSummary, RowAccuracy, memory_accuracy
-from shardwise.validate.records import MeasuredRun, SetupFact, UnusedRow
+from shardwise.validate.records import MeasuredRun, SetupFact, TimedRun, UnusedRow
 from shardwise.validate.setups import setup_facts
 from shardwise.validate.time_accuracy import TimeAccuracyReport, TimedRowAccuracy, TimeSummary, time_accuracy
-from shardwise.validate.timed_run import TimedRun
 
 __all__ = [
     "AccuracyReport",

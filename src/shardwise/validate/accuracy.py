@@ -9,8 +9,8 @@ from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction
 from shardwise.units import Bytes
-from shardwise.validate.measured_runs import measured_runs
 from shardwise.validate.records import MeasuredRun, Outcome, Scope, UnusedRow
+from shardwise.validate.shipped_runs import measured_runs
 
 Predictor = Callable[[Plan], MemoryPrediction]
 

@@ -12,10 +12,10 @@ from shardwise.prediction import MemoryPrediction
 from shardwise.step.placement import Stage, pipeline_stages, tensor_shards
 from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import Bytes
-from shardwise.validate.measured_runs import measured_runs
 from shardwise.validate.peers import peer_estimates
 from shardwise.validate.records import MeasuredRun
 from shardwise.validate.rows import MeasurementRow, read_rows
+from shardwise.validate.shipped_runs import measured_runs
 
 ComponentSet = Literal["weights_and_optimizer", "model_states", "activations_and_temporaries"]
 

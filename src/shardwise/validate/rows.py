@@ -1,20 +1,20 @@
 """The shipped measurement tables as records, one per published row, before anything is interpreted."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-
-from shardwise.errors import ShardwiseError
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementRow:
     """One row of a measurement table: its cells by column name, empty cells included."""
 
-    table: str
     id: str
+    family: str
+    """The source that published it."""
     cells: tuple[tuple[str, str], ...]
 
     def text(self, column: str) -> str:
@@ -33,42 +33,24 @@ class MeasurementRow:
         number = self.number(column)
         return int(number) if number is not None and number.is_integer() else None
 
-    @property
-    def family(self) -> str:
-        """The source family: the prefix of the id, or for ``runs.csv`` the repository it came from."""
-        if self.table != "runs":
-            return self.id.split("-")[0]
-        return RUN_FAMILIES.get(self.text("source").split("@")[0].split(":")[0], "RUNS")
 
-
-RUN_FAMILIES = {
-    "pytorch/torchtitan": "RUNTITAN",
-    "mosaicml/llm-foundry": "RUNMPT",
-    "Lightning-AI/litgpt": "RUNLITGPT",
-    "foundation-model-stack/fms-acceleration": "RUNFMS",
-    "AnswerDotAI/fsdp_qlora": "RUNQLORA",
-    "pytorch/torchtune": "RUNTUNE",
-    "NVIDIA-NeMo/Megatron-Bridge": "RUNBRIDGE",
-    "MooreThreads/SimuMax": "RUNSIMU",
-}
-"""Family of a ``runs.csv`` row by the repository that published it; its ids say nothing about the source."""
-
-TABLES = ("memory", "runs", "throughput", "cost", "readings", "components", "recipes")
+Cells = Mapping[str, str]
+Table = Literal["cost", "components"]
 
 
 @lru_cache
-def read_rows(table: str) -> tuple[MeasurementRow, ...]:
+def read_rows(table: Table) -> tuple[MeasurementRow, ...]:
     """All rows of one shipped measurement table, in file order."""
-    if table not in TABLES:
-        raise ShardwiseError(
-            f"there is no measurement table {table!r}; the tables are {', '.join(TABLES)}",
-            code="validate-table",
-            fix=f"use table={TABLES[0]!r}",
-        )
-    return tuple(_rows(table))
-
-
-def _rows(table: str) -> Iterator[MeasurementRow]:
     text = files("shardwise.catalog").joinpath("measurements", f"{table}.csv").read_text(encoding="utf-8")
-    for cells in csv.DictReader(text.splitlines()):
-        yield MeasurementRow(table=table, id=cells["id"], cells=tuple(cells.items()))
+    return rows_in(text, family_of=family_of_id)
+
+
+def rows_in(text: str, *, family_of: Callable[[Cells], str]) -> tuple[MeasurementRow, ...]:
+    """The rows of a measurement table in CSV, each with the family that its cells say it belongs to."""
+    rows = csv.DictReader(text.splitlines())
+    return tuple(MeasurementRow(id=row["id"], family=family_of(row), cells=tuple(row.items())) for row in rows)
+
+
+def family_of_id(cells: Cells) -> str:
+    """The prefix of the id: rows of one source share it."""
+    return cells["id"].split("-")[0]

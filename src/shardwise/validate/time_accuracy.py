@@ -11,9 +11,8 @@ from shardwise.prediction import TimeEntry, TimePrediction
 from shardwise.units import Seconds
 from shardwise.validate.accuracy import percentile
 from shardwise.validate.rank_correlation import concordance
-from shardwise.validate.records import UnusedRow
-from shardwise.validate.timed_run import TimedRun
-from shardwise.validate.timed_runs import timed_runs
+from shardwise.validate.records import TimedRun, UnusedRow
+from shardwise.validate.shipped_runs import timed_runs
 
 TimePredictor = Callable[[Plan], TimePrediction]
 

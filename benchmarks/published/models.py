@@ -2,7 +2,8 @@
 
 import json
 from functools import lru_cache
-from importlib.resources import files
+
+from benchmarks.published.rows import TABLES
 
 from shardwise.families import read_model
 from shardwise.model import ModelSpec
@@ -10,6 +11,6 @@ from shardwise.model import ModelSpec
 
 @lru_cache
 def named_model(name: str) -> ModelSpec:
-    """The model of ``catalog/measurements/models.json`` with this name."""
-    text = files("shardwise.catalog").joinpath("measurements", "models.json").read_text(encoding="utf-8")
+    """The model of ``tables/models.json`` with this name."""
+    text = (TABLES / "models.json").read_text(encoding="utf-8")
     return read_model(json.loads(text)[name]["config"])

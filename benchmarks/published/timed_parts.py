@@ -2,13 +2,17 @@
 
 from functools import lru_cache
 
+from benchmarks.published.parts import GPU_IDS, DecoderShape, decoder, unused
+from benchmarks.published.rows import MeasurementRow
+
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.plan import Plan
 from shardwise.units import TERA, Seconds
-from shardwise.validate.conversion.parts import GPU_IDS, DecoderShape, decoder, unused
-from shardwise.validate.rows import MeasurementRow
-from shardwise.validate.timed_run import TimedConversion, TimedRun
+from shardwise.validate.records import TimedRun, UnusedRow
+
+TimedConversion = TimedRun | UnusedRow
+"""What becomes of a row: the run with its plan, or the reason it cannot be repeated."""
 
 
 @lru_cache
@@ -73,7 +77,17 @@ def printed_gpt(row: MeasurementRow, *, vocab_size: int = 51_200) -> DecoderShap
     )
 
 
-__all__ = ["decoder", "machines", "measured_step_s", "megatron_gpt", "printed_gpt", "selene", "timed", "unused"]
+__all__ = [
+    "TimedConversion",
+    "decoder",
+    "machines",
+    "measured_step_s",
+    "megatron_gpt",
+    "printed_gpt",
+    "selene",
+    "timed",
+    "unused",
+]
 
 
 def measured_step_s(row: MeasurementRow, plan: Plan) -> tuple[Seconds, str] | None:

@@ -2,14 +2,15 @@
 
 from functools import lru_cache
 
+from benchmarks.published.parts import Conversion, Reading, cluster_for, measured, unused
+from benchmarks.published.rows import MeasurementRow
+
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
-from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
 from shardwise.validate.records import UnusedRow
-from shardwise.validate.rows import MeasurementRow
 
 BLOOM_VOCAB_SIZE = 250_880
 """The chronicle prints 250k; BLOOM's table has 250,880 rows."""

@@ -2,15 +2,15 @@
 
 from functools import lru_cache
 
+from benchmarks.published.parts import DecoderShape, decoder, row_shape, unused
+from benchmarks.published.rows import MeasurementRow
+from benchmarks.published.timed_nemo import nvidia_cluster, printed_layout
+from benchmarks.published.timed_parts import TimedConversion, printed_gpt, timed
+
 from shardwise.families import read_model
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Recipe
-from shardwise.validate.conversion.parts import DecoderShape, decoder, row_shape, unused
-from shardwise.validate.conversion.timed_nemo import nvidia_cluster, printed_layout
-from shardwise.validate.conversion.timed_parts import printed_gpt, timed
-from shardwise.validate.rows import MeasurementRow
-from shardwise.validate.timed_run import TimedConversion
 
 CATALOGUED = {
     "Nemotron-4-15B": "nemotron-4-15b",

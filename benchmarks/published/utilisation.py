@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from benchmarks.published.rows import MeasurementRow, read_rows
+
 from shardwise.formulas.flop_counts import (
     korthikanti_flop_per_step,
     korthikanti_selective_flop_per_step,
@@ -19,7 +21,6 @@ from shardwise.formulas.flop_counts import (
 )
 from shardwise.units import TERA, Flop
 from shardwise.validate.records import UnusedRow
-from shardwise.validate.rows import MeasurementRow, read_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

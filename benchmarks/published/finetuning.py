@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from benchmarks.published.models import named_model
+from benchmarks.published.parts import Conversion, Reading, cluster_for, measured, unused
+from benchmarks.published.rows import MeasurementRow
+
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Adapter, LoraTargets, Offload, Recipe
-from shardwise.validate.conversion.models import named_model
-from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
-from shardwise.validate.rows import MeasurementRow
 
 FSDP_QLORA_ASSUMPTIONS = (
     "pure bf16, adapters too; LoRA rank 64 on every linear layer (the script leaves out o_proj); AdamW, not fused",

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from shardwise.layout import Layout, Schedule
-from shardwise.plan import Plan
-from shardwise.recipe import Precision, Recipe, Recompute
-from shardwise.validate.conversion.parts import (
+from benchmarks.published.parts import (
     Conversion,
     DecoderShape,
     Reading,
@@ -15,8 +12,12 @@ from shardwise.validate.conversion.parts import (
     row_shape,
     unused,
 )
+from benchmarks.published.rows import MeasurementRow
+
+from shardwise.layout import Layout, Schedule
+from shardwise.plan import Plan
+from shardwise.recipe import Precision, Recipe, Recompute
 from shardwise.validate.records import UnusedRow
-from shardwise.validate.rows import MeasurementRow
 
 ASSUMPTIONS = (
     "the pipeline runs as many micro-batches as it has stages, torchtitan's default at commit 9dec370",

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
+from benchmarks.published.bigscience import bloom_plan, has_blocking_launches
+from benchmarks.published.parts import DecoderShape, decoder, unused
+from benchmarks.published.pretraining import MPT_ASSUMPTIONS
+from benchmarks.published.rows import MeasurementRow
+from benchmarks.published.timed_parts import TimedConversion, machines, megatron_gpt, timed
+
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
-from shardwise.validate.conversion.bigscience import bloom_plan, has_blocking_launches
-from shardwise.validate.conversion.parts import DecoderShape, decoder, unused
-from shardwise.validate.conversion.pretraining import MPT_ASSUMPTIONS
-from shardwise.validate.conversion.timed_parts import machines, megatron_gpt, timed
 from shardwise.validate.records import UnusedRow
-from shardwise.validate.rows import MeasurementRow
-from shardwise.validate.timed_run import TimedConversion
 
 FOUNDRY_NETWORKS = {"RoCE 1600 Gb/s per node": "roce-200"}
 """Eight 200 Gb/s adapters a node."""

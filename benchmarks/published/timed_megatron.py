@@ -2,22 +2,23 @@
 
 from dataclasses import dataclass, replace
 
-from shardwise.catalog import read_cluster
-from shardwise.families import read_model
-from shardwise.formulas.flop_counts import megatron_2021_flop_per_step
-from shardwise.layout import Layout, Schedule
-from shardwise.plan import Plan
-from shardwise.recipe import Recipe, Recompute
-from shardwise.validate.conversion.parts import DecoderShape, decoder, row_shape, unused
-from shardwise.validate.conversion.timed_parts import (
+from benchmarks.published.parts import DecoderShape, decoder, row_shape, unused
+from benchmarks.published.rows import MeasurementRow
+from benchmarks.published.timed_parts import (
+    TimedConversion,
     machines,
     printed_gpt,
     selene,
     step_s_of_rate,
     timed,
 )
-from shardwise.validate.rows import MeasurementRow
-from shardwise.validate.timed_run import TimedConversion
+
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
+from shardwise.formulas.flop_counts import megatron_2021_flop_per_step
+from shardwise.layout import Layout, Schedule
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe, Recompute
 
 PAPER_ASSUMPTIONS = (
     "Selene: DGX A100 80GB with eight HDR InfiniBand adapters a node",

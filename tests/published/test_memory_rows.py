@@ -1,44 +1,43 @@
 """Every shipped row is a run with a plan or is listed with a reason; literal rows become the plans they state."""
 
 import pytest
-
-from shardwise.validate.measured_runs import measured_runs
-from shardwise.validate.rows import read_rows
+from benchmarks.published.memory_rows import converted_memory
+from benchmarks.published.rows import read_rows
 
 GIB = 1_073_741_824
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return {run.id: run for run in measured_runs().runs}
+    return {run.id: run for run in converted_memory().runs}
 
 
 def test_every_shipped_row_is_used_or_listed_with_a_reason():
     shipped = {row.id for table in ("memory", "runs") for row in read_rows(table)}
-    used = {run.id.partition("/")[0] for run in measured_runs().runs}
-    left_out = {row.id for row in measured_runs().unused}
+    used = {run.id.partition("/")[0] for run in converted_memory().runs}
+    left_out = {row.id for row in converted_memory().unused}
     assert used | left_out == shipped
     assert not used & left_out
-    assert all(row.reason and row.reason != "no conversion for this family" for row in measured_runs().unused)
+    assert all(row.reason and row.reason != "no conversion for this family" for row in converted_memory().unused)
 
 
 def test_every_further_reading_belongs_to_a_used_run():
-    used = {run.id.partition("/")[0] for run in measured_runs().runs}
-    left_out = {row.id for row in measured_runs().unused}
+    used = {run.id.partition("/")[0] for run in converted_memory().runs}
+    left_out = {row.id for row in converted_memory().unused}
     assert {row.id for row in read_rows("readings")} <= used | left_out
 
 
 def test_ids_are_unique(runs):
-    assert len(runs) == len(measured_runs().runs)
+    assert len(runs) == len(converted_memory().runs)
 
 
 def test_every_plan_fills_its_cluster():
-    for run in measured_runs().runs:
+    for run in converted_memory().runs:
         assert run.plan.layout.world_size == run.plan.cluster.num_gpus, run.id
 
 
 def test_every_plan_runs_whole_micro_batches():
-    for run in measured_runs().runs:
+    for run in converted_memory().runs:
         recipe, layout = run.plan.recipe, run.plan.layout
         assert recipe.global_batch_size is not None
         assert recipe.global_batch_size % (recipe.micro_batch_size * layout.data_parallel_size) == 0, run.id
@@ -46,18 +45,18 @@ def test_every_plan_runs_whole_micro_batches():
 
 
 def test_every_run_names_source_and_date():
-    for run in measured_runs().runs:
+    for run in converted_memory().runs:
         assert run.source, run.id
         assert run.date, run.id
 
 
 def test_a_run_counts_once_for_its_outcome():
-    for run in measured_runs().runs:
+    for run in converted_memory().runs:
         assert not (run.decides_outcome and "/" in run.id)
 
 
 def test_pipelined_layers_add_up_to_the_model():
-    for run in measured_runs().runs:
+    for run in converted_memory().runs:
         if run.plan.layout.stage_layers is not None:
             assert sum(run.plan.layout.stage_layers) == run.plan.model.num_hidden_layers, run.id
 
@@ -65,7 +64,7 @@ def test_pipelined_layers_add_up_to_the_model():
 def test_printed_parameter_counts_are_met_exactly_where_they_are_exact():
     """llm-foundry prints the unique parameters of every model, learned positions included."""
     rows = {row.id: row for row in read_rows("runs") if row.family == "RUNMPT"}
-    for run in measured_runs().runs:
+    for run in converted_memory().runs:
         if run.id in rows:
             assert run.plan.model.num_params == rows[run.id].integer("params"), run.id
 
@@ -180,22 +179,15 @@ def test_out_of_memory_rows_have_no_reading(runs):
 
 
 def test_a_run_two_sources_publish_is_used_once(runs):
-    reasons = {row.id: row.reason for row in measured_runs().unused}
+    reasons = {row.id: row.reason for row in converted_memory().unused}
     assert "R001" not in runs
     assert reasons["R001"] == "the same run as TTITAN-001, published by another source"
     assert reasons["TTPAPER-002"] == "the same run as TTITAN-002, published by another source"
     assert "R732" not in runs
 
 
-def test_the_measurement_tables_stay_below_two_megabytes():
-    from importlib.resources import files
-
-    folder = files("shardwise.catalog").joinpath("measurements")
-    assert sum(len(entry.read_bytes()) for entry in folder.iterdir()) < 2_000_000
-
-
 def test_a_reading_under_expandable_segments_is_left_out():
     """TORCHAO-006 to 008 print what is reserved, which that allocator setting changes and no plan states."""
-    reasons = {row.id: row.reason for row in measured_runs().unused if row.family == "TORCHAO"}
+    reasons = {row.id: row.reason for row in converted_memory().unused if row.family == "TORCHAO"}
     assert sorted(reasons) == ["TORCHAO-006", "TORCHAO-007", "TORCHAO-008"]
     assert all("expandable segments" in reason for reason in reasons.values())

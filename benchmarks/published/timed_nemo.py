@@ -3,6 +3,11 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from benchmarks.published.bridge_modules import recomputed_modules
+from benchmarks.published.parts import unused
+from benchmarks.published.rows import MeasurementRow, read_rows
+from benchmarks.published.timed_parts import TimedConversion, timed
+
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.families import read_model
@@ -10,11 +15,6 @@ from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Recipe, Recompute
-from shardwise.validate.conversion.bridge_modules import recomputed_modules
-from shardwise.validate.conversion.parts import unused
-from shardwise.validate.conversion.timed_parts import timed
-from shardwise.validate.rows import MeasurementRow, read_rows
-from shardwise.validate.timed_run import TimedConversion
 
 NODES = {
     "H100-SXM-80GB": "dgx-h100",

@@ -1,11 +1,12 @@
 """Rows of fms-acceleration's tables: Hugging Face Trainer on one to four A100, plain or with fused kernels."""
 
+from benchmarks.published.models import named_model
+from benchmarks.published.parts import Conversion, Reading, cluster_for, measured, unused
+from benchmarks.published.rows import MeasurementRow
+
 from shardwise.layout import Layout
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Adapter, Precision, Recipe
-from shardwise.validate.conversion.models import named_model
-from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
-from shardwise.validate.rows import MeasurementRow
 
 ASSUMPTIONS = (
     "weights in torch_dtype; under FSDP with Trainer bf16 or fp16 the trainable ones are upcast to fp32",

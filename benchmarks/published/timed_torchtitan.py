@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from shardwise.validate.conversion.parts import unused
-from shardwise.validate.conversion.timed_parts import machines, timed
-from shardwise.validate.conversion.torchtitan import ASSUMPTIONS, titan_plan
+from benchmarks.published.parts import unused
+from benchmarks.published.rows import MeasurementRow
+from benchmarks.published.timed_parts import TimedConversion, machines, timed
+from benchmarks.published.torchtitan import ASSUMPTIONS, titan_plan
+
 from shardwise.validate.records import UnusedRow
-from shardwise.validate.rows import MeasurementRow
-from shardwise.validate.timed_run import TimedConversion
 
 OVER_RDMA = "400 Gb/s RDMA per GPU is read as RoCE, the back-end network of Grand Teton"
 A100_NETWORK = "the network of the 64 A100 is not stated; HDR InfiniBand is assumed"

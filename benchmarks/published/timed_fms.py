@@ -1,12 +1,12 @@
 """Rates of fms-fsdp's table: Llama 2 under FSDP 1 with torch.compile on A100 and H100."""
 
+from benchmarks.published.parts import decoder, row_shape, unused
+from benchmarks.published.rows import MeasurementRow
+from benchmarks.published.timed_parts import TimedConversion, machines, timed
+
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.validate.conversion.parts import decoder, row_shape, unused
-from shardwise.validate.conversion.timed_parts import machines, timed
-from shardwise.validate.rows import MeasurementRow
-from shardwise.validate.timed_run import TimedConversion
 
 NETWORKS = {"400 Gb/s per node": ("roce-100", 400.0), "800 Gb/s per node": ("roce-400", 800.0)}
 """Catalogue id for the latency, and all adapters of a node, by the printed network."""

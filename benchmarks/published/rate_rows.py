@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from shardwise.plan import Plan
-from shardwise.validate.conversion import (
+from benchmarks.published import (
     timed_fms,
     timed_megatron,
     timed_nemo,
@@ -12,11 +11,14 @@ from shardwise.validate.conversion import (
     timed_others,
     timed_torchtitan,
 )
-from shardwise.validate.conversion.parts import unused
-from shardwise.validate.measured_runs import measured_runs
-from shardwise.validate.records import UnusedRow
-from shardwise.validate.rows import MeasurementRow, read_rows
-from shardwise.validate.timed_run import TimedConversion, TimedRun, TimedRuns
+from benchmarks.published.memory_rows import converted_memory
+from benchmarks.published.parts import unused
+from benchmarks.published.rows import MeasurementRow, read_rows
+from benchmarks.published.timed_parts import TimedConversion
+
+from shardwise.plan import Plan
+from shardwise.validate.records import TimedRun, UnusedRow
+from shardwise.validate.shipped_runs import TimedRuns
 
 TimedConverter = Callable[[MeasurementRow], TimedConversion]
 PlannedConverter = Callable[[MeasurementRow, Plan], TimedConversion]
@@ -82,7 +84,7 @@ SAME_READING = 0.02
 
 
 @lru_cache
-def timed_runs() -> TimedRuns:
+def converted_rates() -> TimedRuns:
     """All rows of ``throughput.csv``: repeatable ones with their plans, the others with a reason."""
     conversions = [convert_timed_row(row) for row in read_rows("throughput")]
     runs = [conversion for conversion in conversions if isinstance(conversion, TimedRun)]
@@ -109,12 +111,12 @@ def convert_timed_row(row: MeasurementRow) -> TimedConversion:
 
 @lru_cache
 def _memory_plans() -> dict[str, Plan]:
-    return {run.id: run.plan for run in measured_runs().runs}
+    return {run.id: run.plan for run in converted_memory().runs}
 
 
 @lru_cache
 def _memory_reasons() -> dict[str, str]:
-    return {row.id: row.reason for row in measured_runs().unused}
+    return {row.id: row.reason for row in converted_memory().unused}
 
 
 def without_repeats(runs: Iterable[TimedRun]) -> tuple[list[TimedRun], list[UnusedRow]]:

@@ -2,12 +2,13 @@
 
 from typing import get_args
 
+from benchmarks.published.parts import Conversion, Reading, cluster_for, measured, unused
+from benchmarks.published.rows import MeasurementRow
+
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe, RecomputeModule
-from shardwise.validate.conversion.parts import Conversion, Reading, cluster_for, measured, unused
-from shardwise.validate.rows import MeasurementRow
 
 MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 STUDIED = "Moonlight-16B-A3B"

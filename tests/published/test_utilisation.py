@@ -4,11 +4,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from benchmarks.published.rows import read_rows
+from benchmarks.published.utilisation import COUNTINGS, NOT_RECOMPUTED, published_utilisations
 
 from shardwise.predict.cost import TYPICAL_MFU_FRACTION
 from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
-from shardwise.validate.published_utilisation import COUNTINGS, NOT_RECOMPUTED, published_utilisations
-from shardwise.validate.rows import read_rows
 
 
 @pytest.mark.parametrize("family", COUNTINGS)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from benchmarks.published.rows import MeasurementRow
+
 from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.families import read_model
@@ -10,7 +12,6 @@ from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.units import GB, GIB, MB, MIB, Bytes
 from shardwise.validate.records import MeasuredRun, Outcome, Scope, UnusedRow
-from shardwise.validate.rows import MeasurementRow
 
 Conversion = tuple[MeasuredRun, ...] | UnusedRow
 """What becomes of a row: the readings it publishes, each with its plan, or the reason it cannot be repeated."""

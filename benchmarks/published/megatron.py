@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from shardwise.layout import Layout, Schedule
-from shardwise.plan import Plan
-from shardwise.recipe import Recipe
-from shardwise.validate.conversion.parts import (
+from benchmarks.published.parts import (
     Conversion,
     DecoderShape,
     Reading,
@@ -15,7 +12,11 @@ from shardwise.validate.conversion.parts import (
     row_shape,
     unused,
 )
-from shardwise.validate.rows import MeasurementRow
+from benchmarks.published.rows import MeasurementRow
+
+from shardwise.layout import Layout, Schedule
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
 
 SIMUMAX_VOCAB_SIZE = 128_257
 """``--vocab-size 128256`` with NullTokenizer, which adds an end-of-document id."""

@@ -3,32 +3,36 @@
 from dataclasses import replace
 
 import pytest
-
-from shardwise.validate.rows import read_rows
-from shardwise.validate.timed_runs import NOT_TIMED, timed_runs, without_repeats
+from benchmarks.published.rate_rows import NOT_TIMED, converted_rates, without_repeats
+from benchmarks.published.rows import read_rows
 
 
 def run(run_id):
-    return next(run for run in timed_runs().runs if run.id == run_id)
+    return next(run for run in converted_rates().runs if run.id == run_id)
 
 
 def reason(row_id):
-    return next(row.reason for row in timed_runs().unused if row.id == row_id)
+    return next(row.reason for row in converted_rates().unused if row.id == row_id)
 
 
 def test_every_published_rate_is_used_or_left_out_with_a_reason():
-    used, unused = timed_runs().runs, timed_runs().unused
+    used, unused = converted_rates().runs, converted_rates().unused
     ids = [row.id for row in (*used, *unused)]
     assert sorted(ids) == sorted(row.id for row in read_rows("throughput"))
     assert all(row.reason for row in unused)
 
 
 def test_families_of_the_megatron_papers_come_first():
-    assert list(dict.fromkeys(run.family for run in timed_runs().runs))[:4] == ["KORTH", "MLM21", "MLM21T2", "MTNLG"]
+    assert list(dict.fromkeys(run.family for run in converted_rates().runs))[:4] == [
+        "KORTH",
+        "MLM21",
+        "MLM21T2",
+        "MTNLG",
+    ]
 
 
 def test_no_family_is_both_used_and_declared_unusable():
-    assert not set(NOT_TIMED) & {run.family for run in timed_runs().runs}
+    assert not set(NOT_TIMED) & {run.family for run in converted_rates().runs}
 
 
 def test_korthikanti_175b_selective_is_the_plan_of_its_table():
@@ -48,7 +52,7 @@ def test_a_token_rate_becomes_the_time_of_the_plans_own_step():
 def test_a_batch_that_micro_batches_do_not_divide_keeps_its_rate():
     """llm-foundry accumulates 48 sequences as 11, 11, 11, 11 and 4; the plan has four micro-batches of 11."""
     rows = {row.id: row for row in read_rows("throughput")}
-    for timed in timed_runs().runs:
+    for timed in converted_rates().runs:
         if timed.family == "LLMF":
             rate = timed.plan.tokens_per_step / timed.measured_s
             assert rate == pytest.approx(rows[timed.id].number("tokens_per_s")), timed.id
@@ -71,7 +75,7 @@ def test_a_row_that_does_what_a_plan_cannot_say_is_marked():
 
 
 def test_llm_foundry_ran_version_2_of_flash_attention_only_in_part_of_its_last_table():
-    faithful = [timed for timed in timed_runs().runs if timed.family == "LLMF" and timed.is_faithful]
+    faithful = [timed for timed in converted_rates().runs if timed.family == "LLMF" and timed.is_faithful]
     assert len(faithful) == 12
     assert {timed.plan.layout.world_size for timed in faithful} == {128, 256, 512}
 
@@ -100,13 +104,15 @@ def test_a_later_reading_of_the_same_plan_replaces_an_earlier_one():
 
 
 def test_what_a_source_does_not_state_is_written_down():
-    for timed in timed_runs().runs:
+    for timed in converted_rates().runs:
         assert timed.assumptions or timed.gaps, timed.id
         assert timed.source
 
 
 def test_runs_of_megatron_bridge_recompute_the_modules_of_their_recipe_files_and_stay_out_of_the_totals():
-    found = [timed for timed in timed_runs().runs if timed.family == "MBRIDGE" and timed.plan.recipe.recompute_modules]
+    found = [
+        timed for timed in converted_rates().runs if timed.family == "MBRIDGE" and timed.plan.recipe.recompute_modules
+    ]
     assert len(found) == 14
     assert {timed.plan.recipe.recompute for timed in found} == {"selective"}
     assert not any(timed.is_faithful for timed in found)
@@ -124,11 +130,11 @@ def test_large_jobs_of_bloom_waited_for_every_launch():
 
 
 def test_interns_owners_broadcast_what_they_updated():
-    assert all(run.plan.recipe.broadcast_weights for run in timed_runs().runs if run.family == "EVO")
+    assert all(run.plan.recipe.broadcast_weights for run in converted_rates().runs if run.family == "EVO")
 
 
 def test_gradients_of_megatron_bridge_travel_in_16_bits_as_its_recipes_say():
-    dtypes = {timed.plan.recipe.reduce_dtype for timed in timed_runs().runs if timed.family in ("MBRIDGE", "NEMO")}
+    dtypes = {timed.plan.recipe.reduce_dtype for timed in converted_rates().runs if timed.family in ("MBRIDGE", "NEMO")}
     assert dtypes == {"bf16"}
 
 

@@ -2,11 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwise.layout import Layout
-from shardwise.model import ModelSpec
-from shardwise.plan import Plan
-from shardwise.recipe import Precision, Recipe
-from shardwise.validate.conversion.parts import (
+from benchmarks.published.parts import (
     Conversion,
     DecoderShape,
     Reading,
@@ -16,7 +12,12 @@ from shardwise.validate.conversion.parts import (
     row_shape,
     unused,
 )
-from shardwise.validate.rows import MeasurementRow
+from benchmarks.published.rows import MeasurementRow
+
+from shardwise.layout import Layout
+from shardwise.model import ModelSpec
+from shardwise.plan import Plan
+from shardwise.recipe import Precision, Recipe
 
 COLOSSAL_ASSUMPTIONS = (
     "the batch per data-parallel rank runs as one micro-batch",

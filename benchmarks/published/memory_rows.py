@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from shardwise.validate.conversion import (
+from benchmarks.published import (
     bigscience,
     bridge_modules,
     finetuning,
@@ -14,9 +14,11 @@ from shardwise.validate.conversion import (
     pretraining,
     torchtitan,
 )
-from shardwise.validate.conversion.parts import Conversion, figure_interval_bytes, unused
+from benchmarks.published.parts import Conversion, figure_interval_bytes, unused
+from benchmarks.published.rows import MeasurementRow, read_rows
+
 from shardwise.validate.records import MeasuredRun, Scope, UnusedRow
-from shardwise.validate.rows import MeasurementRow, read_rows
+from shardwise.validate.shipped_runs import MeasuredRuns
 
 Converter = Callable[[MeasurementRow], Conversion]
 
@@ -60,16 +62,8 @@ MEMORY_TABLES = ("memory", "runs")
 READING_SCOPES: dict[str, Scope] = {"allocated": "allocated", "reserved": "reserved", "device": "device"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRuns:
-    """What the shipped memory tables hold: runs to predict, and rows left out."""
-
-    runs: tuple[MeasuredRun, ...]
-    unused: tuple[UnusedRow, ...]
-
-
 @lru_cache
-def measured_runs() -> MeasuredRuns:
+def converted_memory() -> MeasuredRuns:
     """All rows of ``memory.csv`` and ``runs.csv``: repeatable ones with their plans, the others with a reason."""
     runs: list[MeasuredRun] = []
     left_out: list[UnusedRow] = []
