@@ -86,7 +86,7 @@ def _step_text(record: Mapping[str, object]) -> str:
 
 
 def _skipped_text(record: Mapping[str, object]) -> str:
-    """What overflowed in fp16 so far; empty where nothing did."""
+    """The number of steps that fp16 skipped so far, and the loss scale; empty while none was skipped."""
     num_skipped, ratio = record.get("num_skipped_steps"), record.get("loss_scale_ratio")
     return f"  {num_skipped} skipped, scale {ratio:,g}" if num_skipped and isinstance(ratio, float) else ""
 

@@ -209,7 +209,7 @@ PLANNED_ROWS = (
         beside="in a model without routed experts",
     ),
 )
-"""Of the plan that is run: a search may have them as bounds."""
+"""Options that the plan of a run does not read; a search may still take them as bounds."""
 RUN_ROWS = (
     _of_saving("--async-checkpoints", "is_async", default=False),
     _of_saving("--keep", "keep"),

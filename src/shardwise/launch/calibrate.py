@@ -31,12 +31,13 @@ OVERTIME_S = 60.0
 """How much longer than asked the processes may take before they are ended."""
 TAIL_LINES = 6
 FORK_SERVER_GONE = re.compile(r"exitcode\s*:\s*255\b")
-"""What torchrun reports of forked ranks when it notices first that their fork server is gone: the exit code that
-``multiprocessing`` invents for them (CPython, ``Lib/multiprocessing/popen_forkserver.py``, ``Popen.poll``)."""
+"""When the fork server is gone, ``multiprocessing`` gives its processes exit code 255, which torchrun then reports.
+
+Source: CPython, ``Lib/multiprocessing/popen_forkserver.py``, ``Popen.poll``."""
 REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exception): |No module named")
 """What a Python process says last, among much that torchrun says about it."""
 LOST = re.compile(r"(.* \(process \d+\)) is gone: ")
-"""What a measuring process says last that ends because another process is gone."""
+"""A measuring process writes this line when it ends because another process is gone."""
 MAX_PROCESSES_ON_PROCESSORS = 2
 CLOCK_QUERY = "driver_version,clocks.sm,clocks.mem,power.limit"
 

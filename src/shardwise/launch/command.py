@@ -22,9 +22,9 @@ DETERMINISTIC_VARIABLES = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCHINDUCTOR_DETERMINISTIC": "1",
 }
-"""What only an environment can say: cuBLAS splits a product alike in every run, NCCL adds up in its ranks and not in
-the switch, where the order is free, and the compiler chooses no kernel by how long it took. The rest is
-``train/determinism.py``.
+"""Environment variables that ``--deterministic`` sets. cuBLAS splits a matmul alike in every run, NCCL adds up in its
+ranks and not in the switch, where the order is free, and the compiler chooses no kernel by how long it took.
+``train/determinism.py`` does the rest.
 
 Source: docs.nvidia.com/cuda/cublas, "Results Reproducibility"; torch 2.11 ``_inductor/config.py``; Megatron-LM
 ``training/arguments.py`` (``--deterministic-mode`` takes no NVLS).
@@ -88,7 +88,7 @@ def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, st
 
 
 def job_environment(job: Job, *, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The same for the ranks of a job, with what its recipe and its options ask for."""
+    """The environment variables that the ranks of a job get: those of its layout, recipe and options."""
     wanted = {"CUDA_LAUNCH_BLOCKING": "1"} if job.recipe.blocking_launches else {}
     wanted |= DETERMINISTIC_VARIABLES if job.is_deterministic else {}
     return environment(job.layout, inherited=inherited) | _not_set(wanted, inherited)

@@ -1,4 +1,4 @@
-"""What a dry run finds of this machine: whether ranks can import what they need and find their devices.
+"""A dry run looks at this machine: can ranks import the packages they need, and are their devices here?
 
 It also says what it did not look at, for people who rely on it.
 """
@@ -34,7 +34,7 @@ __all__ = ["DryLook", "Imported", "imported", "look_around"]
 IMPORTER = "shardwise.train.importing"
 IMPORTER_S = 120
 LONG = 300
-"""Of what somebody else's package said, in characters."""
+"""An error text of another package is cut to this many characters."""
 DRIVEN_VENDORS = ("NVIDIA", "AMD")
 """Whose accelerators torch drives as CUDA devices, ROCm's included."""
 OWN = "user"
