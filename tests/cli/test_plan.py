@@ -329,7 +329,9 @@ def test_a_search_that_is_stopped_leaves_no_process_behind(how):
         time.sleep(0.005)
     program.send_signal(how)
     printed, complaints = program.communicate(timeout=60)
-    assert (program.returncode, printed, complaints) == ({signal.SIGINT: 130}.get(how, -how), "", "")
+    # A Ctrl-C inside an exec (a dataclass being imported) makes Python end by the signal; a shell shows 130 either way.
+    assert program.returncode in ({130, -how} if how is signal.SIGINT else {-how})
+    assert (printed, complaints) == ("", "")
     ends_s = time.monotonic() + 60
     while time.monotonic() < ends_s:
         try:

@@ -1,5 +1,6 @@
 """The words that start a job: torchrun's own on GPUs and on many nodes, torchrun with forked ranks on processors."""
 
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -47,6 +48,14 @@ def test_the_script_for_many_nodes_gives_torchrun_its_own_words():
         "--rdzv-endpoint=$HEAD_NODE:29500",
         *("--rdzv-id=$RUN_ID", "--nproc-per-node=1", "-m", "shardwise.train.worker", "/runs/a/job.json"),
     ]
+
+
+@pytest.mark.parametrize(("given", "missing"), [({}, "HEAD_NODE"), ({"HEAD_NODE": "a"}, "RUN_ID")])
+def test_the_script_for_many_nodes_names_what_is_not_set(given, missing):
+    script = command_text(job_of(LLAMA), num_nodes=2).partition("exec ")[0]
+    done = subprocess.run(["bash", "-c", script], env=given, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"{missing}: set it to" in done.stderr
 
 
 def test_a_deterministic_run_has_an_environment_that_is_and_the_users_own_wins():

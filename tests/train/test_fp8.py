@@ -91,3 +91,13 @@ def test_models_of_transformers_compute_in_fp8_too(worlds):
     fp8 = worlds[2].run(run, make_job(model=GEMMA, layout={"dp_shard": 2}, num_steps=2, precision="fp8-mixed"))[0]
     assert fp8.losses == pytest.approx(bf16, rel=5e-3)
     assert fp8.losses != bf16
+
+
+def test_a_router_that_is_a_linear_layer_with_a_forward_of_its_own_keeps_it():
+    class Router(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).softmax(-1)
+
+    block = torch.nn.Sequential(torch.nn.Linear(16, 16), Router(16, 16))
+    use_fp8([block], num_tokens=16, device=CPU)
+    assert [type(part) for part in block] == [Fp8Linear, Router]

@@ -260,3 +260,16 @@ def test_nodes_of_one_run_do_not_refuse_each_other(job):
         with pytest.raises(LeaseError):
             require_free(job, run_id=other)
     held.release()
+
+
+def test_ranks_that_torchrun_started_again_elsewhere_take_over_what_their_run_held(job):
+    held = take(job, run_id="seven")
+    assert take(job, run_id="seven", is_restart=True).lineage.number == held.lineage.number + 1
+
+
+@pytest.mark.parametrize(("run_id", "is_restart"), [("seven", False), ("eight", True), ("none", True), ("", True)])
+def test_a_start_of_another_run_does_not(job, run_id, is_restart):
+    held = take(job, run_id="none" if run_id == "none" else "seven")
+    with pytest.raises(LeaseError):
+        take(job, run_id=run_id, is_restart=is_restart)
+    held.release()

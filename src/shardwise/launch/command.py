@@ -106,6 +106,8 @@ def command_text(job: Job, *, num_nodes: int) -> str:
     line = " \\\n  ".join(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)
     head = (
         "#!/usr/bin/env bash\n# Run on every node with HEAD_NODE and RUN_ID set alike.\n"
+        ': "${HEAD_NODE:?set it to the name of the first node}"\n'
+        ': "${RUN_ID:?set it to a name of this start, alike on every node}"\n'
         if num_nodes > 1
         else "#!/usr/bin/env bash\n"
     )

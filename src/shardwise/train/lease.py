@@ -49,6 +49,8 @@ BEAT_S = 5.0
 """Seconds between two signs of life."""
 DEAD_AFTER_S = 60.0
 """Seconds without a sign of life after which a holder counts as dead, where nothing tells for certain."""
+UNNAMED = "none"
+"""The run id that torchrun gives where nobody named one: other runs have it too."""
 NUM_ATTEMPTS = 5
 """How often something is tried that other processes may do at the same moment."""
 
@@ -209,15 +211,21 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def take(job: Job, *, run_id: str = "") -> Lease:
+def take(job: Job, *, run_id: str = "", is_restart: bool = False) -> Lease:
     """Begin a life in the folders of a job; they are made where they are not there.
+
+    Args:
+        job: what will run.
+        run_id: as torchrun gives it to all nodes.
+        is_restart: whether torchrun started the ranks again, so that a life of the same ``run_id`` is over.
 
     Raises:
         LeaseError: a run that lives holds one.
     """
     folders = folders_of(job)
+    own = run_id if is_restart and run_id != UNNAMED else ""
     for _ in range(NUM_ATTEMPTS):
-        judged = [_require_free(folder) for folder in folders]
+        judged = [_require_free(folder, run_id=own) for folder in folders]
         lease = Lease(folders=folders, lineage=_lineage(job, 1 + max(judged)))
         if _claimed(lease, judged, run_id):
             return lease

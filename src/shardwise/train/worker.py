@@ -22,7 +22,7 @@ from shardwise.train.checkpoint.origin import origin_facts, require_continuable
 from shardwise.train.determinism import determinism
 from shardwise.train.failure.classify import LossError
 from shardwise.train.failure.full_disk import writing
-from shardwise.train.failure.keepers import TORCHRUN_VARIABLE
+from shardwise.train.failure.keepers import RESTART_VARIABLE, TORCHRUN_VARIABLE
 from shardwise.train.failure.watch import RankWatch, WatchLimits
 from shardwise.train.feed import open_feed
 from shardwise.train.group import join_group
@@ -85,7 +85,7 @@ def _own_lease(job: Job, *, rank: int) -> Lease | None:
     if life:
         return join(job, life) if rank == 0 else seen(job, life)
     if rank == 0:
-        return take(job, run_id=run_id)
+        return take(job, run_id=run_id, is_restart=os.environ.get(RESTART_VARIABLE, "0") != "0")
     require_free(job, run_id=run_id)
     return None
 
@@ -104,6 +104,7 @@ def _train_in_group(job: Job, watch: RankWatch) -> None:
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=job.timeout_s * (LATER_RATIO if device.type == "cuda" else 1))
     join_group(device_type=device.type, timeout=timeout)
+    watch.has_met = True
     _share_lease(job, watch)
     run_job(job, device=device, watch=watch)
     dist.destroy_process_group()

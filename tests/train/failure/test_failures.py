@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def watched(rank, folder, at_step, *, limits=LIMITS, num_steps=1_000_000, checkp
     """A loop of all-reduces; ``at_step(rank, step)`` may do anything to the rank."""
     watch = RankWatch(folder, rank=rank, limits=limits)
     watch.start()
+    watch.has_met = True
     watch.measure_memory = lambda: {"parameters": 10 << 20, "optimizer": 20 << 20}
     states = {"model": State()}
     try:
@@ -118,6 +120,26 @@ def test_a_killed_rank_ends_all_and_is_named(tmp_path):
     assert "died without a word, when the others had done 6 steps: it was killed from outside" in error.message
     assert [record.rank for record in lost_ranks(tmp_path)] == [1]
     assert {record.kind for record in failures_of(tmp_path)} <= {"peer-lost", "stopped"}
+
+
+def _begins_beside_old_records(rank, folder):
+    watch = RankWatch(folder, rank=rank, limits=LIMITS)
+    watch.start()
+    time.sleep(LIMITS.peer_grace_s + 1)  # the other rank is still importing
+    write_record(folder, replace(OLD, has_ended=True))
+    watch.has_met = True
+    watch.finish()
+
+
+OLD = RankRecord(rank=1, pid=2**22 + 1, host=socket.gethostname(), attempt="/0")
+"""Of an earlier start by hand, which torchrun gives the same name as this one; no such process lives."""
+
+
+def test_a_record_of_an_earlier_start_does_not_end_a_rank_that_waits_for_the_others(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    write_record(tmp_path, OLD)
+    run_ranks(1, _begins_beside_old_records, tmp_path)
+    assert not failures_of(tmp_path)
 
 
 def _stuck(rank, folder):

@@ -18,6 +18,7 @@ __all__ = [
     "FORK_SERVER",
     "KEEPERS_VARIABLE",
     "LAUNCHER",
+    "RESTART_VARIABLE",
     "TORCHRUN",
     "TORCHRUN_VARIABLE",
     "TRACKER",
@@ -32,6 +33,8 @@ KEEPERS_VARIABLE = "SHARDWISE_KEEPERS"
 """In the environment of the ranks of one machine: the process ids of their keepers by name."""
 TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 """In the environment of ranks that torchrun started."""
+RESTART_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
+"""How often torchrun has started the ranks again."""
 LAUNCHER, TORCHRUN = "shardwise", "torchrun"
 FORK_SERVER = "the process that ranks are forked from"
 TRACKER = "Python's resource tracker"

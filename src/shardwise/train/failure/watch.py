@@ -27,6 +27,7 @@ from shardwise.train.failure.classify import classify
 from shardwise.train.failure.flight_recorder import waiting_collective
 from shardwise.train.failure.keepers import (
     FORK_SERVER,
+    RESTART_VARIABLE,
     TORCHRUN,
     TORCHRUN_VARIABLE,
     end_with_keepers,
@@ -96,6 +97,9 @@ class RankWatch:
         """Finished steps."""
         self.phase = "starting"
         """What this rank is doing, in a word."""
+        self.has_met = False
+        """Whether every rank has begun: until then records of other ranks may be those of an earlier start, and it is
+        torchrun that ends the ranks when one fails."""
         self.is_stop_requested = False
         """Whether a signal, or the end of a keeper, asks this rank to stop after the step it is in."""
         self.measure_memory: Callable[[], Mapping[str, int]] = dict
@@ -160,7 +164,7 @@ class RankWatch:
             now_s = time.monotonic()
             stop_s = stop_s or (now_s if self.is_stop_requested else None)
             self._look_for_keepers()
-            lost_s = lost_s or (now_s if self._lost_peer() else None)
+            lost_s = (lost_s or now_s) if self.has_met and self._lost_peer() else None
             if lost_s is not None and now_s - lost_s > self._limits.peer_grace_s:
                 self._end("stopped", message="stopped because another rank had failed")
             if stop_s is not None and now_s - stop_s > self._limits.stop_grace_s:
@@ -285,7 +289,7 @@ class RankWatch:
 
 def _attempt() -> str:
     """What torchrun gives all ranks of one start alike, so that records of an earlier one are told apart."""
-    return f"{os.environ.get(TORCHRUN_VARIABLE, '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return f"{os.environ.get(TORCHRUN_VARIABLE, '')}/{os.environ.get(RESTART_VARIABLE, '0')}"
 
 
 def _say(line: str) -> None:
