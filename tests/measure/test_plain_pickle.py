@@ -57,6 +57,11 @@ def test_bombs_are_refused_at_once_and_take_no_memory(data):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "KiB"
 
 
+def test_a_claim_of_more_bytes_than_there_are_is_named():
+    with pytest.raises(ForeignPickleError, match=r"it claims 1,099,511,627,776 bytes and has 4 more"):
+        plain_value(BOMBS["text that is not there"])
+
+
 def test_a_memory_place_far_away_takes_no_room():
     assert plain_value(b"\x80\x02]r\xff\xff\xff\xff.") == []
 

@@ -18,6 +18,11 @@ from train.tiny_families import VOCAB_SIZE, tiny_fields
 
 WINDOW = 8
 WINDOW_FIELDS = ("sliding_window", "sliding_window_size", "attention_chunk_size")
+WINDOWED_LAYERS = ("sliding_attention", "chunked_attention")
+NEEDS_A_WINDOW = ("deepseek_v4", "inkling_text", "inkling2_text", "inkling2_loop_text", "laguna", "moshi")
+"""Families whose window is a number, so that none is one as long as the sequence."""
+LOCAL = {"gpt_neo": {"attention_types": [[["global"], 4]]}}
+"""How a family without ``layer_types`` says that all its layers attend in full."""
 SEQ_LEN = 48
 SPLIT = 30
 """Tokens from here on are replaced; losses before it may not change."""
@@ -61,6 +66,19 @@ PROBED: dict[str, dict[str, Any]] = {
     },
 }
 """What the probe needs beside the sizes of a family, so that all it has is there and nothing is a tie."""
+WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")
+HEAD_WIDTHS = (
+    *(
+        "head_dim",
+        "v_head_dim",
+        "qk_rope_head_dim",
+        "qk_nope_head_dim",
+        "rotary_dim",
+        "global_head_dim",
+        "swa_head_dim",
+    ),
+    *("linear_key_head_dim", "linear_value_head_dim", "attention_head_dim", "mamba_d_head", "mamba_headdim"),
+)
 LEFT_AS_THEY_BEGIN = ("A_log", "dt_bias", "time_decay")
 """Parameters that make numbers overflow when they are moved."""
 
@@ -90,14 +108,32 @@ class Findings:
 
 
 def probed_fields(model_type: str, *, has_windows: bool = False) -> dict[str, Any]:
-    """The fields of a small config of a family, with sliding windows or chunks wherever it has fields for them."""
+    """The fields of a small config of a family: with sliding windows or chunks wherever it has fields for them, or with
+    every layer that attends in full and no window at all."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     fields = {**tiny_fields(model_type), **PROBED.get(model_type, {})}
-    known = vars(CONFIG_MAPPING[model_type]())
-    windows = {**dict.fromkeys(WINDOW_FIELDS, WINDOW), "use_sliding_window": True}
-    found = {name: value for name, value in windows.items() if has_windows and name in known}
-    return {**fields, **found, **({"max_window_layers": 0} if "use_sliding_window" in found else {})}
+    known = vars(CONFIG_MAPPING[model_type](**{name: value for name, value in fields.items() if name != "model_type"}))
+    windows = {name for name in WINDOW_FIELDS if name in known}
+    if has_windows:
+        deepest = {"max_window_layers": 0} if "use_sliding_window" in known else {}
+        return {**fields, **dict.fromkeys(windows, WINDOW), **_where_known(known, use_sliding_window=True), **deepest}
+    layers = known.get("layer_types") or ()
+    in_full = {"layer_types": ["full_attention"] * len(layers)} if {*layers} & {*WINDOWED_LAYERS} else {}
+    wide = dict.fromkeys(windows, SEQ_LEN if in_full or model_type in NEEDS_A_WINDOW else None)
+    if model_type in LOCAL:
+        wide, in_full = {}, LOCAL[model_type]
+    return {**fields, **wide, **in_full, **_where_known(known, use_sliding_window=False)}
+
+
+def twice_as_wide(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with heads of at least 16 elements, which ``flex_attention`` asks for on a GPU."""
+    wider = {name: 2 * fields[name] for name in (*WIDTHS, *HEAD_WIDTHS) if isinstance(fields.get(name), int)}
+    return {**fields, **wider}
+
+
+def _where_known(known: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in known}
 
 
 def filled_decoder(

@@ -149,8 +149,8 @@ def unknown_family(model_type: str) -> ModelError:
         f'the model family "{" ".join(model_type.split()):.60}" is not known{hint}',
         code="model-unknown-family",
         fix=(
-            f'set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '
-            f"(optionally {', '.join(OPTIONAL_FIELDS)})"
+            f'to plan it, set "model_type": "generic" and give {", ".join(REQUIRED_FIELDS)} '
+            f"(optionally {', '.join(OPTIONAL_FIELDS)}); it cannot be trained here"
         ),
     )
 
