@@ -79,7 +79,7 @@ def test_the_page_on_training_says_every_range():
         ),
         (
             ["--weights", "a", "--resume", "b"],
-            "--weights does nothing beside --resume, whose checkpoint holds all weights",
+            "--weights does nothing beside --resume without --adapter",
         ),
         (["--schedule", "zbv"], "--schedule does nothing without a pipeline"),
         (["--sequence-parallel"], "--sequence-parallel does nothing without tensor parallelism"),
@@ -101,7 +101,7 @@ def test_the_page_on_training_says_every_range():
         (["--random-weights", "--weights", "a"], "--random-weights does nothing beside --weights"),
         (
             ["--random-weights", "--resume", "b"],
-            "--random-weights does nothing beside --resume, whose checkpoint holds all weights",
+            "--random-weights does nothing beside --resume without --adapter",
         ),
         (["--max-grad-norm", "1", "--no-clip-gradients"], "--max-grad-norm does nothing in a plan that never clips"),
         (["--lora-rank", "4"], "--lora-rank does nothing without --adapter"),

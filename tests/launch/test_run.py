@@ -11,6 +11,7 @@ import pytest
 from shardwise.launch import run
 from shardwise.launch.run import run_job
 from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.failure.diagnose import TrainingError
 from shardwise.train.failure.record import RankRecord
 from shardwise.train.failure.stopped import StoppedError, stopped_error
 from shardwise.train.job import CheckpointSpec
@@ -82,6 +83,24 @@ def test_a_run_whose_ranks_heard_a_signal_alone_is_no_success(processes_that_end
 
 def test_a_run_that_did_all_of_its_steps_is_one(processes_that_end_well_after):
     assert run_job(processes_that_end_well_after(4), on_step=lambda record: None) == {}
+
+
+@pytest.mark.parametrize("cut", ['{"step": 7, "lo', '{"step": 7}', '{"step"'])
+def test_a_line_that_was_cut_short_is_no_part_of_the_one_that_takes_its_place(tmp_path, monkeypatch, cut):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 6}\n' + cut, encoding="utf-8")
+    rewritten = ['{"step": 6}\n', '{"step": 6}\n{"step": 7, "loss": 1', '{"step": 6}\n{"step": 7, "loss": 1.5}\n']
+    monkeypatch.setattr(run.time, "sleep", lambda seconds: metrics.write_text(rewritten.pop(0), encoding="utf-8"))
+    ending = SimpleNamespace(has_ended=lambda: not rewritten, look=lambda: None)
+    assert list(run._records(metrics, ending, None)) == [{"step": 7, "loss": 1.5}]
+
+
+def test_a_run_that_failed_names_the_checkpoint_that_it_can_go_on_from(tmp_path):
+    (CheckpointFolder(tmp_path).begin(3) / ".metadata").write_bytes(b"made up")
+    saved = CheckpointFolder(tmp_path).publish(3)
+    job = replace(make_job(), checkpoint=CheckpointSpec(folder=str(tmp_path)))
+    error = run._with_what_was_saved(TrainingError("rank 1 died", code="train-rank-died", fix="resume the run"), job)
+    assert error.message == f"rank 1 died; the newest checkpoint is {saved.path}"
 
 
 def test_a_stopped_run_is_ended_soon_only_when_all_its_ranks_have(tmp_path, monkeypatch):

@@ -200,7 +200,7 @@ def test_a_config_that_says_what_is_so_anyway_is_not_refused():
 
 def test_our_own_decoder_is_not_asked_for_a_window_that_it_has_not():
     windowed = {**LLAMA, "model_type": "mistral", "sliding_window": 8}
-    with pytest.raises(PlanError, match="sliding window"):
+    with pytest.raises(PlanError, match="sliding_window"):
         require_attention(make_job(model=windowed, implementation="shardwise"))
     require_attention(make_job(model=windowed))
     require_attention(make_job(implementation="shardwise"))

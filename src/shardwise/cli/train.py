@@ -207,7 +207,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
         data=DataSpec(
-            source="synthetic" if arguments.data == "synthetic" else str(Path(arguments.data).resolve()),
+            source="synthetic" if arguments.data is None else str(Path(arguments.data).resolve()),
             tokenizer=_absolute(arguments.tokenizer),
             field=arguments.data_field,
             packing=arguments.packing,

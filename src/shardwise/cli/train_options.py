@@ -91,11 +91,11 @@ def _saves_nothing(arguments: argparse.Namespace, _: Plan) -> bool:
 
 
 def _has_made_up_data(arguments: argparse.Namespace, _: Plan) -> bool:
-    return bool(arguments.data == "synthetic")
+    return arguments.data is None
 
 
 def _sees_across_documents(arguments: argparse.Namespace, _: Plan) -> bool:
-    return bool(arguments.data == "synthetic" or (arguments.packing == "stream" and arguments.crosses_documents))
+    return arguments.data is None or bool(arguments.packing == "stream" and arguments.crosses_documents)
 
 
 def _resumes_all_weights(arguments: argparse.Namespace, plan: Plan) -> bool:
@@ -229,7 +229,7 @@ RUN_ROWS = (
         option="--weights",
         dest="weights",
         is_idle=_resumes_all_weights,
-        beside="beside --resume, whose checkpoint holds all weights",
+        beside="beside --resume without --adapter",
     ),
     IdleOption(
         option="--random-weights",
@@ -243,7 +243,7 @@ RUN_ROWS = (
         dest="accepts_random_weights",
         default=False,
         is_idle=_resumes_all_weights,
-        beside="beside --resume, whose checkpoint holds all weights",
+        beside="beside --resume without --adapter",
     ),
     IdleOption(
         option="--max-grad-norm",
@@ -291,12 +291,17 @@ def _add_number(
     group.add_argument(option, type=NUMBERS[option].read, default=default, metavar=metavar, help=text)
 
 
+def _given_data(text: str) -> str | None:
+    """The path; nothing for the word "synthetic" where no file or folder is called so."""
+    return text if text != "synthetic" or Path(text).exists() else None
+
+
 def _add_data_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--data",
-        default="synthetic",
+        type=_given_data,
         metavar="PATH",
-        help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: synthetic)",
+        help="text, JSON Lines or Parquet, a folder of them, or tokens.bin with tokens.idx (default: made-up tokens)",
     )
     group.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json or a model's folder (default: bytes)")
     group.add_argument(

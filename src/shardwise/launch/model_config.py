@@ -29,7 +29,7 @@ def _whole(fields: Mapping[str, object], model: ModelSpec) -> Mapping[str, objec
     """The fields with the model's name and what ranks read of every model, which a file may leave to its family."""
     if model.model_type == "generic":
         raise ModelError(
-            "the config has no model_type, so nobody knows which model it is the sizes of",
+            "the config names no family (model_type), so nobody knows which model it is the sizes of",
             code="train-model",
             fix='add "model_type": "llama" to the config, or the name of another family',
         )

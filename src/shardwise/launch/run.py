@@ -18,6 +18,7 @@ from shardwise.launch.session import end_session, killed_torchrun, session
 from shardwise.launch.support import require_base
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
+from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
 from shardwise.train.failure.full_disk import disk_full_error, free_bytes, writing
 from shardwise.train.failure.record import (
@@ -139,7 +140,7 @@ def run_job(
     if lost and not is_done:
         raise lost_keeper_error(job, lost)
     if process.returncode != 0 and not lost:
-        raise _failure(job.folder, process.returncode, plan)
+        raise _with_what_was_saved(_failure(job.folder, process.returncode, plan), job)
     if step != job.num_steps:
         # A signal reached a rank and not this process: all ranks saved and ended as they are asked to.
         raise stopped_error(job, signal.SIGTERM)
@@ -165,16 +166,15 @@ def _started(
 
 def _records(metrics: Path, ending: Ending, lease: Lease | None) -> Iterator[Mapping[str, object]]:
     """The lines of the metrics file as they are written, until the processes end."""
-    # Behind the last whole line: rank 0 takes away one that was cut short.
-    position, rest = metrics.read_bytes().rfind(b"\n") + 1 if metrics.exists() else 0, ""
+    # Behind the last whole line: rank 0 takes away one that was cut short, and writes another in its place.
+    position = metrics.read_bytes().rfind(b"\n") + 1 if metrics.exists() else 0
     while True:
         has_ended = ending.has_ended()
         if metrics.exists():
-            with metrics.open(encoding="utf-8") as file:
+            with metrics.open("rb") as file:
                 file.seek(position)
-                rest += file.read()
-                position = file.tell()
-            *lines, rest = rest.split("\n")
+                *lines, rest = file.read().split(b"\n")
+                position = file.tell() - len(rest)
             for line in lines:
                 yield json.loads(line)
         if has_ended:
@@ -183,6 +183,14 @@ def _records(metrics: Path, ending: Ending, lease: Lease | None) -> Iterator[Map
         if lease is not None:
             lease.look()
         time.sleep(POLL_S)
+
+
+def _with_what_was_saved(error: ShardwiseError, job: Job) -> ShardwiseError:
+    """The error with the checkpoint that the run can go on from, where it has one."""
+    newest = CheckpointFolder(Path(job.checkpoint.folder)).newest() if job.checkpoint.folder else None
+    if newest is not None:
+        error.message = f"{error.message}; the newest checkpoint is {newest.path}"
+    return error
 
 
 def _failure(folder: Path, exit_code: int, plan: Plan | None) -> ShardwiseError:

@@ -17,7 +17,8 @@ from shardwise.launch.transformers_models import (
     sees_too_much,
 )
 from shardwise.plan import Plan
-from shardwise.train.decoder.config import is_supported
+from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.train.decoder.config import is_supported, left_out
 from shardwise.train.job import Job, uses_transformers
 
 
@@ -223,9 +224,10 @@ def require_attention(job: Job) -> None:
             fix=f"leave {asked} out of config.json",
         )
     if job.implementation == "shardwise" and not is_supported(fields):
+        name = left_out(fields) if fields["model_type"] in OWN_DECODER_TYPES else "model_type"
         raise PlanError(
-            f"the native runtime's own decoder does not compute what this config of {fields['model_type']} says, such"
-            " as a sliding window",
+            f"the native runtime's own decoder does not compute what {name} says in this config of "
+            f"{fields['model_type']}",
             code="train-not-supported",
             fix="leave out --implementation, so that transformers builds the model",
         )

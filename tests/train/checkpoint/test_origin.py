@@ -107,6 +107,12 @@ LORA = {"adapter": "lora", "lora_rank": 4}
         ),
         (
             LORA,
+            {**LORA, "adapter": "qlora"},
+            "holds adapters and no weights beneath them (adapter lora), and this run trains with adapter qlora",
+            "resume with --adapter lora, or start from exported weights with --weights",
+        ),
+        (
+            LORA,
             {**LORA, "lora_rank": 8},
             "holds adapters with lora_rank 4, and this run has 8",
             "resume with --lora-rank 4",
@@ -168,7 +174,6 @@ def test_a_job_that_left_sizes_to_an_older_decoder_is_not_judged(tmp_path):
         ({}, {}),
         ({}, {"optimizer": "adamw-8bit"}),
         ({"optimizer": "adamw-8bit"}, {}),
-        (LORA, {**LORA, "adapter": "qlora"}),
         ({}, {"precision": "fp32", "micro_batch_size": 2, "recompute": "full"}),
     ],
 )

@@ -21,6 +21,12 @@ SAME_STATES: tuple[frozenset[OptimizerName], ...] = (frozenset(("adamw", "adamw-
 """Optimizers whose checkpoints hold the same tensors with the same meaning."""
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 """What reading a job raises whose fields are missing or of other kinds than a run of ours writes."""
+HELD = {
+    "none": "all weights",
+    "lora": "adapters and no weights beneath them",
+    "qlora": "adapters of weights in 4 bits and no weights beneath them",
+}
+"""What a checkpoint holds, by the adapter of the run that made it."""
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 """Fields of any config that say which model it is."""
 
@@ -100,8 +106,8 @@ def _differences(made: Job, job: Job) -> Iterator[tuple[str, str]]:
 
 def _other_trained(made: Job, job: Job) -> Iterator[tuple[str, str]]:
     before, now = made.recipe, job.recipe
-    if (before.adapter == "none") != (now.adapter == "none"):
-        held = "all weights" if before.adapter == "none" else "adapters and no weights beneath them"
+    if before.adapter != now.adapter:
+        held = HELD[before.adapter]
         yield (
             f"holds {held} (adapter {before.adapter}), and this run trains with adapter {now.adapter}",
             f"resume with --adapter {before.adapter}, or start from exported weights with --weights",

@@ -15,6 +15,9 @@ BIAS_TYPES = ("llama", "qwen3", "qwen3_moe")
 SWITCHED_WINDOW_TYPES = ("qwen2", "qwen3", "qwen3_moe")
 """Models that have a sliding window only where ``use_sliding_window`` says so."""
 ROPE_TYPES = ("default", "llama3", "linear")
+LEFT_OUT = ("mlp_bias", "mlp_only_layers", "attention_dropout", "router_jitter_noise", "quantization_config")
+"""Fields that our decoder does not compute where they say anything: biases of the feed-forward network, dense blocks
+between blocks of experts, dropout of attention's weights, noise before a router, weights in few bits."""
 ROPE_LIMITS = NumberLimits(1e-9, 1e9, "above 0 and finite")
 NULL_FIELDS = ("num_key_value_heads", "sliding_window")
 """Counts that may be null: as many heads as of queries, and no window."""
@@ -107,19 +110,21 @@ def _typed(config: ModelConfig, name: str, default: object) -> object:
 
 def is_supported(fields: Mapping[str, object]) -> bool:
     """Whether our decoder computes exactly what this config says; otherwise transformers builds the model."""
-    if fields.get("model_type") not in OWN_DECODER_TYPES:
-        return False
+    return fields.get("model_type") in OWN_DECODER_TYPES and left_out(fields) is None
+
+
+def left_out(fields: Mapping[str, object]) -> str | None:
+    """A field of a config of our decoder's families that says something which our decoder does not compute."""
     whole = completed(fields)
-    return (
-        whole["hidden_act"] == "silu"
-        and not _uses_sliding_window(whole)
-        and _rope_kind(whole) in ROPE_TYPES
-        and not whole.get("mlp_bias")
-        and not whole.get("mlp_only_layers")
-        and whole.get("decoder_sparse_step", 1) == 1
-        and not whole.get("attention_dropout")
-        and not whole.get("quantization_config")
-    )
+    if whole["hidden_act"] != "silu":
+        return "hidden_act"
+    if _uses_sliding_window(whole):
+        return "sliding_window"
+    if _rope_kind(whole) not in ROPE_TYPES:
+        return "rope_type"
+    if whole.get("decoder_sparse_step", 1) != 1:
+        return "decoder_sparse_step"
+    return next((name for name in LEFT_OUT if whole.get(name)), None)
 
 
 def read_config(fields: Mapping[str, object]) -> DecoderConfig:
