@@ -165,7 +165,7 @@ def test_a_family_without_a_decoder_of_ours_has_its_vocabulary():
 
 
 def test_sizes_of_nobody_knows_what_are_refused():
-    with pytest.raises(ModelError, match="no model_type") as refused:
+    with pytest.raises(ModelError, match="names no family") as refused:
         model_config(read_model({**SMALL, "intermediate_size": 64}))
     assert refused.value.fix == 'add "model_type": "llama" to the config, or the name of another family'
 
