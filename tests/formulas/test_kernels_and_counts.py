@@ -2,8 +2,8 @@
 
 import pytest
 
+from shardwise.course.formulas import parameter_counts as params
 from shardwise.formulas import kernel_time
-from shardwise.formulas import parameter_counts as params
 
 
 def test_roofline_takes_the_longer_side():

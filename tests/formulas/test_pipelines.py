@@ -2,8 +2,8 @@
 
 import pytest
 
+from shardwise.course.formulas import pipeline_in_flight as in_flight
 from shardwise.formulas import pipeline_bubbles as bubbles
-from shardwise.formulas import pipeline_in_flight as in_flight
 
 
 def test_the_two_denominators_describe_one_pipeline():

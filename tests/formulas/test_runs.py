@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shardwise.formulas import compute_optimal, goodput, offload_time, run_cost
+from shardwise.course.formulas import compute_optimal
+from shardwise.formulas import goodput, offload_time, run_cost
 
 LLAMA_405B_FLOP = 6 * 405_853_388_800 * 15.6e12
 LLAMA_405B_HOURS = 30.84e6
