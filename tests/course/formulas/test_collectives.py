@@ -3,8 +3,8 @@
 import pytest
 
 from shardwise.course.formulas import collective_time as time
+from shardwise.course.formulas import collective_volume as volume
 from shardwise.course.formulas import data_parallel_traffic as traffic
-from shardwise.formulas import collective_volume as volume
 
 
 @pytest.mark.parametrize("group_size", [2, 3, 7, 64])

@@ -6,10 +6,20 @@ arithmetic, and as it is, from the published formula.
 
 import pytest
 
-from shardwise.course.formulas import activations, compute_optimal, data_parallel_traffic, parameter_counts
+from shardwise.course.formulas import (
+    activations,
+    collective_volume,
+    compute_optimal,
+    data_parallel_traffic,
+    flop_counts,
+    kernel_time,
+    parameter_counts,
+    pipeline_bubbles,
+    scaling,
+)
 from shardwise.course.formulas import model_states as states
 from shardwise.course.formulas import pipeline_in_flight as in_flight
-from shardwise.formulas import collective_volume, flop_counts, offload_time, pipeline_bubbles, run_cost, seed
+from shardwise.formulas import offload_time, run_cost, seed
 from shardwise.units import GB, GIB, MB, MIB
 
 LLAMA_70B = 70_553_706_496
@@ -20,16 +30,16 @@ A100_FRAMEWORK_BYTES = 79.1 * GIB
 class TestScalingLessonTheProblem:
     def test_7b_needs_14_28_14_and_56_gb(self):
         assert seed.weight_bytes(num_params=7e9) == 14 * GB
-        assert seed.opening_adam_bytes(num_params=7e9) == 28 * GB
+        assert scaling.opening_adam_bytes(num_params=7e9) == 28 * GB
         assert seed.gradient_bytes(num_params=7e9) == 14 * GB
-        assert seed.opening_state_bytes(num_params=7e9) == 56 * GB
+        assert scaling.opening_state_bytes(num_params=7e9) == 56 * GB
 
     def test_its_own_table_makes_7b_84_gb(self):
         assert seed.optimizer_bytes(num_params=7e9) == 56 * GB
-        assert seed.model_state_bytes(num_params=7e9) == 84 * GB
+        assert scaling.model_state_bytes(num_params=7e9) == 84 * GB
 
     def test_24_gb_are_left_of_an_80_gb_card(self):
-        assert seed.GPU_BYTES - seed.opening_state_bytes(num_params=7e9) == 24 * GB
+        assert seed.GPU_BYTES - scaling.opening_state_bytes(num_params=7e9) == 24 * GB
 
     def test_a_layer_takes_about_64_mb(self):
         layer = seed.activation_bytes_per_layer(seq_len=2048, micro_batch_size=1, hidden_size=4096)
@@ -47,7 +57,7 @@ class TestScalingLessonTheProblem:
 
     def test_2_gb_per_sample_16_for_eight_and_twelve_blow_up(self):
         layer = seed.activation_bytes_per_layer(seq_len=2048, micro_batch_size=1, hidden_size=4096)
-        sample = seed.activation_bytes(bytes_per_layer=layer, num_hidden_layers=32)
+        sample = scaling.activation_bytes(bytes_per_layer=layer, num_hidden_layers=32)
         assert sample == 2 * GIB
         assert sample / GB == pytest.approx(2.15, abs=0.005)
         assert 8 * sample == 16 * GIB
@@ -64,11 +74,11 @@ class TestScalingLessonTheProblem:
 
     def test_70b_weights_are_140_gb_on_two_a100(self):
         assert seed.weight_bytes(num_params=70e9) == 140 * GB
-        assert seed.min_gpus(total_bytes=140 * GB) == 2
+        assert scaling.min_gpus(total_bytes=140 * GB) == 2
 
     @pytest.mark.parametrize(("bytes_per_param", "gpus"), [(8, 7), (12, 11), (16, 14), (18, 16)])
     def test_70b_states_need_more_than_the_3_gpus_claimed(self, bytes_per_param, gpus):
-        assert seed.min_gpus(total_bytes=bytes_per_param * 70e9) == gpus
+        assert scaling.min_gpus(total_bytes=bytes_per_param * 70e9) == gpus
         assert gpus > 3
 
 
@@ -86,20 +96,20 @@ class TestScalingLessonMemoryTable:
         assert seed.weight_bytes(num_params=num_params) / GB == pytest.approx(weights_gb, rel=1e-12)
         assert seed.optimizer_bytes(num_params=num_params) / GB == pytest.approx(adam_gb, rel=1e-12)
         assert seed.gradient_bytes(num_params=num_params) / GB == pytest.approx(gradients_gb, rel=1e-12)
-        assert seed.model_state_bytes(num_params=num_params) / GB == pytest.approx(total_gb, rel=1e-12)
+        assert scaling.model_state_bytes(num_params=num_params) / GB == pytest.approx(total_gb, rel=1e-12)
 
     def test_gpt2_total_prints_1_5_gb(self):
-        assert f"{seed.model_state_bytes(num_params=124e6) / GB:.1f}" == "1.5"
+        assert f"{scaling.model_state_bytes(num_params=124e6) / GB:.1f}" == "1.5"
         exact = parameter_counts.gpt2_params(
             vocab_size=50257, max_position_embeddings=1024, hidden_size=768, num_hidden_layers=12
         )
-        assert seed.model_state_bytes(num_params=exact) / GB == pytest.approx(1.493, abs=0.0005)
+        assert scaling.model_state_bytes(num_params=exact) / GB == pytest.approx(1.493, abs=0.0005)
 
     @pytest.mark.parametrize(
         ("exact_params", "exact_gb"), [(8_030_261_248, 96.4), (LLAMA_70B, 846.6), (LLAMA_405B, 4870.2)]
     )
     def test_totals_with_exact_parameter_counts(self, exact_params, exact_gb):
-        assert seed.model_state_bytes(num_params=exact_params) / GB == pytest.approx(exact_gb, abs=0.06)
+        assert scaling.model_state_bytes(num_params=exact_params) / GB == pytest.approx(exact_gb, abs=0.06)
 
     @pytest.mark.parametrize(("num_params", "total_gb"), [(8e9, 128), (70e9, 1120), (405e9, 6480)])
     def test_totals_with_a_master_copy(self, num_params, total_gb):
@@ -108,21 +118,21 @@ class TestScalingLessonMemoryTable:
     def test_the_optimizer_of_70b_alone_needs_seven_a100(self):
         assert seed.optimizer_bytes(num_params=70e9) == 560 * GB
         assert seed.optimizer_bytes(num_params=70e9) / seed.GPU_BYTES == 7.0
-        assert seed.min_gpus(total_bytes=560 * GB) == 7
+        assert scaling.min_gpus(total_bytes=560 * GB) == 7
 
     def test_405b_needs_at_least_61_h100(self):
-        total = seed.model_state_bytes(num_params=405e9)
+        total = scaling.model_state_bytes(num_params=405e9)
         assert total / seed.GPU_BYTES == 60.75
-        assert seed.min_gpus(total_bytes=total) == 61
-        exact = seed.model_state_bytes(num_params=LLAMA_405B)
+        assert scaling.min_gpus(total_bytes=total) == 61
+        exact = scaling.model_state_bytes(num_params=LLAMA_405B)
         assert exact / seed.GPU_BYTES == pytest.approx(60.88, abs=0.005)
-        assert seed.min_gpus(total_bytes=exact) == 61
+        assert scaling.min_gpus(total_bytes=exact) == 61
 
     def test_405b_needs_81_or_92_with_a_master_copy_and_58_of_the_real_cards(self):
-        assert seed.min_gpus(total_bytes=states.zero_model_state_bytes(num_params=405e9)) == 81
-        assert seed.min_gpus(total_bytes=states.zero_model_state_bytes(num_params=LLAMA_405B)) == 82
-        assert seed.min_gpus(total_bytes=states.megatron_bytes_per_param() * 405e9) == 92
-        assert seed.min_gpus(total_bytes=4860 * GB, gpu_bytes=A100_FRAMEWORK_BYTES) == 58
+        assert scaling.min_gpus(total_bytes=states.zero_model_state_bytes(num_params=405e9)) == 81
+        assert scaling.min_gpus(total_bytes=states.zero_model_state_bytes(num_params=LLAMA_405B)) == 82
+        assert scaling.min_gpus(total_bytes=states.megatron_bytes_per_param() * 405e9) == 92
+        assert scaling.min_gpus(total_bytes=4860 * GB, gpu_bytes=A100_FRAMEWORK_BYTES) == 58
 
     def test_405b_states_fit_on_92_gpus_but_would_train_33_years(self):
         hours = run_cost.gpu_hours(total_flop=3.8e25, peak_flop_per_s=400e12, mfu_fraction=1.0)
@@ -131,12 +141,12 @@ class TestScalingLessonMemoryTable:
 
 class TestScalingLessonStrategies:
     def test_64_gpus_with_16_samples_make_1024(self):
-        assert seed.effective_batch_size(per_gpu_batch_size=16, num_gpus=64) == 1024
+        assert scaling.effective_batch_size(per_gpu_batch_size=16, num_gpus=64) == 1024
         assert 1024 // 4 == 256
 
     def test_llama_3_steps_are_16_million_tokens(self):
         """arXiv:2407.21783 table 4: 2,048 sequences of 8,192 tokens in the late run."""
-        assert seed.effective_batch_size(per_gpu_batch_size=16, num_gpus=128) * 8192 / 1e6 == pytest.approx(
+        assert scaling.effective_batch_size(per_gpu_batch_size=16, num_gpus=128) * 8192 / 1e6 == pytest.approx(
             16.8, abs=0.1
         )
 
@@ -154,11 +164,11 @@ class TestScalingLessonStrategies:
         assert both_ways / 2 / one_way_network == 9
 
     def test_naive_pipelining_keeps_one_in_n_busy(self):
-        assert seed.naive_pipeline_utilisation(num_stages=4) == 0.25
-        assert 1 - seed.naive_pipeline_utilisation(num_stages=4) == 0.75
+        assert scaling.naive_pipeline_utilisation(num_stages=4) == 0.25
+        assert 1 - scaling.naive_pipeline_utilisation(num_stages=4) == 0.75
 
     def test_three_sixteenths_of_the_ideal_time(self):
-        assert seed.text_bubble(num_stages=4, num_microbatches=16) == 0.1875
+        assert scaling.text_bubble(num_stages=4, num_microbatches=16) == 0.1875
         assert pipeline_bubbles.bubble_over_ideal(pp=4, num_microbatches=16) == 0.1875
 
     def test_70b_fully_sharded_over_eight_is_105_gb(self):
@@ -200,7 +210,7 @@ class TestScalingLessonStrategies:
 
     @pytest.mark.parametrize(("stage", "limit"), [(1, 3), (2, 6)])
     def test_in_the_seeds_own_bytes_the_limits_are_3_and_6(self, stage, limit):
-        whole = seed.model_state_bytes(num_params=1e9)
+        whole = scaling.model_state_bytes(num_params=1e9)
         shard = seed.per_gpu_memory(num_params=1e9, num_gpus=10**9, zero_stage=stage, activation_bytes=0)
         assert whole / shard.total_bytes == pytest.approx(limit, rel=1e-6)
 
@@ -218,14 +228,14 @@ class TestScalingLessonStrategies:
 
 class TestScalingLessonPrecisionAnd3d:
     def test_7b_is_112_gb_in_fp32_and_84_mixed_saving_28(self):
-        comparison = seed.mixed_precision_comparison(num_params=7e9)
+        comparison = scaling.mixed_precision_comparison(num_params=7e9)
         assert comparison.fp32_bytes == 112 * GB
         assert comparison.mixed_bytes == 84 * GB
         assert comparison.saved_bytes == 28 * GB
         assert comparison.saved_fraction == 0.25
 
     def test_with_the_master_copy_it_names_nothing_is_saved(self):
-        comparison = seed.mixed_precision_comparison(num_params=7e9)
+        comparison = scaling.mixed_precision_comparison(num_params=7e9)
         assert comparison.mixed_with_master_bytes == comparison.fp32_bytes
 
     @pytest.mark.parametrize(
@@ -233,7 +243,7 @@ class TestScalingLessonPrecisionAnd3d:
         [(7e9, "112", "84"), (13e9, "208", "156"), (70e9, "1120", "840"), (405e9, "6480", "4860")],
     )
     def test_the_printed_comparison(self, num_params, fp32_gb, mixed_gb):
-        comparison = seed.mixed_precision_comparison(num_params=num_params)
+        comparison = scaling.mixed_precision_comparison(num_params=num_params)
         assert f"{comparison.fp32_bytes / GB:.0f}" == fp32_gb
         assert f"{comparison.mixed_bytes / GB:.0f}" == mixed_gb
         assert f"{comparison.saved_fraction:.0%}" == "25%"
@@ -252,7 +262,7 @@ class TestScalingLessonPrecisionAnd3d:
 
 class TestScalingLessonPrograms:
     def test_a_ring_moves_24_5_gb_for_7b_on_eight_and_takes_14_steps(self):
-        moved = seed.ring_all_reduce_bytes(gradient_bytes=14e9, num_gpus=8)
+        moved = scaling.ring_all_reduce_bytes(gradient_bytes=14e9, num_gpus=8)
         assert moved == 24.5 * GB
         assert moved == collective_volume.all_reduce_bytes(payload_bytes=14e9, group_size=8)
         assert collective_volume.ring_all_reduce_steps(group_size=8) == 14
@@ -262,7 +272,7 @@ class TestScalingLessonPrograms:
         [(1, 64, "75.0%"), (4, 112, "42.9%"), (8, 176, "27.3%"), (16, 304, "15.8%"), (32, 560, "8.6%")],
     )
     def test_the_pipeline_program_prints(self, num_microbatches, total_time, printed):
-        result = seed.simulated_pipeline(num_layers=32, num_stages=4, num_microbatches=num_microbatches)
+        result = scaling.simulated_pipeline(num_layers=32, num_stages=4, num_microbatches=num_microbatches)
         assert result.total_time == total_time
         assert f"{result.idle_fraction:.1%}" == printed
 
@@ -284,7 +294,7 @@ class TestScalingLessonPrograms:
                     following = backward[stage + 1][micro_batch] if stage < num_stages - 1 else start
                     backward[stage][micro_batch] = max(own, following) + unit
             replayed = max(max(row) for row in backward)
-            closed = seed.simulated_pipeline(
+            closed = scaling.simulated_pipeline(
                 num_layers=num_layers, num_stages=num_stages, num_microbatches=num_microbatches
             )
             assert closed.total_time == replayed
@@ -328,8 +338,8 @@ class TestScalingLessonPrograms:
 
 class TestScalingLessonExercises:
     def test_full_checkpointing_costs_a_third_more(self):
-        assert seed.full_recompute_extra_fraction() == pytest.approx(0.333, abs=0.0005)
-        assert flop_counts.recompute_flop_ratio() - 1 == pytest.approx(seed.full_recompute_extra_fraction())
+        assert scaling.full_recompute_extra_fraction() == pytest.approx(0.333, abs=0.0005)
+        assert flop_counts.recompute_flop_ratio() - 1 == pytest.approx(scaling.full_recompute_extra_fraction())
 
     def test_1f1b_and_gpipe_have_one_bubble_but_not_one_peak(self):
         assert pipeline_bubbles.idle_fraction(pp=4, num_microbatches=8) == pytest.approx(0.273, abs=0.0005)
@@ -337,12 +347,12 @@ class TestScalingLessonExercises:
         assert in_flight.gpipe_in_flight(num_microbatches=8) == 8
 
     def test_llama_405b_costs_100m_at_3_24_an_hour(self):
-        assert seed.run_usd(gpu_hours=30.84e6, usd_per_gpu_hour=3.5) == pytest.approx(107.94e6)
-        assert seed.run_usd(gpu_hours=30.84e6, usd_per_gpu_hour=2.0) == pytest.approx(61.68e6)
+        assert run_cost.run_usd(gpu_hours=30.84e6, usd_per_gpu_hour=3.5) == pytest.approx(107.94e6)
+        assert run_cost.run_usd(gpu_hours=30.84e6, usd_per_gpu_hour=2.0) == pytest.approx(61.68e6)
         assert pytest.approx(3.24, abs=0.005) == 100e6 / 30.84e6
 
     def test_deepseek_v3_costs_5_6m_at_2_an_hour(self):
-        usd = seed.run_usd(gpu_hours=2.788e6, usd_per_gpu_hour=2.0)
+        usd = run_cost.run_usd(gpu_hours=2.788e6, usd_per_gpu_hour=2.0)
         assert usd == 5.576e6
         assert f"{usd / 1e6:.1f}" == "5.6"
 
@@ -354,11 +364,11 @@ class TestScalingLessonExercises:
         assert 840 * GB < 2000 * GB
 
     def test_offloading_leaves_70_or_35_gb_on_four_gpus(self):
-        assert seed.offloaded_gpu_bytes(num_params=70e9, num_gpus=4) == 70 * GB
-        assert seed.offloaded_gpu_bytes(num_params=70e9, num_gpus=4, offloads_gradients=True) == 35 * GB
+        assert scaling.offloaded_gpu_bytes(num_params=70e9, num_gpus=4) == 70 * GB
+        assert scaling.offloaded_gpu_bytes(num_params=70e9, num_gpus=4, offloads_gradients=True) == 35 * GB
 
     def test_an_offloaded_optimizer_is_not_30_to_50_percent_but_30_to_120_times_slower(self):
-        on_gpus = offload_time.gpu_adam_s(num_params=17.5e9, memory_bandwidth_bytes_per_s=3.35e12)
+        on_gpus = kernel_time.gpu_adam_s(num_params=17.5e9, memory_bandwidth_bytes_per_s=3.35e12)
         slow = offload_time.cpu_adam_s(num_params=70e9, host_bandwidth_bytes_per_s=100e9)
         fast = offload_time.cpu_adam_s(num_params=70e9, host_bandwidth_bytes_per_s=400e9)
         assert fast / on_gpus == pytest.approx(30, abs=1)

@@ -1,6 +1,6 @@
 """Bytes one rank sends per step to keep data-parallel replicas equal, strategy by strategy."""
 
-from shardwise.formulas.collective_volume import all_gather_bytes, all_reduce_bytes
+from shardwise.course.formulas.collective_volume import all_gather_bytes, all_reduce_bytes
 
 
 def ddp_bytes(*, num_params: float, dp_shard: int, gradient_bytes: int = 2) -> float:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import isqrt
 
 from shardwise.course.checkpointing import CheckpointRun, best_interval, run_checkpointed
-from shardwise.course.formulas import activations
+from shardwise.course.formulas import activations, flop_counts, scaling
 from shardwise.course.lesson import (
     Check,
     Claim,
@@ -20,7 +20,7 @@ from shardwise.course.lesson import (
     Setting,
 )
 from shardwise.course.lessons.request import LessonRequest, checked
-from shardwise.formulas import flop_counts, seed
+from shardwise.formulas import seed
 from shardwise.plan import Plan
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
@@ -156,7 +156,7 @@ def _kind_table(shape: _Shape) -> LessonTable:
         ("four tensors, as the scaling lesson counts", shape.seed_bytes, 0.0),
         ("attention scores kept (eager)", shape.eager_bytes, 0.0),
         ("selective: scores recomputed", shape.flash_bytes, score_fraction),
-        ("full: only the input", shape.input_bytes, seed.full_recompute_extra_fraction()),
+        ("full: only the input", shape.input_bytes, scaling.full_recompute_extra_fraction()),
     )
     return LessonTable(
         title="What one layer keeps",
@@ -265,7 +265,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="full checkpointing costs roughly 33% more compute",
             source="scaling lesson, exercise 1",
-            said=seed.full_recompute_extra_fraction(),
+            said=scaling.full_recompute_extra_fraction(),
             computed=full.extra_compute_fraction,
             unit="fraction",
             verdict="right",

@@ -2,11 +2,21 @@
 
 from math import ceil
 
-from shardwise.course.formulas import activations, data_parallel_traffic, model_states, pipeline_in_flight
+from shardwise.course.formulas import (
+    activations,
+    collective_volume,
+    data_parallel_traffic,
+    flop_counts,
+    kernel_time,
+    model_states,
+    pipeline_bubbles,
+    pipeline_in_flight,
+    scaling,
+)
 from shardwise.course.lesson import Cell, Claim, Unit, Verdict
 from shardwise.course.unweighted_average import averaged_over_shards, derivative_ratio, whole_batch
 from shardwise.families import read_model
-from shardwise.formulas import collective_volume, flop_counts, offload_time, pipeline_bubbles, run_cost, seed
+from shardwise.formulas import offload_time, run_cost, seed
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.predict.memory import predict_memory
@@ -59,12 +69,12 @@ def _problem() -> tuple[Row, ...]:
     states = {count: ceil(count * 70e9 / GPU_80_BYTES) for count in (12, 16)}
     return (
         ("7B's weights take 14 GB in FP16", 14e9, seed.weight_bytes(num_params=7e9), "decimal_bytes", "right", ""),
-        ("7B's two Adam moments take 28 GB", seed.opening_adam_bytes(num_params=7e9),
+        ("7B's two Adam moments take 28 GB", scaling.opening_adam_bytes(num_params=7e9),
          seed.optimizer_bytes(num_params=7e9), "decimal_bytes", "loose", "in 16 bits; in fp32, as its table says, 56"),
         ("7B's gradients take 14 GB", 14e9, seed.gradient_bytes(num_params=7e9), "decimal_bytes", "right",
          "in 16 bits; frameworks that reduce in fp32 keep 28"),
-        ("7B has 56 GB of states before any activation", seed.opening_state_bytes(num_params=7e9),
-         seed.model_state_bytes(num_params=7e9), "decimal_bytes", "loose",
+        ("7B has 56 GB of states before any activation", scaling.opening_state_bytes(num_params=7e9),
+         scaling.model_state_bytes(num_params=7e9), "decimal_bytes", "loose",
          "both moments in 16 bits; its own table has them in fp32 (12 bytes a parameter), and training keeps 16"),
         ("56 of 80 GB leave 24 GB for activations", 24e9, GPU_80_BYTES - 7e9 * 16, "decimal_bytes", "wrong",
          "with 16 bytes a parameter 7B does not fit at all; and 1 to 3 GB of a card are never free"),
@@ -86,7 +96,7 @@ def _problem() -> tuple[Row, ...]:
 def _distribution() -> tuple[Row, ...]:
     sizes = (("GPT-2 124M", 124e6, 1.5e9), ("Llama 3 8B", 8e9, 96e9), ("70B", 70e9, 840e9), ("405B", 405e9, 4860e9))
     totals: tuple[Row, ...] = tuple(
-        (f"{name} has {said / 1e9:g} GB of states", said, seed.model_state_bytes(num_params=num_params),
+        (f"{name} has {said / 1e9:g} GB of states", said, scaling.model_state_bytes(num_params=num_params),
          "decimal_bytes", "right", f"at 12 bytes a parameter; {16 * num_params / 1e9:,.4g} GB with the master copy")
         for name, num_params, said in sizes
     )  # fmt: skip
@@ -99,7 +109,7 @@ def _distribution() -> tuple[Row, ...]:
          "decimal_bytes", "right", "both moments in fp32")
         for (name, num_params, _), said_moments in zip(sizes, (0.992, 64, 560, 3240), strict=True)
     )  # fmt: skip
-    with_master = seed.min_gpus(total_bytes=16 * 405e9)
+    with_master = scaling.min_gpus(total_bytes=16 * 405e9)
     years = run_cost.run_days(
         gpu_hours=run_cost.gpu_hours(total_flop=LLAMA_3_FLOP, peak_flop_per_s=400e12, mfu_fraction=1.0), num_gpus=92
     ) / 365.25  # fmt: skip
@@ -108,7 +118,7 @@ def _distribution() -> tuple[Row, ...]:
         *totals,
         ("70B's Adam states fill seven A100", 7, ceil(seed.optimizer_bytes(num_params=70e9) / GPU_80_BYTES), "count",
          "right", "to the last byte, with room for nothing else"),
-        ("405B needs at least 61 H100", 61, seed.min_gpus(total_bytes=seed.model_state_bytes(num_params=405e9)),
+        ("405B needs at least 61 H100", 61, scaling.min_gpus(total_bytes=scaling.model_state_bytes(num_params=405e9)),
          "count", "right", f"at 12 bytes a parameter; {with_master} with the master copy"),
         ("Meta used 16,384 GPUs because it had to", "for memory",
          f"92 GPUs hold the states and would train {years:.0f} years", "", "wrong", "they were needed for time"),
@@ -117,8 +127,8 @@ def _distribution() -> tuple[Row, ...]:
 
 def _strategies() -> tuple[Row, ...]:
     return (
-        ("64 GPUs with 16 samples each make 1,024", 1024, seed.effective_batch_size(per_gpu_batch_size=16, num_gpus=64),
-         "count", "right", ""),
+        ("64 GPUs with 16 samples each make 1,024", 1024,
+         scaling.effective_batch_size(per_gpu_batch_size=16, num_gpus=64), "count", "right", ""),
         ("a batch of 1,024 over 4 GPUs gives each 256 samples", 256, 1024 // 4, "count", "right", ""),
         ("Llama 3 took 16 million tokens a step", 16e6, 2048.0 * 8192, "count", "right",
          "of the late run; it began with 4 million (arXiv:2407.21783, table 4)"),
@@ -130,7 +140,7 @@ def _strategies() -> tuple[Row, ...]:
          "900 counts both directions and 50 one; one way it is 450 to 50"),
         ("a naive pipeline keeps 1/N busy: 75% idle with 4", 0.75,
          pipeline_bubbles.idle_fraction(pp=4, num_microbatches=1), "fraction", "right", ""),
-        ("16 micro-batches on 4 stages leave 18.75% idle", seed.text_bubble(num_stages=4, num_microbatches=16),
+        ("16 micro-batches on 4 stages leave 18.75% idle", scaling.text_bubble(num_stages=4, num_microbatches=16),
          pipeline_bubbles.idle_fraction(pp=4, num_microbatches=16), "fraction", "loose",
          "18.75% of the ideal time, 15.8% of the step, which its own program prints"),
     )  # fmt: skip
@@ -148,7 +158,7 @@ def _sharding() -> tuple[Row, ...]:
         ("70B sharded over 8 GPUs leaves 105 GB on each", 105e9, eight.total_bytes, "decimal_bytes", "right",
          f"{16 * 70 / 8:g} GB with the master copy"),
         ("70B needs at least 16 GPUs to get below 80 GB", 16,
-         seed.min_gpus(total_bytes=seed.model_state_bytes(num_params=70e9)), "count", "loose",
+         scaling.min_gpus(total_bytes=scaling.model_state_bytes(num_params=70e9)), "count", "loose",
          "11 hold the states (76.4 GB each), 16 leave room for activations"),
         ("or FSDP with activation checkpointing", "fits", f"{eight.state_bytes / 1e9:g} GB are states", "", "wrong",
          "checkpointing makes activations smaller, and there are none in it"),
@@ -162,11 +172,11 @@ def _sharding() -> tuple[Row, ...]:
 
 
 def _precision() -> tuple[Row, ...]:
-    seven = seed.mixed_precision_comparison(num_params=7e9)
+    seven = scaling.mixed_precision_comparison(num_params=7e9)
     deepseek = read_model("deepseek-v3")
     others: tuple[Row, ...] = tuple(
         (f"{size}B: FP32 {fp32} GB, mixed BF16 {mixed} GB", mixed * 1e9,
-         seed.mixed_precision_comparison(num_params=size * 1e9).mixed_with_master_bytes, "decimal_bytes", "loose",
+         scaling.mixed_precision_comparison(num_params=size * 1e9).mixed_with_master_bytes, "decimal_bytes", "loose",
          f"{mixed} GB without a master copy; with it as much as in FP32")
         for size, fp32, mixed in ((13, 208, 156), (70, 1120, 840), (405, 6480, 4860))
     )  # fmt: skip
@@ -183,10 +193,10 @@ def _precision() -> tuple[Row, ...]:
         ("DeepSeek V3 activates 37B of 671B parameters", 37e9, float(deepseek.num_active_params), "number", "right",
          f"{deepseek.num_active_params / 1e9:.2f}B of {deepseek.num_params / 1e9:.2f}B"),
         ("it used less than 1/8 of Meta's GPUs", "less", f"{2048 / 16384:g}", "", "wrong", "exactly an eighth"),
-        ("it cost $5.6M", 5.6e6, seed.run_usd(gpu_hours=DEEPSEEK_HOURS, usd_per_gpu_hour=2.0), "number", "right",
+        ("it cost $5.6M", 5.6e6, run_cost.run_usd(gpu_hours=DEEPSEEK_HOURS, usd_per_gpu_hour=2.0), "number", "right",
          "2.788M GPU-hours at $2"),
-        ("Llama 3 405B cost about $100M", 100e6, seed.run_usd(gpu_hours=BILLED_HOURS, usd_per_gpu_hour=3.5), "number",
-         "loose", "30.84M GPU-hours: $61.7M at $2, $108M at $3.50, $100M at $3.24"),
+        ("Llama 3 405B cost about $100M", 100e6, run_cost.run_usd(gpu_hours=BILLED_HOURS, usd_per_gpu_hour=3.5),
+         "number", "loose", "30.84M GPU-hours: $61.7M at $2, $108M at $3.50, $100M at $3.24"),
     )  # fmt: skip
 
 
@@ -195,14 +205,14 @@ def _programs() -> tuple[Row, ...]:
     off = [averaged_over_shards(shards).error_fraction for shards in (3, 24)]
     pipeline: tuple[Row, ...] = tuple(
         (f"{m} micro-batches: total time {time}, bubble {bubble}", time,
-         seed.simulated_pipeline(num_layers=32, num_stages=4, num_microbatches=m).total_time, "count", "right", "")
+         scaling.simulated_pipeline(num_layers=32, num_stages=4, num_microbatches=m).total_time, "count", "right", "")
         for m, time, bubble in ((1, 64, "75.0%"), (4, 112, "42.9%"), (8, 176, "27.3%"), (16, 304, "15.8%"),
                                 (32, 560, "8.6%"))
     )  # fmt: skip
     return (
         ("a ring all-reduce is done after N - 1 steps, N = 8", 7, collective_volume.ring_all_reduce_steps(group_size=8),
          "count", "wrong", "N - 1 to reduce and N - 1 to gather"),
-        ("it moves 2 S (N - 1) / N: 14 GB on 8 GPUs", seed.ring_all_reduce_bytes(gradient_bytes=14e9, num_gpus=8),
+        ("it moves 2 S (N - 1) / N: 14 GB on 8 GPUs", scaling.ring_all_reduce_bytes(gradient_bytes=14e9, num_gpus=8),
          collective_volume.all_reduce_bytes(payload_bytes=14e9, group_size=8), "decimal_bytes", "right", ""),
         ("the loss of 1, 2, 4 and 8 GPUs is 30.2175", 30.2175, exact.loss_ratio, "number", "right", ""),
         ("the norm of their gradients is 53.0517", 53.0517, exact.gradient_norm_ratio, "number", "right", ""),
@@ -229,10 +239,11 @@ def _calculator_row(name: str, num_params: float, gpus: int, said_gb: float) -> 
 
 def _exercises() -> tuple[Row, ...]:
     host = seed.optimizer_bytes(num_params=70e9)
-    on_gpus = offload_time.gpu_adam_s(num_params=17.5e9, memory_bandwidth_bytes_per_s=3.35e12)
+    for_states = scaling.min_gpus(total_bytes=scaling.model_state_bytes(num_params=70e9))
+    on_gpus = kernel_time.gpu_adam_s(num_params=17.5e9, memory_bandwidth_bytes_per_s=3.35e12)
     slower = offload_time.cpu_adam_s(num_params=70e9, host_bandwidth_bytes_per_s=200e9) / on_gpus
     return (
-        ("full checkpointing costs 33% more compute", seed.full_recompute_extra_fraction(),
+        ("full checkpointing costs 33% more compute", scaling.full_recompute_extra_fraction(),
          flop_counts.recompute_flop_ratio() - 1, "fraction", "right", "in FLOP"),
         ("1F1B has the bubble of GPipe: 4 stages, 8 micro-batches", 0.273,
          pipeline_bubbles.idle_fraction(pp=4, num_microbatches=8), "fraction", "right", ""),
@@ -245,9 +256,8 @@ def _exercises() -> tuple[Row, ...]:
         ("a host of 512 GB holds the optimizer of 70B", 512e9, host, "decimal_bytes", "wrong",
          "560 GB of moments, 840 GB with the master copy; NVMe of 2 TB holds it, or two hosts"),
         ("with that 70B trains on 4 GPUs instead of 16: 70 GB on each", 70e9,
-         seed.offloaded_gpu_bytes(num_params=70e9, num_gpus=4), "decimal_bytes", "loose",
-         f"if a host holds the optimizer; {seed.min_gpus(total_bytes=seed.model_state_bytes(num_params=70e9))} GPUs, "
-         "not 16, hold the states without offload"),
+         scaling.offloaded_gpu_bytes(num_params=70e9, num_gpus=4), "decimal_bytes", "loose",
+         f"if a host holds the optimizer; {for_states} GPUs, not 16, hold the states without offload"),
         ("offloaded optimizer steps are 30 to 50% slower", 1.5, slower, "ratio", "wrong",
          "host memory of 200 GB/s against four H100; the whole step is 30 to 50% slower when it is 20 to 30 s long"),
         ("SGD keeps 4 bytes a parameter", 4, 0, "count", "loose", "its momentum; plain SGD keeps nothing"),

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from shardwise.course.formulas import scaling
 from shardwise.course.lesson import Check, Column, Lesson, LessonTable
 from shardwise.course.lessons.figure_claims import all_claims
 from shardwise.course.lessons.request import LessonRequest
@@ -48,7 +49,7 @@ def _states_table() -> LessonTable:
             seed.weight_bytes(num_params=num_params),
             seed.optimizer_bytes(num_params=num_params),
             seed.gradient_bytes(num_params=num_params),
-            seed.model_state_bytes(num_params=num_params),
+            scaling.model_state_bytes(num_params=num_params),
             16.0 * num_params,
         )
         for name, num_params in MODELS

@@ -14,7 +14,7 @@ from shardwise.course.lessons.tiny_run import (
 )
 from shardwise.course.numerics.tiny_model import tiny_model
 from shardwise.course.numerics.world import Event
-from shardwise.formulas.seed import SeedMemory, per_gpu_memory
+from shardwise.formulas.seed import per_gpu_memory
 from shardwise.layout import Layout
 from shardwise.ledger import MemoryComponent
 
@@ -134,11 +134,6 @@ def held_of(event: Event, component: MemoryComponent) -> int:
     return next((num_bytes for name, num_bytes in event.held if name == component), 0)
 
 
-def state_bytes(memory: SeedMemory) -> float:
-    """Weights, optimizer states and gradients together."""
-    return memory.weight_bytes + memory.optimizer_bytes + memory.gradient_bytes
-
-
 def _claims() -> tuple[Claim, ...]:
     whole = per_gpu_memory(num_params=SEED_PARAMS, activation_bytes=0.0)
     sharded = per_gpu_memory(num_params=SEED_PARAMS, num_gpus=SEED_GPUS, zero_stage=3, activation_bytes=0.0)
@@ -147,10 +142,10 @@ def _claims() -> tuple[Claim, ...]:
             says="70B on 8 GPUs: 105 GB of states per GPU instead of 840",
             source="scaling lesson, FSDP",
             said=105e9,
-            computed=state_bytes(sharded),
+            computed=sharded.state_bytes,
             unit="decimal_bytes",
             verdict="right",
-            note=f"of {state_bytes(whole) / 1e9:.0f} GB, without master weights",
+            note=f"of {whole.state_bytes / 1e9:.0f} GB, without master weights",
         ),
         Claim(
             says="a GPU holds 1/N of everything",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.course.formulas import scaling
 from shardwise.course.lesson import (
     Check,
     Claim,
@@ -224,11 +225,11 @@ def _seed_table() -> LessonTable:
     gpus = NUM_GPUS
     rows = (
         ("moments alone (2+2+8)", seed.optimizer_bytes(num_params=SEED_PARAMS),
-         seed.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=gpus)),
+         scaling.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=gpus)),
         ("moments and master (2+2+12)", 12 * SEED_PARAMS,
-         seed.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=gpus)),
+         scaling.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=gpus)),
         ("gradients on the host too", 12 * SEED_PARAMS + seed.gradient_bytes(num_params=SEED_PARAMS),
-         seed.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=gpus, offloads_gradients=True)),
+         scaling.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=gpus, offloads_gradients=True)),
     )  # fmt: skip
     return LessonTable(
         title="The exercise of the scaling lesson by counting: 70B on 4 GPUs, states alone",
@@ -276,7 +277,7 @@ def _checks() -> tuple[Check, ...]:
         ),
         Check(
             what="weights and gradients left on each of 4 GPUs against 4 x 70 / 4 GB",
-            difference=abs(seed.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=4) / 70e9 - 1),
+            difference=abs(scaling.offloaded_gpu_bytes(num_params=SEED_PARAMS, num_gpus=4) / 70e9 - 1),
             limit=0.0,
         ),
     )
@@ -304,7 +305,7 @@ def _claims() -> tuple[Claim, ...]:
             says="without offload 70B needs 16 GPUs",
             source="scaling lesson, exercise 5",
             said=16,
-            computed=seed.min_gpus(total_bytes=seed.model_state_bytes(num_params=SEED_PARAMS)),
+            computed=scaling.min_gpus(total_bytes=scaling.model_state_bytes(num_params=SEED_PARAMS)),
             unit="count",
             verdict="loose",
             note="11 cards of 80 GB hold the states at 12 bytes a parameter, 14 at 16; 16 leave room for activations",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.course.formulas import pipeline_in_flight
+from shardwise.course.formulas import pipeline_bubbles, pipeline_in_flight, scaling
 from shardwise.course.lesson import (
     Check,
     Claim,
@@ -19,7 +19,6 @@ from shardwise.course.lessons.pipeline_walk import schedule_steps
 from shardwise.course.lessons.request import LessonRequest, checked
 from shardwise.course.pipeline_lanes import RankLane, pipeline_lanes
 from shardwise.errors import ShardwiseError, SimulationError
-from shardwise.formulas import pipeline_bubbles, seed
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks
 from shardwise.simulate.schedules.actions import ScheduleName, ScheduleShape
@@ -275,7 +274,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="with 4 stages and one micro-batch three of four GPUs are idle",
             source="scaling lesson, step 3",
-            said=1 - seed.naive_pipeline_utilisation(num_stages=4),
+            said=1 - scaling.naive_pipeline_utilisation(num_stages=4),
             computed=idle_fraction(gpipe[0]),
             unit="fraction",
             verdict="right",
@@ -283,7 +282,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             says="16 micro-batches on 4 stages leave (N - 1) / M of idle time",
             source="scaling lesson, pipeline parallelism",
-            said=seed.text_bubble(num_stages=4, num_microbatches=16),
+            said=scaling.text_bubble(num_stages=4, num_microbatches=16),
             computed=idle_fraction(gpipe[2]),
             unit="fraction",
             verdict="loose",

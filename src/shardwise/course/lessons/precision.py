@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.course.formulas.model_states import zero_model_state_bytes
+from shardwise.course.formulas.scaling import mixed_precision_comparison
 from shardwise.course.lesson import (
     Check,
     Claim,
@@ -30,7 +31,6 @@ from shardwise.course.number_formats import (
     updated,
     vanished_fraction,
 )
-from shardwise.formulas.seed import mixed_precision_comparison
 
 OPTIONS = ("num_microbatches", "seed")
 NUM_GRADIENTS = 200_000

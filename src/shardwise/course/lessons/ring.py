@@ -13,11 +13,11 @@ from shardwise.course.collectives.values import (
     run_on_values,
 )
 from shardwise.course.formulas.collective_time import ring_all_gather_s, ring_all_reduce_s
+from shardwise.course.formulas.scaling import ring_all_reduce_bytes
 from shardwise.course.lesson import Check, Claim, Column, Lesson, LessonStep, LessonTable, Setting
 from shardwise.course.lessons.link import Transfer, message_picture, step_of_round, transfer_of
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
-from shardwise.formulas.seed import ring_all_reduce_bytes
 
 OPTIONS = ("num_ranks", "payload_bytes", "latency_s", "bandwidth_bytes_per_s", "seed")
 MOST_RANKS = 64

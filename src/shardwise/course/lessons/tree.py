@@ -14,6 +14,7 @@ from shardwise.course.collectives.timing import LinkBetween, LinkTime, links_of_
 from shardwise.course.collectives.tree import binary_tree, double_tree_all_reduce, second_tree, tree_depth
 from shardwise.course.collectives.values import contributions, everything, final_state, run_on_values
 from shardwise.course.formulas.collective_time import hierarchical_all_reduce_s, ring_all_reduce_s, tree_all_reduce_s
+from shardwise.course.formulas.collective_volume import hierarchical_nic_bytes
 from shardwise.course.lesson import (
     Check,
     Claim,
@@ -27,7 +28,6 @@ from shardwise.course.lesson import (
 )
 from shardwise.course.lessons.link import Transfer, message_picture, round_messages, step_of_round, transfer_of
 from shardwise.course.lessons.request import LessonRequest, checked, checked_seed
-from shardwise.formulas.collective_volume import hierarchical_nic_bytes
 from shardwise.units import format_percent
 
 OPTIONS = ("num_ranks", "ranks_per_node", "payload_bytes", "latency_s", "bandwidth_bytes_per_s", "seed")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardwise.formulas import flop_counts as flop
+from shardwise.course.formulas import flop_counts as flop
+from shardwise.formulas.flop_counts import six_n_flop_per_token
 
 LLAMA_3_8B = {
     "num_params": 8_030_261_248,
@@ -18,7 +19,7 @@ def test_llama_3_8b_under_three_conventions():
     """57.9 / 51.5 / 48.2 GFLOP per token at 8,192 tokens."""
     assert flop.torchtitan_flop_per_token(**LLAMA_3_8B) / 1e9 == pytest.approx(57.9, abs=0.05)
     assert flop.causal_flop_per_token(**LLAMA_3_8B) / 1e9 == pytest.approx(51.5, abs=0.05)
-    assert flop.six_n_flop_per_token(num_params=8_030_261_248) / 1e9 == pytest.approx(48.2, abs=0.05)
+    assert six_n_flop_per_token(num_params=8_030_261_248) / 1e9 == pytest.approx(48.2, abs=0.05)
 
 
 @pytest.mark.parametrize(("tokens_per_s", "published_percent"), [(5762, 33.7), (6667, 39.0)])
@@ -38,7 +39,7 @@ def test_one_rate_is_three_utilisations():
     per_token = (
         flop.torchtitan_flop_per_token(**LLAMA_3_8B),
         flop.causal_flop_per_token(**LLAMA_3_8B),
-        flop.six_n_flop_per_token(num_params=8_030_261_248),
+        six_n_flop_per_token(num_params=8_030_261_248),
     )
     assert [one * 6667 / 989e12 * 100 for one in per_token] == pytest.approx([39.0, 34.7, 32.5], abs=0.06)
 
@@ -77,6 +78,6 @@ def test_palm_counts_the_table_that_torchtitan_leaves_out():
 
 
 def test_frozen_weights_cost_two_thirds_and_recompute_four_thirds():
-    assert flop.lora_flop_per_token(num_params=3e9) / flop.six_n_flop_per_token(num_params=3e9) == pytest.approx(2 / 3)
+    assert flop.lora_flop_per_token(num_params=3e9) / six_n_flop_per_token(num_params=3e9) == pytest.approx(2 / 3)
     assert flop.recompute_flop_ratio(recomputed_fraction=0.0) == 1
     assert flop.recompute_flop_ratio() == pytest.approx(4 / 3)
