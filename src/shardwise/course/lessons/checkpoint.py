@@ -28,7 +28,6 @@ from shardwise.predict import predict
 OPTIONS = ("num_hidden_layers", "hidden_size", "seq_len", "micro_batch_size", "num_attention_heads", "model", "cluster")
 MOST_LAYERS = 256
 MODEL, CLUSTER = "llama-3.1-8b", "8xh100-sxm"
-STATE_GB_70B_ON_8 = 105.0
 WEEK_REDUCTION_RATIO, WEEK_EXTRA_FRACTION = 3.0, 0.30
 DRAWN = (0, 1)
 ROUNDING = 1e-12

@@ -8,7 +8,7 @@ from shardwise.course.numerics.world import Rank
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.step.collective_calls import Group, Groups
-from shardwise.step.placement import Chunk, Stage, num_chunks, pipeline_stages, tensor_shards
+from shardwise.step.placement import Chunk, Stage, pipeline_stages, tensor_shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +82,6 @@ def block_numbers(plan: Plan, chunk: Chunk) -> range:
     }
     first = sum(counts[index] for index in range(chunk.index))
     return range(first, first + chunk.num_layers)
-
-
-def last_chunk(plan: Plan) -> int:
-    """The chunk with the head."""
-    return num_chunks(plan.layout) - 1
 
 
 def layer_of(plan: Plan, number: int) -> LayerSpec:
