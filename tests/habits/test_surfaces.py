@@ -7,11 +7,11 @@ from habits.source_tree import SOURCE, parsed_files
 GEOMETRY = {
     "bars.py",
     "front_picture.py",
-    "svg_bars.py",
     "svg_canvas.py",
     "svg_curves.py",
     "svg_front.py",
     "svg_gantt.py",
+    "svg_lesson.py",
     "svg_memory.py",
     "svg_memory_profile.py",
     "svg_messages.py",
@@ -19,7 +19,6 @@ GEOMETRY = {
     "svg_scatter.py",
     "svg_shares.py",
     "svg_timeline.py",
-    "text_bars.py",
     "text_front.py",
     "text_lesson_pictures.py",
 }

@@ -155,7 +155,7 @@ def _show(lab: "Lab", outcomes: "list[Outcome]", setting: "LabSetting", argument
 
     lesson = lab_lesson(lab, outcomes, setting)
     if arguments.is_json:
-        from shardwise.course.render.json_lab import lab_object
+        from shardwise.course.render.json_lesson import lab_object
         from shardwise.render.json_text import json_text
 
         is_complete = len(outcomes) == len(lab.trials(setting.num_processes, setting.is_default_size))

@@ -10,7 +10,7 @@ from shardwise.course.labs import Outcome, find_lab, lab_lesson
 from shardwise.course.labs.run import planned_trials
 from shardwise.course.labs.steadiness import unsteady_ratio
 from shardwise.course.render.html_lesson import lessons_html
-from shardwise.course.render.json_lab import lab_object
+from shardwise.course.render.json_lesson import lab_object
 from shardwise.course.render.svg_lesson import lessons_svg
 from shardwise.course.render.text_lesson import lessons_text
 from shardwise.render.terminal import TextStyle

@@ -1,4 +1,4 @@
-"""Lessons as ``shardwise.lessons/1``: every number in its base unit, with the unit beside it."""
+"""Lessons and labs as JSON: every number in its base unit, with the unit beside it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,6 +6,7 @@ from dataclasses import asdict
 from shardwise.course.lesson import Check, Lesson, LessonStep, LessonTable, Picture
 
 LESSONS_SCHEMA = "shardwise.lessons/1"
+LAB_SCHEMA = "shardwise.lab/1"
 PICTURE_KINDS = {
     "MessagePicture": "messages",
     "GanttPicture": "gantt",
@@ -21,6 +22,17 @@ def lessons_object(lessons: Sequence[Lesson]) -> dict[str, object]:
         "is_simulated": True,
         "holds": all(check.holds for lesson in lessons for check in lesson.checks),
         "lessons": [lesson_object(lesson) for lesson in lessons],
+    }
+
+
+def lab_object(lesson: Lesson, runs: Sequence[dict[str, object]], *, is_complete: bool) -> dict[str, object]:
+    """The report of a lab, and every run with its plan, prediction and measurement."""
+    return {
+        "schema": LAB_SCHEMA,
+        "is_simulated": False,
+        "is_complete": is_complete,
+        **lesson_object(lesson),
+        "runs": list(runs),
     }
 
 

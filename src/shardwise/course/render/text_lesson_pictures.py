@@ -1,4 +1,4 @@
-"""Pictures of a lesson in characters: schedules as lanes, messages as arrows, curves as their points."""
+"""Pictures of a lesson in characters: schedules as lanes, messages as arrows, curves as their points, bars as bars."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,6 @@ from shardwise.course.lesson import (
     Picture,
 )
 from shardwise.course.render.lesson_cells import cell_text, short_what
-from shardwise.course.render.text_bars import bar_parts
 from shardwise.render.terminal import plain_table
 
 LETTERS = {
@@ -41,6 +40,12 @@ LETTER_STYLES = {
     "O": "magenta",
     "r": "yellow",
 }
+FULL = "█"
+PARTS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+"""Eighths of a cell (Unicode block elements)."""
+STYLES = ("blue", "yellow", "green", "magenta")
+AMOUNT_WIDTH = 14
+ABSENT = "-"
 MOST_LANES = 16
 MOST_ROUNDS = 8
 MOST_MESSAGES = 8
@@ -54,7 +59,7 @@ def picture_parts(picture: Picture, *, width: int) -> Iterator[RenderableType]:
     elif isinstance(picture, MessagePicture):
         yield from _message_parts(picture)
     elif isinstance(picture, BarPicture):
-        yield from bar_parts(picture, width=width)
+        yield from _bar_parts(picture, width=width)
     else:
         yield _curve_table(picture)
         if picture.note:
@@ -139,3 +144,35 @@ def _curve_table(picture: CurvePicture) -> RenderableType:
         cells = [cell_text(points.get(x), picture.y.unit) for points in found]
         table.add_row(cell_text(x, picture.x.unit), *cells)
     return table
+
+
+def _bar_parts(picture: BarPicture, *, width: int) -> Iterator[Text]:
+    """One line a bar, the amount behind it."""
+    yield Text(picture.title, style="bold")
+    bars = [bar for group in picture.groups for bar in group.bars]
+    group_width = max((len(group.name) for group in picture.groups), default=0)
+    name_width = max((len(bar.name) for bar in bars), default=0)
+    most = max((bar.amount for bar in bars if bar.amount is not None), default=0.0)
+    cells = max(8, width - group_width - name_width - AMOUNT_WIDTH - 3)
+    for group in picture.groups:
+        for index, bar in enumerate(group.bars):
+            line = Text(f"{group.name if index == 0 else '':<{group_width}} {bar.name:<{name_width}} ")
+            if bar.amount is None:
+                line.append(ABSENT)
+            else:
+                line.append(drawn(bar.amount, most=most, cells=cells), style=STYLES[index % len(STYLES)])
+                line.append(f" {cell_text(bar.amount, picture.unit)}")
+            yield line
+    if picture.note:
+        yield Text(f"  {picture.note}")
+
+
+def drawn(amount: float, *, most: float, cells: int) -> str:
+    """A bar to an eighth of a cell.
+
+    >>> drawn(2.0, most=4.0, cells=5)
+    '██▌'
+    """
+    eighths = round(8 * cells * amount / most) if most > 0 else 0
+    whole, rest = divmod(max(0, eighths), 8)
+    return FULL * whole + PARTS[rest]
