@@ -16,12 +16,12 @@ from time import process_time
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported
 
+from shardwise.course.lessons import LESSONS, LessonRequest, make_lessons
+from shardwise.course.lessons.tiny_run import batch_of, tiny_plan
+from shardwise.course.numerics.reenact import gradient_error, one_device, reenact
+from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
 from shardwise.layout import Layout
-from shardwise.lessons import LESSONS, LessonRequest, make_lessons
-from shardwise.lessons.tiny_run import batch_of, tiny_plan
 from shardwise.plan import EngineName
-from shardwise.simulate.numerics.reenact import gradient_error, one_device, reenact
-from shardwise.simulate.numerics.tiny_model import initial_weights, tiny_model
 
 RESULTS = Path(__file__).parent / "results" / "numerics_speed.json"
 REPEATS = 5

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean, median
 
-from shardwise.formulas.flop_counts import causal_flop_per_token, megatron_2021_flop_per_step
+from shardwise.course.formulas.flop_counts import causal_flop_per_token, megatron_2021_flop_per_step
 from shardwise.model import DenseSpec
 from shardwise.predict.time import predict_time
 from shardwise.validate.records import TimedRun

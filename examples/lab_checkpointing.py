@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shardwise.labs import find_lab, lab_setting, run_lab
-from shardwise.labs.quantities import ACTIVATIONS
-from shardwise.labs.run import planned_trials
-from shardwise.labs.settings import LabRequest
+from shardwise.course.labs import find_lab, lab_setting, run_lab
+from shardwise.course.labs.quantities import ACTIVATIONS
+from shardwise.course.labs.run import planned_trials
+from shardwise.course.labs.settings import LabRequest
 from shardwise.units import MIB
 
 lab = find_lab("checkpointing")

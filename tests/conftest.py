@@ -20,7 +20,7 @@ settings.load_profile("shardwise")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONG_FIRST = ("train", "labs", "launch", "search", "story")
+LONG_FIRST = ("train", "course", "launch", "search", "story")
 """Folders whose files take longest, real processes above all."""
 
 

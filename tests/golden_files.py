@@ -1,6 +1,6 @@
 """Approved output: a file beside the test, compared word for word.
 
-After a wanted change run ``UPDATE_GOLDEN=1 .venv/bin/pytest tests/render tests/cli`` and read the diff.
+After a wanted change run ``UPDATE_GOLDEN=1 .venv/bin/pytest tests/render tests/cli tests/course`` and read the diff.
 """
 
 import os

@@ -14,8 +14,8 @@ from benchmarks.published.timed_parts import (
 )
 
 from shardwise.catalog import read_cluster
+from shardwise.course.formulas.flop_counts import megatron_2021_flop_per_step
 from shardwise.families import read_model
-from shardwise.formulas.flop_counts import megatron_2021_flop_per_step
 from shardwise.layout import Layout, Schedule
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe, Recompute

@@ -10,15 +10,15 @@ from functools import lru_cache
 
 from benchmarks.published.rows import MeasurementRow, read_rows
 
-from shardwise.formulas.flop_counts import (
+from shardwise.course.formulas.flop_counts import (
     korthikanti_flop_per_step,
     korthikanti_selective_flop_per_step,
     llm_foundry_flop_per_token,
     palm_flop_per_token,
     recompute_flop_ratio,
-    six_n_flop_per_token,
     torchtitan_flop_per_token,
 )
+from shardwise.formulas.flop_counts import six_n_flop_per_token
 from shardwise.units import TERA, Flop
 from shardwise.validate.records import UnusedRow
 

@@ -3,16 +3,12 @@
 import pytest
 
 from shardwise.catalog import load_gpu, read_cluster
+from shardwise.course.formulas.flop_counts import llm_foundry_flop_per_token, palm_flop_per_token, recompute_flop_ratio
 from shardwise.explain.cautions import cautions
 from shardwise.explain.utilisation import explain_utilisation
 from shardwise.families import read_model
-from shardwise.formulas.flop_counts import (
-    llm_foundry_flop_per_token,
-    palm_flop_per_token,
-    recompute_flop_ratio,
-    six_n_flop_per_token,
-)
-from shardwise.formulas.seed import run_usd
+from shardwise.formulas.flop_counts import six_n_flop_per_token
+from shardwise.formulas.run_cost import run_usd
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict

@@ -9,7 +9,7 @@ import pytest
 from habits.source_tree import ROOT
 
 RUN_ELSEWHERE = ("lab_checkpointing.py",)
-"""Its real runs are those that ``tests/labs/test_real_labs.py`` looks at."""
+"""Its real runs are those that ``tests/course/labs/test_real_labs.py`` looks at."""
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name not in RUN_ELSEWHERE)
 
 

@@ -9,6 +9,10 @@ import pytest
 from habits.source_tree import imported_modules
 
 NEEDED = ("Source:", "Assumes:", ">>>")
+MODULES = [
+    *imported_modules(package="shardwise.formulas"),
+    *imported_modules(package="shardwise.course.formulas"),
+]
 
 
 def formulas_of(module: ModuleType) -> list[FunctionType]:
@@ -27,13 +31,13 @@ def formula_faults(function: Callable[..., object]) -> list[str]:
     return faults if kinds <= {inspect.Parameter.KEYWORD_ONLY} else [*faults, "takes positional arguments"]
 
 
-@pytest.mark.parametrize("module", imported_modules(package="shardwise.formulas"), ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_formula_is_cited_and_keyword_only(module):
     assert {fn.__name__: formula_faults(fn) for fn in formulas_of(module) if formula_faults(fn)} == {}
 
 
 def test_there_are_formulas():
-    assert sum(len(formulas_of(module)) for module in imported_modules(package="shardwise.formulas")) > 10
+    assert sum(len(formulas_of(module)) for module in MODULES) > 10
 
 
 def test_an_uncited_formula_is_found():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardwise.catalog import read_cluster
 from shardwise.catalog.hardware.sweeps import SweepPoint, link_bound_points, load_collective_sweeps
-from shardwise.formulas.collective_time import in_switch_all_reduce_s
+from shardwise.course.formulas.collective_time import in_switch_all_reduce_s
 from shardwise.predict.collective_correction import at, sweep_book, sweep_kind, sweep_placement
 from shardwise.predict.communication import collective_curve, curve_by
 from shardwise.predict.group_placement import place_group

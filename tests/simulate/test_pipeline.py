@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.course.formulas import pipeline_bubbles as closed
 from shardwise.errors import SimulationError
-from shardwise.formulas import pipeline_bubbles as closed
 from shardwise.simulate.engine import run_program
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, pipeline_spans, pipeline_tasks, run_pipeline
 from shardwise.simulate.pipeline_graph import FirstPass

@@ -6,6 +6,7 @@ import pytest
 
 from shapes import cluster, dense_layer, model
 from shardwise.catalog import read_cluster
+from shardwise.course.numerics.reenact import reenact
 from shardwise.errors import SimulationError
 from shardwise.families import read_model
 from shardwise.layout import Layout
@@ -17,7 +18,6 @@ from shardwise.predict.timeline import predict_timeline
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
-from shardwise.simulate.numerics.reenact import reenact
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.operations import stage_operations
 from shardwise.step.placement import pipeline_stages

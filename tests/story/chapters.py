@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from habits.source_tree import ROOT
+from shardwise.course.lesson import LessonTable
+from shardwise.course.render.text_lesson import table_parts
 from shardwise.render.terminal import TextStyle, page_text
-from shardwise.render.text_lesson import table_parts
-from shardwise.simulate.lesson import LessonTable
 
 STORY = ROOT / "docs" / "story"
 PICTURES = STORY / "pictures"

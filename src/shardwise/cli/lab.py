@@ -20,10 +20,10 @@ from shardwise.errors import ShardwiseError
 from shardwise.train.job import DeviceKind
 
 if TYPE_CHECKING:
-    from shardwise.labs import Lab, LabSetting, Outcome
-    from shardwise.labs.run import PlannedTrial
-    from shardwise.labs.settings import LabRequest
-    from shardwise.simulate.lesson import Lesson
+    from shardwise.course.labs import Lab, LabSetting, Outcome
+    from shardwise.course.labs.run import PlannedTrial
+    from shardwise.course.labs.settings import LabRequest
+    from shardwise.course.lesson import Lesson
 
 DEFAULT_STEPS = 8
 
@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     """List the labs, or run one."""
     if arguments.name is None:
         return _list(arguments)
-    from shardwise.labs import find_lab, lab_setting
-    from shardwise.labs.run import planned_trials, require_lab_folder
+    from shardwise.course.labs import find_lab, lab_setting
+    from shardwise.course.labs.run import planned_trials, require_lab_folder
 
     lab = find_lab(arguments.name)
     for path, example in ((arguments.html, "page.html"), (arguments.svg, "picture.svg")):
@@ -98,7 +98,7 @@ def _stopped(error: ShardwiseError, kept: Path | None, *, num_ended: int, num_ru
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from shardwise.labs import LABS
+    from shardwise.course.labs import LABS
 
     named = tuple((lab.name, lab.summary, lab.question) for lab in LABS)
     if arguments.is_json:
@@ -107,14 +107,14 @@ def _list(arguments: argparse.Namespace) -> int:
         listed = [{"name": name, "summary": summary, "question": question} for name, summary, question in named]
         write_line(json_text({"ok": True, "labs": listed}))
     else:
-        from shardwise.render.text_labs import labs_text
+        from shardwise.course.render.text_labs import labs_text
 
         write_line(labs_text(named, style=stdout_style()))
     return EXIT_OK
 
 
 def _request(arguments: argparse.Namespace) -> "LabRequest":
-    from shardwise.labs.settings import LabRequest
+    from shardwise.course.labs.settings import LabRequest
 
     given = {"seq_len": arguments.seq_len, "micro_batch_size": arguments.micro_batch_size}
     return LabRequest(
@@ -142,7 +142,7 @@ def _folder(asked: Path | None) -> Iterator[Path]:
 def _run_all(planned: "tuple[PlannedTrial, ...]", setting: "LabSetting", outcomes: "list[Outcome]") -> None:
     """Each trial under a progress bar; what came out so far is in ``outcomes`` whatever happens."""
     from shardwise.cli.progress import step_bar
-    from shardwise.labs import run_lab
+    from shardwise.course.labs import run_lab
 
     for number, trial in enumerate(planned, start=1):
         label = f"{number}/{len(planned)} {trial.trial.name}: "
@@ -151,17 +151,17 @@ def _run_all(planned: "tuple[PlannedTrial, ...]", setting: "LabSetting", outcome
 
 
 def _show(lab: "Lab", outcomes: "list[Outcome]", setting: "LabSetting", arguments: argparse.Namespace) -> None:
-    from shardwise.labs import lab_lesson
+    from shardwise.course.labs import lab_lesson
 
     lesson = lab_lesson(lab, outcomes, setting)
     if arguments.is_json:
-        from shardwise.render.json_lab import lab_object
+        from shardwise.course.render.json_lesson import lab_object
         from shardwise.render.json_text import json_text
 
         is_complete = len(outcomes) == len(lab.trials(setting.num_processes, setting.is_default_size))
         write_line(json_text(lab_object(lesson, [_run_object(found) for found in outcomes], is_complete=is_complete)))
     else:
-        from shardwise.render.text_lesson import lessons_text
+        from shardwise.course.render.text_lesson import lessons_text
 
         write_line(lessons_text([lesson], style=stdout_style()))
     _write_files(lesson, arguments)
@@ -181,10 +181,10 @@ def _run_object(outcome: "Outcome") -> dict[str, object]:
 
 def _write_files(lesson: "Lesson", arguments: argparse.Namespace) -> None:
     if arguments.html is not None:
-        from shardwise.render.html_lesson import lessons_html
+        from shardwise.course.render.html_lesson import lessons_html
 
         write_file(arguments.html, lessons_html([lesson]), is_forced=arguments.is_forced, example="page.html")
     if arguments.svg is not None:
-        from shardwise.render.svg_lesson import lessons_svg
+        from shardwise.course.render.svg_lesson import lessons_svg
 
         write_file(arguments.svg, lessons_svg([lesson]), is_forced=arguments.is_forced, example="picture.svg")

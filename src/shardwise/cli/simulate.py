@@ -17,15 +17,15 @@ from shardwise.cli.output import require_apart, require_free, stdout_style, writ
 from shardwise.layout import Schedule
 
 if TYPE_CHECKING:
-    from shardwise.lessons import LessonRequest
-    from shardwise.simulate.lesson import Lesson
+    from shardwise.course.lesson import Lesson
+    from shardwise.course.lessons import LessonRequest
 
 QUIT = "q"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """NAME, files, and every field of a lesson's request."""
-    from shardwise.lessons import LESSONS
+    from shardwise.course.lessons import LESSONS
 
     names = ", ".join(f"{entry.name} ({entry.summary})" for entry in LESSONS)
     parser.add_argument("name", metavar="NAME", help=f"{names}; or all")
@@ -80,33 +80,33 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             require_free(path, is_forced=arguments.is_forced, example=example)
     require_apart({"--html": arguments.html, "--svg": arguments.svg}, (arguments.model, arguments.cluster))
-    from shardwise.lessons import make_lessons
+    from shardwise.course.lessons import make_lessons
 
     lessons = make_lessons(arguments.name, _request(arguments))
     _write_files(lessons, arguments)
     if arguments.is_json:
-        from shardwise.render.json_lesson import lessons_object
+        from shardwise.course.render.json_lesson import lessons_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(lessons_object(lessons)))
     elif arguments.is_stepped:
         _walk(lessons)
     else:
-        from shardwise.render.text_lesson import lessons_text
+        from shardwise.course.render.text_lesson import lessons_text
 
         write_line(lessons_text(lessons, style=stdout_style()))
     return EXIT_OK
 
 
 def _request(arguments: argparse.Namespace) -> "LessonRequest":
-    from shardwise.lessons import LessonRequest
+    from shardwise.course.lessons import LessonRequest
 
     return LessonRequest(**{field.name: getattr(arguments, field.name) for field in fields(LessonRequest)})
 
 
 def _walk(lessons: "tuple[Lesson, ...]") -> None:
     """One step after the other; on a terminal the reader says when to go on."""
-    from shardwise.render.text_lesson import lesson_heading_text, step_texts
+    from shardwise.course.render.text_lesson import lesson_heading_text, step_texts
 
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     style = stdout_style()
@@ -127,10 +127,10 @@ def _wants_to_stop() -> bool:
 
 def _write_files(lessons: "tuple[Lesson, ...]", arguments: argparse.Namespace) -> None:
     if arguments.html is not None:
-        from shardwise.render.html_lesson import lessons_html
+        from shardwise.course.render.html_lesson import lessons_html
 
         write_file(arguments.html, lessons_html(lessons), is_forced=arguments.is_forced, example="page.html")
     if arguments.svg is not None:
-        from shardwise.render.svg_lesson import lessons_svg
+        from shardwise.course.render.svg_lesson import lessons_svg
 
         write_file(arguments.svg, lessons_svg(lessons), is_forced=arguments.is_forced, example="picture.svg")

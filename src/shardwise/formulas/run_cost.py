@@ -53,15 +53,3 @@ def energy_mwh(*, gpu_hours: float, gpu_power_w: float, power_usage_effectivenes
     21.6
     """
     return gpu_hours * gpu_power_w * power_usage_effectiveness * SECONDS_PER_HOUR / JOULE_PER_MWH
-
-
-def whole_run_flop_per_s(*, total_flop: Flop, gpu_hours: float) -> FlopPerSecond:
-    """FLOP per second and GPU over everything that was billed, restarts included.
-
-    Source: derived from the Llama 3.1 model card (30.84M hours) and 6ND.
-    Assumes: total_flop leaves attention out.
-
-    >>> round(whole_run_flop_per_s(total_flop=3.80e25, gpu_hours=30.84e6) / 1e12)
-    342
-    """
-    return total_flop / (gpu_hours * SECONDS_PER_HOUR)

@@ -9,7 +9,7 @@ gives every rank equal pieces. How keys and values travel depends on the engine:
   backward the gradients are reduced after all pieces;
 - *exchange* (Ulysses, DeepSpeed): tokens against heads before attention, and back after it.
 
-Hops and calls are those that :mod:`shardwise.simulate.numerics.context_parallel` counts.
+Hops and calls are those that the inventory lists for a block (``step/collectives.py``).
 """
 
 from dataclasses import replace

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.engine import engine_profile
 from shardwise.errors import LayoutError
-from shardwise.formulas.pipeline_bubbles import uneven_pipeline_s
+from shardwise.formulas.pipeline_makespan import uneven_pipeline_s
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.simulate.pipeline import run_pipeline
@@ -144,7 +144,7 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
     of a rank, ZB-H1 fills it with weight gradients, and the schedules with no bubble still start one chunk's forward
     after the other.
 
-    Source: as :mod:`shardwise.formulas.pipeline_bubbles`, generalised to unequal stages by summing over them instead
+    Source: as :mod:`shardwise.formulas.pipeline_makespan`, generalised to unequal stages by summing over them instead
         of multiplying by ``p - 1``.
     Assumes: free buffers; the optimizer waits for all stages.
     """

@@ -87,23 +87,6 @@ class Run:
             for task, start, end in zip(self.tasks, self.starts_s, self.ends_s, strict=True)
         )
 
-    @property
-    def launch_spans(self) -> tuple[Span, ...]:
-        """The launches as spans on the streams of their CPUs."""
-        return tuple(
-            Span(
-                stream=task.issued_by,
-                name=f"launch {task.name}",
-                category="other",
-                start_s=issued - task.issue_s,
-                end_s=issued,
-                micro_batch=task.micro_batch,
-                chunk=task.chunk,
-            )
-            for task, issued in zip(self.tasks, self.issued_s, strict=True)
-            if task.issued_by is not None
-        )
-
 
 def run_program(program: Iterable[Task]) -> Run:
     """When every task runs if streams do not disturb each other.

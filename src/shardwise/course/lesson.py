@@ -1,0 +1,232 @@
+"""What every simulator fills in, and every lab of real runs: tables, steps, checks, claims and pictures.
+
+A lesson is data. How it looks in a terminal, as JSON, on a page or in a picture is decided by ``render/``; a builder in
+``course/lessons/`` only says what was simulated and what came out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Cell = str | int | float | None
+"""What a table shows; ``None`` is an empty cell."""
+Unit = Literal[
+    "", "count", "bytes", "decimal_bytes", "s", "time_units", "fraction", "ratio", "flop", "bytes_per_s", "number"
+]
+"""How a number is written: ``bytes`` in powers of two, ``decimal_bytes`` in powers of ten, ``number`` as it is, up to
+6 significant digits, and ``""`` for texts. ``time_units`` are steps of a simulation without a clock."""
+Verdict = Literal["right", "loose", "wrong", "unclear"]
+"""``loose``: true under a condition that was not said, or with a number that is only about right; ``unclear``: what was
+measured allows no verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Heading of a column and the unit of its numbers."""
+
+    name: str
+    unit: Unit = ""
+    is_narrow: bool = False
+    """Whether the heading breaks at its commas so that the numbers need not break."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonTable:
+    """Numbers side by side."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    """As many cells each as there are columns."""
+    note: str = ""
+    """What the table does not say by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One parameter the simulation ran with."""
+
+    name: str
+    """As the option spells it, without dashes."""
+    value: Cell
+    unit: Unit = ""
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What one simulated rank sends another."""
+
+    sender: int
+    receiver: int
+    num_bytes: float
+    what: str = ""
+    """Which part of the data, such as ``chunk 3``."""
+    adds: bool = False
+    """Whether the receiver adds it to what it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonStep:
+    """One stop of a walk through the simulation."""
+
+    title: str
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    table: LessonTable | None = None
+    """What the ranks hold after the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A result compared with the same computed another way: on one device, by a formula, by an inventory."""
+
+    what: str
+    difference: float
+    """Between the two, relative unless ``what`` says otherwise."""
+    limit: float
+    """The largest difference that passes; 0 when they have to be identical."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two agree."""
+        return self.difference <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A figure or sentence of a text, beside what the simulation computes."""
+
+    says: str
+    """The claim in our words."""
+    source: str
+    said: Cell
+    computed: Cell
+    unit: Unit = ""
+    verdict: Verdict
+    note: str = ""
+    """Why it is loose or wrong, and under which condition it would hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRound:
+    """Messages that are under way at the same time."""
+
+    title: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePicture:
+    """The communication pattern: ranks side by side, time downwards, an arrow for every message."""
+
+    title: str
+    rank_names: tuple[str, ...]
+    rounds: tuple[MessageRound, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GanttBar:
+    """One piece of a lane."""
+
+    kind: str
+    """What decides the colour: ``forward``, ``backward``, ``input_backward``, ``weight_backward``, ``bubble``,
+    ``gather``, ``reduce`` or any other word."""
+    start: float
+    end: float
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GanttLane:
+    """What one rank or stream does, and what it holds meanwhile."""
+
+    name: str
+    bars: tuple[GanttBar, ...]
+    held: tuple[tuple[float, float], ...] = ()
+    """Times and the amount held from then on, such as micro-batches in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GanttPicture:
+    """A schedule: one lane a rank, bubbles marked, what is held drawn under each lane."""
+
+    title: str
+    unit: Unit
+    """``s`` or ``time_units``."""
+    lanes: tuple[GanttLane, ...]
+    held_name: str = ""
+    """What ``held`` counts."""
+    held_unit: Unit = "number"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Points of one line."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePicture:
+    """Lines over one another, on logarithmic axes where that is said."""
+
+    title: str
+    x: Column
+    y: Column
+    curves: tuple[Curve, ...]
+    is_x_log: bool = False
+    is_y_log: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One amount."""
+
+    name: str
+    amount: float | None
+    """``None`` where there is none, which is said in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarGroup:
+    """Amounts that belong together."""
+
+    name: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarPicture:
+    """Amounts as bars of one scale, group under group."""
+
+    title: str
+    unit: Unit
+    groups: tuple[BarGroup, ...]
+    note: str = ""
+
+
+Picture = MessagePicture | GanttPicture | CurvePicture | BarPicture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """One simulation, or one lab of real runs, from its question to what it shows."""
+
+    name: str
+    """As ``shardwise simulate`` takes it."""
+    title: str
+    what: str
+    """What is simulated, how far it is like the real thing, and that it is a simulation."""
+    settings: tuple[Setting, ...] = ()
+    tables: tuple[LessonTable, ...] = ()
+    steps: tuple[LessonStep, ...] = ()
+    checks: tuple[Check, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_measured: bool = False
+    """Whether the numbers come from real runs."""

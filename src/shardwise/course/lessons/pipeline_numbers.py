@@ -1,0 +1,94 @@
+"""Pipeline schedules in numbers: a model trained through each of them, with the same gradients as one device."""
+
+from dataclasses import dataclass, replace
+
+from shardwise.course.lesson import Cell, Check, Column, LessonTable
+from shardwise.course.lessons.tiny_run import EXACT, batch_of, tiny_plan
+from shardwise.course.numerics.reenact import Reenactment, gradient_error, one_device, reenact
+from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
+from shardwise.errors import ShardwiseError
+from shardwise.layout import Layout, Schedule
+from shardwise.plan import EngineName, Plan
+from shardwise.simulate.schedules.actions import ScheduleShape
+
+ENGINES: dict[Schedule, EngineName] = {
+    "gpipe": "torchtitan",
+    "1f1b": "megatron",
+    "interleaved": "megatron",
+    "zb-h1": "megatron",
+    "zb-h2": "megatron",
+    "zbv": "megatron",
+    "dualpipev": "torchtitan",
+}
+"""An engine, or a fork of it, that offers each schedule."""
+MOST_PASSES = 600
+"""Of a schedule that is also run in numbers; 16 stages of 16 micro-batches take longer than a lesson should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericPart:
+    """What training through the schedules shows."""
+
+    tables: tuple[LessonTable, ...]
+    """One, or none when nothing was small enough to be trained."""
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+
+
+def train_through(shapes: tuple[ScheduleShape, ...], *, seed: int = 0) -> NumericPart:
+    """Train a tiny model through every schedule that an engine offers for these numbers."""
+    rows: list[tuple[Cell, ...]] = []
+    checks, notes = [], []
+    layers = max(shape.pp * shape.vpp for shape in shapes)
+    for shape in shapes:
+        schedule = next((name for name in ENGINES if name == shape.name), None)
+        if schedule is None or shape.pp < 2 or 2 * shape.pp * shape.vpp * shape.num_microbatches > MOST_PASSES:
+            continue
+        try:
+            plan = _plan_of(shape, schedule, layers)
+            found, expected = _both(plan, seed)
+        except ShardwiseError as error:
+            notes.append(f"{schedule} is not trained: {error.message}.")
+            continue
+        error_ratio = gradient_error(found, expected)
+        what = f"{schedule}: gradients against one device, fp64"
+        checks.append(Check(what=what, difference=error_ratio, limit=EXACT))
+        rows.append(_row(schedule, found, error_ratio))
+    table = LessonTable(
+        title="A tiny model trained through each schedule: bytes of rank 0",
+        columns=(
+            Column(name="schedule"),
+            Column(name="messages", unit="count"),
+            Column(name="sent", unit="bytes"),
+            Column(name="activations at worst", unit="bytes"),
+            Column(name="error of the gradient", unit="number"),
+        ),
+        rows=tuple(rows),
+        note=f"{layers} layers; the backward is split into input and weight gradients where the schedule moves them",
+    )
+    return NumericPart(tables=(table,) if rows else (), checks=tuple(checks), notes=tuple(notes))
+
+
+def _plan_of(shape: ScheduleShape, schedule: Schedule, layers: int) -> Plan:
+    is_v = schedule in ("zbv", "dualpipev")
+    layout = Layout(pp=shape.pp, vpp=1 if is_v else shape.vpp, schedule=schedule, zero_stage=0)
+    plan = tiny_plan(
+        tiny_model(num_hidden_layers=layers),
+        layout,
+        engine=ENGINES[schedule],
+        seq_len=8,
+        num_microbatches=shape.num_microbatches,
+    )
+    return replace(plan, recipe=replace(plan.recipe, compile=False))
+
+
+def _both(plan: Plan, seed: int) -> tuple[Reenactment, Reenactment]:
+    weights, batches = initial_weights(plan.model, seed=seed), [batch_of(plan, seed=seed)]
+    return reenact(plan, weights, batches), one_device(plan, weights, batches)
+
+
+def _row(schedule: Schedule, found: Reenactment, error_ratio: float) -> tuple[Cell, ...]:
+    rank = found.ranks[0]
+    messages = [message for message in rank.messages if message.kind == "send_recv"]
+    sent = sum(message.sent_bytes for message in messages)
+    return (schedule, len(messages), sent, rank.held.peak["activations"], error_ratio)

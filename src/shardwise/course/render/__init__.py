@@ -1,0 +1,1 @@
+"""Lessons and labs as text, JSON, SVG and HTML."""

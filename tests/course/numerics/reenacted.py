@@ -1,0 +1,79 @@
+"""Plans of tiny models, re-enacted beside one device."""
+
+from dataclasses import dataclass
+
+from shapes import plan
+from shardwise.course.numerics.batch import Batch, random_batch
+from shardwise.course.numerics.reenact import (
+    Reenactment,
+    gradient_error,
+    one_device,
+    reenact,
+    weight_error,
+)
+from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
+from shardwise.layout import Layout
+
+EXACT = 1e-12
+ROUNDING = 1e-4
+"""Of fp32: 2**-24 a rounding, some hundred terms in a sum, and gradients that cancel. Usual is 1e-6; with a width of 2,
+where a norm's gradient is a small difference of large numbers, 3.2e-5 was seen."""
+
+
+@dataclass(frozen=True)
+class Both:
+    found: Reenactment
+    expected: Reenactment
+
+    @property
+    def gradient_error(self):
+        return gradient_error(self.found, self.expected)
+
+    @property
+    def error(self):
+        """The worst of losses, gradients and updated weights."""
+        pairs = zip(self.found.losses, self.expected.losses, strict=True)
+        losses = max(abs(one - other) / other for one, other in pairs)
+        return max(
+            losses,
+            gradient_error(self.found, self.expected),
+            weight_error(self.found, self.expected),
+            self.found.copy_error,
+        )
+
+
+def both(
+    layout: Layout,
+    *,
+    engine="fsdp2",
+    model=None,
+    seq_len=16,
+    num_microbatches=1,
+    num_sequences=None,
+    num_steps=2,
+    dtype="float64",
+    options=None,
+    **recipe,
+) -> Both:
+    """A layout and one device, trained on the same batches from the same weights."""
+    spec = model or tiny_model()
+    made = plan(
+        spec,
+        engine=engine,
+        layout=layout,
+        seq_len=seq_len,
+        micro_batch_size=1,
+        global_batch_size=num_microbatches * layout.data_parallel_size,
+        precision="fp32",
+        **recipe,
+    )
+    batches = some_batches(spec, num_sequences or made.global_batch_size, seq_len, num_steps)
+    weights = initial_weights(spec, dtype=dtype)
+    return Both(reenact(made, weights, batches, options), one_device(made, weights, batches, options))
+
+
+def some_batches(spec, num_sequences, seq_len, num_steps) -> list[Batch]:
+    return [
+        random_batch(num_sequences=num_sequences, seq_len=seq_len, vocab_size=spec.vocab_size, seed=step)
+        for step in range(num_steps)
+    ]
