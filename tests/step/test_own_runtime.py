@@ -153,7 +153,7 @@ def test_eight_bit_moments_become_numbers_a_piece_at_a_time(ranks, traced_gib):
 
 
 def updates_of(plan) -> dict[str, tuple[int, float]]:
-    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    stage = pipeline_stages(model=plan.model, layout=plan.layout)[0]
     context = StageContext(plan=plan, stage=stage)
     found = optimizer_operations(context, operation_context(context))
     return {operation.name: (operation.num_bytes, operation.hidden_fraction) for operation in found}
@@ -172,4 +172,19 @@ def test_gradients_that_are_not_exchanged_are_read_again_for_their_norm():
 def test_an_update_at_once_hides_nothing():
     found = updates_of(planned(layout={"dp_shard": 8, "late_updates": False}))
     assert found["update"][1] == 0.0
-    assert set(found) == {"gradient norm", "gradient clipping", "update"}
+    assert set(found) == {"gradient norm", "update"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_a_pass"),
+    [
+        (planned(layout={"dp_shard": 4, "pp": 2}), False),
+        (planned(layout={"dp_shard": 8, "zero_stage": 0}, precision="bf16"), False),
+        (planned(model="gpt2", seq_len=1024), False),
+        (planned(optimizer="lion"), True),
+        (planned(cluster="8xcpu"), True),
+        (planned(engine="torchtitan"), True),
+    ],
+)
+def test_clipping_is_no_pass_of_its_own_where_our_kernel_updates(plan, is_a_pass):
+    assert ("gradient clipping" in updates_of(plan)) is is_a_pass

@@ -106,6 +106,13 @@ def can_update_late(*, layout: Layout, recipe: Recipe) -> bool:
     return is_held and recipe.optimizer != "muon"
 
 
+def clips_in_update(plan: Plan) -> bool:
+    """Whether clipping is no pass over gradients of its own: our AdamW kernel on GPUs multiplies what it reads."""
+    recipe = plan.recipe
+    is_ours = is_own_runtime(plan) and recipe.optimizer == "adamw" and recipe.offload == "none"
+    return is_ours and not plan.cluster.runs_on_processors
+
+
 def has_own_decoder(model: ModelSpec) -> bool:
     """Whether our own decoder computes the model, whose inside it can divide."""
     windows = (layer.mixer.sliding_window for layer, _ in model.layer_runs if isinstance(layer.mixer, AttentionSpec))

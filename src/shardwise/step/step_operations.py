@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.recipe import OptimizerName
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
-from shardwise.step.own_runtime import is_own_runtime, updates_late
+from shardwise.step.own_runtime import clips_in_update, is_own_runtime, updates_late
 from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
@@ -141,12 +141,11 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         buffer = passes * states.gradient_bytes * elements.whole
         yield operation.memory_operation("gradient buffer", "optimizer", buffer)
     is_late = updates_late(context.plan)
-    # The sum of exchanged gradients squares them, and our AdamW multiplies them, while they are read anyway.
+    # The sum of exchanged gradients squares them while they are read anyway.
     is_squared = is_late and context.exchanges_gradients and context.plan.layout.dp_replicate == 1
-    is_multiplied = is_late and recipe.optimizer == "adamw"
     if needs_norm(context.plan) and not is_squared:
         yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
-    if needs_norm(context.plan) and not is_multiplied:
+    if needs_norm(context.plan) and not clips_in_update(context.plan):
         yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
     if recipe.offload != "none":
         return
