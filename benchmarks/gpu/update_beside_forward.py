@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from shardwise.train.kernels import adamw, sum_parts
+from shardwise.train.kernels import adamw
 
 TOKENS, HIDDEN, KEYS, INNER, HEADS = 8192, 4096, 1024, 14336, 32
 BLOCKS, REPEATS = 4, 3
@@ -169,17 +169,6 @@ def main() -> int:
         alone_s = seconds(passes)
         variants: dict[str, Callable[[], object]] = {"torch, scaled": states.torch_scaled, "torch": states.torch_plain}
         variants["ours"] = states.ours
-        parts = torch.randn(2, states.num_elements, device="cuda", dtype=torch.bfloat16)
-        total = torch.empty(states.num_elements, device="cuda")
-        variants["sum of parts, torch"] = lambda: torch.sum(parts, dim=0, dtype=torch.float32, out=total)
-        variants["sum of parts, ours"] = lambda: sum_parts(parts, total)
-        variants["norm of the sum, torch"] = lambda: torch._foreach_norm([total])
-        torch.sum(parts, dim=0, dtype=torch.float32, out=total)
-        expected = total.clone()
-        squares = sum_parts(parts, total)
-        norm = float(squares.sum(dtype=torch.float64).sqrt() / expected.double().norm())
-        lines.append({"sums_equal": bool((total == expected).all()), "norm_ratio": norm})
-        print(lines[-1], flush=True)
         for name, work in variants.items():
             line: dict[str, object] = {"name": name, "alone_s": seconds(work), "forward_s": alone_s}
             line["bytes_per_s"] = states.num_elements * 28 / float(str(line["alone_s"]))

@@ -141,9 +141,7 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         buffer = passes * states.gradient_bytes * elements.whole
         yield operation.memory_operation("gradient buffer", "optimizer", buffer)
     is_late = updates_late(context.plan)
-    # The sum of exchanged gradients squares them while they are read anyway.
-    is_squared = is_late and context.exchanges_gradients and context.plan.layout.dp_replicate == 1
-    if needs_norm(context.plan) and not is_squared:
+    if needs_norm(context.plan):
         yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
     if needs_norm(context.plan) and not clips_in_update(context.plan):
         yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)

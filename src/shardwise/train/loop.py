@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
@@ -17,14 +16,11 @@ from shardwise.step.own_runtime import can_update_late
 from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
-from shardwise.train.data_parallel import reduced_squares
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.draws import begin_draws
-from shardwise.train.early_norms import EarlyNorms
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.gradients import (
-    NOTHING_KNOWN,
     StepSums,
     scale_gradients,
     sum_replicated_gradients,
@@ -43,11 +39,10 @@ from shardwise.train.optimizers import (
     set_learning_rate,
 )
 from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
-from shardwise.train.passes import Passes, PlainPasses, make_passes
+from shardwise.train.passes import Passes, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
 from shardwise.train.tensor_parallel import partly_trained
-from shardwise.train.unit_entries import entries_by_unit
 
 GARBAGE_STEPS = 50
 
@@ -89,8 +84,6 @@ class Trainer:
     """Looks into some of the steps."""
     late: LateUpdates | None = None
     """Holds updates back until the next forward pass comes to what they are for."""
-    norms: EarlyNorms | None = None
-    """Knows the norms of gradients that backward completed."""
 
     def states(self) -> dict[str, Stateful]:
         """What a checkpoint holds."""
@@ -160,7 +153,6 @@ class Trainer:
             unit_ratio=unit_ratio,
             max_grad_norm=self.job.optimizer.max_grad_norm,
             is_stopping=self.is_stop_requested(),
-            known=self.norms.take() if self.norms is not None else NOTHING_KNOWN,
         )
 
     def _partly_trained(self) -> list[torch.nn.Module]:
@@ -183,9 +175,6 @@ def make_trainer(
     trained = trained_parameters(built.decoders, mesh, steps_on_host=job.recipe.offload == "optimizer")
     optimizer = make_optimizer(trained, job)
     passes = make_passes(built, job, mesh, device=device)
-    late, norms = watch_units(built, trained, optimizer, job=job, device=device)
-    if isinstance(passes, PlainPasses):
-        passes.norms = norms
     return Trainer(
         job=job,
         mesh=mesh,
@@ -197,34 +186,25 @@ def make_trainer(
         source=source,
         scale=LossScale.of(job.recipe.precision),
         ends=pipeline_ends(mesh) if job.model_config.get("tie_word_embeddings") else None,
-        late=late,
-        norms=norms,
+        late=late_updates(built, trained, optimizer, job=job, device=device),
     )
 
 
-def watch_units(
+def late_updates(
     built: Built, trained: tuple[Trained, ...], optimizer: Optimizer, *, job: Job, device: torch.device
-) -> tuple[LateUpdates | None, EarlyNorms | None]:
-    """What takes norms under the backward pass and updates under the next forward pass, where either can be done."""
+) -> LateUpdates | None:
+    """What updates units under the next forward pass, where that can be done."""
     decoders = [decoder for decoder in built.decoders if isinstance(decoder, Decoder)]
     layout = job.layout
-    if len(decoders) < len(built.decoders) or job.recipe.offload != "none":
-        return None, None
-    units = tuple(entries_by_unit(decoders, trained))
-    is_reduced_in_backward = not any(isinstance(chunk, DistributedDataParallel) for chunk in built.chunks)
-    norms = None
-    if is_reduced_in_backward and layout.tp == layout.pp == 1:
-        reduced = reduced_squares(unit.module for unit in units) if layout.dp_replicate == 1 else {}
-        norms = EarlyNorms(units, reduced=reduced, adds_up=job.num_microbatches > 1)
-    if not (layout.late_updates and can_update_late(layout=layout, recipe=job.recipe)):
-        return None, norms
-    late = LateUpdates(
+    is_ours = len(decoders) == len(built.decoders)
+    if not (is_ours and layout.late_updates and can_update_late(layout=layout, recipe=job.recipe)):
+        return None
+    return LateUpdates(
         update_order(decoders, trained),
         update=optimizer.step,
         lane=StreamLane(decoders) if device.type == "cuda" else HostLane(),
         num_gathered_ahead=layout.prefetch_units if device.type == "cpu" or layout.prefetch_units != 1 else 0,
     )
-    return late, norms
 
 
 def train(
