@@ -12,11 +12,9 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from shardwise.measure.phase_marks import OPTIMIZER
-from shardwise.step.own_runtime import can_update_late
 from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
-from shardwise.train.decoder.model import Decoder
 from shardwise.train.draws import begin_draws
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
@@ -28,7 +26,6 @@ from shardwise.train.gradients import (
     sum_tied_gradients,
 )
 from shardwise.train.job import Job
-from shardwise.train.late_updates import HostLane, LateUpdates, StreamLane, update_order
 from shardwise.train.mesh import Mesh, pipeline_ends
 from shardwise.train.metrics import Clock, StepRecord
 from shardwise.train.optimizers import (
@@ -82,15 +79,13 @@ class Trainer:
     """Whether this rank was asked to stop after the step it is in."""
     sampler: Sampler | None = None
     """Looks into some of the steps."""
-    late: LateUpdates | None = None
-    """Holds updates back until the next forward pass comes to what they are for."""
 
     def states(self) -> dict[str, Stateful]:
         """What a checkpoint holds."""
         scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
         return scaling | {
-            "model": ModelStates(self.trained, untrained=self._untrained(), settle=self.settle),
-            "optimizer": OptimizerStates(self.trained, self.optimizer, settle=self.settle),
+            "model": ModelStates(self.trained, untrained=self._untrained()),
+            "optimizer": OptimizerStates(self.trained, self.optimizer),
             "data": self.source,
             "progress": self.progress,
         }
@@ -106,7 +101,6 @@ class Trainer:
         unit_ratio = self.scale.ratio / self.job.tokens_per_step
         begin_draws(self.mesh, device=self.device, seed=self.job.seed, step=self.progress.step)
         loss_sum, num_tokens = self.passes.run(batches, unit_ratio=unit_ratio)
-        self.settle()
         with record_function(OPTIMIZER):
             sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
             # As a scheduler that waits for torch.amp.GradScaler: only steps that were taken move the schedule on.
@@ -119,20 +113,12 @@ class Trainer:
         self.progress.step += 1
         return sums
 
-    def settle(self) -> None:
-        """Finish what was held back of the last step, so that weights and states may be read."""
-        if self.late is not None:
-            self.late.settle()
-
     def _update(self, factor: Tensor) -> None:
         """The optimizer's step; AdamW multiplies gradients itself, which saves a pass over them."""
         if isinstance(self.optimizer, OnePassAdamW):
             self.optimizer.begin(factor)
         else:
             scale_gradients(self.trained, factor)
-        if self.late is not None:
-            self.late.begin()
-            return
         for entry in self.trained:
             entry.send_gradient()
         if self.device.type == "cuda" and self.job.recipe.offload == "optimizer":
@@ -186,24 +172,6 @@ def make_trainer(
         source=source,
         scale=LossScale.of(job.recipe.precision),
         ends=pipeline_ends(mesh) if job.model_config.get("tie_word_embeddings") else None,
-        late=late_updates(built, trained, optimizer, job=job, device=device),
-    )
-
-
-def late_updates(
-    built: Built, trained: tuple[Trained, ...], optimizer: Optimizer, *, job: Job, device: torch.device
-) -> LateUpdates | None:
-    """What updates units under the next forward pass, where that can be done."""
-    decoders = [decoder for decoder in built.decoders if isinstance(decoder, Decoder)]
-    layout = job.layout
-    is_ours = len(decoders) == len(built.decoders)
-    if not (is_ours and layout.late_updates and can_update_late(layout=layout, recipe=job.recipe)):
-        return None
-    return LateUpdates(
-        update_order(decoders, trained),
-        update=optimizer.step,
-        lane=StreamLane(decoders) if device.type == "cuda" else HostLane(),
-        num_gathered_ahead=layout.prefetch_units if device.type == "cpu" or layout.prefetch_units != 1 else 0,
     )
 
 
@@ -241,7 +209,6 @@ def train(
             is_stopping = is_stopping or was_asked
             on_step(record)
         after_step(trainer.progress.step)
-    trainer.settle()
     if waiting is not None:
         on_step(waiting()[0])
     gc.enable()

@@ -1,8 +1,6 @@
-"""What an AdamW update costs by itself and beside the forward pass of Llama-3.1-8B's blocks, one JSON line a variant.
+"""What an AdamW update of four blocks of Llama-3.1-8B over two ranks takes, one JSON line a variant.
 
-    PYTHONPATH=src python benchmarks/gpu/update_beside_forward.py --out update.jsonl
-
-The difference to the forward pass alone is what an update under it costs.
+PYTHONPATH=src python benchmarks/gpu/adamw_update.py --out update.jsonl
 """
 
 import argparse
@@ -12,43 +10,12 @@ from pathlib import Path
 from statistics import median
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
 
 from shardwise.train.kernels import adamw
 
-TOKENS, HIDDEN, KEYS, INNER, HEADS = 8192, 4096, 1024, 14336, 32
+HIDDEN, KEYS, INNER = 4096, 1024, 14336
 BLOCKS, REPEATS = 4, 3
 BETAS = (0.9, 0.95)
-
-
-class Forward:
-    """Products, attention and elementwise kernels of a few blocks."""
-
-    def __init__(self) -> None:
-        def made(*size: int) -> Tensor:
-            return torch.randn(*size, device="cuda", dtype=torch.bfloat16) * 0.02
-
-        self.x, self.norm = made(TOKENS, HIDDEN), made(HIDDEN)
-        self.qkv = [made(HIDDEN, HIDDEN), made(KEYS, HIDDEN), made(KEYS, HIDDEN)]
-        self.out, self.gate, self.up = made(HIDDEN, HIDDEN), made(INNER, HIDDEN), made(INNER, HIDDEN)
-        self.down = made(HIDDEN, INNER)
-        self.block = torch.compile(self._block, dynamic=False)
-
-    def _block(self, x: Tensor) -> Tensor:
-        h = F.rms_norm(x, (HIDDEN,), self.norm)
-        q, k, v = (F.linear(h, w).view(1, TOKENS, -1, 128).transpose(1, 2) for w in self.qkv)
-        with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.CUDNN_ATTENTION]):
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + F.linear(a.transpose(1, 2).reshape(TOKENS, HIDDEN), self.out)
-        h = F.rms_norm(x, (HIDDEN,), self.norm)
-        return x + F.linear(F.silu(F.linear(h, self.gate)) * F.linear(h, self.up), self.down)
-
-    def __call__(self) -> None:
-        """One pass."""
-        x = self.x
-        for _ in range(BLOCKS):
-            x = self.block(x)
 
 
 class Update:
@@ -107,27 +74,6 @@ def seconds(work: Callable[[], object]) -> float:
     return median(found)
 
 
-def beside(
-    forward: Callable[[], None], work: Callable[[], object], *, rounds: int, priority: int
-) -> Callable[[], None]:
-    """Forward passes on a stream of this priority with one update beside them on another."""
-    main, side = torch.cuda.Stream(priority=priority), torch.cuda.Stream()
-
-    def run() -> None:
-        current = torch.cuda.current_stream()
-        for stream in (main, side):
-            stream.wait_stream(current)
-        with torch.cuda.stream(side):
-            work()
-        with torch.cuda.stream(main):
-            for _ in range(rounds):
-                forward()
-        for stream in (main, side):
-            current.wait_stream(stream)
-
-    return run
-
-
 def difference() -> dict[str, float]:
     """How far our kernel is from torch's after some steps of the same gradients."""
     torch.manual_seed(0)
@@ -156,34 +102,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    forward, states = Forward(), Update()
-    rounds = 6
-
-    def passes() -> None:
-        for _ in range(rounds):
-            forward()
-
+    states = Update()
     lines: list[dict[str, object]] = [{"difference": difference(), "num_elements": states.num_elements}]
-    print(lines[0], flush=True)
     with torch.no_grad():
-        alone_s = seconds(passes)
-        variants: dict[str, Callable[[], object]] = {"torch, scaled": states.torch_scaled, "torch": states.torch_plain}
-        variants["ours"] = states.ours
-        for name, work in variants.items():
-            line: dict[str, object] = {"name": name, "alone_s": seconds(work), "forward_s": alone_s}
-            line["bytes_per_s"] = states.num_elements * 28 / float(str(line["alone_s"]))
-            for priority in (0, -1):
-                both_s = seconds(beside(forward, work, rounds=rounds, priority=priority))
-                line[f"cost_s, priority {priority}"] = both_s - alone_s
-            lines.append(line)
-            print(
-                {k: round(v * 1000, 3) if k.endswith("_s") or "cost" in k else v for k, v in line.items()}, flush=True
-            )
-        again_s = seconds(passes)
-        lines.append({"forward_again_s": again_s})
-        print(lines[-1])
+        for name, work in (
+            ("torch, scaled", states.torch_scaled),
+            ("torch", states.torch_plain),
+            ("ours", states.ours),
+        ):
+            alone_s = seconds(work)
+            lines.append({"name": name, "alone_s": alone_s, "bytes_per_s": states.num_elements * 28 / alone_s})
     with arguments.out.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
+        for line in lines:
+            print(line)
+            file.write(json.dumps(line) + "\n")
     return 0
 
 
