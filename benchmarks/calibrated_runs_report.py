@@ -39,9 +39,6 @@ def predicted_again(row: Row, calibration: Path) -> Row:
     from shardwise.reconcile.traced import traced_components
 
     plan = read_plan(row["plan"])
-    if "late_updates" not in (row["plan"].get("layout") or {}):
-        # Recorded before there was a choice: everything was updated at once.
-        plan = replace(plan, layout=replace(plan.layout, late_updates=False))
     measured = replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(calibration)))
     again = {}
     for name, one in (("predicted", plan), ("calibrated", measured)):

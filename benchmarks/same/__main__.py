@@ -126,7 +126,7 @@ def _tensors(inventory: StageInventory) -> Answer:
 
 def _operation(one: Operation) -> Answer:
     sizes = [one.m, one.n, one.k, one.count, one.num_kernels]
-    return [one.phase, one.kind, one.dtype, *sizes, one.flop, one.num_bytes, one.slowdown_ratio, one.hidden_fraction]
+    return [one.phase, one.kind, one.dtype, *sizes, one.flop, one.num_bytes, one.slowdown_ratio]
 
 
 def _collective(one: Collective) -> Answer:

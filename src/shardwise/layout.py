@@ -46,9 +46,6 @@ class Layout:
     exchange_gradients: bool | None = None
     """Gradients travel to the rank that keeps them in the dtype they were made in and are added up there in fp32.
     ``None`` is what the engine does: our own trainer, within one domain of fast links."""
-    late_updates: bool | None = None
-    """The optimizer runs under the next forward pass, unit by unit. ``None`` is what the engine does: our own trainer,
-    on GPUs, without pipelines."""
 
     @property
     def world_size(self) -> int:

@@ -60,7 +60,7 @@ def test_states_are_as_large_in_mixed_precision_as_in_fp32(eight_billion):
 
 def test_offload_costs_the_update_far_more_than_half(eight_billion):
     claim = eight_billion["Offloading makes optimizer steps 30 to 50% slower"].claim
-    assert "4.9 ms to" in claim
+    assert "6.3 ms to" in claim
 
 
 def test_on_one_gpu_sharding_frees_nothing_and_the_rest_is_predicted():

@@ -67,7 +67,7 @@ def test_drawn_updates_start_behind_every_reduction(plan):
 
 def test_the_norm_is_between_the_last_reduction_and_the_update_on_one_stage_too():
     """Eight bytes of a norm over the ranks of a node cost the latency of an all-reduce, and 4 bytes a parameter."""
-    parts = step_parts(plan_of(Layout(dp_shard=8, late_updates=False), engine="native", global_batch_size=8))
+    parts = step_parts(plan_of(Layout(dp_shard=8), engine="native", global_batch_size=8))
     (time,) = parts.times
     sums = [call for call in time.collectives if is_before_update(call.collective)]
     assert [call.collective.name for call in sums] == ["gradient norm"]

@@ -147,11 +147,6 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "exchange_gradients: only the native engine does so, and without adapters, not torchtitan",
         "set exchange_gradients=null",
     ),
-    "engine-late-updates": (
-        make_plan(engine="torchtitan", layout=Layout(dp_shard=2, late_updates=True)),
-        "late_updates: only the native engine updates units under the next forward pass, not torchtitan",
-        "set late_updates=null",
-    ),
     "recipe-packing-with-eager-attention": (
         make_plan(mean_document_len=512, attention="eager", layout=Layout(dp_shard=8)),
         "mean_document_len=512 with eager attention: every score of the packed sequence is computed and then masked",

@@ -30,7 +30,6 @@ CASES = {
     "zero 1": ({"dp_shard": 2, "zero_stage": 1}, {}),
     "tp": ({"tp": 2}, {}),
     "pp": ({"pp": 2}, {"chunk_layers": (2, 2)}),
-    "late updates": ({"dp_shard": 2, "late_updates": True}, {}),
     "optimizer on the host": ({"dp_shard": 2}, {"offload": "optimizer"}),
     "everything on the host": ({"dp_shard": 2}, {"offload": "parameters"}),
     "adamw-8bit": ({"dp_shard": 2}, {"optimizer": "adamw-8bit"}),

@@ -334,11 +334,6 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="gradients travel in bf16 and add up in fp32 (native; default: the engine's)",
     )
-    layout.add_argument(
-        "--late-updates",
-        action=argparse.BooleanOptionalAction,
-        help="the optimizer runs under the next forward pass (native; default: the engine's)",
-    )
     layout.add_argument("--micro-batch-size", type=whole_number, metavar="N", help="sequences at once (default: 1)")
     layout.add_argument("--recompute", choices=get_args(Recompute), help="activation checkpointing (default: none)")
     layout.add_argument("--offload", choices=get_args(Offload), help="states kept on the host (default: none)")

@@ -11,7 +11,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
 from shardwise.rules.changes import describe_changes
-from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary, updates_late
+from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, prepare_samples
 from shardwise.train.job import (
@@ -102,8 +102,7 @@ def _is_planned_device(plan: Plan, request: TrainRequest) -> bool:
 def _resolved(plan: Plan) -> Layout:
     """The layout with what the engine does by itself written out: workers know neither model nor cluster."""
     spreads, exchanges = spreads_vocabulary(plan), exchanges_gradients(plan)
-    late = updates_late(plan)
-    return replace(plan.layout, spread_vocabulary=spreads, exchange_gradients=exchanges, late_updates=late)
+    return replace(plan.layout, spread_vocabulary=spreads, exchange_gradients=exchanges)
 
 
 def prepare_data(job: Job) -> None:

@@ -23,6 +23,7 @@ from shardwise.recipe import (
     RecomputeModule,
     ReduceDtype,
 )
+from shardwise.retired import without_retired
 
 Kind = Literal["count", "amount", "choice", "choices", "flag", "counts"]
 Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
@@ -195,7 +196,6 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(name="defer_grad_reduce", kind="flag", synonyms=("no_sync",)),
     Field(name="spread_vocabulary", kind="flag", synonyms=("vocab_parallel", "vocabulary_parallel")),
     Field(name="exchange_gradients", kind="flag", synonyms=("all_to_all_reduce",)),
-    Field(name="late_updates", kind="flag", synonyms=("overlap_optimizer", "optimizer_in_forward")),
 )
 
 _ERRORS: Mapping[str, type[ShardwiseError]] = {"recipe": RecipeError, "layout": LayoutError}
@@ -217,7 +217,7 @@ def check_fields(section: str, given: object, fields: tuple[Field, ...]) -> dict
         )
     rows = {field.name: field for field in fields}
     values: dict[str, Value] = {}
-    for key, value in given.items():
+    for key, value in without_retired(section, given).items():
         row = rows.get(key) if isinstance(key, str) else None
         if row is None:
             refuse_unknown_key(section, key, fields)

@@ -102,7 +102,7 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
         )
     floor_s = operation.num_kernels * rates.floor_s
     if not operation.flop or operation.kind in ("memory", "optimizer"):
-        return (1 - operation.hidden_fraction) * max(moving_s, floor_s)
+        return max(moving_s, floor_s)
     if operation.kind == "attention":
         peak = gpu.peak_flop_per_s(operation.dtype)
         fraction = attention_fraction(operation, rates)

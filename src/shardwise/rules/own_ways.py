@@ -13,7 +13,6 @@ from shardwise.step.own_runtime import (
     has_own_vocabulary,
     is_own_runtime,
     spreads_vocabulary,
-    updates_late,
 )
 
 
@@ -63,24 +62,6 @@ def _exchange_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("exchange_gradients", None),)
 
 
-def _breaks_late(plan: Plan) -> bool:
-    return plan.layout.late_updates is True and not updates_late(plan)
-
-
-def _late_message(plan: Plan) -> str:
-    if not is_own_runtime(plan):
-        return f"late_updates: only the native engine updates units under the next forward pass, not {plan.engine}"
-    return (
-        f"late_updates needs units of our own decoder that FSDP2 holds on the device, and an optimizer that updates "
-        f"each by itself; there is {plan.model.name} with pp={plan.layout.pp} zero_stage={plan.layout.zero_stage} "
-        f"precision={plan.recipe.precision} offload={plan.recipe.offload} optimizer={plan.recipe.optimizer}"
-    )
-
-
-def _late_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("late_updates", None),)
-
-
 def _breaks_inside(plan: Plan) -> bool:
     return bool(axes_inside(plan.layout)) and not has_own_decoder(plan.model)
 
@@ -124,13 +105,5 @@ RULES = (
         breaks=_breaks_exchange,
         message=_exchange_message,
         candidates=_exchange_candidates,
-    ),
-    Rule(
-        name="engine-late-updates",
-        why="A unit can be updated just before its forward where nothing reads its weights sooner.",
-        source="our train/late_updates.py",
-        breaks=_breaks_late,
-        message=_late_message,
-        candidates=_late_candidates,
     ),
 )

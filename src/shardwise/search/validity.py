@@ -100,7 +100,6 @@ TRUE_BY_CONSTRUCTION = (
     "engine-prefetch-units",
     "engine-spread-vocabulary",
     "engine-exchange-gradients",
-    "engine-late-updates",
 )
 """Held by every row of a space whose question is in range, which a search checks first: what runs beside computation is
 the engine's default in all of them."""

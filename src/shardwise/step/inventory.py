@@ -54,8 +54,6 @@ class Operation:
     """Kernels the host issues for one execution, or as many as its other work takes the time of."""
     slowdown_ratio: float = 1.0
     """Time over that of the plain kernel with the same FLOP, such as fused attention with dropout or uneven experts."""
-    hidden_fraction: float = 0.0
-    """Of its time, under other work on the device; an update that runs beside the next forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

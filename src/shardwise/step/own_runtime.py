@@ -87,23 +87,11 @@ def exchanges_gradients(plan: Plan) -> bool:
     return bool(asked) or is_in_one_domain(plan)
 
 
-def updates_late(plan: Plan) -> bool:
-    """Whether units are updated under the next forward pass: where streams can run beside each other, on GPUs."""
-    asked = plan.layout.late_updates
-    if asked is False or not is_own_runtime(plan) or not has_own_decoder(plan.model):
-        return False
-    can = can_update_late(layout=plan.layout, recipe=plan.recipe)
-    return can and (bool(asked) or not plan.cluster.runs_on_processors)
-
-
-def can_update_late(*, layout: Layout, recipe: Recipe) -> bool:
-    """Whether every unit's weights are read by its own forward first, and its update needs no other rank.
-
-    torch's pipelines gather a stage's weights before its forward, DDP makes its buckets anew beside gradients that are
-    held back, and Muon's update communicates.
-    """
-    is_held = layout.pp == 1 and recipe.offload == "none" and not uses_ddp(layout=layout, recipe=recipe)
-    return is_held and recipe.optimizer != "muon"
+def clips_in_update(plan: Plan) -> bool:
+    """Whether clipping is no pass over gradients of its own: our AdamW kernel on GPUs multiplies what it reads."""
+    recipe = plan.recipe
+    is_ours = is_own_runtime(plan) and recipe.optimizer == "adamw" and recipe.offload == "none"
+    return is_ours and not plan.cluster.runs_on_processors
 
 
 def has_own_decoder(model: ModelSpec) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.recipe import OptimizerName
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
-from shardwise.step.own_runtime import is_own_runtime, updates_late
+from shardwise.step.own_runtime import clips_in_update, is_own_runtime
 from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
@@ -45,12 +45,6 @@ OWN_STATE_TRAFFIC: dict[OptimizerName, int] = {"adamw-8bit": 230, "muon": 50}
 and ``train/block_codes.py``, weights and gradients counted apart. 8-bit moments: both decoded (29 each), both encoded
 (41 each, and 22 to keep the divisor above zero), 68 of the step between. Muon: momentum and what looks ahead (24),
 casts (12), norm and quotient (6), sums on fp32 weights (8)."""
-
-LATE_HIDDEN_FRACTION = 0.25
-"""Of an update under the next forward pass, what takes no time of its own: mean of eight pairs of runs with and without
-on two H200, 0.41 and 0.43 of 3B, 0.27 and 0.54 of 1B, -0.03 to 0.21 of 8B
-(``benchmarks/results/2026-11-28-h200-late-updates.jsonl``). Products fill the GPU, so that kernels beside them mostly
-take turns: what is gained lies between them and at their ends."""
 
 NEWTON_SCHULZ_STEPS = 5
 """Jordan 2024, "Muon": five iterations of ``X X^T``, its square and one product with X."""
@@ -140,13 +134,9 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         passes = CLEARING_PASSES + (SCALING_PASSES if ranks > 1 else 0)
         buffer = passes * states.gradient_bytes * elements.whole
         yield operation.memory_operation("gradient buffer", "optimizer", buffer)
-    is_late = updates_late(context.plan)
-    # The sum of exchanged gradients squares them, and our AdamW multiplies them, while they are read anyway.
-    is_squared = is_late and context.exchanges_gradients and context.plan.layout.dp_replicate == 1
-    is_multiplied = is_late and recipe.optimizer == "adamw"
-    if needs_norm(context.plan) and not is_squared:
+    if needs_norm(context.plan):
         yield operation.memory_operation("gradient norm", "optimizer", shard * GRADIENT_NORM_BYTES * gradient / 4)
-    if needs_norm(context.plan) and not is_multiplied:
+    if needs_norm(context.plan) and not clips_in_update(context.plan):
         yield operation.memory_operation("gradient clipping", "optimizer", shard * CLIPPING_BYTES * gradient / 4)
     if recipe.offload != "none":
         return
@@ -157,7 +147,7 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         traffic = OWN_STATE_TRAFFIC
     moments = traffic[recipe.optimizer] * states.moment_bytes / 4
     update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))
-    yield replace(update, kind="optimizer", hidden_fraction=LATE_HIDDEN_FRACTION if is_late else 0.0)
+    yield replace(update, kind="optimizer")
     if recipe.optimizer == "muon":
         yield replace(
             operation.memory_operation("newton_schulz", "optimizer", 0, flop=_newton_schulz_flop(context)),

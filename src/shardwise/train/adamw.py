@@ -11,10 +11,10 @@ SMALL_ELEMENTS = 2**18
 
 
 class OnePassAdamW(torch.optim.AdamW):
-    """AdamW whose step is begun once, and then taken for all parameters that hold a gradient, or for some at a time.
+    """AdamW that multiplies gradients while it reads them.
 
-    ``begin`` counts the step and says what gradients are multiplied with; ``step`` updates. All parameters share one
-    count. On processors both are torch's fused AdamW.
+    ``begin`` counts the step and says what gradients are multiplied with; ``step`` updates the parameters that hold a
+    gradient. All parameters share one count. On processors both are torch's fused AdamW.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:
@@ -24,7 +24,7 @@ class OnePassAdamW(torch.optim.AdamW):
         self._count: Tensor | None = None
 
     def begin(self, factor: Tensor | None = None) -> None:
-        """The next ``step`` calls are one step, whose gradients are multiplied with ``factor``."""
+        """The next ``step`` multiplies gradients with ``factor``."""
         device = self.param_groups[0]["params"][0].device
         factor = torch.ones((), device=device) if factor is None else factor.to(device)
         if device.type != "cuda":

@@ -117,12 +117,6 @@ class ExchangedReduction(ReduceScatter):
 
     def __init__(self) -> None:
         self._is_output_next = False
-        self._squares: Tensor | None = None
-
-    def take_squares(self) -> Tensor | None:
-        """Squares of what the last call made, tile by tile; known where it ran on a GPU."""
-        squares, self._squares = self._squares, None
-        return squares
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Room for the gradients of all ranks, then for this rank's sums."""
@@ -141,23 +135,7 @@ class ExchangedReduction(ReduceScatter):
         del op, async_op
         arrived = torch.empty_like(input_tensor)
         torch.distributed.all_to_all_single(arrived, input_tensor, group=group)
-        parts = arrived.unflatten(0, (group.size(), -1))
-        if parts.device.type == "cuda":
-            from shardwise.train.kernels import sum_parts  # noqa: PLC0415 - Triton comes with CUDA builds alone
-
-            self._squares = sum_parts(parts, output_tensor)
-        else:
-            torch.sum(parts, dim=0, dtype=torch.float32, out=output_tensor)
-
-
-def reduced_squares(modules: Iterable[nn.Module]) -> dict[int, Callable[[], Tensor | None]]:
-    """Of modules whose gradients are exchanged: what tells the squares of the last ones, by the module's ``id``."""
-    found = {}
-    for module in modules:
-        group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
-        if group is not None and isinstance(group._reduce_scatter_comm, ExchangedReduction):
-            found[id(module)] = group._reduce_scatter_comm.take_squares
-    return found
+        torch.sum(arrived.unflatten(0, (group.size(), -1)), dim=0, dtype=torch.float32, out=output_tensor)
 
 
 def set_prefetch(blocks: list[nn.Module], layout: Layout) -> None:

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from shardwise.train.early_norms import KnownSquares, share_of_squares
 from shardwise.train.parameters import Trained, local_part, world_sum
 
-NOTHING_KNOWN = KnownSquares()
 NORM_EPSILON = 1e-6
 """As ``torch.nn.utils.clip_grad_norm_``."""
 
@@ -38,7 +36,6 @@ def sum_step(
     unit_ratio: float,
     max_grad_norm: float,
     is_stopping: bool = False,
-    known: KnownSquares = NOTHING_KNOWN,
 ) -> StepSums:
     """Loss, tokens and gradient norm over every axis of the mesh.
 
@@ -49,10 +46,9 @@ def sum_step(
         unit_ratio: what the loss was multiplied with before backward, to keep gradients in range.
         max_grad_norm: the norm gradients are scaled down to; 0 never does.
         is_stopping: whether this rank was asked to stop; the sum tells all ranks in the same step.
-        known: squares of gradients that backward left complete.
     """
     stopping = loss_sum.new_full((), float(is_stopping), dtype=torch.float64)
-    squared_norm = _squared_norm(trained, known, device=loss_sum.device)
+    squared_norm = _squared_norm(trained).to(loss_sum.device)
     sums = torch.stack([loss_sum.double(), num_tokens.double(), squared_norm, stopping])
     world_sum(sums)
     loss, tokens, squared, num_stopping = sums.unbind()
@@ -99,8 +95,14 @@ def sum_tied_gradients(parameters: list[nn.Parameter], group: ProcessGroup | Non
             torch.distributed.all_reduce(local_part(parameter.grad), group=group)
 
 
-def _squared_norm(trained: tuple[Trained, ...], known: KnownSquares, *, device: torch.device) -> Tensor:
-    """This rank's share over all gradients."""
-    total = torch.zeros((), dtype=torch.float64, device=device) if known.total is None else known.total
-    rest = [entry for entry in trained if entry.local.grad is not None and id(entry) not in known.entries]
-    return total + share_of_squares(rest).to(device) if rest else total
+def _squared_norm(trained: tuple[Trained, ...]) -> Tensor:
+    """This rank's share over all gradients: a part that several ranks hold is counted by each in equal shares."""
+    by_copies: dict[int, list[Tensor]] = {}
+    for entry in trained:
+        if entry.local.grad is not None:
+            by_copies.setdefault(entry.num_copies, []).append(entry.local.grad)
+    shares = [
+        torch.stack(torch._foreach_norm(gradients, 2.0)).double().square().sum() / num_copies
+        for num_copies, gradients in by_copies.items()
+    ]
+    return torch.stack(shares).sum() if shares else torch.zeros((), dtype=torch.float64)

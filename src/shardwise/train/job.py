@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
+from shardwise.retired import without_retired
 from shardwise.train.decoder.config import is_supported
 
 JOB_SCHEMA = "shardwise.job/1"
@@ -111,8 +112,7 @@ class Job:
     """One training run as its workers see it."""
 
     layout: Layout
-    """Resolved: ``spread_vocabulary``, ``exchange_gradients`` and ``late_updates`` say what is done, not what is asked
-    for."""
+    """Resolved: ``spread_vocabulary`` and ``exchange_gradients`` say what is done, not what is asked for."""
     recipe: Recipe
     num_microbatches: int
     """Micro-batches per data-parallel rank and step."""
@@ -182,9 +182,13 @@ def job_to_json(job: Job) -> dict[str, object]:
 
 
 def job_from_json(document: Mapping[str, Any]) -> Job:
-    """The job in a parsed document, as the launcher wrote it."""
-    values = {name: value for name, value in document.items() if name != "schema"}
-    layout = dict(values["layout"])
+    """The job in a parsed document, as a launcher of this or an earlier version wrote it."""
+    values = {
+        name: without_retired(name, value) if isinstance(value, dict) else value
+        for name, value in document.items()
+        if name != "schema"
+    }
+    layout = values["layout"]
     layout["stage_layers"] = tuple(layout["stage_layers"]) if layout["stage_layers"] is not None else None
     parts: dict[str, Any] = {
         "layout": Layout(**layout),

@@ -1,15 +1,13 @@
-"""Three Triton kernels that read and write every number once; imported where there is a GPU, as Triton comes with CUDA.
+"""Two Triton kernels that read and write every number once; imported where there is a GPU, as Triton comes with CUDA.
 
 A step of AdamW reads weight, gradient and both moments and writes all but the gradient: 28 bytes per fp32 parameter.
-torch's fused kernel also writes the gradient back when it is handed the scale that clips it. The sum of what ranks sent
-reads each part, writes the sum and squares it on the way, so that nothing has to be read again for the norm. The
-backward of a gated activation reads three tensors and writes three in the place of what it has read.
+torch's fused kernel also writes the gradient back when it is handed the scale that clips it. The backward of a gated
+activation reads three tensors and writes three in the place of what it has read.
 
 436 million fp32 parameters on an H200: 3.20 ms; torch's fused kernel 3.89 ms, with a scale 4.69 ms
 (``benchmarks/results/2026-11-28-h200-update.jsonl``).
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -94,35 +92,6 @@ def adamw(
         tile=TILE,
         num_warps=4,
     )
-
-
-@triton.jit
-def _sum_parts(
-    parts_pointer: tl.tensor,
-    sum_pointer: tl.tensor,
-    squares_pointer: tl.tensor,
-    num_elements: tl.tensor,
-    num_parts: tl.constexpr,
-    tile: tl.constexpr,
-) -> None:
-    places = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
-    is_here = places < num_elements
-    total = tl.zeros((tile,), dtype=tl.float32)
-    for part in tl.static_range(num_parts):
-        own = parts_pointer + part * num_elements.to(tl.int64)
-        total += tl.load(own + places, mask=is_here, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    tl.store(sum_pointer + places, total, mask=is_here)
-    tl.store(squares_pointer + tl.program_id(0), tl.sum(total * total, axis=0))
-
-
-def sum_parts(parts: Tensor, total: Tensor) -> Tensor:
-    """Add up the rows of ``parts`` in fp32, in their order, into ``total``; the squares of the sums, tile by tile."""
-    num_parts, num_elements = parts.shape
-    num_tiles = triton.cdiv(num_elements, TILE)
-    squares = torch.empty(num_tiles, dtype=torch.float32, device=parts.device)
-    if num_tiles:
-        _sum_parts[(num_tiles,)](parts, total, squares, num_elements, num_parts=num_parts, tile=TILE, num_warps=4)
-    return squares
 
 
 @triton.jit

@@ -8,23 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from shardwise.measure.phase_marks import OPTIMIZER
-from shardwise.step.own_runtime import can_update_late
 from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.build import Built, build_model
 from shardwise.train.checkpoint.checkpointer import Stateful
-from shardwise.train.data_parallel import reduced_squares
-from shardwise.train.decoder.model import Decoder
 from shardwise.train.draws import begin_draws
-from shardwise.train.early_norms import EarlyNorms
 from shardwise.train.feed import Feed
 from shardwise.train.foreign import ForeignModule
 from shardwise.train.gradients import (
-    NOTHING_KNOWN,
     StepSums,
     scale_gradients,
     sum_replicated_gradients,
@@ -32,7 +26,6 @@ from shardwise.train.gradients import (
     sum_tied_gradients,
 )
 from shardwise.train.job import Job
-from shardwise.train.late_updates import HostLane, LateUpdates, StreamLane, update_order
 from shardwise.train.mesh import Mesh, pipeline_ends
 from shardwise.train.metrics import Clock, StepRecord
 from shardwise.train.optimizers import (
@@ -43,11 +36,10 @@ from shardwise.train.optimizers import (
     set_learning_rate,
 )
 from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
-from shardwise.train.passes import Passes, PlainPasses, make_passes
+from shardwise.train.passes import Passes, make_passes
 from shardwise.train.sampling import Sampler, sample_object
 from shardwise.train.scaling import LossScale
 from shardwise.train.tensor_parallel import partly_trained
-from shardwise.train.unit_entries import entries_by_unit
 
 GARBAGE_STEPS = 50
 
@@ -87,17 +79,13 @@ class Trainer:
     """Whether this rank was asked to stop after the step it is in."""
     sampler: Sampler | None = None
     """Looks into some of the steps."""
-    late: LateUpdates | None = None
-    """Holds updates back until the next forward pass comes to what they are for."""
-    norms: EarlyNorms | None = None
-    """Knows the norms of gradients that backward completed."""
 
     def states(self) -> dict[str, Stateful]:
         """What a checkpoint holds."""
         scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
         return scaling | {
-            "model": ModelStates(self.trained, untrained=self._untrained(), settle=self.settle),
-            "optimizer": OptimizerStates(self.trained, self.optimizer, settle=self.settle),
+            "model": ModelStates(self.trained, untrained=self._untrained()),
+            "optimizer": OptimizerStates(self.trained, self.optimizer),
             "data": self.source,
             "progress": self.progress,
         }
@@ -113,7 +101,6 @@ class Trainer:
         unit_ratio = self.scale.ratio / self.job.tokens_per_step
         begin_draws(self.mesh, device=self.device, seed=self.job.seed, step=self.progress.step)
         loss_sum, num_tokens = self.passes.run(batches, unit_ratio=unit_ratio)
-        self.settle()
         with record_function(OPTIMIZER):
             sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
             # As a scheduler that waits for torch.amp.GradScaler: only steps that were taken move the schedule on.
@@ -126,20 +113,12 @@ class Trainer:
         self.progress.step += 1
         return sums
 
-    def settle(self) -> None:
-        """Finish what was held back of the last step, so that weights and states may be read."""
-        if self.late is not None:
-            self.late.settle()
-
     def _update(self, factor: Tensor) -> None:
         """The optimizer's step; AdamW multiplies gradients itself, which saves a pass over them."""
         if isinstance(self.optimizer, OnePassAdamW):
             self.optimizer.begin(factor)
         else:
             scale_gradients(self.trained, factor)
-        if self.late is not None:
-            self.late.begin()
-            return
         for entry in self.trained:
             entry.send_gradient()
         if self.device.type == "cuda" and self.job.recipe.offload == "optimizer":
@@ -160,7 +139,6 @@ class Trainer:
             unit_ratio=unit_ratio,
             max_grad_norm=self.job.optimizer.max_grad_norm,
             is_stopping=self.is_stop_requested(),
-            known=self.norms.take() if self.norms is not None else NOTHING_KNOWN,
         )
 
     def _partly_trained(self) -> list[torch.nn.Module]:
@@ -183,9 +161,6 @@ def make_trainer(
     trained = trained_parameters(built.decoders, mesh, steps_on_host=job.recipe.offload == "optimizer")
     optimizer = make_optimizer(trained, job)
     passes = make_passes(built, job, mesh, device=device)
-    late, norms = watch_units(built, trained, optimizer, job=job, device=device)
-    if isinstance(passes, PlainPasses):
-        passes.norms = norms
     return Trainer(
         job=job,
         mesh=mesh,
@@ -197,34 +172,7 @@ def make_trainer(
         source=source,
         scale=LossScale.of(job.recipe.precision),
         ends=pipeline_ends(mesh) if job.model_config.get("tie_word_embeddings") else None,
-        late=late,
-        norms=norms,
     )
-
-
-def watch_units(
-    built: Built, trained: tuple[Trained, ...], optimizer: Optimizer, *, job: Job, device: torch.device
-) -> tuple[LateUpdates | None, EarlyNorms | None]:
-    """What takes norms under the backward pass and updates under the next forward pass, where either can be done."""
-    decoders = [decoder for decoder in built.decoders if isinstance(decoder, Decoder)]
-    layout = job.layout
-    if len(decoders) < len(built.decoders) or job.recipe.offload != "none":
-        return None, None
-    units = tuple(entries_by_unit(decoders, trained))
-    is_reduced_in_backward = not any(isinstance(chunk, DistributedDataParallel) for chunk in built.chunks)
-    norms = None
-    if is_reduced_in_backward and layout.tp == layout.pp == 1:
-        reduced = reduced_squares(unit.module for unit in units) if layout.dp_replicate == 1 else {}
-        norms = EarlyNorms(units, reduced=reduced, adds_up=job.num_microbatches > 1)
-    if not (layout.late_updates and can_update_late(layout=layout, recipe=job.recipe)):
-        return None, norms
-    late = LateUpdates(
-        update_order(decoders, trained),
-        update=optimizer.step,
-        lane=StreamLane(decoders) if device.type == "cuda" else HostLane(),
-        num_gathered_ahead=layout.prefetch_units if device.type == "cpu" or layout.prefetch_units != 1 else 0,
-    )
-    return late, norms
 
 
 def train(
@@ -261,7 +209,6 @@ def train(
             is_stopping = is_stopping or was_asked
             on_step(record)
         after_step(trainer.progress.step)
-    trainer.settle()
     if waiting is not None:
         on_step(waiting()[0])
     gc.enable()

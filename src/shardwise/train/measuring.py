@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Iterable
+from functools import partial
 from statistics import median
 
 import torch
@@ -110,10 +111,9 @@ def held_bytes(trainer: Trainer) -> dict[str, int]:
     Asked when memory has run out, so it allocates nothing on the device.
     """
     gradients = [entry.parameter.grad for entry in trainer.trained if entry.parameter.grad is not None]
-    held_back = trainer.late.held_gradients if trainer.late is not None else []
     held = {
         "parameters": nbytes(held_parameters(list(trainer.built.decoders))),
-        "gradients": nbytes([*(local_part(gradient) for gradient in gradients), *held_back]),
+        "gradients": nbytes([local_part(gradient) for gradient in gradients]),
         "optimizer": nbytes(_moments(trainer)),
     }
     if trainer.device.type == "cuda":
@@ -147,13 +147,11 @@ def _host_copies(trainer: Trainer) -> list[Tensor]:
 
 def make_sampler(trainer: Trainer) -> Sampler:
     """What looks into the steps that the job wants to have looked into."""
-
-    def held_between_steps() -> dict[MemoryComponent, int]:
-        trainer.settle()
-        return states_held(trainer)
-
     looking = Looking(
-        job=trainer.job, device=trainer.device, decoders=trainer.built.decoders, held_bytes=held_between_steps
+        job=trainer.job,
+        device=trainer.device,
+        decoders=trainer.built.decoders,
+        held_bytes=partial(states_held, trainer),
     )
     return Sampler(looking, first_step=trainer.progress.step)
 

@@ -1,7 +1,7 @@
 """Optimizers over local parts: what every one of them computes is elementwise, so shards need no communication."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -94,19 +94,12 @@ def set_learning_rate(optimizer: Optimizer, value: float) -> None:
 class ModelStates:
     """The weights as a checkpoint holds them: whole tensors by Hugging Face name, each rank giving its part."""
 
-    def __init__(
-        self,
-        trained: tuple[Trained, ...],
-        *,
-        untrained: Mapping[str, Tensor] | None = None,
-        settle: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``untrained`` belongs to the model as well; ``settle`` finishes what was held back of the last step."""
-        self.trained, self.untrained, self.settle = trained, untrained or {}, settle
+    def __init__(self, trained: tuple[Trained, ...], *, untrained: Mapping[str, Tensor] | None = None) -> None:
+        """``untrained`` belongs to the model as well."""
+        self.trained, self.untrained = trained, untrained or {}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights by name."""
-        self.settle()
         return {**{entry.name: entry.parameter.detach() for entry in self.trained}, **self.untrained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -123,15 +116,11 @@ class ModelStates:
 class OptimizerStates:
     """The optimizer's states as a checkpoint holds them: ``name.moment``, sharded like the weight they belong to."""
 
-    def __init__(
-        self, trained: tuple[Trained, ...], optimizer: Optimizer, *, settle: Callable[[], None] = lambda: None
-    ) -> None:
-        """``settle`` finishes what was held back of the last step."""
-        self.trained, self.optimizer, self.settle = trained, optimizer, settle
+    def __init__(self, trained: tuple[Trained, ...], optimizer: Optimizer) -> None:
+        self.trained, self.optimizer = trained, optimizer
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts by name; made with zeros where no step was done yet."""
-        self.settle()
         found: dict[str, Any] = {}
         for entry in self.trained:
             for key, value in self._states(entry).items():

@@ -10,7 +10,6 @@ from shardwise.train.build import Built
 from shardwise.train.data.batches import Batch
 from shardwise.train.data_parallel import begin_micro_batch, keep_gradients_here
 from shardwise.train.decoder.model import Decoder
-from shardwise.train.early_norms import EarlyNorms
 from shardwise.train.job import Job
 from shardwise.train.loss import IGNORED_LABEL
 from shardwise.train.mesh import Mesh
@@ -57,8 +56,6 @@ class PlainPasses:
     def __init__(self, built: Built, job: Job, *, device: torch.device) -> None:
         self.model, self.layout = built.chunks[0], job.layout
         self.placed = Placed(built, job, device=device)
-        self.norms: EarlyNorms | None = None
-        """Takes norms under the last backward pass."""
 
     def run(self, batches: Sequence[Batch], *, unit_ratio: float) -> tuple[Tensor, Tensor]:
         """Gradients are communicated as ``begin_micro_batch`` says."""
@@ -68,8 +65,6 @@ class PlainPasses:
             is_last = index == len(batches) - 1
             ids, labels = self.placed.place(batch)
             begin_micro_batch(self.model, self.layout, is_last=is_last)
-            if self.norms is not None:
-                self.norms.is_last_backward = is_last
             with keep_gradients_here(self.model, is_last=is_last):
                 loss = self.model(ids, labels, **self.placed.document_places([batch]))
                 (loss * unit_ratio).backward()

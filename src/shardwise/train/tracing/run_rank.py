@@ -132,7 +132,6 @@ def _steps(trainer: Trainer, recorder: Recorder, modes: Sequence[TorchFunctionMo
     job = trainer.job
     # fp16 looks at its gradients to decide whether to step; without values it steps.
     trainer.scale = LossScale(is_active=False, ratio=trainer.scale.ratio)
-    trainer.late = None  # the recorded step ends with its own update
     decoders = trainer.built.decoders
     blocks = [block for decoder in decoders for block in decoder.blocks()]
     has_head = any(getattr(decoder, "lm_head", None) is not None for decoder in decoders) or job.layout.pp == 1
