@@ -11,8 +11,9 @@ from shapes import model as sample_model
 from shardwise.cluster import Cluster, Peak
 from shardwise.layout import Layout, Schedule
 from shardwise.model import ModelSpec
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import EngineName, Plan
-from shardwise.recipe import Adapter, Offload, OptimizerName, Precision, Recipe, ReduceDtype
+from shardwise.recipe import Adapter, Offload, Precision, Recipe, ReduceDtype
 from shardwise.rules import apply_changes, find_errors
 
 DEGREES = st.sampled_from((1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16))
@@ -84,7 +85,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         micro_batch_size=draw(st.integers(1, 6)),
         global_batch_size=draw(st.none() | st.integers(1, 600)),
         precision=draw(st.sampled_from(get_args(Precision))),
-        optimizer=draw(st.sampled_from(get_args(OptimizerName))),
+        optimizer=draw(st.sampled_from(tuple(OPTIMIZERS))),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         recompute_layers=draw(st.none() | st.integers(1, 50)),
         offload=draw(st.sampled_from(get_args(Offload))),
@@ -195,7 +196,7 @@ ODD_VALUES = st.one_of(
 
 PLAIN_VALUES = st.one_of(
     st.integers(1, 64),
-    st.sampled_from((*get_args(Precision), *get_args(OptimizerName), *get_args(Offload), *get_args(Schedule))),
+    st.sampled_from((*get_args(Precision), *OPTIMIZERS, *get_args(Offload), *get_args(Schedule))),
     st.booleans(),
 )
 

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.optimizers import DEFAULT_OPTIMIZER, OptimizerName
+
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
-OptimizerName = Literal["adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon"]
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "parameters", "nvme"]
 Attention = Literal["flash", "eager"]
@@ -33,7 +34,7 @@ class Recipe:
     global_batch_size: int | None = None
     """Sequences per optimizer step; ``None`` means one micro-batch per data-parallel rank (times pp when pipelined)."""
     precision: Precision = "bf16-mixed"
-    optimizer: OptimizerName = "adamw"
+    optimizer: OptimizerName = DEFAULT_OPTIMIZER
     recompute: Recompute = "none"
     recompute_layers: int | None = None
     """Recompute only this many layers of each stage; ``None`` means all of them."""

@@ -154,7 +154,7 @@ PURE_FIELDS = {
     "Edit.effort",  # a class from 0 to 3
     "Field.highest",  # a bound, in the unit of the field it is about
     "Field.lowest",
-    "OptimizerMoments.moments",  # how many
+    "OptimizerKind.moments",  # how many
     "Part.trained",  # elements
     "Place.block",  # an index
     "Quantity.value",  # its unit is the field beside it

@@ -1,20 +1,36 @@
 """Optimizers of our own: against their definition, against one process, and through a checkpoint."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
 import torch
 
+from shardwise.errors import RecipeError
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.train import block_codes, optimizer_kinds
 from shardwise.train.adamw import OnePassAdamW
 from shardwise.train.block_codes import SIGNED, UNSIGNED, decode, encode
 from shardwise.train.job import CheckpointSpec
 from shardwise.train.optimizer_kinds import AdamW8bit, Lion, orthogonal
+from shardwise.train.optimizers import optimizer_class
 from train.adapter_member import hold
 from train.models import make_job
 from train.world_member import run
 
 FSDP = {"dp_shard": 2}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_the_class_that_a_record_names_takes_the_options_that_it_names(kind):
+    taken = inspect.signature(optimizer_class(kind)).parameters
+    assert {"lr", *kind.trainer_options} <= set(taken)
+
+
+def test_an_optimizer_that_the_trainer_does_not_build_is_refused():
+    with pytest.raises(RecipeError, match="no optimizer lion") as caught:
+        optimizer_class(replace(OPTIMIZERS["lion"], torch_class=None))
+    assert caught.value.code == "train-optimizer"
 
 
 @pytest.fixture(scope="module")

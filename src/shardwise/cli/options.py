@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from shardwise.layout import Layout, Schedule
+from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardwise.plan import EngineName
 from shardwise.recipe import (
     Adapter,
@@ -19,7 +20,6 @@ from shardwise.recipe import (
     LoraTargets,
     MomentDtype,
     Offload,
-    OptimizerName,
     Precision,
     Recipe,
     Recompute,
@@ -178,7 +178,7 @@ def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: 
     )
     recipe.add_argument("--global-batch-size", type=whole_count, metavar="N", help="sequences per optimizer step")
     _add_precision_option(recipe, is_list=has_many_precisions)
-    recipe.add_argument("--optimizer", choices=get_args(OptimizerName), help="(default: adamw)")
+    recipe.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help=f"(default: {DEFAULT_OPTIMIZER})")
     recipe.add_argument("--attention", choices=get_args(Attention), help="attention kernel (default: flash)")
     _add_recompute_options(recipe)
     recipe.add_argument(

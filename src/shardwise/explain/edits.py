@@ -6,6 +6,7 @@ An edit only proposes; :mod:`shardwise.explain.changes` asks the rules about it 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.recipe import Precision
 
@@ -205,9 +206,10 @@ def _data_text(plan: Plan) -> str:
 
 def _training_edits(plan: Plan) -> Iterator[Edit]:
     recipe = plan.recipe
-    if recipe.optimizer == "adamw":
-        small = replace(recipe, optimizer="adamw-8bit")
-        yield _recipe_edit(plan, "optimizer=adamw-8bit", "moments in 8 bits: check the loss", TRAINING, small)
+    narrow = eight_bit_form(recipe.optimizer)
+    if narrow is not None:
+        small = replace(recipe, optimizer=narrow)
+        yield _recipe_edit(plan, f"optimizer={narrow}", "moments in 8 bits: check the loss", TRAINING, small)
     if not recipe.activation_offload:
         moved = replace(recipe, activation_offload=True)
         yield _recipe_edit(plan, "activation_offload=true", "activations cross PCIe twice", TRAINING, moved)

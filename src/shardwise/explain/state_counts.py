@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from shardwise.engine import state_bytes
 from shardwise.layout import Layout
 from shardwise.ledger import MemoryComponent
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
-from shardwise.predict.seed_memory import SEED_OPTIMIZERS, predict_seed_memory, sized_num_params
+from shardwise.predict.seed_memory import predict_seed_memory, sized_num_params
 from shardwise.prediction import StageMemory
-from shardwise.step.states import OPTIMIZERS
 from shardwise.units import Bytes
 
 __all__ = [
@@ -99,7 +99,7 @@ def is_counted_by_the_textbook(plan: Plan, edited: Plan) -> bool:
     before, after = plan.recipe, edited.recipe
     if any(getattr(before, name) != getattr(after, name) for name in before.__slots__ if name not in TEXTBOOK_RECIPE):
         return False
-    if before.optimizer != after.optimizer and after.optimizer not in SEED_OPTIMIZERS:
+    if before.optimizer != after.optimizer and OPTIMIZERS[after.optimizer].seed_optimizer == "none":
         return False
     if before.precision != after.precision and "fp32" not in (before.precision, after.precision):
         return False

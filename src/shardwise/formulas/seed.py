@@ -9,9 +9,8 @@ cited below as *scaling lesson*.
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.optimizers import SeedOptimizer
 from shardwise.units import GB
-
-SeedOptimizer = Literal["adam", "sgd", "none"]
 
 HALF_BYTES = 2
 """fp16 or bf16 weights and gradients."""

@@ -7,6 +7,7 @@ from typing import Literal, NoReturn, TypeAlias, get_args
 
 from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
 from shardwise.layout import Schedule
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan_file.text import key_text
 from shardwise.recipe import (
     MAX_ROUTING_IMBALANCE_RATIO,
@@ -17,7 +18,6 @@ from shardwise.recipe import (
     LoraTargets,
     MomentDtype,
     Offload,
-    OptimizerName,
     Precision,
     Recompute,
     RecomputeModule,
@@ -66,7 +66,7 @@ RECIPE_FIELDS: tuple[Field, ...] = (
     ),
     Field(name="global_batch_size", kind="count", highest=MAX_BATCH, synonyms=("gbs", "train_batch_size")),
     Field(name="precision", kind="choice", choices=get_args(Precision), synonyms=("dtype", "mixed_precision")),
-    Field(name="optimizer", kind="choice", choices=get_args(OptimizerName), synonyms=("optim",)),
+    Field(name="optimizer", kind="choice", choices=tuple(OPTIMIZERS), synonyms=("optim",)),
     Field(
         name="recompute",
         kind="choice",

@@ -2,15 +2,13 @@
 
 import json
 
-from shardwise.formulas.seed import SeedMemory, SeedOptimizer, activation_bytes_per_layer, per_gpu_memory
+from shardwise.formulas.seed import SeedMemory, activation_bytes_per_layer, per_gpu_memory
 from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.model import ModelSpec
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
-from shardwise.recipe import OptimizerName
 from shardwise.units import Bytes
-
-SEED_OPTIMIZERS: dict[OptimizerName, SeedOptimizer] = {"adamw": "adam", "sgd": "sgd", "sgd-momentum": "sgd"}
 
 
 def sized_num_params(model: ModelSpec) -> float | None:
@@ -65,7 +63,7 @@ def _seed_memory(plan: Plan) -> SeedMemory:
         zero_stage=layout.zero_stage,
         activation_bytes=shape_activations if sized is None else None,
         precision_bytes=4 if recipe.precision == "fp32" else 2,
-        optimizer=SEED_OPTIMIZERS.get(recipe.optimizer, "none"),
+        optimizer=OPTIMIZERS[recipe.optimizer].seed_optimizer,
     )
 
 

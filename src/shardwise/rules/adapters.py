@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes
@@ -65,11 +66,11 @@ def _other_engine(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_flat_shards(plan: Plan) -> bool:
-    return plan.recipe.optimizer == "adafactor" and plan.layout.zero_stage > 0
+    return OPTIMIZERS[plan.recipe.optimizer].is_factored and plan.layout.zero_stage > 0
 
 
 def _breaks_muon(plan: Plan) -> bool:
-    return plan.recipe.optimizer == "muon" and plan.layout.zero_stage > 0
+    return OPTIMIZERS[plan.recipe.optimizer].orthogonalises_matrices and plan.layout.zero_stage > 0
 
 
 def _flat_shards_message(plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import get_args
 
+from shardwise.optimizers import DEFAULT_OPTIMIZER
 from shardwise.plan import Plan
 from shardwise.rules.engines import OFFERS, SPLIT_BACKWARD_SCHEDULES, Axis
 from shardwise.rules.refusal import Changes
@@ -98,7 +99,7 @@ def _optimizer_message(plan: Plan) -> str:
 
 
 def _optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("optimizer", "adamw"),)
+    yield (("optimizer", DEFAULT_OPTIMIZER),)
 
 
 def _breaks_precision(plan: Plan) -> bool:

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from shardwise.layout import Schedule, ZeroStage
+from shardwise.optimizers import OptimizerName
 from shardwise.plan import EngineName
-from shardwise.recipe import Adapter, Offload, OptimizerName, Precision
+from shardwise.recipe import Adapter, Offload, Precision
 
 Axis = Literal["tp", "cp", "pp", "ep"]
 ALL_OPTIMIZERS: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))

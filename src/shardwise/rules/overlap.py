@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import EngineName, Plan
 from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.refusal import Changes
@@ -78,7 +79,7 @@ def _overlap_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_fused_optimizer(plan: Plan) -> bool:
-    is_choice = plan.engine in FOREACH_ENGINES and plan.recipe.optimizer == "adamw"
+    is_choice = plan.engine in FOREACH_ENGINES and OPTIMIZERS[plan.recipe.optimizer].has_fused_kernel
     return plan.recipe.fused_optimizer is not None and not is_choice
 
 

@@ -9,6 +9,7 @@ from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
+from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
@@ -128,10 +129,11 @@ def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
         yield Hypothesis(change=f"loss_chunks={RELIEF_LOSS_CHUNKS}", question=chunked, bounds=bounds)
     if bounds.offload is not None or recipe.offload != "none":
         yield from _offload_hypotheses(question, bounds)
-    if recipe.optimizer == "adamw" and "adamw-8bit" in OFFERS[question.engine].optimizers:
-        small = replace(question, recipe=replace(recipe, optimizer="adamw-8bit"))
+    narrow = eight_bit_form(recipe.optimizer)
+    if narrow is not None and narrow in OFFERS[question.engine].optimizers:
+        small = replace(question, recipe=replace(recipe, optimizer=narrow))
         yield Hypothesis(
-            change="optimizer=adamw-8bit", question=small, bounds=bounds, caution="other numerics: check the loss"
+            change=f"optimizer={narrow}", question=small, bounds=bounds, caution="other numerics: check the loss"
         )
     for gpu in bigger_gpus(question.cluster.gpu):
         cluster = with_gpu(question.cluster, gpu)

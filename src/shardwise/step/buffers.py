@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.model import AttentionSpec, MoeSpec
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.inventory import Tensor
 from shardwise.step.own_buffers import own_buffers
 from shardwise.step.sharded_buffers import (
@@ -40,7 +41,7 @@ def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
 def _eight_bit_moments(context: StageContext) -> Iterator[Tensor]:
     """Our trainer's 8-bit AdamW makes numbers of its moments and codes of these again, a piece at a time."""
     recipe = context.plan.recipe
-    if not context.is_own_runtime or recipe.optimizer != "adamw-8bit" or recipe.offload != "none":
+    if not context.is_own_runtime or not OPTIMIZERS[recipe.optimizer].is_8bit or recipe.offload != "none":
         return
     largest = max((context.trained(unit).largest_matrix for unit in context.held_units), default=0)
     num_bytes = EIGHT_BIT_PIECE_BYTES * min(EIGHT_BIT_PIECE_ELEMENTS, largest)

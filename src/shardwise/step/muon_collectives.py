@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import ceil, prod
 
 from shardwise.model import Weight
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Collective
@@ -21,7 +22,7 @@ def muon_collectives(context: StageContext) -> Iterator[Collective]:
     Source: ``train/optimizer_kinds.py`` (``Muon._update_matrix``), ``train/parameters.py`` (``Trained.whole``).
     """
     recipe = context.plan.recipe
-    if recipe.optimizer != "muon" or not is_own_runtime(context.plan):
+    if not OPTIMIZERS[recipe.optimizer].orthogonalises_matrices or not is_own_runtime(context.plan):
         return
     for layer, count in context.layer_runs:
         weights = layer.weights

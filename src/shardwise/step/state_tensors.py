@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.engine import has_foreach_optimizer
 from shardwise.ledger import MemoryComponent
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.gradient_births import gradient_births
 from shardwise.step.inventory import Tensor
 from shardwise.step.own_buffers import accumulates_whole
@@ -120,16 +121,11 @@ def _during_step(context: StageContext, name: str, component: MemoryComponent, n
 
 
 def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
-    """torch's multi-tensor optimizers make one temporary as large as the parameters they update.
-
-    Source: torch ``optim/adamw.py`` (``_multi_tensor_adamw``: the denominators of all parameters at once);
-    ``optim/_adafactor.py`` has no fused kernel. Both measured: exactly one copy.
-    """
-    optimizer = context.plan.recipe.optimizer
+    """torch's multi-tensor optimizers make one temporary as large as the parameters they update."""
+    temporary = OPTIMIZERS[context.plan.recipe.optimizer].step_temporary
     is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
     is_foreach = has_foreach_optimizer(profile=context.profile, recipe=context.plan.recipe)
-    has_copy = is_foreach and optimizer in ("adamw", "lion")
-    if has_copy or (is_torch and optimizer == "adafactor"):
+    if (is_foreach and temporary == "foreach") or (is_torch and temporary == "always"):
         num_bytes = states.trainable_shard * unit.count * context.states.weight_bytes
         yield from _during_step(context, f"{unit.name} optimizer temporaries", "temporaries", num_bytes)
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from shardwise.engine import StateBytes
-from shardwise.recipe import OptimizerName, Recipe
+from shardwise.optimizers import OPTIMIZERS, OptimizerKind
+from shardwise.recipe import Recipe
 from shardwise.step.held_weights import HeldWeights
 from shardwise.units import Bytes
 
@@ -20,31 +21,6 @@ bits (``train/optimizer_kinds.py``; traced)."""
 QUANTISED_BYTES = 0.5 + (1 + 4 / 256) / 64
 """NF4 with double quantisation: half a byte, plus an 8-bit scale per 64 and an fp32 scale per 256 of those.
 Source: Dettmers et al. 2023, arXiv:2305.14314, section 3 (0.127 bits per parameter for scales)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerMoments:
-    """How many full-size moments an optimizer keeps, and their size relative to a torch moment."""
-
-    moments: int
-    is_8bit: bool = False
-    is_factored: bool = False
-    """Row and column statistics of matrices instead of a full second moment."""
-    keeps_one_moment_for_matrices: bool = False
-    """Muon: one momentum for hidden matrices, two AdamW moments for everything else."""
-
-
-OPTIMIZERS: dict[OptimizerName, OptimizerMoments] = {
-    "adamw": OptimizerMoments(moments=2),
-    "adamw-8bit": OptimizerMoments(moments=2, is_8bit=True),
-    "sgd": OptimizerMoments(moments=0),
-    "sgd-momentum": OptimizerMoments(moments=1),
-    "lion": OptimizerMoments(moments=1),
-    "adafactor": OptimizerMoments(moments=0, is_factored=True),
-    "muon": OptimizerMoments(moments=2, keeps_one_moment_for_matrices=True),
-}
-"""Kingma & Ba arXiv:1412.6980; Dettmers arXiv:2110.02861; Chen arXiv:2302.06675 (Lion); Shazeer & Stern
-arXiv:1804.04235 (Adafactor); Jordan 2024 (Muon)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +69,12 @@ def unit_states(
     )
 
 
-def _moment_bytes(
-    updated: int, *, states: StateBytes, optimizer: OptimizerMoments, matrices: int, factored: int
-) -> Bytes:
+def _moment_bytes(updated: int, *, states: StateBytes, optimizer: OptimizerKind, matrices: int, factored: int) -> Bytes:
     if optimizer.is_8bit:
         return round(updated * optimizer.moments * (1 + BLOCK_SCALE_BYTES))
     if optimizer.is_factored:
         return factored * 4
-    if optimizer.keeps_one_moment_for_matrices:
+    if optimizer.orthogonalises_matrices:
         return (2 * updated - min(matrices, updated)) * states.moment_bytes
     return updated * optimizer.moments * states.moment_bytes
 

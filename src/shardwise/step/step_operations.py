@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardwise.recipe import OptimizerName
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.own_runtime import clips_in_update, is_own_runtime
@@ -28,23 +28,6 @@ CLEARING_PASSES = 1
 """It clears the whole buffer before every step (``zero_grad_buffer``, which ``training/training.py`` ``train_step``
 calls, and ``reset`` beside the former)."""
 
-STATE_TRAFFIC: dict[OptimizerName, int] = {
-    "adamw": 16,
-    "adamw-8bit": 4,
-    "sgd": 0,
-    "sgd-momentum": 8,
-    "adafactor": 4,
-    "lion": 8,
-    "muon": 8,
-}
-"""Bytes per parameter read and written for optimizer states with fp32 moments (8-bit: one byte each; Adafactor: one
-pass over the squared gradient)."""
-
-OWN_STATE_TRAFFIC: dict[OptimizerName, int] = {"adamw-8bit": 230, "muon": 50}
-"""The same in our trainer, whose steps are eager kernels one after the other, counted over ``train/optimizer_kinds.py``
-and ``train/block_codes.py``, weights and gradients counted apart. 8-bit moments: both decoded (29 each), both encoded
-(41 each, and 22 to keep the divisor above zero), 68 of the step between. Muon: momentum and what looks ahead (24),
-casts (12), norm and quotient (6), sums on fp32 weights (8)."""
 
 NEWTON_SCHULZ_STEPS = 5
 """Jordan 2024, "Muon": five iterations of ``X X^T``, its square and one product with X."""
@@ -142,13 +125,14 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
         return
     weights = 2 * (states.master_bytes or states.weight_bytes)
     copy = states.weight_bytes if states.master_bytes else 0
-    traffic = STATE_TRAFFIC
-    if is_own_runtime(context.plan) and recipe.optimizer in OWN_STATE_TRAFFIC:
-        traffic = OWN_STATE_TRAFFIC
-    moments = traffic[recipe.optimizer] * states.moment_bytes / 4
+    kind = OPTIMIZERS[recipe.optimizer]
+    traffic = kind.state_traffic_bytes
+    if is_own_runtime(context.plan) and kind.own_state_traffic_bytes is not None:
+        traffic = kind.own_state_traffic_bytes
+    moments = traffic * states.moment_bytes / 4
     update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))
     yield replace(update, kind="optimizer")
-    if recipe.optimizer == "muon":
+    if kind.orthogonalises_matrices:
         yield replace(
             operation.memory_operation("newton_schulz", "optimizer", 0, flop=_newton_schulz_flop(context)),
             kind="matmul",

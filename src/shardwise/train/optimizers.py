@@ -1,7 +1,8 @@
 """Optimizers over local parts: what every one of them computes is elementwise, so shards need no communication."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shardwise.errors import RecipeError
-from shardwise.train.adamw import OnePassAdamW
+from shardwise.optimizers import OPTIMIZERS, OptimizerKind, TrainerOption
 from shardwise.train.job import Job, OptimizerSpec
-from shardwise.train.optimizer_kinds import AdamW8bit, Lion, Muon
+from shardwise.train.optimizer_kinds import AdamW8bit
 from shardwise.train.parameters import Trained
 
 
@@ -21,35 +22,36 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
     Raises:
         RecipeError: the runtime has no such optimizer.
     """
-    spec, name = job.optimizer, job.recipe.optimizer
-    groups = _groups(trained, spec.weight_decay_fraction, splits_matrices=name == "muon")
-    betas = (spec.beta_1_fraction, spec.beta_2_fraction)
-    if name == "adamw":
-        return OnePassAdamW(groups, lr=spec.learning_rate, betas=betas)
-    if name in ("sgd", "sgd-momentum"):
-        momentum = spec.beta_1_fraction if name == "sgd-momentum" else 0.0
-        return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=momentum, foreach=True)
-    if name == "adafactor":
-        # One row and one column of second moments per matrix, of this rank's part of it.
-        return torch.optim.Adafactor(groups, lr=spec.learning_rate, foreach=True)
-    if name == "adamw-8bit":
-        return AdamW8bit(groups, lr=spec.learning_rate, betas=betas)
-    if name == "lion":
-        return Lion(groups, lr=spec.learning_rate, betas=betas)
-    if name == "muon":
-        by_stepped = {id(entry.stepped): entry for entry in trained}
-        return Muon(
-            groups,
-            lr=spec.learning_rate,
-            betas=betas,
-            whole=lambda stepped, part: by_stepped[id(stepped)].whole(part),
-            part=lambda stepped, whole: by_stepped[id(stepped)].own_part(whole).to(stepped.device),
+    spec, kind = job.optimizer, OPTIMIZERS[job.recipe.optimizer]
+    by_stepped = {id(entry.stepped): entry for entry in trained}
+    options: dict[TrainerOption, object] = {
+        "betas": (spec.beta_1_fraction, spec.beta_2_fraction),
+        "momentum": spec.beta_1_fraction,
+        "foreach": True,
+        "whole": lambda stepped, part: by_stepped[id(stepped)].whole(part),
+        "part": lambda stepped, whole: by_stepped[id(stepped)].own_part(whole).to(stepped.device),
+    }
+    groups = _groups(trained, spec.weight_decay_fraction, splits_matrices=kind.orthogonalises_matrices)
+    given = {name: options[name] for name in kind.trainer_options}
+    return optimizer_class(kind)(groups, lr=spec.learning_rate, **given)
+
+
+def optimizer_class(kind: OptimizerKind) -> Callable[..., Optimizer]:
+    """The class that a record names.
+
+    Raises:
+        RecipeError: the record names none.
+    """
+    if kind.torch_class is None:
+        built = [name for name, other in OPTIMIZERS.items() if other.torch_class is not None]
+        raise RecipeError(
+            f"the native runtime has no optimizer {kind.name}",
+            code="train-optimizer",
+            fix=f"set recipe.optimizer to {', '.join(built[:-1])} or {built[-1]}",
         )
-    raise RecipeError(
-        f"the native runtime has no optimizer {name}",
-        code="train-optimizer",
-        fix="set recipe.optimizer to adamw, adamw-8bit, adafactor, lion, muon, sgd or sgd-momentum",
-    )
+    module, _, name = kind.torch_class.rpartition(".")
+    found: Callable[..., Optimizer] = getattr(import_module(module), name)
+    return found
 
 
 def _groups(trained: tuple[Trained, ...], decay_fraction: float, *, splits_matrices: bool) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ that a reader can start from the figures that it prints. It is cited below as *s
 from dataclasses import dataclass
 from math import ceil
 
-from shardwise.formulas.seed import GPU_BYTES, HALF_BYTES, SeedOptimizer, gradient_bytes, optimizer_bytes, weight_bytes
+from shardwise.formulas.seed import GPU_BYTES, HALF_BYTES, gradient_bytes, optimizer_bytes, weight_bytes
+from shardwise.optimizers import SeedOptimizer
 from shardwise.units import Bytes
 
 OPENING_ADAM_BYTES_PER_PARAM = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import CheckpointError
-from shardwise.recipe import OptimizerName
+from shardwise.optimizers import have_same_states
 from shardwise.train.checkpoint.folder import Checkpoint, find_checkpoint
 from shardwise.train.checkpoint.lineage import FACTS
 from shardwise.train.checkpoint.sizes import fix_of_config, is_whole, written
@@ -17,8 +17,6 @@ from shardwise.train.job import JOB_FILE, JOB_SCHEMA, Job, job_from_json, job_to
 
 __all__ = ["Origin", "origin_facts", "origin_of", "require_continuable"]
 
-SAME_STATES: tuple[frozenset[OptimizerName], ...] = (frozenset(("adamw", "adamw-8bit")),)
-"""Optimizers whose checkpoints hold the same tensors with the same meaning."""
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 """What reading a job raises whose fields are missing or of other kinds than a run of ours writes."""
 HELD = {
@@ -97,7 +95,7 @@ def _differences(made: Job, job: Job) -> Iterator[tuple[str, str]]:
     yield from _other_trained(made, job)
     yield from _other_model(made, job)
     before, now = made.recipe.optimizer, job.recipe.optimizer
-    if before != now and not any({before, now} <= same for same in SAME_STATES):
+    if not have_same_states(before, now):
         yield (
             f"holds the states of {before}, and this run's optimizer is {now}",
             f"resume with --optimizer {before}, the one it was made with",
