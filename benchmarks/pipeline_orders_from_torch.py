@@ -2,7 +2,7 @@
 
 Run with a Python that has torch (2.13 made the committed files; the package itself never imports it):
 
-    python benchmarks/pipeline_orders_from_torch.py tests/simulate/data
+    python benchmarks/pipeline_orders_from_torch.py tests/schedules/data
 
 One process plays every rank with the fake process group; only ``pipeline_order`` of the schedule classes is read.
 ``pipeline_orders.txt`` holds small orders in full, ``pipeline_order_digests.csv`` a digest of many more.

@@ -17,13 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import process_time
 
+from shardwise.schedules.make import make_schedule, settled
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.contention import Contention, run_contended
 from shardwise.simulate.engine import run_program
 from shardwise.simulate.pipeline import pipeline_tasks, run_pipeline
 from shardwise.simulate.pipeline_graph import GraphStyle, build_graph, end_times_s, pipeline_graph
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, node_durations_s
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.make import make_schedule, settled
 from shardwise.simulate.steady_state import _steady_graph
 
 RESULTS = Path(__file__).parent / "results" / "simulation_speed.json"

@@ -9,12 +9,13 @@ from shapes import cluster as sample_cluster
 from shapes import dense_layer, moe_layer
 from shapes import model as sample_model
 from shardwise.cluster import Cluster, Peak
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Adapter, Offload, Precision, Recipe, ReduceDtype
 from shardwise.rules import apply_changes, find_errors
+from shardwise.schedules.table import SCHEDULES
 
 DEGREES = st.sampled_from((1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16))
 """Degrees as people write them: mostly powers of two, sometimes not."""
@@ -122,7 +123,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         pp=pp,
         vpp=draw(st.sampled_from((1, 1, 1, 2, 3, 4))),
         ep=draw(st.sampled_from((1, 1, 2, 3, 4, 8))),
-        schedule=draw(st.sampled_from(get_args(Schedule))),
+        schedule=draw(st.sampled_from(SCHEDULES)),
         sequence_parallel=draw(st.booleans()),
         expert_tp=draw(st.sampled_from((1, 1, 1, 2, 5))),
         stage_layers=draw(st.none() | st.lists(st.integers(0, 12), min_size=pp, max_size=pp).map(tuple)),
@@ -196,7 +197,7 @@ ODD_VALUES = st.one_of(
 
 PLAIN_VALUES = st.one_of(
     st.integers(1, 64),
-    st.sampled_from((*get_args(Precision), *OPTIMIZERS, *get_args(Offload), *get_args(Schedule))),
+    st.sampled_from((*get_args(Precision), *OPTIMIZERS, *get_args(Offload), *SCHEDULES)),
     st.booleans(),
 )
 

@@ -14,9 +14,10 @@ from benchmarks.published.parts import (
 )
 from benchmarks.published.rows import MeasurementRow
 
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
+from shardwise.schedules.table import Schedule
 
 SIMUMAX_VOCAB_SIZE = 128_257
 """``--vocab-size 128256`` with NullTokenizer, which adds an end-of-document id."""

@@ -16,9 +16,10 @@ from benchmarks.published.timed_parts import (
 from shardwise.catalog import read_cluster
 from shardwise.course.formulas.flop_counts import megatron_2021_flop_per_step
 from shardwise.families import read_model
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe, Recompute
+from shardwise.schedules.table import Schedule
 
 PAPER_ASSUMPTIONS = (
     "Selene: DGX A100 80GB with eight HDR InfiniBand adapters a node",

@@ -14,9 +14,10 @@ from benchmarks.published.parts import (
 )
 from benchmarks.published.rows import MeasurementRow
 
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe, Recompute
+from shardwise.schedules.table import Schedule
 from shardwise.validate.records import UnusedRow
 
 ASSUMPTIONS = (

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.errors import ShardwiseError
-from shardwise.layout import Schedule
 from shardwise.plan import EngineName
 from shardwise.plan_file import plan_to_json, read_plan
 from shardwise.rules import apply_changes, find_errors
+from shardwise.schedules.table import SCHEDULES
 
 FOLDER = Path(__file__).parent
 NUM_PLANS, MAX_REFUSALS_PER_RULE, MAX_FIXES = 2400, 12, 20
@@ -141,7 +141,7 @@ def _layout(draw: random.Random, world: int, engine: str, is_moe: bool) -> dict[
     layout: dict[str, Any] = {**degrees, "dp_replicate": replicas, "dp_shard": rest // replicas}
     layout["zero_stage"] = draw.choice((1, 1, 2, 3) if engine == "megatron" else (0, 1, 2, 3, 3, 3))
     if degrees["pp"] > 1:
-        layout["schedule"] = draw.choice(get_args(Schedule))
+        layout["schedule"] = draw.choice(SCHEDULES)
         layout["vpp"] = draw.choice((1, 1, 2))
     if is_moe:
         layout["ep"] = draw.choice((1, 2, 4, 8))

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "dualpipe"]
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, Schedule
+
 ZeroStage = Literal[0, 1, 2, 3]
 
 
@@ -20,7 +21,7 @@ class Layout:
     pp: int = 1
     vpp: int = 1
     ep: int = 1
-    schedule: Schedule = "1f1b"
+    schedule: Schedule = DEFAULT_SCHEDULE
     sequence_parallel: bool = False
     """Norms and residuals divided over tp along the sequence (Megatron)."""
     expert_tp: int = 1
@@ -60,7 +61,7 @@ class Layout:
     @property
     def model_copies(self) -> int:
         """Copies of the model in one pipeline: DualPipe's ranks hold a stage of each of two that run both ways."""
-        return 2 if self.schedule == "dualpipe" and self.pp > 1 else 1
+        return SCHEDULE_KINDS[self.schedule].model_copies if self.pp > 1 else 1
 
     @property
     def state_shard_size(self) -> int:

@@ -70,6 +70,7 @@ COUNTS = {
     "layouts_predicted",
     "layouts_slower",
     "layouts_too_big",
+    "model_copies",
     "out_features",
     "pod_gpus",
     "rounds",
@@ -162,6 +163,9 @@ PURE_FIELDS = {
     "ReconciledRow.low_amount",
     "ReconciledRow.measured_amount",
     "ReconciledRow.predicted_amount",
+    "ScheduleKind.least_chunks",  # how many, as the two below
+    "ScheduleKind.least_microbatches_per_rank",
+    "ScheduleKind.steady_microbatches_per_rank",
     "RankedPlan.objective_value",  # in the unit of the objective
     "RankedPlan.ratio_to_best",
     "Rank.number",

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from shardwise.layout import Layout
 from shardwise.predict.pipeline_time import MicroBatchTimes, pipeline_time_s
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
-from shardwise.simulate.schedules.actions import ScheduleShape
 
 
 def stage(forward=1.0, input_backward=1.0, weight_backward=1.0):

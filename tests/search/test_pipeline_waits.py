@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from shardwise.search.candidates import SCHEDULES, Candidates, constant
+from shardwise.schedules.make import settled
+from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import SCHEDULES
+from shardwise.search.candidates import Candidates, constant
 from shardwise.search.pipeline_waits import StagePasses, hop_s, messages_s
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.make import settled
 
 PASSES = [(1.0, 1.0, 1.0), (1.0, 2.0, 1.0), (2.0, 1.0, 1.0), (1.0, 1.0, 2.0), (1.0, 3.0, 1.0)]
 """Forward, input gradient with recomputation, weight gradient."""

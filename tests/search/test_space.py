@@ -6,8 +6,9 @@ import pytest
 
 from shardwise.layout import Layout
 from shardwise.predict import predict
+from shardwise.schedules.table import SCHEDULES
 from shardwise.search.bounds import IntRange, SearchBounds
-from shardwise.search.candidates import OFFLOADS, SCHEDULES
+from shardwise.search.candidates import OFFLOADS
 from shardwise.search.space import Space
 from shardwise.search.validity import valid_candidates
 

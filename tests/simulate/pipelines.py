@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
-from shardwise.simulate.schedules.actions import ScheduleShape
 
 V_SHAPED = ("zbv", "dualpipev")
 ALL = (

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from shardwise.course.formulas import pipeline_bubbles as closed
 from shardwise.errors import SimulationError
+from shardwise.schedules.make import settled
 from shardwise.simulate.engine import run_program
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, pipeline_spans, pipeline_tasks, run_pipeline
 from shardwise.simulate.pipeline_graph import FirstPass
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks, time_pipeline
-from shardwise.simulate.schedules.make import settled
 from simulate.pipelines import cases, chunk, even_run, shape
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 
 from shardwise.errors import SimulationError
+from shardwise.schedules.make import make_schedule
+from shardwise.schedules.shape import PipelineSchedule
 from shardwise.simulate.pipeline_graph import GraphStyle, build_graph, end_times_s, pipeline_graph
 from shardwise.simulate.pipeline_times import PipelineTimes, node_durations_s
-from shardwise.simulate.schedules.actions import PipelineSchedule
-from shardwise.simulate.schedules.make import make_schedule
 from simulate.pipelines import cases, chunk, shape
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from shardwise.schedules.in_flight import peak_in_flight
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.in_flight import peak_in_flight
 
 SAMPLE = [(1, 1), (1, 64), (2, 3), (3, 3), (4, 16), (5, 64), (7, 11), (8, 8), (11, 13), (13, 52), (16, 16), (16, 64)]
 ALL = [(pp, m) for pp in range(1, 17) for m in range(pp, 65)]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
 from shardwise.step.in_flight import in_flight_micro_batches
 
 
@@ -28,6 +29,40 @@ def test_worst_moments_of_each_stage_with_sixteen_micro_batches(schedule, pp, vp
         for stage in range(pp)
     ]
     assert found == expected
+
+
+def in_closed_form(schedule, stage, pp, vpp, m):
+    """GPipe keeps every micro-batch; 1F1B ``p - stage``; interleaved 1F1B ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks
+    of 1/v stage each, with g micro-batches a round; zero-bubble schedules, which put weight gradients off, p or 2p - 1;
+    DualPipeV ``p + 1/2``, and DualPipe ``p + 1`` of a rank's two chunks, each 1/p of the model.
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Qi et al. 2024, arXiv:2401.10241, section 2.3 and
+        table 4; deepseek-ai/DualPipe README.
+    """
+    if schedule == "interleaved":
+        per_round = m // max(1, m // pp)
+        return min(m * vpp, (vpp - 1) * per_round + 2 * (pp - stage - 1) + 1) / vpp
+    full = {
+        "gpipe": m,
+        "1f1b": pp - stage,
+        "zb-h1": pp,
+        "zb-h2": 2 * pp - 1,
+        "zbv": pp,
+        "dualpipev": pp + 0.5,
+        "dualpipe": (pp + 1) / 2,
+    }
+    return float(min(m, full[schedule]))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_the_order_of_the_passes_keeps_is_what_the_papers_count(schedule):
+    kind = SCHEDULE_KINDS[schedule]
+    for pp in range(2, 17, kind.model_copies):
+        for vpp in range(1, 5) if kind.runs_in_rounds else (1,):
+            for m in range(1, 4 * pp + 1):
+                for stage in range(pp):
+                    kept = in_flight_micro_batches(schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=m)
+                    assert kept == in_closed_form(schedule, stage, pp, vpp, m), (pp, vpp, m, stage)
 
 
 @given(

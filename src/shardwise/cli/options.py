@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import get_args
 
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardwise.plan import EngineName
 from shardwise.recipe import (
@@ -26,6 +26,7 @@ from shardwise.recipe import (
     RecomputeModule,
     ReduceDtype,
 )
+from shardwise.schedules.table import SCHEDULES
 from shardwise.units import parse_bytes, parse_count
 
 MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
@@ -296,7 +297,7 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
     layout.add_argument(
         "--zero-stage", type=whole_number, choices=(0, 1, 2, 3), help="what dp_shard divides (default: 3)"
     )
-    layout.add_argument("--schedule", choices=get_args(Schedule), help=SCHEDULE_HELP)
+    layout.add_argument("--schedule", choices=SCHEDULES, help=SCHEDULE_HELP)
     layout.add_argument(
         "--sequence-parallel", action=argparse.BooleanOptionalAction, help="divide norms over tp (default: off)"
     )

@@ -33,8 +33,9 @@ from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
 from shardwise.collector import paused_collector
-from shardwise.layout import Schedule, ZeroStage
+from shardwise.layout import ZeroStage
 from shardwise.recipe import Offload, Recompute
+from shardwise.schedules.table import SCHEDULES
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -60,7 +61,7 @@ RANGES = {
 
 NAMES = {
     "zero_stage": ("0", "1", "2", "3"),
-    "schedule": get_args(Schedule),
+    "schedule": SCHEDULES,
     "recompute": get_args(Recompute),
     "offload": get_args(Offload),
 }

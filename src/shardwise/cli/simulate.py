@@ -9,12 +9,12 @@ import argparse
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import CLUSTER_HELP, MODEL_HELP, add_json_option, amount, byte_size, whole_number
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
-from shardwise.layout import Schedule
+from shardwise.schedules.table import SCHEDULES
 
 if TYPE_CHECKING:
     from shardwise.course.lesson import Lesson
@@ -50,7 +50,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         ("seed", "of the random numbers"),
     ):
         sizes.add_argument(f"--{name}", type=whole_number, metavar="N", help=meaning)
-    sizes.add_argument("--schedule", choices=get_args(Schedule), help="the pipeline schedule to look at")
+    sizes.add_argument("--schedule", choices=SCHEDULES, help="the pipeline schedule to look at")
     sizes.add_argument("--payload-bytes", type=byte_size, metavar="SIZE", help="of a collective, such as 64MiB")
     sizes.add_argument("--latency-s", type=amount, metavar="S", help="seconds one message takes whatever its size")
     sizes.add_argument("--bandwidth-bytes-per-s", type=amount, metavar="RATE", help="of a link, one direction")

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from shardwise.schedules.make import make_schedule
+from shardwise.schedules.shape import PipelineSchedule, ScheduleShape
 from shardwise.simulate.pipeline import pipeline_spans
 from shardwise.simulate.pipeline_times import PipelineTimes
-from shardwise.simulate.schedules.actions import PipelineSchedule, ScheduleShape
-from shardwise.simulate.schedules.make import make_schedule
 from shardwise.simulate.spans import Span
 from shardwise.units import Seconds
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.recipe import Precision
+from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE
 
 __all__ = ["HARDWARE", "TRAINING", "Edit", "faster_edits", "host_edits", "smaller_edits"]
 
@@ -180,12 +181,16 @@ def _degree_edits(plan: Plan) -> Iterator[Edit]:
                 yield Edit(text=text, cost=costs[axis], effort=LAYOUT, plan=edited)
     layout = plan.layout
     if layout.vpp > 1:
-        plain = replace(layout, vpp=1, schedule="1f1b")
+        plain = replace(layout, vpp=1, schedule=DEFAULT_SCHEDULE)
         cost = "a longer bubble"
-        yield Edit(text="vpp=1 schedule=1f1b", cost=cost, effort=LAYOUT, plan=replace(plan, layout=plain))
-    if layout.pp > 1 and layout.vpp == 1 and layout.schedule != "1f1b":
-        plain = replace(layout, schedule="1f1b")
-        yield Edit(text="schedule=1f1b", cost="a longer bubble", effort=LAYOUT, plan=replace(plan, layout=plain))
+        yield Edit(
+            text=f"vpp=1 schedule={DEFAULT_SCHEDULE}", cost=cost, effort=LAYOUT, plan=replace(plan, layout=plain)
+        )
+    if layout.pp > 1 and layout.vpp == 1 and layout.schedule != DEFAULT_SCHEDULE:
+        plain = replace(layout, schedule=DEFAULT_SCHEDULE)
+        yield Edit(
+            text=f"schedule={DEFAULT_SCHEDULE}", cost="a longer bubble", effort=LAYOUT, plan=replace(plan, layout=plain)
+        )
 
 
 def _shift_degree(plan: Plan, *, axis: str, times: int) -> Plan | None:
@@ -244,14 +249,14 @@ def _faster_layouts(plan: Plan) -> Iterator[Edit]:
         if degree > 1 and degree % 2 == 0:
             degrees = {axis: degree // 2, "dp_shard": layout.dp_shard * 2}
             keeps = layout.sequence_parallel and degrees.get("tp", layout.tp) > 1
-            pipeline = {} if axis != "pp" or degree > 2 else {"vpp": 1, "schedule": "1f1b"}
+            pipeline = {} if axis != "pp" or degree > 2 else {"vpp": 1, "schedule": DEFAULT_SCHEDULE}
             edited = replace(plan, layout=replace(layout, **degrees, **pipeline, sequence_parallel=keeps))  # type: ignore[arg-type]
             text = f"{axis}={degree // 2} {_data_text(edited)}"
             yield Edit(text=text, cost="more of the model on each GPU", effort=LAYOUT, plan=edited)
-    if layout.pp > 1 and layout.vpp == 1 and layout.schedule == "1f1b":
-        interleaved = replace(layout, vpp=2, schedule="interleaved")
+    if layout.pp > 1 and layout.vpp == 1 and layout.schedule == DEFAULT_SCHEDULE:
+        interleaved = replace(layout, vpp=2, schedule=CHUNKED_SCHEDULE)
         yield Edit(
-            text="schedule=interleaved vpp=2",
+            text=f"schedule={CHUNKED_SCHEDULE} vpp=2",
             cost="more micro-batches in flight, twice the sends",
             effort=LAYOUT,
             plan=replace(plan, layout=interleaved),

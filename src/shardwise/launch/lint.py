@@ -12,6 +12,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.families.build import contradicting_class, two_names_sentence
 from shardwise.launch.surroundings import Surroundings
 from shardwise.plan import Plan
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.units import GIB, MIB, format_gb, format_gib
 
 __all__ = [
@@ -420,7 +421,12 @@ def the_compiler_is_there(case: Case) -> Iterator[LintFinding]:
 def versions_go_together(case: Case) -> Iterator[LintFinding]:
     """Pairs that are known to fail together."""
     layout, versions = case.plan.layout, case.here.versions
-    if not case.is_on_gpu and layout.schedule in ("zbv", "dualpipev") and layout.pp > 1 and case.torch_before(2, 12):
+    if (
+        not case.is_on_gpu
+        and SCHEDULE_KINDS[layout.schedule].doubles_chunks
+        and layout.pp > 1
+        and case.torch_before(2, 12)
+    ):
         # Seen with 2.11 and not with 2.13: stages of one rank send to themselves, which gloo refused.
         yield LintFinding(
             rule="schedule-on-gloo",

@@ -17,6 +17,7 @@ from shardwise.launch.transformers_models import (
     sees_too_much,
 )
 from shardwise.plan import Plan
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.own_runtime import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import is_supported, left_out
 from shardwise.train.job import Job, uses_transformers
@@ -36,7 +37,8 @@ TIED_IN_V = "tied embeddings in a V-shaped pipeline, whose first rank would hold
 
 
 def _ties_ends_of_a_v(plan: Plan) -> bool:
-    return plan.layout.pp > 1 and plan.model.tie_word_embeddings and plan.layout.schedule in ("zbv", "dualpipev")
+    is_v = SCHEDULE_KINDS[plan.layout.schedule].doubles_chunks
+    return plan.layout.pp > 1 and plan.model.tie_word_embeddings and is_v
 
 
 GAPS = (

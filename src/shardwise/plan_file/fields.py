@@ -6,7 +6,6 @@ from math import isfinite
 from typing import Literal, NoReturn, TypeAlias, get_args
 
 from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
-from shardwise.layout import Schedule
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan_file.text import key_text
 from shardwise.recipe import (
@@ -24,6 +23,7 @@ from shardwise.recipe import (
     ReduceDtype,
 )
 from shardwise.retired import without_retired
+from shardwise.schedules.table import SCHEDULES
 
 Kind = Literal["count", "amount", "choice", "choices", "flag", "counts"]
 Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
@@ -174,7 +174,7 @@ LAYOUT_FIELDS: tuple[Field, ...] = (
     Field(
         name="ep", kind="count", synonyms=("expert_parallel", "expert_parallel_degree", "expert_model_parallel_size")
     ),
-    Field(name="schedule", kind="choice", choices=get_args(Schedule), synonyms=("pipeline_schedule", "pp_schedule")),
+    Field(name="schedule", kind="choice", choices=SCHEDULES, synonyms=("pipeline_schedule", "pp_schedule")),
     Field(name="sequence_parallel", kind="flag", synonyms=("sp", "enable_sequence_parallel")),
     Field(name="expert_tp", kind="count", synonyms=("etp", "expert_tensor_parallel_size")),
     Field(name="stage_layers", kind="counts", highest=65536, synonyms=("pipeline_layout", "layers_per_stage")),

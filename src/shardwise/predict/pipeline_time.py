@@ -12,11 +12,12 @@ from shardwise.errors import LayoutError
 from shardwise.formulas.pipeline_makespan import uneven_pipeline_s
 from shardwise.layout import Layout
 from shardwise.plan import Plan
+from shardwise.schedules.make import settled
+from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_graph import FirstPass
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.make import settled
 from shardwise.units import Seconds
 
 NO_SEND_S = 1e-12
@@ -61,7 +62,7 @@ def gathers_at_step_begin(plan: Plan) -> bool:
     schedules.py`` ``_add_unshard_reshard``). Its schedules of one chunk leave gathers to FSDP, which issues them behind
     the stream that waits for the input (``_fsdp_state.py`` ``_root_pre_forward``).
     """
-    return engine_profile(plan.engine).sharding == "megatron" or plan.layout.schedule not in ("gpipe", "1f1b")
+    return engine_profile(plan.engine).sharding == "megatron" or not SCHEDULE_KINDS[plan.layout.schedule].is_plain
 
 
 def schedule_shape(plan: Plan) -> ScheduleShape | None:
@@ -126,7 +127,7 @@ def pipeline_times(
         first_passes = [FirstPass()] * len(chunks)
         for stage, seconds in enumerate(gathers_s):
             at_begin = gathers_at_step_begin(plan)
-            is_mirrored = layout.schedule == "dualpipe" and stage >= layout.pp // 2
+            is_mirrored = layout.model_copies > 1 and stage >= layout.pp // 2
             chunk = len(chunks) - 1 - stage if is_mirrored else stage
             first_passes[chunk] = FirstPass(not_before_s=seconds) if at_begin else FirstPass(longer_s=seconds)
     return PipelineTimes(
@@ -150,7 +151,8 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
     """
     totals = [stage.total_s for stage in stages]
     slowest = max(totals)
-    if layout.schedule == "gpipe":
+    kind = SCHEDULE_KINDS[layout.schedule]
+    if kind.runs_forwards_first:
         return sum(
             uneven_pipeline_s(max_stage_s=max(phase), sum_stages_s=sum(phase), num_microbatches=num_microbatches)
             for phase in (
@@ -158,7 +160,7 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
                 [stage.input_backward_s + stage.weight_backward_s for stage in stages],
             )
         )
-    if layout.schedule == "1f1b":
+    if kind.is_plain:
         return uneven_pipeline_s(max_stage_s=slowest, sum_stages_s=sum(totals), num_microbatches=num_microbatches)
     return num_microbatches * slowest + _fill_s(stages, layout, skipped=totals.index(slowest))
 
@@ -166,11 +168,11 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
 def _fill_s(stages: Sequence[MicroBatchTimes], layout: Layout, *, skipped: int) -> Seconds:
     """Seconds one micro-batch spends on all stages but the slowest, as far as the schedule leaves them idle."""
     others = [stage for index, stage in enumerate(stages) if index != skipped]
-    if layout.schedule == "interleaved":
+    kind = SCHEDULE_KINDS[layout.schedule]
+    if not kind.splits_backward:
         return sum(stage.total_s for stage in others) / layout.vpp
-    if layout.schedule == "zb-h1":
+    if kind.filling == "weight gradients":
         return sum(
             max(stage.forward_s, stage.forward_s + stage.input_backward_s - stage.weight_backward_s) for stage in others
         )
-    chunks = 1 if layout.schedule == "zb-h2" else 2
-    return sum(stage.forward_s for stage in others) / chunks
+    return sum(stage.forward_s for stage in others) / (kind.num_chunks or layout.vpp)

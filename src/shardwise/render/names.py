@@ -11,6 +11,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
 from shardwise.rules import Refusal, find_refusals
+from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
@@ -50,7 +51,7 @@ def degrees_text(layout: Layout) -> str:
     if layout.dp_shard > 1:
         parts.append(f"z{layout.zero_stage}")
     parts += [f"{axis}={degree}" for axis, degree in _degrees(layout) if degree > 1]
-    if layout.pp > 1 and layout.schedule != "1f1b":
+    if layout.pp > 1 and layout.schedule != DEFAULT_SCHEDULE:
         parts.append(layout.schedule)
     if layout.stage_layers is not None:
         parts.append(f"stages={stages_text(layout.stage_layers)}")

@@ -8,12 +8,10 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.rules.refusal import Changes, Value
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS
 
 LAYOUT_FIELDS = frozenset(field.name for field in fields(Layout))
 RECIPE_FIELDS = frozenset(field.name for field in fields(Recipe))
-DOUBLED_SCHEDULES = frozenset(("zbv", "dualpipev"))
-DUAL_SCHEDULES = frozenset(("dualpipev", "dualpipe"))
-"""Schedules that place two chunks on every stage whatever ``vpp`` says."""
 
 
 def apply_changes(plan: Plan, changes: Changes) -> Plan:
@@ -77,8 +75,8 @@ def _repair_pipeline(plan: Plan) -> Changes:
         changes["stage_layers"] = None
     if layout.pp == 1 and layout.vpp > 1:
         changes["vpp"] = 1
-    elif layout.pp > 1 and layout.vpp == 1 and layout.schedule == "interleaved":
-        changes["schedule"] = "1f1b"
+    elif layout.pp > 1 and layout.vpp < SCHEDULE_KINDS[layout.schedule].least_chunks:
+        changes["schedule"] = DEFAULT_SCHEDULE
     return tuple(changes.items())
 
 
@@ -119,7 +117,7 @@ def _repair_batch(plan: Plan) -> Changes:
         return ()
     nearest = max(1, round(wanted / step))
     if not suits_schedule(plan, nearest):
-        rounds = 2 * plan.layout.pp if plan.layout.schedule in DUAL_SCHEDULES else plan.layout.pp
+        rounds = plan.layout.pp * max(1, SCHEDULE_KINDS[plan.layout.schedule].least_microbatches_per_rank)
         nearest = max(1, round(nearest / rounds)) * rounds
     return (("global_batch_size", nearest * step),)
 
@@ -127,11 +125,11 @@ def _repair_batch(plan: Plan) -> Changes:
 def suits_schedule(plan: Plan, num_microbatches: int) -> bool:
     """Whether every engine's version of the schedule can run this many micro-batches per step."""
     layout = plan.layout
-    if layout.pp == 1 or layout.schedule in ("gpipe", "zbv"):
+    kind = SCHEDULE_KINDS[layout.schedule]
+    if layout.pp == 1:
         return True
-    if layout.schedule in DUAL_SCHEDULES:
-        is_halved = layout.schedule == "dualpipe"
-        return num_microbatches >= 2 * layout.pp and not (is_halved and num_microbatches % 2)
-    if layout.schedule in ("interleaved", "zb-h1"):
+    if kind.runs_in_rounds:
         return num_microbatches % layout.pp == 0
-    return num_microbatches >= layout.pp
+    return (
+        num_microbatches >= kind.least_microbatches_per_rank * layout.pp and num_microbatches % kind.model_copies == 0
+    )

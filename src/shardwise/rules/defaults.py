@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from shardwise.cluster import Cluster
-from shardwise.layout import Layout, Schedule, ZeroStage
+from shardwise.layout import Layout, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Precision, Recipe
 from shardwise.rules.changes import apply_changes
-from shardwise.rules.engines import OFFERS, SPLIT_BACKWARD_SCHEDULES
+from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.sequence import has_position_table
+from shardwise.schedules.table import CHUNKED_SCHEDULE, SPLITTING_SCHEDULES
 
 REST = -1
 """``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
@@ -111,7 +112,7 @@ def _fill_recipe(
 
 
 def _compiles(engine: EngineName, schedule: Value | None) -> tuple[bool, str]:
-    if OFFERS[engine].compiles and schedule in SPLIT_BACKWARD_SCHEDULES:
+    if OFFERS[engine].compiles and schedule in SPLITTING_SCHEDULES:
         return False, f"torch does not split the backward pass of compiled blocks, which {schedule} asks for"
     return OFFERS[engine].compiles, f"what {engine} does unless it is told otherwise"
 
@@ -212,9 +213,8 @@ def _fill_pipeline(layout: Layout, stated: dict[str, Value], engine: EngineName,
     if layout.pp == 1:
         return layout
     if "schedule" not in stated and layout.vpp > 1:
-        schedule: Schedule = "interleaved"
-        layout = replace(layout, schedule=schedule)
-        notes.append(f"schedule=interleaved: {layout.vpp} chunks a stage")
+        layout = replace(layout, schedule=CHUNKED_SCHEDULE)
+        notes.append(f"schedule={CHUNKED_SCHEDULE}: {layout.vpp} chunks a stage")
     if "reshard_after_forward" not in stated and engine in TORCH_ENGINES and layout.zero_stage == 3:
         layout = replace(layout, reshard_after_forward=False)
         notes.append("reshard_after_forward=false: under a pipeline gathering again for every micro-batch costs more")

@@ -5,9 +5,10 @@ from typing import get_args
 
 from shardwise.optimizers import DEFAULT_OPTIMIZER
 from shardwise.plan import Plan
-from shardwise.rules.engines import OFFERS, SPLIT_BACKWARD_SCHEDULES, Axis
+from shardwise.rules.engines import OFFERS, Axis
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 
@@ -70,10 +71,10 @@ def _schedule_message(plan: Plan) -> str:
 
 
 def _schedule_candidates(plan: Plan) -> Iterable[Changes]:
-    if plan.layout.vpp > 1 and "interleaved" in OFFERS[plan.engine].schedules:
-        yield (("schedule", "interleaved"),)
-    yield (("schedule", "1f1b"),)
-    yield (("schedule", "1f1b"), ("vpp", 1))
+    if plan.layout.vpp > 1 and CHUNKED_SCHEDULE in OFFERS[plan.engine].schedules:
+        yield (("schedule", CHUNKED_SCHEDULE),)
+    yield (("schedule", DEFAULT_SCHEDULE),)
+    yield (("schedule", DEFAULT_SCHEDULE), ("vpp", 1))
     for name in sorted(OFFERS[plan.engine].schedules):
         yield (("schedule", name), ("vpp", 1))
 
@@ -119,7 +120,7 @@ def _precision_candidates(_plan: Plan) -> Iterable[Changes]:
 
 def _breaks_compiled_zero_bubble(plan: Plan) -> bool:
     la = plan.layout
-    return la.pp > 1 and plan.recipe.compile and la.schedule in SPLIT_BACKWARD_SCHEDULES
+    return la.pp > 1 and plan.recipe.compile and SCHEDULE_KINDS[la.schedule].torch_splits_backward
 
 
 def _compiled_zero_bubble_message(plan: Plan) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from shardwise.layout import Schedule, ZeroStage
+from shardwise.layout import ZeroStage
 from shardwise.optimizers import OptimizerName
 from shardwise.plan import EngineName
 from shardwise.recipe import Adapter, Offload, Precision
+from shardwise.schedules.table import TORCH_SCHEDULES, Schedule
 
 Axis = Literal["tp", "cp", "pp", "ep"]
 ALL_OPTIMIZERS: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))
@@ -44,10 +45,6 @@ class EngineOffer:
     Accelerate's dynamo plugin and DeepSpeed's ``compile`` are off; Megatron has none)."""
     source: str
 
-
-TORCH_SCHEDULES: frozenset[Schedule] = frozenset(("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"))
-SPLIT_BACKWARD_SCHEDULES: frozenset[Schedule] = frozenset(("zb-h1", "zbv", "dualpipev"))
-"""Those of torch that compute input and weight gradients apart; torch refuses them for compiled blocks."""
 
 _OFFERS: dict[EngineName, EngineOffer] = {
     "native": EngineOffer(

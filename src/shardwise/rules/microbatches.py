@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
+from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.rules.batch_arithmetic import nearest_batch_settings
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, TORCH_SCHEDULES
 
 
 def _breaks_batch(plan: Plan) -> bool:
@@ -61,22 +63,25 @@ def _more_microbatches(plan: Plan, *, multiple: int) -> Iterable[Changes]:
 
 def _breaks_torch_microbatches(plan: Plan) -> bool:
     la = plan.layout
-    if la.pp == 1 or la.schedule not in ("1f1b", "dualpipev"):
+    if la.pp == 1 or la.schedule not in TORCH_SCHEDULES:
         return False
     count = whole_microbatches(plan)
-    return count is not None and count < (2 * la.pp if la.schedule == "dualpipev" else la.pp)
+    return count is not None and count < _least_microbatches(la)
+
+
+def _least_microbatches(layout: Layout) -> int:
+    return SCHEDULE_KINDS[layout.schedule].least_microbatches_per_rank * layout.pp
 
 
 def _torch_microbatches_message(plan: Plan) -> str:
     la = plan.layout
-    needed = 2 * la.pp if la.schedule == "dualpipev" else la.pp
+    needed = _least_microbatches(la)
     count = "1 micro-batch is" if plan.num_microbatches == 1 else f"{plan.num_microbatches} micro-batches are"
     return f"{count} fewer than the {needed} stages of schedule {la.schedule} with pp={la.pp}, which torch refuses"
 
 
 def _torch_microbatches_candidates(plan: Plan) -> Iterable[Changes]:
-    la = plan.layout
-    yield from _more_microbatches(plan, multiple=2 * la.pp if la.schedule == "dualpipev" else la.pp)
+    yield from _more_microbatches(plan, multiple=_least_microbatches(plan.layout))
     yield (("schedule", "gpipe"),)
 
 
@@ -99,10 +104,10 @@ def _dualpipe_candidates(plan: Plan) -> Iterable[Changes]:
     pp = plan.layout.pp
     if pp % 2 == 0:
         yield from _more_microbatches(plan, multiple=2 * pp)
-    yield (("schedule", "1f1b"),)
+    yield (("schedule", DEFAULT_SCHEDULE),)
     yield (("schedule", "zb-h1"),)
     yield (("pp", pp + 1),)
-    yield (("pp", 1), ("schedule", "1f1b"))
+    yield (("pp", 1), ("schedule", DEFAULT_SCHEDULE))
 
 
 def interleaving_multiple(plan: Plan) -> int:
@@ -116,8 +121,9 @@ def _breaks_interleaving_multiple(plan: Plan) -> bool:
     la = plan.layout
     if la.pp == 1:
         return False
-    rounds = ("interleaved",) if plan.engine == "megatron" else ("interleaved", "zb-h1")
-    if la.schedule not in rounds:
+    kind = SCHEDULE_KINDS[la.schedule]
+    # The zero-bubble schedule of Megatron's fork runs one chunk a rank.
+    if not kind.runs_in_rounds or (plan.engine == "megatron" and kind.least_chunks == 1):
         return False
     count = whole_microbatches(plan)
     return count is not None and count % interleaving_multiple(plan) != 0
@@ -132,7 +138,7 @@ def _interleaving_multiple_message(plan: Plan) -> str:
 
 def _interleaving_multiple_candidates(plan: Plan) -> Iterable[Changes]:
     yield from _more_microbatches(plan, multiple=plan.layout.pp)
-    yield (("vpp", 1), ("schedule", "1f1b"))
+    yield (("vpp", 1), ("schedule", DEFAULT_SCHEDULE))
 
 
 def _breaks_few(plan: Plan) -> bool:

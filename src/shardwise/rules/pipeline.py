@@ -7,13 +7,13 @@ from shardwise.rules.degrees import most_chunks, nearest_first, valid_pp_degrees
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.rules.stages import (
-    chunks_per_stage,
     fits_megatron_split,
     placed_layers,
     stage_layers_for_vpp,
     truncated_layers,
 )
-from shardwise.step.placement import num_chunks
+from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
+from shardwise.step.placement import chunks_per_stage, num_chunks
 
 
 def _breaks_layers(plan: Plan) -> bool:
@@ -41,10 +41,10 @@ def _pp_candidates(plan: Plan) -> Iterable[Changes]:
 def _layers_candidates(plan: Plan) -> Iterable[Changes]:
     la = plan.layout
     most = most_chunks(plan.model) // la.pp
-    if la.schedule == "interleaved" and most >= 2:
+    if most >= 2 and SCHEDULE_KINDS[la.schedule].least_chunks > 1:
         yield (("vpp", most),)
     if most >= 1:
-        yield (("vpp", 1), ("schedule", "1f1b"))
+        yield (("vpp", 1), ("schedule", DEFAULT_SCHEDULE))
     yield from _pp_candidates(plan)
 
 
@@ -72,29 +72,30 @@ def _stage_layers_message(plan: Plan) -> str:
 
 def _without_stage_layers(_plan: Plan) -> Iterable[Changes]:
     yield (("stage_layers", None),)
-    yield (("stage_layers", None), ("vpp", 1), ("schedule", "1f1b"))
+    yield (("stage_layers", None), ("vpp", 1), ("schedule", DEFAULT_SCHEDULE))
     yield (("stage_layers", None), ("pp", 1), ("vpp", 1))
 
 
 def _breaks_vpp_schedule(plan: Plan) -> bool:
     la = plan.layout
-    if la.vpp == 1 or la.pp == 1 or la.schedule == "interleaved":
+    kind = SCHEDULE_KINDS[la.schedule]
+    if la.vpp == 1 or la.pp == 1 or kind.least_chunks > 1:
         return False
-    if la.schedule == "zb-h1":
+    if kind.runs_in_rounds:
         return plan.engine not in ("native", "torchtitan", "fsdp2")
-    return not (la.schedule in ("zbv", "dualpipev") and la.vpp == 2)
+    return not (kind.doubles_chunks and la.vpp == 2)
 
 
 def _vpp_schedule_message(plan: Plan) -> str:
     la = plan.layout
-    if la.schedule in ("zbv", "dualpipev"):
+    if SCHEDULE_KINDS[la.schedule].doubles_chunks:
         return f"vpp={la.vpp} chunks a stage, but schedule {la.schedule} places exactly two"
     return f"vpp={la.vpp} chunks a stage need an interleaved schedule, but schedule is {la.schedule}"
 
 
 def _vpp_schedule_candidates(plan: Plan) -> Iterable[Changes]:
-    if plan.layout.schedule not in ("zbv", "dualpipev"):
-        yield (("schedule", "interleaved"),)
+    if not SCHEDULE_KINDS[plan.layout.schedule].doubles_chunks:
+        yield (("schedule", CHUNKED_SCHEDULE),)
     yield (("vpp", 1),)
 
 
@@ -114,7 +115,8 @@ def _breaks_interleaving(plan: Plan) -> bool:
     la = plan.layout
     if la.vpp > 1 or la.pp == 1:
         return False
-    return la.schedule == "interleaved" or (la.schedule == "zb-h1" and plan.engine == "torchtitan")
+    kind = SCHEDULE_KINDS[la.schedule]
+    return kind.least_chunks > 1 or (kind.runs_in_rounds and plan.engine == "torchtitan")
 
 
 def _interleaving_message(plan: Plan) -> str:
@@ -124,7 +126,7 @@ def _interleaving_message(plan: Plan) -> str:
 def _interleaving_candidates(plan: Plan) -> Iterable[Changes]:
     if 2 * plan.layout.pp <= most_chunks(plan.model):
         yield (("vpp", 2),)
-    yield (("schedule", "1f1b"),)
+    yield (("schedule", DEFAULT_SCHEDULE),)
 
 
 def _is_uneven(plan: Plan) -> bool:
@@ -206,7 +208,7 @@ def _stage_layers_over_vpp_candidates(plan: Plan) -> Iterable[Changes]:
     divisible = stage_layers_for_vpp(num_layers=plan.model.num_hidden_layers, pp=la.pp, vpp=la.vpp)
     if divisible is not None:
         yield (("stage_layers", divisible),)
-    yield (("vpp", 1), ("schedule", "1f1b"))
+    yield (("vpp", 1), ("schedule", DEFAULT_SCHEDULE))
 
 
 def _breaks_encoder_decoder(plan: Plan) -> bool:

@@ -2,17 +2,7 @@
 
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
-from shardwise.rules.changes import DOUBLED_SCHEDULES
 from shardwise.step.placement import chunk_owner, num_chunks, spread_layers
-
-
-def chunks_per_stage(layout: Layout) -> int:
-    """Model chunks every stage holds: ``vpp``, and two for V-shaped schedules.
-
-    >>> chunks_per_stage(Layout(pp=4, schedule="zbv"))
-    2
-    """
-    return 2 if layout.schedule in DOUBLED_SCHEDULES else layout.vpp
 
 
 def placed_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:

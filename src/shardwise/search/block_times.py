@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.model import MoeSpec
 from shardwise.predict.block_parts import TimedOperation, timed_operations
 from shardwise.predict.block_runs import is_under_other_blocks
 from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.search.candidates import RECOMPUTES, ZERO_STAGES, Key
 from shardwise.search.machine import Machine
 from shardwise.search.probes import ProbedBatch, Probes
@@ -54,7 +55,7 @@ PROBED_MICROBATCHES = 2
 NO_RECOMPUTE = RECOMPUTES.index("none")
 BLOCK_KEYS = ("tp", "cp", "ep", "expert_tp", "sequence_parallel", "micro_batch_size", "zero_stage", "hides_exchanges")
 """The last one says whether experts exchange tokens under the blocks of another micro-batch, as in DualPipe."""
-HIDING: Schedule = "dualpipev"
+HIDING: Schedule = next(name for name in SCHEDULES if SCHEDULE_KINDS[name].overlaps_passes)
 """A schedule that hides them."""
 BLOCK_FIELDS = (
     "forward",

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass, fields
 
 from shardwise.errors import LayoutError
-from shardwise.layout import Schedule, ZeroStage
+from shardwise.layout import ZeroStage
 from shardwise.recipe import Offload, Precision, Recompute
 from shardwise.rules.refusal import Changes, Value
-from shardwise.step.own_runtime import PLAIN_SCHEDULES
+from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
 
 __all__ = ["IntRange", "SearchBounds", "parse_counts", "parse_range"]
 
@@ -81,7 +81,9 @@ class SearchBounds:
     def needs_pipeline(self) -> bool:
         """Whether chunks or schedules are asked for that only a pipeline of several stages has."""
         has_chunks = self.vpp is not None and self.vpp.low > 1
-        return has_chunks or (self.schedule is not None and set(self.schedule).isdisjoint(PLAIN_SCHEDULES))
+        return has_chunks or (
+            self.schedule is not None and not any(SCHEDULE_KINDS[name].is_plain for name in self.schedule)
+        )
 
     @property
     def bounded_axes(self) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ from typing import ClassVar, Protocol, TypeAlias, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.layout import Layout, Schedule, ZeroStage
+from shardwise.layout import Layout, ZeroStage
 from shardwise.plan import Plan
 from shardwise.recipe import Offload, Recipe, Recompute
+from shardwise.schedules.table import SCHEDULES
 
 __all__ = [
     "OFFLOADS",
     "RECOMPUTES",
-    "SCHEDULES",
     "ZERO_STAGES",
     "Candidates",
     "FloatColumn",
@@ -39,7 +39,6 @@ FloatColumn: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Key: TypeAlias = tuple[int, ...]
 
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 MOST_CODES = 1 << 20

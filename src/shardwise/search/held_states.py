@@ -13,7 +13,8 @@ import numpy as np
 from shardwise.engine import EngineProfile, engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
-from shardwise.search.candidates import OFFLOADS, SCHEDULES, Candidates, FloatColumn, IntColumn, Key, Mask
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, Key, Mask
 from shardwise.search.probes import FIRST, LAST, ONE_TOKEN, SECOND, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Combined, Table
 from shardwise.step.own_runtime import is_own_runtime
@@ -267,9 +268,13 @@ class HeldStates:
         return StageContext(plan=replace(probe.plan, recipe=recipe), stage=Stage(index=0, chunks=(chunk,)))
 
 
+MODEL_COPIES = np.asarray([SCHEDULE_KINDS[name].model_copies for name in SCHEDULES])
+"""By position in ``SCHEDULES``."""
+
+
 def model_copies(rows: Candidates) -> IntColumn:
     """Copies of the model in each row's pipeline: the two of DualPipe divide optimizer states between them."""
-    copies: IntColumn = np.where((rows.schedule == SCHEDULES.index("dualpipe")) & (rows.pp > 1), 2, 1)
+    copies: IntColumn = np.where(rows.pp > 1, MODEL_COPIES[rows.schedule], 1)
     return copies
 
 

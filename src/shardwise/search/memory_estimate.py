@@ -15,10 +15,10 @@ import numpy as np
 
 from shardwise.layout import Layout
 from shardwise.predict.device_overhead import fixed_bytes
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, SCHEDULES, SPLITTING_SCHEDULES
 from shardwise.search.backward_memory import Backward, kept_in_backward, most_in_blocks
 from shardwise.search.candidates import (
     RECOMPUTES,
-    SCHEDULES,
     Candidates,
     FloatColumn,
     IntColumn,
@@ -46,14 +46,13 @@ from shardwise.search.weight_halves import held_by_weight_halves
 from shardwise.step.activation_tensors import RESIDENT_LAYERS_WITH_OFFLOAD, logit_tensors, spread_tensors
 from shardwise.step.activations import backward_temporaries
 from shardwise.step.in_flight import in_flight_micro_batches
-from shardwise.step.own_runtime import PLAIN_SCHEDULES, SPLIT_BACKWARD
-from shardwise.step.placement import V_SHAPED_SCHEDULES
 from shardwise.step.weight_half import block_gradients, head_gradients
 
 __all__ = ["MemoryEstimate"]
 
-IS_SPLIT, IS_PLAIN, IS_V_SHAPED = (
-    np.asarray([name in names for name in SCHEDULES]) for names in (SPLIT_BACKWARD, PLAIN_SCHEDULES, V_SHAPED_SCHEDULES)
+IS_SPLIT, IS_PLAIN, DOUBLES_CHUNKS = (
+    np.asarray([getattr(SCHEDULE_KINDS[name], fact) for name in SCHEDULES])
+    for fact in ("torch_splits_backward", "is_plain", "doubles_chunks")
 )
 """By position in ``SCHEDULES``."""
 FEW_ROWS = 1 << 8
@@ -361,7 +360,7 @@ class MemoryEstimate:
             sequence_parallel=bool(sequence_parallel),
             zero_stage=3 if ranks > 1 else 0,
             pp=1 + is_split,
-            schedule="zb-h1" if is_split else "1f1b",
+            schedule=SPLITTING_SCHEDULES[0] if is_split else DEFAULT_SCHEDULE,
         )
         context = self.probes.context(layout, batch=ProbedBatch(micro_batch_size=micro_batch_size))
         timeline = context.timeline
@@ -381,7 +380,7 @@ class MemoryEstimate:
         """
         if not self.states.is_own_runtime:
             return np.ones(len(rows))
-        chunks = np.where(IS_V_SHAPED[rows.schedule], 2, rows.vpp)
+        chunks = np.where(DOUBLES_CHUNKS[rows.schedule], 2, rows.vpp)
         directions = 2 * chunks - stage.has_embedding - stage.has_head
         kept = stage.has_head * (num_microbatches - 1)
         pairs: FloatColumn = (num_microbatches * directions + kept) / 2

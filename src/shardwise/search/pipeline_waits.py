@@ -6,26 +6,24 @@ fills and drains, and in every micro-batch that follows as far as messages take 
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
-from shardwise.layout import Schedule
-from shardwise.search.candidates import SCHEDULES, Candidates, FloatColumn, IntColumn
+from shardwise.schedules.kind import Filling
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
+from shardwise.search.candidates import Candidates, FloatColumn, IntColumn
 
-__all__ = ["DUAL_SCHEDULES", "V_SHAPED", "WAITING_SCHEDULES", "StagePasses", "hop_s", "messages_s"]
+__all__ = ["HIDES", "IS_V_SHAPED", "SPLITS", "WAITS", "StagePasses", "hop_s", "messages_s"]
 
-WAITING_SCHEDULES: tuple[Schedule, ...] = ("1f1b", "gpipe")
+KINDS = [SCHEDULE_KINDS[name] for name in SCHEDULES]
+WAITS = np.asarray([kind.is_plain for kind in KINDS])
 """Schedules whose stages wait for each other's messages: nothing runs beside them."""
-V_SHAPED: tuple[Schedule, ...] = ("zbv", "dualpipev", "dualpipe")
+IS_V_SHAPED = np.asarray([kind.is_v_shaped for kind in KINDS])
 """Schedules of two chunks a stage whose last stage hands to itself."""
-ZERO_BUBBLE: tuple[Schedule, ...] = ("zb-h1", "zb-h2")
-DUAL_SCHEDULES: tuple[Schedule, ...] = ("dualpipev", "dualpipe")
-"""Schedules that run a forward and a backward of two micro-batches beside each other, the exchanges of experts of one
-under the blocks of the other."""
-IS_WAITING, IS_V_SHAPED, IS_ZERO_BUBBLE, IS_DUAL = (
-    np.asarray([name in names for name in SCHEDULES])
-    for names in (WAITING_SCHEDULES, V_SHAPED, ZERO_BUBBLE, DUAL_SCHEDULES)
-)
+SPLITS = np.asarray([kind.splits_backward for kind in KINDS])
+HIDES = np.asarray([kind.overlaps_passes for kind in KINDS])
+FILLS_WITH = {filling: np.asarray([kind.filling == filling for kind in KINDS]) for filling in get_args(Filling)}
 """By position in ``SCHEDULES``."""
 
 
@@ -67,15 +65,15 @@ def hop_s(
     few = np.maximum(backward, (forward + backward) / 2)
     v_shaped = np.where(rounds < 2 * depth, few, np.maximum(forward / 2, backward - weight))
     both_ways = backward + (forward - weight) / 2 - forward / (2 * np.maximum(1, depth - 1))
-    by_schedule = {
-        "zb-h1": split,
-        "zbv": v_shaped,
-        "dualpipev": np.maximum(forward, both_ways),
-        "dualpipe": forward / 2,
+    by_filling: dict[Filling, FloatColumn] = {
+        "passes": plain,
+        "weight gradients": split,
+        "v": v_shaped,
+        "overlapped v": np.maximum(forward, both_ways),
+        "both ends": forward / 2,
     }
-    found: FloatColumn = np.select(
-        [rows.schedule == SCHEDULES.index(name) for name in by_schedule], list(by_schedule.values()), plain
-    )
+    asked = [FILLS_WITH[filling][rows.schedule] for filling in by_filling]
+    found: FloatColumn = np.select(asked, list(by_filling.values()))
     return found
 
 
@@ -100,12 +98,13 @@ def messages_s(
     chunks = np.where(IS_V_SHAPED[rows.schedule], 2, rows.vpp)
     filling = 2 * (chunks * depth - 1) * message_s
     others = 1.0 - 1.0 / depth
-    is_zero_bubble, is_v_shaped = IS_ZERO_BUBBLE[rows.schedule], IS_V_SHAPED[rows.schedule]
+    is_v_shaped = IS_V_SHAPED[rows.schedule]
+    is_zero_bubble = SPLITS[rows.schedule] & ~is_v_shaped
     share = np.where(is_zero_bubble, 2 * others, np.where(is_v_shaped, others, 1.0 - 1.0 / (depth * chunks)))
     between = np.minimum(passes.forward, passes.input_backward) + passes.weight_backward
-    between = np.where(IS_DUAL[rows.schedule], 0.0, between)
+    between = np.where(HIDES[rows.schedule], 0.0, between)
     meanwhile = np.where(is_v_shaped, between, np.where(is_zero_bubble, passes.weight_backward / 2, passes.forward))
     each = share * np.maximum(0.0, chunks * message_s - meanwhile)
     added = filling + np.maximum(0, rounds - depth) * each
-    found: FloatColumn = np.where(IS_WAITING[rows.schedule] | (depth == 1), 0.0, added)
+    found: FloatColumn = np.where(WAITS[rows.schedule] | (depth == 1), 0.0, added)
     return found

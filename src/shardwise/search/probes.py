@@ -15,7 +15,8 @@ from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.search.candidates import RECOMPUTES, SCHEDULES, Candidates, FloatColumn, IntColumn, Key
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
+from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key
 from shardwise.search.partial_recompute import Recomputed, StageOrder, recomputed_counts
 from shardwise.search.tables import Combined, Table
 from shardwise.search.team import ALONE, Team
@@ -204,7 +205,7 @@ class Probes:
         """Where gradients of weights wait, later stages may need more than earlier ones, too."""
         counts = [self._counts(stage) for stage in self._pipeline(*key)]
         found, last = other_stages(counts), len(counts) - 1
-        if SCHEDULES[key[2]] != "zb-h1":
+        if not SCHEDULE_KINDS[SCHEDULES[key[2]]].puts_weights_off:
             return found
         mirrored = {last - stage for stage in (SECOND, *other_stages(counts[::-1]))}
         return tuple(sorted(mirrored.union(found) - {0, SECOND, last}))

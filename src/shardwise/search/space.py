@@ -12,11 +12,11 @@ from shardwise.plan import EngineName, Plan
 from shardwise.recipe import Offload
 from shardwise.rules import OFFERS
 from shardwise.rules.degrees import divisors
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import (
     OFFLOADS,
     RECOMPUTES,
-    SCHEDULES,
     Candidates,
     IntColumn,
     Key,
@@ -31,12 +31,8 @@ __all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
 
 MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12
-UNSEARCHED_SCHEDULES = ("gpipe", "dualpipe")
-"""Not searched unless pinned: 1f1b has the same bubble as gpipe with fewer micro-batches in flight, and DualPipe holds
-parameters and gradients twice."""
 STAYS = 1 << OFFLOADS.index("none")
 """The set of ways to offload in which nothing moves."""
-MULTI_CHUNK_SCHEDULES = ("interleaved", "zb-h1")
 FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp2")
 
 
@@ -122,7 +118,7 @@ class Space:
             ep=ones,
             expert_tp=ones,
             zero_stage=zeros,
-            schedule=constant(SCHEDULES.index("1f1b"), len(found)),
+            schedule=constant(SCHEDULES.index(DEFAULT_SCHEDULE), len(found)),
             reshard_after_forward=ones,
             sequence_parallel=zeros,
             micro_batch_size=ones,
@@ -266,19 +262,20 @@ class Space:
     def _pipeline_options(self, key: Key) -> Sequence[Key]:
         (pp,) = key
         if pp == 1:
-            return ((SCHEDULES.index("1f1b"), 1),)
+            return ((SCHEDULES.index(DEFAULT_SCHEDULE), 1),)
         offered = OFFERS[self.question.engine].schedules
         names = self.bounds.schedule or [
-            name for name in SCHEDULES if name in offered and name not in UNSEARCHED_SCHEDULES
+            name for name in SCHEDULES if name in offered and SCHEDULE_KINDS[name].is_searched
         ]
         found = [(SCHEDULES.index(name), vpp) for name in names for vpp in self._vpp_options(pp, name)]
         # Chunks that none of these schedules has are left to the rules, which say why.
         return found or [(SCHEDULES.index(name), self.bounds.vpp.low) for name in names if self.bounds.vpp is not None]
 
-    def _vpp_options(self, pp: int, schedule: str) -> Sequence[int]:
+    def _vpp_options(self, pp: int, schedule: Schedule) -> Sequence[int]:
         limit = self.bounds.vpp
-        found = [] if schedule == "interleaved" else [1]
-        if schedule in MULTI_CHUNK_SCHEDULES:
+        kind = SCHEDULE_KINDS[schedule]
+        found = [] if kind.least_chunks > 1 else [1]
+        if kind.runs_in_rounds:
             layers = self.question.model.num_hidden_layers
             depths = set(
                 self.bounds.stage_layers or (layers // pp, -(-layers // pp))

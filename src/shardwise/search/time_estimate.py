@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.layout import Schedule
 from shardwise.predict.pipeline_time import gathers_at_step_begin
+from shardwise.schedules.table import SCHEDULES
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
@@ -29,7 +29,6 @@ from shardwise.search.block_times import (
 )
 from shardwise.search.candidates import (
     RECOMPUTES,
-    SCHEDULES,
     Candidates,
     FloatColumn,
     IntColumn,
@@ -42,7 +41,7 @@ from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
-from shardwise.search.pipeline_waits import DUAL_SCHEDULES, V_SHAPED, WAITING_SCHEDULES, StagePasses, hop_s, messages_s
+from shardwise.search.pipeline_waits import HIDES, IS_V_SHAPED, SPLITS, WAITS, StagePasses, hop_s, messages_s
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
 from shardwise.search.weight_halves import times_again
@@ -53,17 +52,8 @@ __all__ = ["TimeEstimate"]
 
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
-SKEW_ONLY: tuple[Schedule, ...] = V_SHAPED
-"""Schedules without a bubble inside, which still wait for the first chunk to reach the last stage."""
-FILLED_SCHEDULES: tuple[Schedule, ...] = ("zb-h1", "zb-h2", *SKEW_ONLY)
-"""Schedules that fill at least part of their bubble."""
 WATCHED = (FIRST, LONGEST, LAST)
 """The stages that are timed."""
-SKEWS, WAITS, FILLS, HIDES = (
-    np.asarray([name in names for name in SCHEDULES])
-    for names in (SKEW_ONLY, WAITING_SCHEDULES, FILLED_SCHEDULES, DUAL_SCHEDULES)
-)
-"""The same by position in ``SCHEDULES``."""
 LEAST_PASSING_FRACTION, LEAST_PASSING_FRACTION_IN_PLACE = 0.6, 0.3
 """Of a block's time, what the next stage waits for at the least where gradients of weights are put off. They are a
 third of its FLOP, and of the bytes where weights are too many for the tokens (2 for each in every pass); two thirds
@@ -222,7 +212,7 @@ class TimeEstimate:
 
     def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, FloatColumn]:
         """How often a step runs through its slowest stage, and waits for one of the others at the least."""
-        is_filled = FILLS[rows.schedule]
+        is_filled = SPLITS[rows.schedule]
         per_hop = np.where(is_filled, 0.0, 1.0 / rows.vpp)
         least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
@@ -331,7 +321,7 @@ class TimeEstimate:
         spreads = (vocabulary_ranks(rows, question) > 1).astype(np.int64)
         own = [spreads, exchanges_gradients(rows, question).astype(np.int64)]
         sums = rows.sequence_parallel * int(question.model.is_moe)
-        pipeline = np.where(rows.pp > 1, np.where(SKEWS[rows.schedule], V_SHAPED_PIPE, PIPED), UNPIPED)
+        pipeline = np.where(rows.pp > 1, np.where(IS_V_SHAPED[rows.schedule], V_SHAPED_PIPE, PIPED), UNPIPED)
         return [rows.tp, rows.ep, rows.expert_tp, *group, pipeline, reshards, *own, sums]
 
     @cached_property
@@ -418,7 +408,7 @@ def _bubble_s(
     """
     depth, rounds = _depth_and_rounds(rows, num_microbatches)
     per_hop = hop_s(rows, others.passes, chunk_fraction=chunk_fraction, depth=depth, rounds=rounds)
-    passing = others.total - np.where(FILLS[rows.schedule], others.weight_backward, 0.0)
+    passing = others.total - np.where(SPLITS[rows.schedule], others.weight_backward, 0.0)
     filling = np.minimum(rounds, depth)
     bubble: FloatColumn = per_hop * (filling - 1) + passing * (depth - filling)
     return bubble

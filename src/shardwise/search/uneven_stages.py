@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
-from shardwise.rules.stages import chunks_per_stage, placed_layers
+from shardwise.rules.stages import placed_layers
+from shardwise.step.placement import chunks_per_stage
 
 __all__ = ["head_blocks", "spread_ratio", "uneven_stages"]
 

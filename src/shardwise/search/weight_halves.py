@@ -5,8 +5,9 @@ from functools import cache
 
 import numpy as np
 
+from shardwise.schedules.table import SCHEDULES
 from shardwise.search.backward_memory import Backward
-from shardwise.search.candidates import SCHEDULES, FloatColumn, IntColumn, Key
+from shardwise.search.candidates import FloatColumn, IntColumn, Key
 from shardwise.search.probes import WatchedStage
 from shardwise.search.tables import Combined
 from shardwise.step.in_flight import times_made_again, waiting_sets, waits_for_weights

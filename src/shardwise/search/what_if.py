@@ -10,6 +10,7 @@ from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.recipe import Recompute
+from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import bigger_gpus, with_gpu
@@ -149,7 +150,7 @@ def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
     schedules = {plan.layout.schedule for plan in shown}
     if axes["pp"].allows(1) and not limits.needs_pipeline:
         axes["vpp"] = IntRange(low=1, high=axes["vpp"].high, values=tuple(sorted({1, *axes["vpp"].values})))
-        schedules.add("1f1b")
+        schedules.add(DEFAULT_SCHEDULE)
     return replace(
         limits,
         tp=axes["tp"],

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from shardwise.schedules.make import settled
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.engine import Task
 from shardwise.simulate.pipeline_graph import NodeKind, PipelineGraph, pipeline_graph
 from shardwise.simulate.pipeline_times import PipelineTimes, TimedGraph, node_durations_s, time_pipeline
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.make import settled
 from shardwise.simulate.spans import Span, SpanCategory
 from shardwise.simulate.steady_state import extrapolate
 from shardwise.units import Seconds

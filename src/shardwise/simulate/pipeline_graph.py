@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from shardwise.errors import SimulationError
-from shardwise.simulate.schedules.actions import Action, PipelineSchedule, ScheduleShape
-from shardwise.simulate.schedules.make import make_schedule
+from shardwise.schedules.actions import Action
+from shardwise.schedules.make import make_schedule
+from shardwise.schedules.shape import PipelineSchedule, ScheduleShape
 from shardwise.units import Seconds
 
 Sends = Literal["free", "overlapped", "blocking"]

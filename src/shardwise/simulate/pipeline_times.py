@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import SimulationError
+from shardwise.schedules.shape import PipelineSchedule, ScheduleShape
 from shardwise.simulate.pipeline_graph import (
     NODE_KINDS,
     FirstPass,
@@ -15,7 +16,6 @@ from shardwise.simulate.pipeline_graph import (
     end_times_s,
     pipeline_graph,
 )
-from shardwise.simulate.schedules.actions import PipelineSchedule, ScheduleShape
 from shardwise.units import Seconds
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
+from shardwise.schedules.make import repeats_after
+from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.simulate.pipeline_graph import GraphStyle, PipelineGraph, WorkCounts, count_work, pipeline_graph
 from shardwise.simulate.pipeline_times import PipelineTimes, TimedGraph, time_pipeline
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.make import repeats_after
 from shardwise.units import Seconds
 
 RELATIVE_ROUNDING = 1e-11
@@ -87,11 +88,10 @@ def extrapolate(shape: ScheduleShape, times: PipelineTimes) -> Extrapolation | N
 def _fewer(shape: ScheduleShape, *, period: int, rounds: int) -> ScheduleShape:
     """The same shape with enough micro-batches to fill the ranks and drain them, and some steady rounds between.
 
-    Two rounds of p fill an interleaved pipeline; one chunk a rank needs 2p micro-batches, ZB-H2 twice as many. What
-    remains of m after whole rounds is kept, so that the drain is that of m.
+    Two rounds fill an interleaved pipeline. What remains of m after whole rounds is kept, so that the drain is that of
+    m.
     """
-    per_rank = 4 if shape.name == "zb-h2" else 2
-    filling = 2 if period > 1 else per_rank * shape.pp
+    filling = 2 if period > 1 else SCHEDULE_KINDS[shape.name].steady_microbatches_per_rank * shape.pp
     return replace(shape, num_microbatches=(filling + rounds) * period + shape.num_microbatches % period)
 
 

@@ -7,6 +7,7 @@ from math import ceil
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe, RecomputeModule
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
@@ -243,7 +244,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     payload = ceil(even * context.plan.recipe.routing_imbalance_ratio)
     group = Groups(layout=context.plan.layout).experts
     sent_copies = per_token if context.profile.sends_tokens_once_per_host else 1
-    is_hidden = context.plan.layout.schedule in ("dualpipev", "dualpipe")
+    is_hidden = SCHEDULE_KINDS[context.plan.layout.schedule].overlaps_passes
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
             call = Call(
@@ -307,7 +308,7 @@ def _pipeline(context: StageContext) -> Iterator[Collective]:
     group = Groups(layout=layout).pipeline
     last = num_chunks(layout) - 1
     payload = message_bytes(context)
-    is_hidden = layout.schedule not in ("1f1b", "gpipe")
+    is_hidden = not SCHEDULE_KINDS[layout.schedule].is_plain
     forward = backward = 0
     for chunk in context.stage.chunks:
         owner, position = context.stage.index, chunk_in_model(chunk=chunk.index, layout=layout)

@@ -1,19 +1,24 @@
 """How many micro-batches' activations one pipeline stage keeps at once, and what waits between halves of backward."""
 
-from shardwise.layout import Schedule
+from functools import lru_cache
+
+from shardwise.schedules.actions import Degrees
+from shardwise.schedules.in_flight import peak_sets
+from shardwise.schedules.one_forward_one_backward import even_round_size
+from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
+
+FULL_ROUNDS = 2
+"""Rounds of one micro-batch for every rank that fill a pipeline of any schedule: further ones add nothing to what a
+stage keeps, unless all forwards come first."""
 
 
 def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int, num_microbatches: int) -> float:
     """Whole-stage activation sets alive at the worst moment of a stage.
 
-    GPipe keeps every micro-batch. 1F1B keeps ``p - stage``. Interleaved 1F1B keeps
-    ``(v - 1) g + 2 (p - stage - 1) + 1`` chunks of 1/v stage each, with g micro-batches a round (p when p divides m).
-    Zero-bubble schedules delay the weight gradient, so every stage fills up to p (ZB-H1, ZBV) or 2p - 1 (ZB-H2) sets;
-    DualPipeV keeps p + 1/2, and DualPipe ``p + 1`` of a rank's two chunks, each 1/p of the model.
+    They are counted over the order of the stage's passes in a full pipeline; a step of few micro-batches keeps no more
+    than those. A set is alive until the gradients of its weights are done.
 
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Qi et al. 2024, arXiv:2401.10241, section 2.3 and
-        table 4; deepseek-ai/DualPipe README.
-    Assumes: equal micro-batches.
+    Assumes: equal micro-batches. Rounds of ZB-H1 hold p of them, which torch's hold where p divides their number.
 
     >>> in_flight_micro_batches(schedule="1f1b", stage=0, pp=4, vpp=1, num_microbatches=16)
     4.0
@@ -22,29 +27,25 @@ def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int
     """
     if pp == 1:
         return 1.0
-    if schedule == "gpipe":
+    kind = SCHEDULE_KINDS[schedule]
+    if kind.runs_forwards_first:
         return float(num_microbatches)
-    if schedule == "1f1b":
-        return float(min(num_microbatches, pp - stage))
-    if schedule == "interleaved":
-        rounds = num_microbatches // max(1, num_microbatches // pp)
-        return min(num_microbatches * vpp, (vpp - 1) * rounds + 2 * (pp - stage - 1) + 1) / vpp
-    full = {
-        "zb-h1": float(pp),
-        "zbv": float(pp),
-        "zb-h2": 2.0 * pp - 1,
-        "dualpipev": pp + 0.5,
-        "dualpipe": (pp + 1) / 2,
-    }[schedule]
-    return min(float(num_microbatches), full)
+    is_even = kind.runs_in_rounds and not kind.splits_backward
+    per_round = even_round_size(pp=pp, num_microbatches=num_microbatches) if is_even else pp
+    return min(float(num_microbatches), _kept_when_full(schedule, stage, pp, kind.num_chunks or vpp, per_round))
+
+
+@lru_cache(maxsize=4096)
+def _kept_when_full(schedule: Schedule, stage: int, pp: int, num_chunks: int, per_round: int) -> float:
+    degrees = Degrees(
+        pp=pp, vpp=num_chunks, num_microbatches=FULL_ROUNDS * per_round, num_microbatches_per_round=per_round
+    )
+    return peak_sets(SCHEDULE_KINDS[schedule].order(stage, degrees)) / num_chunks
 
 
 def waits_for_weights(*, pp: int, schedule: Schedule, stage: int) -> bool:
-    """Whether gradients of weights wait on a stage: behind the first one of zb-h1.
-
-    Not counted are the V-shaped schedules, whose ranks hold most where few wait.
-    """
-    return pp > 1 and schedule == "zb-h1" and stage > 0
+    """Whether gradients of weights wait on a stage: behind the first one of zb-h1."""
+    return pp > 1 and SCHEDULE_KINDS[schedule].puts_weights_off and stage > 0
 
 
 def waiting_sets(*, pp: int, vpp: int, schedule: Schedule, stage: int, num_microbatches: int) -> float:
@@ -70,7 +71,7 @@ def times_made_again(*, pp: int, vpp: int, schedule: Schedule, stage: int) -> fl
     >>> [times_made_again(pp=4, vpp=2, schedule="zb-h1", stage=stage) for stage in (0, 1)]
     [1.5, 2.0]
     """
-    if pp == 1 or schedule not in ("zb-h1", "zbv"):
+    kind = SCHEDULE_KINDS[schedule]
+    if pp == 1 or kind.overlaps_passes or not kind.torch_splits_backward:
         return 1.0
-    chunks = 2 if schedule == "zbv" else vpp
-    return 2.0 - (stage == 0) / chunks
+    return 2.0 - (stage == 0) / (kind.num_chunks or vpp)

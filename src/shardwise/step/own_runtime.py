@@ -5,15 +5,10 @@ from shardwise.model import AttentionSpec, ModelSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
+from shardwise.schedules.table import SCHEDULE_KINDS
 
 SUMS_BYTES = 32
 """Loss, tokens, squared gradient norm and requests to stop: four fp64 numbers in one sum over all ranks."""
-
-
-SPLIT_BACKWARD = ("zb-h1", "zbv", "dualpipev")
-"""Schedules that run the backward pass for inputs and for weights apart."""
-PLAIN_SCHEDULES = ("1f1b", "gpipe")
-"""Schedules of one chunk a stage whose backward pass is one."""
 
 
 def is_own_runtime(plan: Plan) -> bool:
@@ -23,7 +18,7 @@ def is_own_runtime(plan: Plan) -> bool:
 
 def splits_backward(layout: Layout) -> bool:
     """Whether the gradients of inputs and of weights are computed apart."""
-    return layout.pp > 1 and layout.schedule in SPLIT_BACKWARD
+    return layout.pp > 1 and SCHEDULE_KINDS[layout.schedule].torch_splits_backward
 
 
 def is_replicated(layout: Layout) -> bool:

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec, ModelSpec, Weight
+from shardwise.schedules.table import SCHEDULE_KINDS
 
-V_SHAPED_SCHEDULES = ("zbv", "dualpipev")
 Runs: TypeAlias = tuple[tuple[LayerSpec, int], ...]
 """Consecutive identical blocks as ``(layer, how many)``."""
 
@@ -68,7 +68,16 @@ def num_chunks(layout: Layout) -> int:
     """
     if layout.model_copies > 1:
         return layout.pp
-    return layout.pp * (2 if layout.schedule in V_SHAPED_SCHEDULES else layout.vpp)
+    return layout.pp * chunks_per_stage(layout)
+
+
+def chunks_per_stage(layout: Layout) -> int:
+    """Chunks of one model that every stage holds: ``vpp``, and two for V-shaped schedules.
+
+    >>> chunks_per_stage(Layout(pp=4, schedule="zbv"))
+    2
+    """
+    return 2 if SCHEDULE_KINDS[layout.schedule].doubles_chunks else layout.vpp
 
 
 def chunk_in_model(*, chunk: int, layout: Layout) -> int:
@@ -99,7 +108,7 @@ def chunk_owner(*, chunk: int, layout: Layout) -> int:
     >>> [chunk_owner(chunk=chunk, layout=Layout(pp=4, schedule="dualpipe")) for chunk in range(8)]
     [0, 1, 2, 3, 3, 2, 1, 0]
     """
-    if (layout.schedule in V_SHAPED_SCHEDULES or layout.model_copies > 1) and chunk >= layout.pp:
+    if SCHEDULE_KINDS[layout.schedule].is_v_shaped and chunk >= layout.pp:
         return 2 * layout.pp - 1 - chunk
     return chunk % layout.pp
 

@@ -9,11 +9,11 @@ from shardwise.engine import EngineProfile, StateBytes, engine_profile, state_by
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.step.held_weights import EMPTY, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import in_flight_micro_batches, times_made_again
 from shardwise.step.own_runtime import (
-    PLAIN_SCHEDULES,
     exchanges_gradients,
     is_own_runtime,
     is_replicated,
@@ -95,7 +95,7 @@ class StageContext:
 
         Stages of several chunks are not: gradients of one chunk meet forward passes of another.
         """
-        is_plain = self.plan.layout.pp > 1 and self.plan.layout.schedule in PLAIN_SCHEDULES
+        is_plain = self.plan.layout.pp > 1 and SCHEDULE_KINDS[self.plan.layout.schedule].is_plain
         return self.is_own_runtime and is_plain and 1 < self.plan.num_microbatches <= self.in_flight
 
     @cached_property

@@ -4,31 +4,17 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleDualPipeV,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, TORCH_SCHEDULES
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
 
-SINGLE: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-MULTI: dict[str, type[PipelineScheduleMulti]] = {
-    "interleaved": ScheduleInterleaved1F1B,
-    "zb-h1": ScheduleInterleavedZeroBubble,
-    "zbv": ScheduleZBVZeroBubble,
-    "dualpipev": ScheduleDualPipeV,
-}
-V_SHAPED = ("zbv", "dualpipev")
 ACTIVATION_DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
@@ -49,7 +35,7 @@ def chunk_indices(layout: Layout, stage: int) -> tuple[int, ...]:
     >>> chunk_indices(Layout(pp=4, schedule="zbv"), 1)
     (1, 6)
     """
-    if layout.schedule in V_SHAPED and layout.pp > 1:
+    if SCHEDULE_KINDS[layout.schedule].doubles_chunks and layout.pp > 1:
         return stage, 2 * layout.pp - 1 - stage
     return tuple(range(stage, layout.pp * layout.vpp, layout.pp))
 
@@ -99,12 +85,16 @@ def make_schedule(
         PipelineStage(chunk, index, num_chunks, device, *_boundaries(job, is_first=index == 0), group=group)
         for chunk, index in zip(chunks, chunk_indices(layout, mesh.rank("pp")), strict=True)
     ]
-    if layout.schedule in SINGLE:
-        return SINGLE[layout.schedule](stages[0], job.num_microbatches, loss_fn=loss, scale_grads=False)
-    if layout.schedule not in MULTI:
+    kind = SCHEDULE_KINDS[layout.schedule]
+    if kind.torch_class is None:
         raise LayoutError(
             f"torch has no pipeline schedule {layout.schedule}",
             code="train-schedule",
-            fix=f"set schedule to one of {', '.join((*SINGLE, *MULTI))}",
+            fix=f"set schedule to one of {', '.join(name for name in SCHEDULES if name in TORCH_SCHEDULES)}",
         )
-    return MULTI[layout.schedule](stages, job.num_microbatches, loss_fn=loss, scale_grads=False)
+    schedule_class = getattr(pipelining, kind.torch_class)
+    held = stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages
+    made: PipelineScheduleSingle | PipelineScheduleMulti = schedule_class(
+        held, job.num_microbatches, loss_fn=loss, scale_grads=False
+    )
+    return made

@@ -19,11 +19,12 @@ from shardwise.course.lessons.pipeline_walk import schedule_steps
 from shardwise.course.lessons.request import LessonRequest, checked
 from shardwise.course.pipeline_lanes import RankLane, pipeline_lanes
 from shardwise.errors import ShardwiseError, SimulationError
+from shardwise.schedules.in_flight import peak_in_flight
+from shardwise.schedules.make import make_schedule, settled
+from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import SCHEDULE_KINDS, ScheduleName
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks
-from shardwise.simulate.schedules.actions import ScheduleName, ScheduleShape
-from shardwise.simulate.schedules.in_flight import peak_in_flight
-from shardwise.simulate.schedules.make import ORDER_OF, make_schedule, settled
 
 OPTIONS = ("pp", "vpp", "num_microbatches", "schedule")
 MOST_STAGES = 64
@@ -85,7 +86,7 @@ def stage_times(shape: ScheduleShape) -> PipelineTimes:
 def _shapes(*, pp: int, vpp: int, num_microbatches: int) -> tuple[tuple[ScheduleShape, ...], tuple[str, ...]]:
     """The schedules that can be written for these numbers, and why the others cannot."""
     shapes, refused = [], []
-    for name in ORDER_OF:
+    for name in SCHEDULE_KINDS:
         asked = ScheduleShape(name=name, pp=pp, vpp=1 if name == "zb-h1" else vpp, num_microbatches=num_microbatches)
         try:
             shapes.append(settled(asked))

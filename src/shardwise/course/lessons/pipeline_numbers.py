@@ -7,9 +7,10 @@ from shardwise.course.lessons.tiny_run import EXACT, batch_of, tiny_plan
 from shardwise.course.numerics.reenact import Reenactment, gradient_error, one_device, reenact
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
 from shardwise.errors import ShardwiseError
-from shardwise.layout import Layout, Schedule
+from shardwise.layout import Layout
 from shardwise.plan import EngineName, Plan
-from shardwise.simulate.schedules.actions import ScheduleShape
+from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
 
 ENGINES: dict[Schedule, EngineName] = {
     "gpipe": "torchtitan",
@@ -70,7 +71,7 @@ def train_through(shapes: tuple[ScheduleShape, ...], *, seed: int = 0) -> Numeri
 
 
 def _plan_of(shape: ScheduleShape, schedule: Schedule, layers: int) -> Plan:
-    is_v = schedule in ("zbv", "dualpipev")
+    is_v = SCHEDULE_KINDS[schedule].doubles_chunks
     layout = Layout(pp=shape.pp, vpp=1 if is_v else shape.vpp, schedule=schedule, zero_stage=0)
     plan = tiny_plan(
         tiny_model(num_hidden_layers=layers),

@@ -2,7 +2,7 @@
 
 from shardwise.course.lesson import Column, LessonStep, LessonTable
 from shardwise.course.pipeline_lanes import RankLane
-from shardwise.simulate.schedules.actions import ScheduleShape
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.spans import Span
 
 PASS_NAMES = {

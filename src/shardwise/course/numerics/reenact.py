@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
-from typing import Literal
 
 import numpy as np
 
@@ -23,8 +22,10 @@ from shardwise.errors import SimulationError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.rules import require_valid
-from shardwise.simulate.schedules.actions import Order
-from shardwise.simulate.schedules.make import make_schedule, shape_of_layout
+from shardwise.schedules.actions import Order
+from shardwise.schedules.make import make_schedule
+from shardwise.schedules.shape import ScheduleShape
+from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.step.reduction_policy import shards_unit_by_unit
 
 
@@ -161,8 +162,15 @@ def _step_inputs(plan: Plan, ranks: Sequence[Rank], batch: Batch, options: Optio
 
 def _orders(plan: Plan, num_microbatches: int) -> tuple[Order, ...]:
     """The passes of every stage, from the same schedules that are timed."""
-    rounds: Literal["of pp", "even"] = "of pp" if plan.engine == "megatron" else "even"
-    return make_schedule(shape_of_layout(plan.layout, num_microbatches=num_microbatches, rounds=rounds)).orders
+    layout = plan.layout
+    shape = ScheduleShape(
+        name=layout.schedule if layout.pp > 1 else DEFAULT_SCHEDULE,
+        pp=layout.pp,
+        vpp=layout.vpp if layout.pp > 1 else 1,
+        num_microbatches=num_microbatches,
+        num_microbatches_per_round=layout.pp if plan.engine == "megatron" else None,
+    )
+    return make_schedule(shape).orders
 
 
 def _require_simulated(plan: Plan) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
+from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.own_runtime import uses_ddp
 from shardwise.train.job import Job, uses_transformers
 from shardwise.train.stages import chunk_indices
@@ -94,7 +95,7 @@ def with_microbatches(job: Job) -> Job:
     pp, count = job.layout.pp, job.num_microbatches
     if pp == 1:
         return replace(job, num_microbatches=min(count, PLAIN_MICRO_BATCHES))
-    if job.layout.schedule == "gpipe" or count <= 3 * pp:
+    if SCHEDULE_KINDS[job.layout.schedule].runs_forwards_first or count <= 3 * pp:
         return job
     return replace(job, num_microbatches=2 * pp + count % pp)
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import LayoutError
-from shardwise.simulate.schedules.actions import ScheduleShape, order_text
-from shardwise.simulate.schedules.make import make_schedule
+from shardwise.schedules.actions import order_text
+from shardwise.schedules.make import make_schedule
+from shardwise.schedules.shape import ScheduleShape
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parent / "data"
 NAMES = ("gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zbv", "dualpipev")
 
 

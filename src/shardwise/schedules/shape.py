@@ -1,45 +1,10 @@
-"""What one rank of a pipeline does, one pass of one chunk after the other."""
+"""A schedule with its degrees, and the orders of all its ranks."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
 
-from shardwise.layout import Schedule
-
-Pass = Literal["forward", "backward", "input_backward", "weight_backward"]
-"""``backward`` is the whole backward pass; the other two are its halves, for schedules that move them apart."""
-Placement = Literal["loop", "v"]
-ScheduleName = Schedule | Literal["looped-bfs"]
-
-LETTERS: tuple[tuple[Pass, str], ...] = (
-    ("forward", "F"),
-    ("backward", "B"),
-    ("input_backward", "I"),
-    ("weight_backward", "W"),
-)
-"""The letters that ``torch.distributed.pipelining`` prints."""
-_LETTER_OF = dict(LETTERS)
-
-
-class Action(NamedTuple):
-    """One pass of one micro-batch through one chunk; a schedule has tens of thousands."""
-
-    kind: Pass
-    chunk: int
-    """Position in the model: 0 holds the embedding, the last one the head. torch calls it the stage index. Under
-    DualPipe chunks from p on are the model once more, for micro-batches that run the other way."""
-    micro_batch: int
-    joins_next: bool = False
-    """Whether it runs as one block with the next action: DualPipe's overlapped forward and backward."""
-
-    @property
-    def text(self) -> str:
-        """As torch prints it, such as ``3F0``."""
-        return f"{self.chunk}{_LETTER_OF[self.kind]}{self.micro_batch}"
-
-
-Order = tuple[Action, ...]
-"""All actions of one rank, in the order it runs them."""
+from shardwise.schedules.actions import Degrees, Order, Placement
+from shardwise.schedules.table import ScheduleName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +22,17 @@ class ScheduleShape:
     num_extra_warmup: int = 0
     """Forwards that Megatron's interleaved ranks run ahead when it overlaps expert communication."""
 
+    @property
+    def degrees(self) -> Degrees:
+        """Everything but the name."""
+        return Degrees(
+            pp=self.pp,
+            num_microbatches=self.num_microbatches,
+            vpp=self.vpp,
+            num_microbatches_per_round=self.num_microbatches_per_round,
+            num_extra_warmup=self.num_extra_warmup,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class PipelineSchedule:
@@ -67,6 +43,8 @@ class PipelineSchedule:
     placement: Placement
     orders: tuple[Order, ...]
     """One per rank."""
+    model_copies: int = 1
+    """Copies of the model that the chunks hold together."""
 
     @property
     def num_chunks(self) -> int:
@@ -76,7 +54,7 @@ class PipelineSchedule:
     @property
     def chunks_per_model(self) -> int:
         """Chunks that a micro-batch runs through: all of them, but under DualPipe those of its direction."""
-        return self.shape.pp if self.shape.name == "dualpipe" else self.num_chunks
+        return self.num_chunks // self.model_copies
 
     @property
     def chunks_per_rank(self) -> int:
@@ -102,17 +80,3 @@ def chunk_rank(chunk: int, *, pp: int, placement: Placement) -> int:
     """
     lap, step = divmod(chunk, pp)
     return pp - 1 - step if placement == "v" and lap % 2 else step
-
-
-def order_text(order: Order) -> str:
-    """An order as one line in torch's letters; overlapped pairs in brackets.
-
-    >>> order_text((Action("forward", 0, 1, joins_next=True), Action("backward", 3, 0)))
-    '(0F1;3B0)'
-    """
-    words, opened = [], False
-    for action in order:
-        text = f"({action.text};" if action.joins_next else f"{action.text})" if opened else action.text
-        words.append(text if action.joins_next else f"{text} ")
-        opened = action.joins_next
-    return "".join(words).rstrip()

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shardwise.simulate.schedules.actions import Order, ScheduleShape
-from shardwise.simulate.schedules.make import make_schedule
+from shardwise.schedules.actions import Order
+from shardwise.schedules.make import make_schedule
+from shardwise.schedules.shape import ScheduleShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from shardwise.layout import Layout
-from shardwise.simulate.schedules.actions import ScheduleShape
-from shardwise.simulate.schedules.make import make_schedule, repeats_after, settled, shape_of_layout
+from shardwise.schedules.make import make_schedule, repeats_after, settled
+from shardwise.schedules.shape import ScheduleShape
 from shardwise.step.placement import chunk_owner, num_chunks
 
 
@@ -37,12 +37,7 @@ def test_an_order_repeats_after_a_round_or_a_micro_batch_or_never():
     ],
 )
 def test_a_layouts_schedule_runs_the_chunks_where_the_inventory_places_them(layout):
-    schedule = make_schedule(shape_of_layout(layout, num_microbatches=8, rounds="of pp"))
+    schedule = make_schedule(ScheduleShape(name=layout.schedule, pp=layout.pp, vpp=layout.vpp, num_microbatches=8))
     assert schedule.num_chunks == num_chunks(layout)
     owners = tuple(chunk_owner(chunk=chunk, layout=layout) for chunk in range(schedule.num_chunks))
     assert schedule.rank_of_chunk == owners
-
-
-def test_without_a_pipeline_micro_batches_run_one_after_the_other():
-    shape = shape_of_layout(Layout(schedule="dualpipev"), num_microbatches=2, rounds="even")
-    assert [action.text for action in make_schedule(shape).orders[0]] == ["0F0", "0B0", "0F1", "0B1"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardwise.simulate.schedules.actions import Action, Order
+from shardwise.schedules.actions import Action, Order
 
 
 def alternate(*, forwards: Sequence[Action], backwards: Sequence[Action], num_warmup: int) -> Order:

@@ -3,11 +3,11 @@ again, DualPipe for micro-batches from both ends."""
 
 from dataclasses import replace
 
-from shardwise.simulate.schedules.actions import Order, ScheduleShape
-from shardwise.simulate.schedules.order_writer import OrderWriter
+from shardwise.schedules.actions import Degrees, Order
+from shardwise.schedules.order_writer import OrderWriter
 
 
-def zbv_order(rank: int, shape: ScheduleShape) -> Order:
+def zbv_order(rank: int, degrees: Degrees) -> Order:
     """ZBV: a V of two chunks a rank with split backwards, zero bubble where F = B = W.
 
     Written for at least 2p - 1 micro-batches; of fewer, those that do not exist are left out.
@@ -15,7 +15,7 @@ def zbv_order(rank: int, shape: ScheduleShape) -> Order:
     Source: Qi et al. 2024, arXiv:2405.15362, section 4 (V-ZB), and arXiv:2401.10241, section 6; torch 2.13
         ``ScheduleZBVZeroBubble``, whose order this is.
     """
-    pp, num_microbatches = shape.pp, shape.num_microbatches
+    pp, num_microbatches = degrees.pp, degrees.num_microbatches
     down, up = rank, 2 * pp - 1 - rank
     written = max(2 * pp - 1, num_microbatches)
     writer = OrderWriter()
@@ -56,17 +56,17 @@ def _drain(writer: OrderWriter, *, down: int, up: int, num_pairs: int, num_last:
             writer.oldest_weight_of(chunk)
 
 
-def dualpipev_order(rank: int, shape: ScheduleShape) -> Order:
+def dualpipev_order(rank: int, degrees: Degrees) -> Order:
     """DualPipeV: a V whose steady part runs a forward of one chunk and a backward of the other as one block.
 
     Needs at least 2p micro-batches.
 
     Source: deepseek-ai/DualPipe, ``dualpipev.py``; torch 2.13 ``ScheduleDualPipeV``, whose order this is.
     """
-    return _dualpipe_writer(rank, shape, down=rank, up=2 * shape.pp - 1 - rank).order()
+    return _dualpipe_writer(rank, degrees, down=rank, up=2 * degrees.pp - 1 - rank).order()
 
 
-def dualpipe_order(rank: int, shape: ScheduleShape) -> Order:
+def dualpipe_order(rank: int, degrees: Degrees) -> Order:
     """DualPipe: every rank holds one chunk of each of two copies of the model, whose micro-batches start at both ends.
 
     A V cut in half and laid over itself: a rank does what the rank of DualPipeV does that is as far from its end, with
@@ -78,9 +78,9 @@ def dualpipe_order(rank: int, shape: ScheduleShape) -> Order:
     Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1; deepseek-ai/DualPipe, ``dualpipe.py``, whose eight steps
         these are.
     """
-    pp, per_direction = shape.pp, shape.num_microbatches // 2
+    pp, per_direction = degrees.pp, degrees.num_microbatches // 2
     near, far = (rank, 2 * pp - 1 - rank) if rank < pp // 2 else (2 * pp - 1 - rank, rank)
-    half = replace(shape, pp=pp // 2, num_microbatches=per_direction)
+    half = replace(degrees, pp=pp // 2, num_microbatches=per_direction)
     writer = _dualpipe_writer(min(rank, pp - 1 - rank), half, down=near, up=far)
     return tuple(
         action._replace(micro_batch=action.micro_batch + per_direction) if action.chunk >= pp else action
@@ -88,9 +88,9 @@ def dualpipe_order(rank: int, shape: ScheduleShape) -> Order:
     )
 
 
-def _dualpipe_writer(rank: int, shape: ScheduleShape, *, down: int, up: int) -> OrderWriter:
+def _dualpipe_writer(rank: int, degrees: Degrees, *, down: int, up: int) -> OrderWriter:
     """The steps both have in common, by the distance of a rank from its end."""
-    pp = shape.pp
+    pp = degrees.pp
     others = pp - 1 - rank
     writer = OrderWriter()
     for _ in range(2 * others):
@@ -102,7 +102,7 @@ def _dualpipe_writer(rank: int, shape: ScheduleShape, *, down: int, up: int) -> 
         writer.backward(up, is_split=True)
         writer.oldest_weight()
         writer.forward(up)
-    for turn in range(shape.num_microbatches - 2 * pp + rank + 1):
+    for turn in range(degrees.num_microbatches - 2 * pp + rank + 1):
         if turn == 0 and others == 0:
             # The rank at the turn of the V runs its first pair one after the other: it has just made that forward's
             # input itself, and waiting for both would lengthen the bubble.

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from shardwise.simulate.schedules.actions import Action, Order, Pass
+from shardwise.schedules.actions import Action, Order, Pass
 
 
 class OrderWriter:

@@ -2,25 +2,25 @@
 
 from collections.abc import Iterator
 
-from shardwise.simulate.schedules.actions import Action, Order, ScheduleShape
-from shardwise.simulate.schedules.alternation import alternate
+from shardwise.schedules.actions import Action, Degrees, Order
+from shardwise.schedules.alternation import alternate
 
 
-def one_f_one_b_order(rank: int, shape: ScheduleShape) -> Order:
+def one_f_one_b_order(rank: int, degrees: Degrees) -> Order:
     """1F1B: ``p - 1 - rank`` forwards, then one forward and one backward by turns.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1; torch's ``Schedule1F1B`` and Megatron-LM's
         ``forward_backward_pipelining_without_interleaving``.
     """
-    numbers = range(shape.num_microbatches)
+    numbers = range(degrees.num_microbatches)
     return alternate(
         forwards=[Action("forward", rank, number) for number in numbers],
         backwards=[Action("backward", rank, number) for number in numbers],
-        num_warmup=min(shape.num_microbatches, shape.pp - 1 - rank),
+        num_warmup=min(degrees.num_microbatches, degrees.pp - 1 - rank),
     )
 
 
-def interleaved_order(rank: int, shape: ScheduleShape) -> Order:
+def interleaved_order(rank: int, degrees: Degrees) -> Order:
     """Interleaved 1F1B: rounds of micro-batches through chunk after chunk, by turns with rounds of backwards.
 
     Megatron's rounds hold ``num_microbatches_per_round`` (its ``microbatch_group_size_per_vp_stage``, p unless told
@@ -31,9 +31,9 @@ def interleaved_order(rank: int, shape: ScheduleShape) -> Order:
         megatron/core/pipeline_parallel/schedules.py (``get_schedule_table``, ``get_pp_rank_microbatches``); torch's
         ``ScheduleInterleaved1F1B``.
     """
-    pp, vpp, per_round = shape.pp, shape.vpp, shape.num_microbatches_per_round or shape.pp
-    turns = tuple(interleaved_turns(vpp=vpp, num_microbatches=shape.num_microbatches, per_round=per_round))
-    num_warmup = (vpp - 1) * per_round + 2 * (pp - 1 - rank) + shape.num_extra_warmup
+    pp, vpp, per_round = degrees.pp, degrees.vpp, degrees.num_microbatches_per_round or degrees.pp
+    turns = tuple(interleaved_turns(vpp=vpp, num_microbatches=degrees.num_microbatches, per_round=per_round))
+    num_warmup = (vpp - 1) * per_round + 2 * (pp - 1 - rank) + degrees.num_extra_warmup
     return alternate(
         forwards=[Action("forward", turn * pp + rank, number) for turn, number in turns],
         backwards=[Action("backward", (vpp - 1 - turn) * pp + rank, number) for turn, number in turns],
