@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardwise.catalog import read_cluster
+from shardwise.engines.table import EngineName
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.ledger import TIME_COMPONENTS
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe

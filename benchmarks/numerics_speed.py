@@ -20,8 +20,8 @@ from shardwise.course.lessons import LESSONS, LessonRequest, make_lessons
 from shardwise.course.lessons.tiny_run import batch_of, tiny_plan
 from shardwise.course.numerics.reenact import gradient_error, one_device, reenact
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
-from shardwise.plan import EngineName
 
 RESULTS = Path(__file__).parent / "results" / "numerics_speed.json"
 REPEATS = 5

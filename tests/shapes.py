@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from shardwise.cluster import Cluster, Gpu, Network, Node, Peak
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Weight
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.units import GIB
 

@@ -9,10 +9,11 @@ from shapes import cluster as sample_cluster
 from shapes import dense_layer, moe_layer
 from shapes import model as sample_model
 from shardwise.cluster import Cluster, Peak
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.optimizers import OPTIMIZERS
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Offload, Precision, Recipe, ReduceDtype
 from shardwise.rules import apply_changes, find_errors
 from shardwise.schedules.table import SCHEDULES

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
+from shardwise.engines.table import EngineName
 from shardwise.errors import ModelError, PlanError, RecipeError
 from shardwise.layout import Layout
-from shardwise.plan import EngineName
 from shardwise.plan_file import plan_to_json, read_plan, read_plan_lines, read_plans, recipe_assumptions
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
 from shardwise.recipe import Recipe

@@ -4,8 +4,9 @@ from benchmarks.published.models import named_model
 from benchmarks.published.parts import Conversion, Reading, cluster_for, measured, unused
 from benchmarks.published.rows import MeasurementRow
 
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Adapter, Precision, Recipe
 
 ASSUMPTIONS = (

@@ -8,10 +8,10 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from shardwise.engines.table import ENGINES
 from shardwise.errors import ShardwiseError
-from shardwise.plan import EngineName
 from shardwise.plan_file import plan_to_json, read_plan
 from shardwise.rules import apply_changes, find_errors
 from shardwise.schedules.table import SCHEDULES
@@ -113,7 +113,7 @@ def _refusal(document: dict[str, Any], rule: str, refused: Counter[str]) -> dict
 
 def _plan(draw: random.Random) -> dict[str, Any]:
     is_moe = draw.random() < 0.4
-    engine = draw.choice((*get_args(EngineName), "native", "native", "megatron", "torchtitan"))
+    engine = draw.choice((*ENGINES, "native", "native", "megatron", "torchtitan"))
     gpu, per_node = draw.choice(GPUS), draw.choice((8, 8, 8, 4, 1, 2))
     num_nodes = draw.choice((1, 1, 1, 2, 4, 8, 16, 64, 256))
     world = per_node * num_nodes

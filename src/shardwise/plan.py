@@ -1,14 +1,13 @@
 """The plan: model + cluster + recipe + layout + engine. The one thing that travels through the whole loop."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from shardwise.cluster import Cluster
+from shardwise.engines.table import OWN_ENGINE, EngineName
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.recipe import Recipe
 
-EngineName = Literal["native", "torchtitan", "megatron", "deepspeed", "fsdp2", "fsdp1", "accelerate", "hai-llm"]
 PLAN_SCHEMA = "shardwise.plan/1"
 
 
@@ -20,7 +19,7 @@ class Plan:
     cluster: Cluster
     recipe: Recipe
     layout: Layout
-    engine: EngineName = "native"
+    engine: EngineName = OWN_ENGINE
     assumptions: tuple[str, ...] = field(default=(), compare=False)
     """Sentences for the user: what the plan file left open and how it was filled. Not part of the plan's identity."""
     open_fields: frozenset[str] = field(default=frozenset(), compare=False)

@@ -12,10 +12,9 @@ from shardwise.cli import plan as plan_command
 from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.help_page import option_names
 from shardwise.cli.options import SCHEDULE_HELP, count, whole_count
+from shardwise.engines.table import ENGINES, EngineName
 from shardwise.layout import Layout
-from shardwise.plan import EngineName
 from shardwise.recipe import Recipe
-from shardwise.rules.engines import OFFERS
 from shardwise.search import OBJECTIVES, SearchBounds
 
 PARSERS = {entry.name: make_parser(entry, entry.load()) for entry in COMMANDS}
@@ -77,13 +76,13 @@ def test_amounts_are_read_as_people_write_them(text, amount):
 
 
 def test_the_help_of_the_schedule_says_what_the_engines_offer():
-    """As shardwise/rules/engines.py has it; zb-h2 is in Megatron's fork alone."""
-    torch_only = {schedule for schedule in OFFERS["native"].schedules if schedule not in OFFERS["megatron"].schedules}
-    assert OFFERS["native"].schedules == OFFERS["torchtitan"].schedules
+    """As shardwise/engines has it; zb-h2 is in Megatron's fork alone."""
+    torch_only = {schedule for schedule in ENGINES["native"].schedules if schedule not in ENGINES["megatron"].schedules}
+    assert ENGINES["native"].schedules == ENGINES["torchtitan"].schedules
     assert torch_only == {"gpipe", "zb-h1", "zbv", "dualpipev"}
-    assert OFFERS["megatron"].schedules == {"1f1b", "interleaved"}
-    assert OFFERS["megatron"].forked_schedules == {"zb-h1", "zb-h2", "zbv"}
-    assert OFFERS["deepspeed"].schedules == {"1f1b"}
+    assert ENGINES["megatron"].schedules == {"1f1b", "interleaved"}
+    assert ENGINES["megatron"].forked_schedules == {"zb-h1", "zb-h2", "zbv"}
+    assert ENGINES["deepspeed"].schedules == {"1f1b"}
     for words in ("gpipe, zb-h1, zbv and dualpipev with native", "zb-h1, zb-h2 and zbv with its fork"):
         assert words in SCHEDULE_HELP
 

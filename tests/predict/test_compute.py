@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.catalog import load_gpu
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.predict.compute import (
     DeviceAndHost,
     PhaseTimes,

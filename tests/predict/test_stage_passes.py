@@ -5,9 +5,10 @@ from typing import get_args
 import pytest
 
 from shardwise.catalog import read_cluster
+from shardwise.engines.table import EngineName
 from shardwise.families import read_model
 from shardwise.layout import Layout
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.predict.stage_passes import exposed_calls, stage_passes
 from shardwise.predict.stage_time import StageClock
 from shardwise.predict.stage_work import stage_work

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rules.samples import llama_30b, make_plan
 from shapes import cluster, llama_3_70b
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
-from shardwise.plan import EngineName
 from shardwise.plan_file import read_plan
 from shardwise.rules import apply_changes, describe_changes, find_errors, find_refusals, is_valid, require_valid
 from shardwise.rules.changes import LAYOUT_FIELDS, RECIPE_FIELDS, complete

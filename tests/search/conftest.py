@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from shardwise.catalog import read_cluster
+from shardwise.engines.table import EngineName
 from shardwise.families import read_model
 from shardwise.layout import Layout
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.memory_estimate import MemoryEstimate

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shardwise.cli.command import UsageError
+from shardwise.engines.table import engine_profile
 from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
-from shardwise.rules.overlap import OVERLAPPING_ENGINES
 from shardwise.rules.recompute_modules import MODULE_ENGINES
 
 __all__ = ["ANSWER_ROWS", "RECIPE_ROWS", "IdleOption", "IsIdle", "require_read"]
@@ -61,7 +61,7 @@ def _recomputes_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
 
 def _always_overlaps(arguments: argparse.Namespace, plan: Plan) -> bool:
     """Its opposite is refused by a rule, which says that there is no choice."""
-    return bool(arguments.overlap_grad_reduce) and plan.engine in OVERLAPPING_ENGINES
+    return bool(arguments.overlap_grad_reduce) and engine_profile(plan.engine).is_torch
 
 
 ADAPTER_ROWS = tuple(

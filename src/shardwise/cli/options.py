@@ -10,9 +10,9 @@ from math import isfinite
 from pathlib import Path
 from typing import get_args
 
+from shardwise.engines.table import ENGINES
 from shardwise.layout import Layout
 from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from shardwise.plan import EngineName
 from shardwise.recipe import (
     Adapter,
     Attention,
@@ -160,7 +160,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 def add_engine_option(parser: argparse.ArgumentParser) -> None:
     """``--engine``."""
-    parser.add_argument("--engine", choices=get_args(EngineName), help="who implements the step (default: native)")
+    parser.add_argument("--engine", choices=tuple(ENGINES), help="who implements the step (default: native)")
 
 
 def add_recipe_options(parser: argparse.ArgumentParser, *, has_many_precisions: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shardwise.engine import engine_profile, state_bytes
+from shardwise.engines.table import ENGINES, OWN_ENGINE, engine_profile, state_bytes
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_states
 from shardwise.plan import Plan
@@ -49,7 +49,7 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
         return None
     states = counted_states(plan)
     is_textbook = plan.recipe.convention == "seed"
-    pure = state_bytes(engine="native", precision="bf16")
+    pure = state_bytes(engine=OWN_ENGINE, precision="bf16")
     pure_bytes = pure.weight_bytes + pure.gradient_bytes + 2 * pure.moment_bytes
     pure_states = Quantity(name="states of pure bf16 training", value=pure_bytes * states.num_params, unit="bytes")
     no_master = f". Training in pure bf16 keeps {pure_bytes} bytes per parameter, without a master copy"
@@ -135,7 +135,7 @@ def _load_peak(plan: Plan, prediction: Prediction) -> Finding | None:
 
 def _buckets_above_model(plan: Plan, _: Prediction) -> Finding | None:
     """DeepSpeed's default buckets are as large as a small model."""
-    if plan.engine != "deepspeed" or plan.layout.zero_stage == 0:
+    if engine_profile(plan.engine).sharding != "deepspeed" or plan.layout.zero_stage == 0:
         return None
     params = plan.model.num_params
     if params * SMALL_MODEL_BUCKETS_FRACTION > DEEPSPEED_BUCKET_ELEMENTS:
@@ -154,7 +154,12 @@ def _buckets_above_model(plan: Plan, _: Prediction) -> Finding | None:
 def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | None:
     """FSDP gathers and reduces in every micro-batch; accumulating without it keeps whole gradients."""
     layout = plan.layout
-    if layout.zero_stage < 2 or layout.state_shard_size == 1 or layout.pp > 1 or plan.engine == "megatron":
+    if (
+        layout.zero_stage < 2
+        or layout.state_shard_size == 1
+        or layout.pp > 1
+        or ENGINES[plan.engine].always_defers_reductions
+    ):
         return None
     if plan.num_microbatches == 1:
         return None
@@ -182,7 +187,7 @@ def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | N
 def _whole_gradients_in_pipeline(plan: Plan, prediction: Prediction) -> Finding | None:
     """FSDP inside a pipeline accumulates whole gradients: the schedule reduces once, after the last micro-batch."""
     layout = plan.layout
-    is_torch = engine_profile(plan.engine).sharding in ("fsdp2", "fsdp1")
+    is_torch = engine_profile(plan.engine).is_torch
     if not is_torch or layout.pp == 1 or layout.zero_stage < 2 or layout.state_shard_size == 1:
         return None
     states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)

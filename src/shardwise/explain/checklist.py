@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardwise.engines.table import ENGINES
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
 from shardwise.explain.strategy_trials import StrategyTrial, activation_bytes, exposed_s, trial_named
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
-from shardwise.rules import OFFERS, find_errors
+from shardwise.rules import find_errors
 from shardwise.search.simplicity import short_layout
 from shardwise.units import (
     format_bytes_per_s,
@@ -311,7 +312,7 @@ def _slow_network_advice(shown: StrategyTrial, trials: tuple[StrategyTrial, ...]
 
 
 def _network_unknown(question: Plan) -> Finding:
-    offered = "HSDP, a pipeline across nodes" if "pp" in OFFERS[question.engine].axes else "larger micro-batches"
+    offered = "HSDP, a pipeline across nodes" if "pp" in ENGINES[question.engine].axes else "larger micro-batches"
     if question.cluster.num_nodes == 1:
         offered = "larger micro-batches"
     elif question.cluster.node.gpus_per_node == 1:

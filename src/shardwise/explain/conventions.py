@@ -7,7 +7,7 @@ with nothing reserved. Every difference below is the same plan predicted twice.
 from dataclasses import replace
 from math import ceil
 
-from shardwise.engine import state_bytes
+from shardwise.engines.table import state_bytes
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import engine_states, state_bytes_of, textbook_states
 from shardwise.ledger import MemoryComponent

@@ -6,6 +6,7 @@ An edit only proposes; :mod:`shardwise.explain.changes` asks the rules about it 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.engines.table import ENGINES, state_bytes
 from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.recipe import Precision
@@ -65,7 +66,7 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
         yield _recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
     if recipe.attention == "eager":
         yield _recipe_edit(pinned, "attention=flash", "none", FLAG, replace(recipe, attention="flash"))
-    if not recipe.compile and pinned.engine != "megatron":  # which has no such switch
+    if not recipe.compile and ENGINES[pinned.engine].has_compile_switch:
         yield _recipe_edit(pinned, "compile=true", "compile time at start", FLAG, replace(recipe, compile=True))
     if recipe.recompute == "full":
         lighter = replace(recipe, recompute="selective")
@@ -224,7 +225,7 @@ def _training_edits(plan: Plan) -> Iterator[Edit]:
             moved = replace(recipe, offload=offload)  # type: ignore[arg-type]
             yield _recipe_edit(plan, f"offload={offload}", cost, TRAINING, moved)
     mixed: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
-    if recipe.precision in mixed and plan.engine != "megatron":
+    if recipe.precision in mixed and not state_bytes(engine=plan.engine, precision="bf16").master_bytes:
         yield _recipe_edit(
             plan,
             "precision=bf16",

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from shardwise.engines.table import ENGINES
 from shardwise.explain.records import Finding, Quantity
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction
-from shardwise.rules.engines import OFFERS
 from shardwise.units import GIB, Bytes, format_gb, format_gib
 
 __all__ = [
@@ -76,7 +76,7 @@ def _remedies(plan: Plan, memory: MemoryPrediction) -> Iterator[str]:
     if per_node > 1:
         yield f"fewer than {per_node} ranks on each node: all of them share its memory"
     if host_missing_bytes(memory) and recipe.offload in ("optimizer", "parameters"):
-        is_offered = "nvme" in OFFERS[plan.engine].offloads and plan.engine != "native"
+        is_offered = "nvme" in ENGINES[plan.engine].offloads
         yield "offload=nvme" if is_offered else "offload=nvme with engine=deepspeed"
     if recipe.offload != "none" or recipe.activation_offload:
         yield "less offload over more GPUs"

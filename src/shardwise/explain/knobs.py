@@ -8,11 +8,12 @@ falls out.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.engines.table import ENGINES
 from shardwise.explain.changes import verify_edits
 from shardwise.explain.edits import FLAG, TRAINING, Edit, faster_edits
 from shardwise.explain.records import VerifiedChange
 from shardwise.measure.profile_records import Knob, ProfileFinding, TraceProfile
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.units import Seconds
 
@@ -22,8 +23,6 @@ WORTH_SAYING_FRACTION = 0.005
 """Of the step; a prediction does not tell less from nothing."""
 AHEAD_UNITS = (1, 2, 4)
 MAX_GAINS = 3
-MAY_OVERLAP: tuple[EngineName, ...] = ("megatron", "deepspeed")
-"""Engines whose overlap of reductions is a switch, off or on by their own defaults; torch's always overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,8 @@ def _communication_edits(plan: Plan) -> Iterator[Edit]:
         once = replace(layout, defer_grad_reduce=True)
         cost = "whole gradients are kept between micro-batches"
         yield Edit(text="defer_grad_reduce=true", cost=cost, effort=FLAG, plan=replace(plan, layout=once))
-    if recipe.overlap_grad_reduce is False or (recipe.overlap_grad_reduce is None and plan.engine in MAY_OVERLAP):
+    may_be_off = recipe.overlap_grad_reduce is None and ENGINES[plan.engine].has_overlap_switch
+    if recipe.overlap_grad_reduce is False or may_be_off:
         under = replace(plan, recipe=replace(recipe, overlap_grad_reduce=True))
         yield Edit(text="overlap_grad_reduce=true", cost="buckets under backward", effort=FLAG, plan=under)
     if recipe.activation_offload:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
+from shardwise.engines.table import engine_profile
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Weight
 from shardwise.plan import Plan
@@ -251,7 +252,7 @@ def _flat_buffers(plan: Plan) -> Iterator[PlanTensor]:
 
 
 def _buckets(plan: Plan) -> Iterator[PlanTensor]:
-    if plan.engine == "deepspeed":
+    if engine_profile(plan.engine).sharding == "deepspeed":
         for element_bytes, dtype in ELEMENT_DTYPES:
             yield PlanTensor(
                 name=f"reduce or all-gather bucket, {dtype}",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from shardwise.engine import state_bytes
+from shardwise.engines.table import state_bytes
 from shardwise.layout import Layout
 from shardwise.ledger import MemoryComponent
 from shardwise.optimizers import OPTIMIZERS

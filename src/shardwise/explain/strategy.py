@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
+from shardwise.engines.table import OWN_ENGINE, EngineName
 from shardwise.explain.checklist import checklist
 from shardwise.explain.pitfalls import pitfalls
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
 from shardwise.explain.strategy_trials import StrategyTrial, component_s, exposed_s, try_strategies
 from shardwise.model import ModelSpec
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.prediction import CommunicationEntry, Prediction
 from shardwise.recipe import Recipe
 from shardwise.search import question_of
@@ -30,7 +31,9 @@ EQUAL_FRACTION = 0.005
 SMALL_PAYLOAD_FRACTION = 0.001
 
 
-def advise(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName = "native") -> tuple[Finding, ...]:
+def advise(
+    *, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName = OWN_ENGINE
+) -> tuple[Finding, ...]:
     """Which strategy when, and why, with this model's numbers; the last finding is the recommendation."""
     question = question_of(model=model, cluster=cluster, recipe=recipe, engine=engine)
     trials = try_strategies(question)

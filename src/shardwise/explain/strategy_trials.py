@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.engines.table import ENGINES
 from shardwise.layout import ZeroStage
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.rules import OFFERS
 from shardwise.search import IntRange, SearchBounds
 from shardwise.search.one_pass import find
 from shardwise.units import Bytes, Seconds
@@ -57,7 +57,7 @@ def try_strategies(question: Plan) -> tuple[StrategyTrial, ...]:
 
 def _strategies(question: Plan) -> Iterator[Strategy]:
     """Data parallelism and its sharded forms first, then those that divide the model."""
-    offer, world = OFFERS[question.engine], question.cluster.num_gpus
+    offer, world = ENGINES[question.engine], question.cluster.num_gpus
     plain = replace(_few(question), tp=ONE, cp=ONE, pp=ONE)
     yield Strategy(
         name="data parallel (DDP)" if world > 1 else "one GPU",
@@ -97,7 +97,7 @@ def _few(question: Plan) -> SearchBounds:
 
 
 def _model_parallel(question: Plan) -> Iterator[Strategy]:
-    offer, few = OFFERS[question.engine], _few(question)
+    offer, few = ENGINES[question.engine], _few(question)
     if "tp" in offer.axes and question.cluster.node.gpus_per_node > 1:
         yield Strategy(
             name="tensor parallel with data parallel",

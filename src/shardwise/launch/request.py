@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, replace
 
+from shardwise.engines.table import OWN_ENGINE
 from shardwise.errors import PlanError
 from shardwise.launch.model_config import model_config
 from shardwise.launch.support import GAPS
@@ -11,7 +12,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
 from shardwise.rules.changes import describe_changes
-from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
+from shardwise.step.own_runtime import exchanges_gradients, is_own_runtime, spreads_vocabulary
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, prepare_samples
 from shardwise.train.job import (
@@ -51,18 +52,18 @@ def require_native(plan: Plan) -> None:
     Raises:
         PlanError: it is for another engine, whose memory and speed would be another's.
     """
-    if plan.engine != "native":
+    if not is_own_runtime(plan):
         raise PlanError(
             f"the plan is for {plan.engine}, but what trains it here is the native runtime",
             code="train-engine",
-            fix=_way_to_native(replace(plan, engine="native")),
+            fix=_way_to_native(replace(plan, engine=OWN_ENGINE)),
         )
 
 
 def _way_to_native(plan: Plan) -> str:
     """What to set besides the engine: choices that only the other one has."""
     changes = dict(change for refusal in find_errors(plan) for change in refusal.neighbour)
-    first = describe_changes(tuple({**changes, "engine": "native"}.items()))
+    first = describe_changes(tuple({**changes, "engine": OWN_ENGINE}.items()))
     return ", and ".join([f"{first} in the plan", *(gap.fix for gap in GAPS if gap.is_asked(plan))])
 
 

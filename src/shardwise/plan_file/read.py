@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NoReturn, get_args
+from typing import BinaryIO, NoReturn
 
 from shardwise.cluster import Cluster
+from shardwise.engines.table import ENGINES, OWN_ENGINE, EngineName
 from shardwise.errors import PlanError, ShardwiseError
 from shardwise.model import ModelSpec
-from shardwise.plan import PLAN_SCHEMA, EngineName, Plan
+from shardwise.plan import PLAN_SCHEMA, Plan
 from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
 from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
@@ -30,7 +31,7 @@ PARTS = (
     Field(name="cluster", kind="choice", synonyms=("hardware", "gpus", "gpu", "node")),
     Field(name="recipe", kind="choice", synonyms=("training", "train")),
     Field(name="layout", kind="choice", synonyms=("parallelism", "parallel", "strategy")),
-    Field(name="engine", kind="choice", choices=get_args(EngineName), synonyms=("framework", "backend")),
+    Field(name="engine", kind="choice", choices=tuple(ENGINES), synonyms=("framework", "backend")),
 )
 
 
@@ -217,7 +218,7 @@ def _refuse_missing(path: str, fix: str) -> NoReturn:
 
 def _engine(value: object) -> EngineName:
     if value is None:
-        return "native"
+        return OWN_ENGINE
     row = next(part for part in PARTS if part.name == "engine")
     return check_fields("", {"engine": value}, (row,))["engine"]  # type: ignore[return-value]
 

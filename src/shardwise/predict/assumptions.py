@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from shardwise.engine import SelectivePolicy, engine_profile, state_bytes
-from shardwise.plan import EngineName, Plan
+from shardwise.engines.profile import SelectivePolicy
+from shardwise.engines.table import ENGINES, EngineName, engine_profile, state_bytes
+from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.kernel_rates import kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S, host_copy_sentence
@@ -41,12 +42,12 @@ def _reinterpretations(plan: Plan) -> Iterator[str]:
     recipe, engine = plan.recipe, plan.engine
     if recipe.precision == "bf16" and _keeps_master_in_bf16(engine):
         yield f"precision=bf16 means bf16-mixed to {engine}: it keeps fp32 master weights and moments in bf16 training"
-    if recipe.precision == "fp8-mixed" and engine == "deepspeed":
-        yield "precision=fp8-mixed: deepspeed keeps 16-bit weights and gradients; only matrix products have 8 bits"
-    if recipe.compile and engine == "megatron":
-        yield "compile=true: megatron has no such switch; its own fused kernels are counted either way"
-    if engine == "hai-llm":
-        yield "hai-llm is not public: Megatron's kernels, buffers and dtypes stand for its own"
+    facts = ENGINES[engine]
+    if recipe.precision in facts.precision_notes:
+        yield facts.precision_notes[recipe.precision]
+    if recipe.compile and not facts.has_compile_switch:
+        yield f"compile=true: {engine} has no such switch; its own fused kernels are counted either way"
+    yield from facts.assumptions
     if recipe.recompute == "selective" and recipe.recompute_modules is None:
         yield f"recompute=selective: {SELECTIVE_WORDS[engine_profile(engine).selective_policy]}"
     elif recipe.recompute == "selective":

@@ -11,7 +11,7 @@ from functools import cache
 
 from shardwise.calibration import Calibration
 from shardwise.cluster import Gpu
-from shardwise.engine import EngineProfile
+from shardwise.engines.profile import EngineProfile
 from shardwise.formulas.kernel_time import slowest_of_ratio
 from shardwise.predict.calibrated_kernels import MeasuredRate, Ratios, calibrated_products
 from shardwise.predict.product_rates import SUSTAINED_ATTENTION_RATIO, ProductRates, sustained_share
@@ -295,8 +295,7 @@ def attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> Attention
 
 def _attention_implementation(gpu: Gpu, profile: EngineProfile) -> str:
     """Transformer Engine and our trainer run cuDNN's kernels where they exist; torch by itself flash attention 2."""
-    prefers_cudnn = profile.sharding == "megatron" or profile.name == "native"
-    return "cuDNN" if prefers_cudnn and gpu.arch.startswith(CUDNN_ARCHS) else "FlashAttention-2"
+    return "cuDNN" if profile.prefers_cudnn_attention and gpu.arch.startswith(CUDNN_ARCHS) else "FlashAttention-2"
 
 
 def _own_attention_rates(gpu: Gpu, profile: EngineProfile) -> list[AttentionRate]:

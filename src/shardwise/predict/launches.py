@@ -13,7 +13,7 @@ those kernels are known, and eager hosts run ahead as they do.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.passes import Piece

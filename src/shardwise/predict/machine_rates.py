@@ -11,8 +11,9 @@ from statistics import median
 
 from shardwise.calibration import AttentionPoint, BlockPoint, TablesPoint
 from shardwise.cluster import Cluster
-from shardwise.engine import engine_profile, has_foreach_optimizer
-from shardwise.plan import EngineName, Plan
+from shardwise.engines.profile import has_foreach_optimizer
+from shardwise.engines.table import EngineName, engine_profile
+from shardwise.plan import Plan
 from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attention_position, measured_rate
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
@@ -21,6 +22,7 @@ from shardwise.step.block_operations import GATHERED_HOST_CALLS, HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
 from shardwise.step.operations import GroupPart
+from shardwise.step.own_runtime import is_own_runtime
 from shardwise.units import BytesPerSecond, Seconds
 
 DEFAULT_HEAD_DIM = 128
@@ -122,7 +124,7 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
     host_ratio = calibration.ratio_of("host")
     kernels = replace(kernels, slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"))
     kernels = _with_host_times(kernels, tuple(host_ratio * seconds for seconds in _host_times(kernels)))
-    runs_eagerly = plan.engine == "native" and not plan.recipe.compile
+    runs_eagerly = is_own_runtime(plan) and not plan.recipe.compile
     parts = _part_ratios(plan.cluster) if runs_eagerly else PartRatios()
     return MachineRates(cluster=plan.cluster, kernels=kernels, parts=parts)
 
@@ -142,7 +144,8 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
     )
     rates = replace(rates, is_blocking=plan.recipe.blocking_launches)
     if calls_flash_attention(plan):
-        rates = replace(rates, attention=attention_rate(plan.cluster.gpu, engine_profile("fsdp2"), head_dim))
+        without_cudnn = replace(engine_profile(plan.engine), prefers_cudnn_attention=False)
+        rates = replace(rates, attention=attention_rate(plan.cluster.gpu, without_cudnn, head_dim))
     if calibration is None or not calibration.is_measured:
         return rates
     rates = replace(
@@ -201,7 +204,7 @@ def calls_flash_attention(plan: Plan) -> bool:
     """
     calibration = plan.cluster.calibration
     is_one_kernel = calibration is not None and calibration.runs_on_processors
-    return plan.engine == "native" and plan.layout.cp > 1 and not is_one_kernel
+    return is_own_runtime(plan) and plan.layout.cp > 1 and not is_one_kernel
 
 
 @cache

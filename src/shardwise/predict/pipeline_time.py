@@ -7,7 +7,7 @@ order cannot be written for. GPipe's equals its simulation.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import ENGINES, engine_profile
 from shardwise.errors import LayoutError
 from shardwise.formulas.pipeline_makespan import uneven_pipeline_s
 from shardwise.layout import Layout
@@ -76,7 +76,7 @@ def schedule_shape(plan: Plan) -> ScheduleShape | None:
         pp=layout.pp,
         vpp=layout.vpp,
         num_microbatches=plan.num_microbatches,
-        num_microbatches_per_round=layout.pp if plan.engine == "megatron" else None,
+        num_microbatches_per_round=layout.pp if ENGINES[plan.engine].interleaves_in_rounds_of_pp else None,
     )
     try:
         return settled(asked)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import timed_operations

@@ -8,7 +8,7 @@ them and a test holds the two together. Every reason widens the band; what is mi
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.kernel_rates import is_attention_borrowed
 from shardwise.predict.product_rates import product_rates

@@ -11,16 +11,13 @@ from shardwise.rules.degrees import (
     valid_pp_degrees,
     valid_tp_degrees,
 )
-from shardwise.rules.engines import OFFERS, EngineOffer
 from shardwise.rules.refusal import Changes, Refusal
 from shardwise.rules.rule import Rule
 
 __all__ = [
-    "OFFERS",
     "RANGE_RULES",
     "RULES",
     "Changes",
-    "EngineOffer",
     "Refusal",
     "Rule",
     "apply_changes",

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES, OWN_ENGINE
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
-from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.step.held_weights import adapter_weights
 
 
 def _breaks_adapter(plan: Plan) -> bool:
-    return plan.recipe.adapter not in OFFERS[plan.engine].adapters
+    return plan.recipe.adapter not in ENGINES[plan.engine].adapters
 
 
 def _adapter_message(plan: Plan) -> str:
@@ -62,7 +62,7 @@ def _integer_storage_message(plan: Plan) -> str:
 
 
 def _other_engine(_plan: Plan) -> Iterable[Changes]:
-    yield (("engine", "native"),)
+    yield (("engine", OWN_ENGINE),)
 
 
 def _breaks_flat_shards(plan: Plan) -> bool:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import get_args
 
-from shardwise.plan import EngineName
+from shardwise.engines.table import ENGINES, EngineName
 from shardwise.rules import (
     adapters,
     engine_limits,
@@ -48,9 +47,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def _by_engine(rules: tuple[Rule, ...]) -> Mapping[EngineName, tuple[Rule, ...]]:
-    engines: tuple[EngineName, ...] = get_args(EngineName)
     return MappingProxyType(
-        {engine: tuple(rule for rule in rules if rule.engines is None or engine in rule.engines) for engine in engines}
+        {engine: tuple(rule for rule in rules if rule.engines is None or engine in rule.engines) for engine in ENGINES}
     )
 
 

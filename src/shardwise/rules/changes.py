@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from math import gcd
 from typing import Literal
 
+from shardwise.engines.table import ENGINES
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
@@ -96,7 +97,9 @@ def filling_axis(layout: Layout) -> Literal["dp_replicate", "dp_shard"]:
 
 def _repair_experts(plan: Plan) -> Changes:
     layout = plan.layout
-    ranks = layout.tp * layout.cp * layout.dp_shard * (layout.dp_replicate if plan.engine == "megatron" else 1)
+    ranks = (
+        layout.tp * layout.cp * layout.dp_shard * (layout.dp_replicate if ENGINES[plan.engine].lends_replicas else 1)
+    )
     expert_tp = gcd(layout.expert_tp, ranks)
     ep = gcd(layout.ep, ranks // expert_tp)
     changes: list[tuple[str, Value]] = []

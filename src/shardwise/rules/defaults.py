@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from shardwise.cluster import Cluster
+from shardwise.engines.table import ENGINES, EngineName
 from shardwise.layout import Layout, ZeroStage
 from shardwise.model import ModelSpec
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
 from shardwise.rules.changes import apply_changes
-from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.sequence import has_position_table
 from shardwise.schedules.table import CHUNKED_SCHEDULE, SPLITTING_SCHEDULES
@@ -18,7 +18,6 @@ REST = -1
 """``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
 SEQ_LEN_STEP = 64
 """RoBERTa's table has 514 rows for 512 tokens."""
-TORCH_ENGINES = ("native", "torchtitan", "fsdp2")
 FILLED = frozenset(
     (
         *("precision", "compile"),
@@ -112,9 +111,9 @@ def _fill_recipe(
 
 
 def _compiles(engine: EngineName, schedule: Value | None) -> tuple[bool, str]:
-    if OFFERS[engine].compiles and schedule in SPLITTING_SCHEDULES:
+    if ENGINES[engine].compiles and schedule in SPLITTING_SCHEDULES:
         return False, f"torch does not split the backward pass of compiled blocks, which {schedule} asks for"
-    return OFFERS[engine].compiles, f"what {engine} does unless it is told otherwise"
+    return ENGINES[engine].compiles, f"what {engine} does unless it is told otherwise"
 
 
 def recipe_assumptions(plan: Plan) -> tuple[str, ...]:
@@ -136,7 +135,7 @@ def _lacks_bf16(cluster: Cluster) -> bool:
 
 
 def _precision_without_bf16(engine: EngineName) -> Precision:
-    return "fp16-mixed" if "fp16-mixed" in OFFERS[engine].precisions else "fp32"
+    return "fp16-mixed" if "fp16-mixed" in ENGINES[engine].precisions else "fp32"
 
 
 def _fill_layout(
@@ -171,16 +170,14 @@ def _fill_data_parallel(layout: Layout, stated: dict[str, Value], cluster: Clust
 
 def default_zero_stage(*, layout: Layout, recipe: Recipe, engine: EngineName) -> ZeroStage:
     """The ZeRO stage of a plan that names none."""
-    if engine == "deepspeed":
-        if recipe.offload in ("parameters", "nvme"):
-            return 3
-        if layout.pp > 1:
-            return 1
-    elif layout.state_shard_size == 1 and recipe.offload == "none":
-        return 0
+    facts = ENGINES[engine]
+    if facts.host_zero_stage is not None and recipe.offload in ("parameters", "nvme"):
+        return facts.host_zero_stage
+    if facts.pipeline_zero_stage is not None and layout.pp > 1:
+        return facts.pipeline_zero_stage
     if layout.state_shard_size == 1 and recipe.offload == "none":
         return 0
-    return OFFERS[engine].default_zero_stage
+    return facts.default_zero_stage
 
 
 def _fill_zero_stage(
@@ -200,7 +197,7 @@ def _fill_tensor_parallel(
     if layout.tp == 1:
         return layout
     divides = recipe.seq_len % (layout.cp * layout.tp) == 0
-    if "sequence_parallel" not in stated and OFFERS[engine].has_sequence_parallel and divides:
+    if "sequence_parallel" not in stated and ENGINES[engine].has_sequence_parallel and divides:
         layout = replace(layout, sequence_parallel=True)
         notes.append(f"sequence_parallel=true: {engine} divides norms and residuals over tp={layout.tp}")
     if "expert_tp" not in stated and model.is_moe and layout.ep == 1:
@@ -215,7 +212,7 @@ def _fill_pipeline(layout: Layout, stated: dict[str, Value], engine: EngineName,
     if "schedule" not in stated and layout.vpp > 1:
         layout = replace(layout, schedule=CHUNKED_SCHEDULE)
         notes.append(f"schedule={CHUNKED_SCHEDULE}: {layout.vpp} chunks a stage")
-    if "reshard_after_forward" not in stated and engine in TORCH_ENGINES and layout.zero_stage == 3:
+    if "reshard_after_forward" not in stated and ENGINES[engine].runs_torch_pipelines and layout.zero_stage == 3:
         layout = replace(layout, reshard_after_forward=False)
         notes.append("reshard_after_forward=false: under a pipeline gathering again for every micro-batch costs more")
     return layout

@@ -3,18 +3,22 @@
 from collections.abc import Iterable
 from typing import get_args
 
-from shardwise.optimizers import DEFAULT_OPTIMIZER
+from shardwise.engines import accelerate, fsdp1
+from shardwise.engines.engine import Axis
+from shardwise.engines.table import ENGINES, OWN_ENGINE, engines_that
+from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardwise.plan import Plan
-from shardwise.rules.engines import OFFERS, Axis
+from shardwise.recipe import Precision
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
 
 AXES: tuple[Axis, ...] = get_args(Axis)
+PRECISIONS: frozenset[Precision] = frozenset(get_args(Precision))
 
 
 def _native(_plan: Plan) -> Iterable[Changes]:
-    yield (("engine", "native"),)
+    yield (("engine", OWN_ENGINE),)
 
 
 def _breaks_pipeline(plan: Plan) -> bool:
@@ -27,11 +31,11 @@ def _pipeline_message(plan: Plan) -> str:
 
 def _pipeline_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("pp", 1), ("vpp", 1))
-    yield (("engine", "native"),)
+    yield (("engine", OWN_ENGINE),)
 
 
 def _missing_axis(plan: Plan) -> Axis | None:
-    la, offered = plan.layout, OFFERS[plan.engine].axes
+    la, offered = plan.layout, ENGINES[plan.engine].axes
     degrees: dict[Axis, int] = {"tp": la.tp, "cp": la.cp, "ep": la.ep}
     return next((axis for axis, degree in degrees.items() if degree > 1 and axis not in offered), None)
 
@@ -43,21 +47,21 @@ def _breaks_axes(plan: Plan) -> bool:
 def _axes_message(plan: Plan) -> str:
     axis = _missing_axis(plan)
     degree = {"tp": plan.layout.tp, "cp": plan.layout.cp, "ep": plan.layout.ep}[axis or "tp"]
-    offered = sorted(OFFERS[plan.engine].axes)
+    offered = sorted(ENGINES[plan.engine].axes)
     others = f"only {' and '.join(offered)}" if offered else "data parallelism only"
     return f"{axis}={degree}, but {plan.engine} has {others}"
 
 
 def _axes_candidates(plan: Plan) -> Iterable[Changes]:
-    offered = OFFERS[plan.engine].axes
-    yield (("engine", "native"),)
+    offered = ENGINES[plan.engine].axes
+    yield (("engine", OWN_ENGINE),)
     yield tuple((axis, 1) for axis in AXES if axis not in offered)
 
 
 def _breaks_schedule(plan: Plan) -> bool:
     if plan.layout.pp == 1:
         return False
-    offer = OFFERS[plan.engine]
+    offer = ENGINES[plan.engine]
     return (
         "pp" in offer.axes
         and plan.layout.schedule not in offer.schedules
@@ -66,21 +70,21 @@ def _breaks_schedule(plan: Plan) -> bool:
 
 
 def _schedule_message(plan: Plan) -> str:
-    offered = ", ".join(sorted(OFFERS[plan.engine].schedules))
+    offered = ", ".join(sorted(ENGINES[plan.engine].schedules))
     return f"schedule {plan.layout.schedule} is not offered by {plan.engine}, which has {offered}"
 
 
 def _schedule_candidates(plan: Plan) -> Iterable[Changes]:
-    if plan.layout.vpp > 1 and CHUNKED_SCHEDULE in OFFERS[plan.engine].schedules:
+    if plan.layout.vpp > 1 and CHUNKED_SCHEDULE in ENGINES[plan.engine].schedules:
         yield (("schedule", CHUNKED_SCHEDULE),)
     yield (("schedule", DEFAULT_SCHEDULE),)
     yield (("schedule", DEFAULT_SCHEDULE), ("vpp", 1))
-    for name in sorted(OFFERS[plan.engine].schedules):
+    for name in sorted(ENGINES[plan.engine].schedules):
         yield (("schedule", name), ("vpp", 1))
 
 
 def _breaks_forked_schedule(plan: Plan) -> bool:
-    return plan.layout.pp > 1 and plan.layout.schedule in OFFERS[plan.engine].forked_schedules
+    return plan.layout.pp > 1 and plan.layout.schedule in ENGINES[plan.engine].forked_schedules
 
 
 def _forked_schedule_message(plan: Plan) -> str:
@@ -91,11 +95,11 @@ def _forked_schedule_message(plan: Plan) -> str:
 
 
 def _breaks_optimizer(plan: Plan) -> bool:
-    return plan.recipe.optimizer not in OFFERS[plan.engine].optimizers
+    return plan.recipe.optimizer not in ENGINES[plan.engine].optimizers
 
 
 def _optimizer_message(plan: Plan) -> str:
-    offered = ", ".join(sorted(OFFERS[plan.engine].optimizers))
+    offered = ", ".join(sorted(ENGINES[plan.engine].optimizers))
     return f"optimizer {plan.recipe.optimizer} is not offered by {plan.engine}, which has {offered}"
 
 
@@ -104,17 +108,17 @@ def _optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_precision(plan: Plan) -> bool:
-    return plan.recipe.precision not in OFFERS[plan.engine].precisions
+    return plan.recipe.precision not in ENGINES[plan.engine].precisions
 
 
 def _precision_message(plan: Plan) -> str:
-    offered = ", ".join(sorted(OFFERS[plan.engine].precisions))
+    offered = ", ".join(sorted(ENGINES[plan.engine].precisions))
     return f"precision {plan.recipe.precision} is not offered by {plan.engine}, which has {offered}"
 
 
 def _precision_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("precision", "bf16-mixed"),)
-    yield (("engine", "native"),)
+    yield (("engine", OWN_ENGINE),)
     yield (("precision", "fp32"),)
 
 
@@ -178,7 +182,7 @@ RULES = (
         name="engine-accelerate-no-pipeline",
         engines=("accelerate",),
         why="Accelerate pipelines inference only; its parallelism config has no pipeline axis.",
-        source=OFFERS["accelerate"].source,
+        source=accelerate.ENGINE.source,
         breaks=_breaks_pipeline,
         message=_pipeline_message,
         candidates=_pipeline_candidates,
@@ -187,16 +191,16 @@ RULES = (
         name="engine-fsdp1-no-pipeline",
         engines=("fsdp1",),
         why="FSDP1 wraps a whole model; pipeline stages need FSDP2 or another engine.",
-        source=OFFERS["fsdp1"].source,
+        source=fsdp1.ENGINE.source,
         breaks=_breaks_pipeline,
         message=_pipeline_message,
         candidates=_pipeline_candidates,
     ),
     Rule(
         name="engine-axes",
-        engines=("fsdp1", "accelerate", "hai-llm"),
+        engines=engines_that(lambda engine: not {"tp", "cp", "ep"} <= engine.axes),
         why="Each engine implements some kinds of parallelism; the rest of a plan would be ignored.",
-        source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
+        source="shardwise/engines, each file with those it was read in",
         breaks=_breaks_axes,
         message=_axes_message,
         candidates=_axes_candidates,
@@ -204,14 +208,14 @@ RULES = (
     Rule(
         name="engine-schedule",
         why="Each engine implements some pipeline schedules.",
-        source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
+        source="shardwise/engines, each file with those it was read in",
         breaks=_breaks_schedule,
         message=_schedule_message,
         candidates=_schedule_candidates,
     ),
     Rule(
         name="engine-forked-schedule",
-        engines=("megatron",),
+        engines=engines_that(lambda engine: bool(engine.forked_schedules)),
         severity="warning",
         why="Zero-bubble schedules for Megatron live in a fork by their authors.",
         source="sail-sg/zero-bubble-pipeline-parallelism README",
@@ -221,7 +225,7 @@ RULES = (
     ),
     Rule(
         name="engine-optimizer",
-        engines=("torchtitan", "megatron", "hai-llm"),
+        engines=engines_that(lambda engine: not engine.optimizers >= OPTIMIZERS.keys()),
         why="torchtitan and Megatron build their optimizers from a fixed list; of HAI-LLM AdamW is known.",
         source="torchtitan components/optimizer/optimizer.py; Megatron-LM training/arguments.py (--optimizer); "
         "arXiv:2412.19437, section 4.2",
@@ -231,7 +235,7 @@ RULES = (
     ),
     Rule(
         name="engine-precision",
-        engines=("torchtitan", "hai-llm"),
+        engines=engines_that(lambda engine: not engine.precisions >= PRECISIONS),
         why="torchtitan has no loss scaler, so no fp16; of HAI-LLM bf16 and fp8 with fp32 masters are known.",
         source="torchtitan config/configs.py (dtype, mixed_precision_param); arXiv:2412.19437, section 3.3",
         breaks=_breaks_precision,
@@ -240,7 +244,7 @@ RULES = (
     ),
     Rule(
         name="engine-torch-zero-bubble-compile",
-        engines=("native", "torchtitan", "fsdp2"),
+        engines=engines_that(lambda engine: engine.runs_torch_pipelines),
         why="torch's zero-bubble schedules compute input and weight gradients apart, which a compiled backward cannot "
         "do: torch refuses every stage that holds a module wrapped by torch.compile.",
         source="torch 2.13 distributed/pipelining/schedules.py (_check_torch_compile_compatibility)",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES, engines_that
 from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first, valid_ep_degrees, valid_expert_tp_degrees
 from shardwise.rules.refusal import Changes
@@ -27,7 +28,7 @@ def lending_ranks(plan: Plan) -> int:
     Source: torchtitan ``distributed/parallel_dims.py``; Megatron-LM ``core/parallel_state.py``.
     """
     la = plan.layout
-    return la.tp * la.cp * la.dp_shard * (la.dp_replicate if plan.engine == "megatron" else 1)
+    return la.tp * la.cp * la.dp_shard * (la.dp_replicate if ENGINES[plan.engine].lends_replicas else 1)
 
 
 def _ep_candidates(plan: Plan) -> Iterable[Changes]:
@@ -76,7 +77,7 @@ def _borrowing_message(plan: Plan) -> str:
     la = plan.layout
     group = f"ep={la.ep}" if la.expert_tp == 1 else f"ep={la.ep} times expert_tp={la.expert_tp}"
     lenders = f"tp={la.tp} * cp={la.cp} * dp_shard={la.dp_shard}"
-    if plan.engine == "megatron" and la.dp_replicate > 1:
+    if ENGINES[plan.engine].lends_replicas and la.dp_replicate > 1:
         lenders += f" * dp_replicate={la.dp_replicate}"
     return f"{group} borrows its ranks from {lenders} = {lending_ranks(plan)}, which it must divide"
 
@@ -199,7 +200,7 @@ RULES = (
     ),
     Rule(
         name="engine-expert-tp",
-        engines=("native", "torchtitan", "deepspeed", "fsdp1", "accelerate", "fsdp2"),
+        engines=engines_that(lambda engine: not engine.has_expert_tp),
         why="Only Megatron has a tensor-parallel degree of its own inside experts.",
         source="torchtitan distributed/parallel_dims.py (sparse mesh is efsdp * ep)",
         breaks=_breaks_expert_tp,

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES, engines_that
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.rules.batch_arithmetic import nearest_batch_settings
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
-from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, TORCH_SCHEDULES
+from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS, TORCH_SCHEDULES
 
 
 def _breaks_batch(plan: Plan) -> bool:
@@ -112,7 +113,7 @@ def _dualpipe_candidates(plan: Plan) -> Iterable[Changes]:
 
 def interleaving_multiple(plan: Plan) -> int:
     """What the number of micro-batches must be a multiple of: the stages for Megatron, torch's rounds for torch."""
-    if plan.engine == "megatron":
+    if ENGINES[plan.engine].interleaves_in_rounds_of_pp:
         return plan.layout.pp
     return max(1, plan.num_microbatches // plan.layout.pp)
 
@@ -122,8 +123,9 @@ def _breaks_interleaving_multiple(plan: Plan) -> bool:
     if la.pp == 1:
         return False
     kind = SCHEDULE_KINDS[la.schedule]
-    # The zero-bubble schedule of Megatron's fork runs one chunk a rank.
-    if not kind.runs_in_rounds or (plan.engine == "megatron" and kind.least_chunks == 1):
+    # Outside torch the zero-bubble schedule runs one chunk a rank.
+    takes_chunks = kind.least_chunks > 1 or ENGINES[plan.engine].runs_torch_pipelines
+    if not kind.runs_in_rounds or not takes_chunks:
         return False
     count = whole_microbatches(plan)
     return count is not None and count % interleaving_multiple(plan) != 0
@@ -131,7 +133,7 @@ def _breaks_interleaving_multiple(plan: Plan) -> bool:
 
 def _interleaving_multiple_message(plan: Plan) -> str:
     la, count, multiple = plan.layout, plan.num_microbatches, interleaving_multiple(plan)
-    unit = f"pp={la.pp}" if plan.engine == "megatron" else f"the {multiple} rounds of pp={la.pp}"
+    unit = f"pp={la.pp}" if ENGINES[plan.engine].interleaves_in_rounds_of_pp else f"the {multiple} rounds of pp={la.pp}"
     rest = count % multiple
     return f"schedule {la.schedule} needs a multiple of {unit} micro-batches, but {count} % {multiple} = {rest}"
 
@@ -174,7 +176,7 @@ RULES = (
     ),
     Rule(
         name="engine-torch-microbatches",
-        engines=("native", "torchtitan", "fsdp2"),
+        engines=engines_that(lambda engine: engine.runs_torch_pipelines),
         why="torch's 1F1B refuses fewer micro-batches than stages, and DualPipeV fewer than its two stages a rank.",
         source="torch 2.13 distributed/pipelining/schedules.py (Schedule1F1B, ScheduleDualPipeV), run",
         breaks=_breaks_torch_microbatches,
@@ -192,7 +194,7 @@ RULES = (
     ),
     Rule(
         name="layout-interleaving-multiple",
-        engines=("native", "torchtitan", "megatron", "fsdp2"),
+        engines=engines_that(lambda engine: CHUNKED_SCHEDULE in engine.schedules),
         why="Interleaving runs micro-batches in rounds: Megatron in rounds of pp, torch in micro-batches // pp rounds "
         "of equal length.",
         source="Megatron-LM core/pipeline_parallel/schedules.py; torch 2.13 ScheduleInterleaved1F1B, run",

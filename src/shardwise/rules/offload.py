@@ -2,29 +2,29 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES, engines_that
 from shardwise.plan import Plan
-from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
 
 def _breaks_offload(plan: Plan) -> bool:
-    return plan.recipe.offload not in OFFERS[plan.engine].offloads and not _breaks_planned_offload(plan)
+    return plan.recipe.offload not in ENGINES[plan.engine].offloads and not _breaks_planned_offload(plan)
 
 
 def _offload_message(plan: Plan) -> str:
-    offered = ", ".join(sorted(OFFERS[plan.engine].offloads - {"none"}))
+    offered = ", ".join(sorted(ENGINES[plan.engine].offloads - {"none"}))
     return f"offload {plan.recipe.offload} is not offered by {plan.engine}, which has {offered}"
 
 
 def _offload_candidates(plan: Plan) -> Iterable[Changes]:
     for offload in ("parameters", "optimizer", "none"):
-        if offload in OFFERS[plan.engine].offloads:
+        if offload in ENGINES[plan.engine].offloads:
             yield (("offload", offload),)
 
 
 def _breaks_planned_offload(plan: Plan) -> bool:
-    return plan.engine == "native" and plan.recipe.offload == "nvme"
+    return plan.recipe.offload in ENGINES[plan.engine].planned_offloads
 
 
 def _planned_offload_message(_plan: Plan) -> str:
@@ -32,19 +32,20 @@ def _planned_offload_message(_plan: Plan) -> str:
 
 
 def _planned_offload_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("engine", "deepspeed"),)
+    for name in engines_that(lambda engine: "nvme" in engine.offloads):
+        yield (("engine", name),)
     yield (("offload", "parameters"),)
 
 
 def needed_zero_stage(plan: Plan) -> int:
     """The lowest ZeRO stage under which the plan's offload takes effect."""
-    if plan.recipe.offload == "none" or plan.engine not in ("deepspeed", "native"):
-        return 0 if plan.recipe.offload == "none" else 3
-    return 1 if plan.recipe.offload == "optimizer" else 3
+    if plan.recipe.offload == "none":
+        return 0
+    return ENGINES[plan.engine].optimizer_offload_stage if plan.recipe.offload == "optimizer" else 3
 
 
 def _breaks_offload_stage(plan: Plan) -> bool:
-    if plan.recipe.offload == "none" or plan.engine == "megatron":
+    if plan.recipe.offload == "none" or ENGINES[plan.engine].offloads_undivided:
         return False
     return plan.layout.zero_stage < needed_zero_stage(plan)
 
@@ -58,7 +59,7 @@ def _offload_stage_message(plan: Plan) -> str:
 
 def _offload_stage_candidates(plan: Plan) -> Iterable[Changes]:
     yield (("zero_stage", needed_zero_stage(plan)),)
-    if plan.layout.zero_stage >= 1 and "optimizer" in OFFERS[plan.engine].offloads:
+    if plan.layout.zero_stage >= 1 and "optimizer" in ENGINES[plan.engine].offloads:
         yield (("offload", "optimizer"),)
     yield (("offload", "none"),)
 
@@ -68,14 +69,14 @@ RULES = (
         name="engine-offload",
         why="Each engine moves certain tensors to the host: FSDP parameters, gradients and optimizer states together, "
         "Megatron optimizer states, DeepSpeed each of them, also to drives.",
-        source="engine table (shardwise/rules/engines.py), each row with the file it was read in",
+        source="shardwise/engines, each file with those it was read in",
         breaks=_breaks_offload,
         message=_offload_message,
         candidates=_offload_candidates,
     ),
     Rule(
         name="engine-native-nvme",
-        engines=("native",),
+        engines=engines_that(lambda engine: bool(engine.planned_offloads)),
         severity="warning",
         why="The native engine offloads to host memory; drives are planned and exported.",
         source="definition of the native engine",

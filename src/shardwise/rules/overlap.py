@@ -2,23 +2,16 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES, engine_profile, engines_that
 from shardwise.optimizers import OPTIMIZERS
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
-ASYNC_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "megatron", "fsdp2")
-SMALL_SHARD_ENGINES: tuple[EngineName, ...] = ("native", "deepspeed", "fsdp2")
-PREFETCHING_ENGINES: tuple[EngineName, ...] = ("native", "fsdp2")
-OVERLAPPING_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp1", "accelerate", "fsdp2")
-"""torch's DDP and FSDP."""
-FOREACH_ENGINES: tuple[EngineName, ...] = ("torchtitan", "fsdp2", "fsdp1", "accelerate")
-"""Loops that hand torch's AdamW its ``fused`` or leave it out."""
-
 
 def _breaks_async_engine(plan: Plan) -> bool:
-    return plan.layout.async_tensor_parallel and plan.engine not in ASYNC_ENGINES
+    return plan.layout.async_tensor_parallel and not ENGINES[plan.engine].has_async_tensor_parallel
 
 
 def _async_engine_message(plan: Plan) -> str:
@@ -60,13 +53,14 @@ def _async_eager_candidates(_plan: Plan) -> Iterable[Changes]:
 
 def _breaks_overlap(plan: Plan) -> bool:
     asked = plan.recipe.overlap_grad_reduce
-    if plan.engine in OVERLAPPING_ENGINES:
+    profile = engine_profile(plan.engine)
+    if profile.is_torch:
         return asked is False
-    return plan.engine == "deepspeed" and asked is True and (plan.layout.pp > 1 or plan.layout.zero_stage == 0)
+    return profile.sharding == "deepspeed" and asked is True and (plan.layout.pp > 1 or plan.layout.zero_stage == 0)
 
 
 def _overlap_message(plan: Plan) -> str:
-    if plan.engine == "deepspeed":
+    if engine_profile(plan.engine).sharding == "deepspeed":
         return (
             f"overlap_grad_reduce with pp={plan.layout.pp} and zero_stage={plan.layout.zero_stage}: DeepSpeed reduces "
             "whole gradients when all backward passes are done"
@@ -79,7 +73,7 @@ def _overlap_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_fused_optimizer(plan: Plan) -> bool:
-    is_choice = plan.engine in FOREACH_ENGINES and OPTIMIZERS[plan.recipe.optimizer].has_fused_kernel
+    is_choice = ENGINES[plan.engine].has_optimizer_switch and OPTIMIZERS[plan.recipe.optimizer].has_fused_kernel
     return plan.recipe.fused_optimizer is not None and not is_choice
 
 
@@ -93,13 +87,13 @@ def _fused_optimizer_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_broadcast(plan: Plan) -> bool:
-    is_divided = plan.engine == "deepspeed" and plan.layout.zero_stage in (1, 2)
+    is_divided = engine_profile(plan.engine).sharding == "deepspeed" and plan.layout.zero_stage in (1, 2)
     return plan.recipe.broadcast_weights is not None and not is_divided
 
 
 def _broadcast_message(plan: Plan) -> str:
     asked = str(plan.recipe.broadcast_weights).lower()
-    if plan.engine == "deepspeed":
+    if engine_profile(plan.engine).sharding == "deepspeed":
         return (
             f"broadcast_weights={asked} with zero_stage={plan.layout.zero_stage}, where no optimizer alone is divided"
         )
@@ -113,8 +107,8 @@ def _broadcast_candidates(_plan: Plan) -> Iterable[Changes]:
 def _breaks_defer(plan: Plan) -> bool:
     asked, la = plan.layout.defer_grad_reduce, plan.layout
     if asked is False:
-        return la.pp > 1 or plan.engine == "megatron"
-    return asked is True and plan.engine == "deepspeed" and la.zero_stage >= 2
+        return la.pp > 1 or ENGINES[plan.engine].always_defers_reductions
+    return asked is True and engine_profile(plan.engine).sharding == "deepspeed" and la.zero_stage >= 2
 
 
 def _defer_message(plan: Plan) -> str:
@@ -138,12 +132,12 @@ def _breaks_reshard(plan: Plan) -> bool:
         return False
     fits = 1 < size < la.state_shard_size and la.state_shard_size % size == 0
     has_second = la.zero_stage == 3 and la.pp == 1 and la.reshard_after_forward
-    return plan.engine not in SMALL_SHARD_ENGINES or not fits or not has_second
+    return not ENGINES[plan.engine].has_small_shards or not fits or not has_second
 
 
 def _reshard_message(plan: Plan) -> str:
     la, size = plan.layout, plan.layout.reshard_size
-    if plan.engine not in SMALL_SHARD_ENGINES:
+    if not ENGINES[plan.engine].has_small_shards:
         return f"reshard_size={size} is not offered by {plan.engine}, only by FSDP2 itself and by DeepSpeed"
     if la.zero_stage != 3 or la.pp > 1 or not la.reshard_after_forward:
         return f"reshard_size={size} needs parameters that are gathered a second time: zero_stage 3, no pipeline"
@@ -159,7 +153,7 @@ def _reshard_candidates(plan: Plan) -> Iterable[Changes]:
 
 def _breaks_prefetch(plan: Plan) -> bool:
     is_sharded = plan.layout.zero_stage == 3
-    return plan.layout.prefetch_units != 1 and not (is_sharded and plan.engine in PREFETCHING_ENGINES)
+    return plan.layout.prefetch_units != 1 and not (is_sharded and ENGINES[plan.engine].has_prefetch_units)
 
 
 def _prefetch_message(plan: Plan) -> str:
@@ -210,7 +204,7 @@ RULES = (
     ),
     Rule(
         name="engine-async-without-compile",
-        engines=("native", "torchtitan", "fsdp2"),
+        engines=engines_that(lambda engine: engine.has_async_tensor_parallel and engine.profile.is_torch),
         why="torch finds the products to fuse in the graph that torch.compile makes.",
         source="torch _inductor/config.py (_micro_pipeline_tp); torchtitan distributed/tensor_parallel.py",
         breaks=_breaks_async_eager,

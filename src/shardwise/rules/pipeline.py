@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.rules.degrees import most_chunks, nearest_first, valid_pp_degrees
 from shardwise.rules.refusal import Changes
@@ -82,7 +83,7 @@ def _breaks_vpp_schedule(plan: Plan) -> bool:
     if la.vpp == 1 or la.pp == 1 or kind.least_chunks > 1:
         return False
     if kind.runs_in_rounds:
-        return plan.engine not in ("native", "torchtitan", "fsdp2")
+        return not ENGINES[plan.engine].runs_torch_pipelines
     return not (kind.doubles_chunks and la.vpp == 2)
 
 
@@ -116,7 +117,7 @@ def _breaks_interleaving(plan: Plan) -> bool:
     if la.vpp > 1 or la.pp == 1:
         return False
     kind = SCHEDULE_KINDS[la.schedule]
-    return kind.least_chunks > 1 or (kind.runs_in_rounds and plan.engine == "torchtitan")
+    return kind.least_chunks > 1 or (kind.runs_in_rounds and ENGINES[plan.engine].refuses_one_chunk)
 
 
 def _interleaving_message(plan: Plan) -> str:

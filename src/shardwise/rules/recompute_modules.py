@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import ENGINES, engine_profile, engines_that
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import RecomputeModule
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 from shardwise.step.recomputed_operations import num_separate_norms
 
-MODULE_ENGINES: tuple[EngineName, ...] = ("megatron", "hai-llm")
-"""Engines that recompute modules by name and keep activations and moments in fewer bits; the second by its report
-(arXiv:2412.19437, sections 3.2.3 and 3.3.3)."""
+MODULE_ENGINES = engines_that(lambda engine: engine.recomputes_modules)
 REPOSITORY = "NVIDIA/Megatron-LM@d98e8a6"
 
 
@@ -31,13 +29,13 @@ def _breaks_engine(plan: Plan) -> bool:
 def _engine_message(plan: Plan) -> str:
     return (
         f"recompute_modules={_names(plan.recipe.recompute_modules or ())}, but {plan.engine} cannot recompute modules "
-        f"by name; megatron can"
+        f"by name; {MODULE_ENGINES[0]} can"
     )
 
 
 def _engine_candidates(plan: Plan) -> Iterable[Changes]:
     yield from _without_modules(plan)
-    yield (("engine", "megatron"),)
+    yield (("engine", MODULE_ENGINES[0]),)
 
 
 def _breaks_idle(plan: Plan) -> bool:
@@ -121,14 +119,14 @@ def _fp8_store_message(plan: Plan) -> str:
 
 def _fp8_store_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("activation_func_fp8_input_store", None),)
-    yield (("engine", "megatron"),)
+    yield (("engine", MODULE_ENGINES[0]),)
 
 
 def _breaks_moments(plan: Plan) -> bool:
     recipe = plan.recipe
     if recipe.moment_dtype is None or recipe.moment_dtype == "fp32":
         return recipe.moment_dtype == "fp32" and recipe.precision == "bf16" and not _keeps_master(plan)
-    return plan.engine not in MODULE_ENGINES or recipe.optimizer != "adamw" or plan.layout.zero_stage == 0
+    return recipe.optimizer not in ENGINES[plan.engine].narrow_moments or plan.layout.zero_stage == 0
 
 
 def _keeps_master(plan: Plan) -> bool:
@@ -149,7 +147,7 @@ def _moments_message(plan: Plan) -> str:
 
 def _moments_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("moment_dtype", None),)
-    yield (("engine", "megatron"),)
+    yield (("engine", MODULE_ENGINES[0]),)
     yield (("zero_stage", 1),)
 
 

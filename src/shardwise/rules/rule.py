@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from shardwise.plan import EngineName, Plan
+from shardwise.engines.table import EngineName
+from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes, Severity
 
 

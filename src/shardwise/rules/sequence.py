@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES, engines_that
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first, valid_cp_degrees
@@ -11,7 +12,7 @@ from shardwise.rules.rule import Rule
 
 def stripes_per_rank(plan: Plan) -> int:
     """Pieces of the sequence each context-parallel rank holds: two when zig-zag balanced, one under Ulysses."""
-    return 1 if plan.engine == "deepspeed" else 2
+    return 1 if ENGINES[plan.engine].exchanges_heads else 2
 
 
 def _breaks_cp(plan: Plan) -> bool:
@@ -73,7 +74,7 @@ def _ulysses_message(plan: Plan) -> str:
     la = plan.layout
     shape = plan.model.attention_shapes[0]
     return (
-        f"cp={la.cp} exchanges whole heads on deepspeed (Ulysses), but each of tp={la.tp} ranks holds "
+        f"cp={la.cp} exchanges whole heads on {plan.engine} (Ulysses), but each of tp={la.tp} ranks holds "
         f"{shape.num_attention_heads // la.tp} attention heads and the model has {shape.num_key_value_heads} "
         f"key-value heads"
     )
@@ -88,7 +89,7 @@ def _ulysses_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_eager_cp(plan: Plan) -> bool:
-    return plan.layout.cp > 1 and plan.recipe.attention == "eager" and plan.engine != "deepspeed"
+    return plan.layout.cp > 1 and plan.recipe.attention == "eager" and not ENGINES[plan.engine].exchanges_heads
 
 
 def _eager_cp_message(plan: Plan) -> str:
@@ -160,7 +161,7 @@ RULES = (
     ),
     Rule(
         name="layout-heads-over-cp",
-        engines=("deepspeed",),
+        engines=engines_that(lambda engine: engine.exchanges_heads),
         why="Ulysses exchanges sequence stripes for heads: every rank needs whole attention heads, and key-value "
         "heads are divided or replicated evenly.",
         source="DeepSpeed runtime/sequence_parallel/ulysses_sp.py",

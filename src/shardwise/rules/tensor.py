@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first, tensor_widths, valid_tp_degrees
-from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
@@ -13,7 +13,7 @@ MEGATRON_VOCAB_MULTIPLE = 128
 
 
 def _tp_candidates(plan: Plan) -> Iterable[Changes]:
-    degrees = valid_tp_degrees(plan.model, replicates_kv_heads=OFFERS[plan.engine].replicates_kv_heads)
+    degrees = valid_tp_degrees(plan.model, replicates_kv_heads=ENGINES[plan.engine].replicates_kv_heads)
     for tp in nearest_first(degrees, plan.layout.tp):
         if tp != plan.layout.tp:
             yield (("tp", tp),)
@@ -33,7 +33,7 @@ def _heads_message(plan: Plan) -> str:
 
 def _kv_head_count(plan: Plan) -> int | None:
     """The first number of key-value heads that ``tp`` neither divides nor, where allowed, is a multiple of."""
-    tp, replicates = plan.layout.tp, OFFERS[plan.engine].replicates_kv_heads
+    tp, replicates = plan.layout.tp, ENGINES[plan.engine].replicates_kv_heads
     for shape in plan.model.attention_shapes:
         heads = shape.num_key_value_heads
         if heads % tp and not (replicates and tp % heads == 0):
@@ -47,7 +47,7 @@ def _breaks_kv_heads(plan: Plan) -> bool:
 
 def _kv_heads_message(plan: Plan) -> str:
     tp, heads = plan.layout.tp, _kv_head_count(plan)
-    if OFFERS[plan.engine].replicates_kv_heads:
+    if ENGINES[plan.engine].replicates_kv_heads:
         return f"tp={tp} neither divides the {heads} key-value heads of {plan.model.name} nor is a multiple of them"
     return (
         f"tp={tp} does not divide the {heads} key-value heads of {plan.model.name}, and {plan.engine} does not "
@@ -59,7 +59,7 @@ def _breaks_replicated_kv(plan: Plan) -> bool:
     tp = plan.layout.tp
     return (
         tp > 1
-        and OFFERS[plan.engine].replicates_kv_heads
+        and ENGINES[plan.engine].replicates_kv_heads
         and any(tp > sh.num_key_value_heads and tp % sh.num_key_value_heads == 0 for sh in plan.model.attention_shapes)
     )
 

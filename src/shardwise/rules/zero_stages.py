@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+from shardwise.engines import accelerate
+from shardwise.engines.table import ENGINES
+from shardwise.layout import ZeroStage
 from shardwise.plan import Plan
 from shardwise.rules.degrees import nearest_first
-from shardwise.rules.engines import OFFERS
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
@@ -13,21 +15,24 @@ def _breaks_zero_stage(plan: Plan) -> bool:
     la = plan.layout
     if la.dp_shard * la.cp == 1:
         return False
-    if plan.engine == "torchtitan" and la.zero_stage == 0:
-        return True
-    return la.zero_stage not in OFFERS[plan.engine].zero_stages
+    return la.zero_stage not in _divided_stages(plan)
+
+
+def _divided_stages(plan: Plan) -> frozenset[ZeroStage]:
+    """Stages in which the engine divides anything over ``dp_shard``, or takes it for ranks that divide nothing."""
+    engine = ENGINES[plan.engine]
+    return engine.zero_stages - {0} if engine.names_replicas else engine.zero_stages
 
 
 def _zero_stage_message(plan: Plan) -> str:
     la = plan.layout
-    stages = sorted(OFFERS[plan.engine].zero_stages - ({0} if plan.engine == "torchtitan" else set()))
-    named = ", ".join(map(str, stages))
+    named = ", ".join(map(str, sorted(_divided_stages(plan))))
     return f"zero_stage={la.zero_stage} over dp_shard={la.dp_shard} is not offered by {plan.engine}, which has {named}"
 
 
 def _zero_stage_candidates(plan: Plan) -> Iterable[Changes]:
     la = plan.layout
-    for stage in nearest_first([stage for stage in OFFERS[plan.engine].zero_stages if stage], max(1, la.zero_stage)):
+    for stage in nearest_first([stage for stage in ENGINES[plan.engine].zero_stages if stage], max(1, la.zero_stage)):
         yield (("zero_stage", stage),)
 
 
@@ -136,7 +141,7 @@ RULES = (
         name="engine-accelerate-replicas",
         engines=("accelerate",),
         why="Accelerate combines tp and cp with FSDP or HSDP, not with pure replication.",
-        source=OFFERS["accelerate"].source,
+        source=accelerate.ENGINE.source,
         breaks=_breaks_accelerate_replicas,
         message=_accelerate_replicas_message,
         candidates=_accelerate_replicas_candidates,

@@ -6,6 +6,7 @@ from itertools import chain, islice
 from math import ceil
 
 from shardwise.cluster import Cluster
+from shardwise.engines.table import ENGINES
 from shardwise.errors import ShardwiseError
 from shardwise.families import read_model
 from shardwise.ledger import MemoryComponent
@@ -13,7 +14,6 @@ from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
 from shardwise.predict import predict
 from shardwise.prediction import MemoryPrediction, Prediction, StageMemory
-from shardwise.rules import OFFERS
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.clusters import bigger_gpus, size_text, with_gpu, with_host_memory
 from shardwise.search.hypotheses import Hypothesis, first_that_helps, free_axes, has_plan, relief_of
@@ -130,7 +130,7 @@ def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     if bounds.offload is not None or recipe.offload != "none":
         yield from _offload_hypotheses(question, bounds)
     narrow = eight_bit_form(recipe.optimizer)
-    if narrow is not None and narrow in OFFERS[question.engine].optimizers:
+    if narrow is not None and narrow in ENGINES[question.engine].optimizers:
         small = replace(question, recipe=replace(recipe, optimizer=narrow))
         yield Hypothesis(
             change=f"optimizer={narrow}", question=small, bounds=bounds, caution="other numerics: check the loss"
@@ -140,7 +140,7 @@ def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
         if cluster is not None:
             bigger = replace(question, cluster=cluster)
             yield Hypothesis(change=f"gpu={gpu.id}", question=bigger, bounds=bounds, caution="other hardware")
-    if recipe.adapter == "none" and "lora" in OFFERS[question.engine].adapters:
+    if recipe.adapter == "none" and "lora" in ENGINES[question.engine].adapters:
         lora = replace(question, recipe=replace(recipe, adapter="lora"))
         yield Hypothesis(
             change="adapter=lora", question=lora, bounds=bounds, caution="trains adapters instead of the model"
@@ -150,7 +150,7 @@ def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
 def _offload_hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     """Offload modes other than the pinned one; a free search has tried them all already."""
     for offload in ("optimizer", "parameters", "nvme"):
-        if offload in OFFERS[question.engine].offloads and offload != question.recipe.offload:
+        if offload in ENGINES[question.engine].offloads and offload != question.recipe.offload:
             moved = replace(bounds, offload=(offload,))
             yield Hypothesis(
                 change=f"offload={offload}", question=question, bounds=moved, caution="the update runs on the host"

@@ -10,7 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwise.engine import EngineProfile, engine_profile
+from shardwise.engines.profile import EngineProfile
+from shardwise.engines.table import engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
@@ -178,7 +179,7 @@ class HeldStates:
     def has_persistent_gradients(self, rows: Candidates) -> Mask:
         """Rows whose gradients are buffers that live for the whole step."""
         profile = self.profile
-        is_torch = profile.sharding in ("fsdp2", "fsdp1")
+        is_torch = profile.is_torch
         buckets = self.own_buckets(rows) if self.is_own_runtime else rows.zero_stage < 3
         views = is_torch & buckets & (rows.data_parallel_size > 1) & (not profile.ddp_copies_gradients)
         persistent: Mask = views | profile.has_persistent_gradients

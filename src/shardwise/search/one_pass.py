@@ -5,12 +5,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from shardwise.engines.table import ENGINES
 from shardwise.errors import RecipeError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.memory import HIGH_FRACTION, predict_fullest_memory
 from shardwise.recipe import Recompute
-from shardwise.rules import OFFERS, find_errors
+from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
 from shardwise.search.estimates import estimate_space
@@ -205,7 +206,7 @@ class _Order:
 
     @property
     def _zero_stage(self) -> int:
-        return OFFERS[self.question.engine].default_zero_stage
+        return ENGINES[self.question.engine].default_zero_stage
 
     def by_time(self, step_s: FloatColumn) -> IntColumn:
         """The fastest first."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.engine import PartialRecompute
+from shardwise.engines.profile import PartialRecompute
 from shardwise.search.candidates import FloatColumn, IntColumn, Mask
 from shardwise.step.recomputed_blocks import recomputed_positions
 

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
+from shardwise.engines.table import OWN_ENGINE, EngineName
 from shardwise.errors import LayoutError, RecipeError
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.predict.offload_time import host_copy_sentence
 from shardwise.recipe import Recipe
 from shardwise.rules import RANGE_RULES, find_errors, find_refusals
@@ -37,7 +38,7 @@ def search(
     model: ModelSpec,
     cluster: Cluster,
     recipe: Recipe,
-    engine: EngineName = "native",
+    engine: EngineName = OWN_ENGINE,
     bounds: SearchBounds | None = None,
     objective: Objective = "step_time",
     team: Team = ALONE,

@@ -6,11 +6,10 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import ENGINES, engine_profile
 from shardwise.errors import LayoutError
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Offload
-from shardwise.rules import OFFERS
 from shardwise.rules.degrees import divisors
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, SCHEDULES, Schedule
 from shardwise.search.bounds import IntRange, SearchBounds
@@ -33,7 +32,6 @@ MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12
 STAYS = 1 << OFFLOADS.index("none")
 """The set of ways to offload in which nothing moves."""
-FSDP2_ENGINES: tuple[EngineName, ...] = ("native", "torchtitan", "fsdp2")
 
 
 Options = Callable[[Key], Sequence[Key]]
@@ -70,7 +68,7 @@ class Space:
         """
         if self.bounds.offload is not None:
             return self.bounds.offload
-        asked, offered = self.question.recipe.offload, OFFERS[self.question.engine].offloads
+        asked, offered = self.question.recipe.offload, ENGINES[self.question.engine].offloads
         if self.question.cluster.runs_on_processors:
             return (asked,)
         return (asked,) if asked != "none" else tuple(name for name in OFFLOADS if name in offered)
@@ -263,7 +261,7 @@ class Space:
         (pp,) = key
         if pp == 1:
             return ((SCHEDULES.index(DEFAULT_SCHEDULE), 1),)
-        offered = OFFERS[self.question.engine].schedules
+        offered = ENGINES[self.question.engine].schedules
         names = self.bounds.schedule or [
             name for name in SCHEDULES if name in offered and SCHEDULE_KINDS[name].is_searched
         ]
@@ -300,7 +298,7 @@ class Space:
         else:
             is_plain = dp_replicate == 1 if self.question.model.is_moe else dp_shard == 1
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
-        allowed = self.bounds.zero_stage or OFFERS[self.question.engine].zero_stages
+        allowed = self.bounds.zero_stage or ENGINES[self.question.engine].zero_stages
         stages = [stage for stage in stages if stage in allowed]
         if pp > 1 and is_own_runtime(self.question) and dp_shard * cp > 1:
             stages = [stage for stage in stages if stage in (0, max(stages))]
@@ -314,12 +312,12 @@ class Space:
         """
         if self.bounds.zero_stage is not None or ways_to_offload != STAYS:
             return [0, 1, 2, 3]
-        casts_by_unit = engine_profile(self.question.engine).sharding in ("fsdp1", "fsdp2")
+        casts_by_unit = engine_profile(self.question.engine).is_torch
         return [0, 3] if casts_by_unit and not is_own_runtime(self.question) else [0]
 
     def _gathers_again(self, zero_stage: int, pp: int) -> Sequence[int]:
         """FSDP2 gathers again for backward or keeps what it gathered; in a pipeline every stage keeps it."""
-        if zero_stage < 3 or self.question.engine not in FSDP2_ENGINES:
+        if zero_stage < 3 or not ENGINES[self.question.engine].runs_torch_pipelines:
             return (1,)
         pinned = self.bounds.reshard_after_forward
         if pinned is not None:

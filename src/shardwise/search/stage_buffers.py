@@ -49,7 +49,7 @@ class StageBuffers:
         tells_stages = profile.ddp_copies_gradients or profile.sharding == "deepspeed"
         kind = np.where(is_gathered | tells_stages, rows.zero_stage, 0)
         kind = np.where(is_own & (rows.state_shard_size == 1), 0, kind)
-        is_torch = profile.sharding in ("fsdp2", "fsdp1")
+        is_torch = profile.is_torch
         is_sharded = (rows.zero_stage > 0) & (rows.state_shard_size > 1)
         is_parallel = (rows.data_parallel_size > 1) | (is_own & is_sharded)
         flags: list[Mask] = [

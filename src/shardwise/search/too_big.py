@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from shardwise.engines.table import ENGINES
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
 from shardwise.recipe import Offload, Recipe
-from shardwise.rules import OFFERS, find_errors
+from shardwise.rules import find_errors
 from shardwise.search.candidates import ZERO_STAGES
 from shardwise.units import format_gib
 
@@ -58,7 +59,7 @@ def _changed(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
     """Recipes that hold less, in the order of what they cost, with the words to type."""
-    recipe, offers = plan.recipe, OFFERS[plan.engine]
+    recipe, offers = plan.recipe, ENGINES[plan.engine]
     small, small_words = recipe, ""
     if recipe.micro_batch_size > 1:
         half = recipe.micro_batch_size // 2

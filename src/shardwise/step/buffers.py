@@ -118,7 +118,7 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
         largest = max((unit.base.largest_matrix for unit in context.held_units if unit.is_block), default=0)
         for born, dies in timeline.spans_of_backward:
             yield tensor("weight gradient", "temporaries", compute * largest, born, dies)
-    is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
+    is_torch = context.profile.is_torch
     if is_torch and context.plan.layout.tp > 1 and not context.is_own_runtime:
         # DTensor's row-wise embedding leaves the whole table's gradient on every rank until the optimizer (traced).
         others = (context.plan.layout.tp - 1) * context.embedding_elements * context.states.gradient_bytes

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from shardwise.engine import EngineProfile, LossKind
+from shardwise.engines.profile import EngineProfile, LossKind
 from shardwise.recipe import Recipe
 from shardwise.units import MIB, Bytes
 

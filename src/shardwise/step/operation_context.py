@@ -5,7 +5,6 @@ from math import ceil
 
 from shardwise.cluster import Dtype, Gpu
 from shardwise.layout import Layout
-from shardwise.plan import EngineName
 from shardwise.recipe import Precision
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.own_runtime import is_own_runtime, is_replicated, uses_ddp
@@ -27,11 +26,6 @@ MATMUL_DTYPES: dict[Precision, Dtype] = {
 SKEWED_ROUTING_RATIO = 1.09
 """Time of experts' grouped kernels over that of even shares, when shares run from a tenth to nearly twice the mean:
 median of 24 on one H100 (0.92 to 1.42; forward and dgrad 1.17; ``2026-11-28-h100-products.csv``)."""
-
-
-TORCH_NORM_ENGINES: tuple[EngineName, ...] = ("native", "fsdp2")
-"""``nn.RMSNorm`` is one kernel in torch 2.11: 62 us forward and 157 us backward for 8,192 x 4,096 on H100
-(``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published eager runs predate it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +138,7 @@ def operation_context(context: StageContext) -> OperationContext:
         core_dtype=usable_dtype(core, gpu),
         weight_gradient_bytes=2 * context.states.gradient_bytes if accumulates_in_place else block.element_bytes,
         is_eager_attention=block.is_eager_attention,
-        has_fused_norm=block.has_fused_norm or plan.engine in TORCH_NORM_ENGINES,
+        has_fused_norm=block.has_fused_norm or profile.has_torch_norm_kernel,
         has_fused_activation=block.has_fused_activation,
         has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile,
         is_base_frozen=context.has_adapter,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.step.block_operations import block_operations

@@ -1,5 +1,6 @@
 """What our own trainer does with states and units: facts of ``shardwise/train``, which reads some of them from here."""
 
+from shardwise.engines.table import OWN_ENGINE
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, ModelSpec
 from shardwise.optimizers import OPTIMIZERS
@@ -13,7 +14,7 @@ SUMS_BYTES = 32
 
 def is_own_runtime(plan: Plan) -> bool:
     """Whether our trainer runs the plan."""
-    return plan.engine == "native"
+    return plan.engine == OWN_ENGINE
 
 
 def splits_backward(layout: Layout) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from shardwise.engine import PartialRecompute
+from shardwise.engines.profile import PartialRecompute
 from shardwise.model import LayerSpec
 from shardwise.step.placement import Runs
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from shardwise.engine import SelectivePolicy
+from shardwise.engines.profile import SelectivePolicy
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MoeSpec, Weight
 from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.step import own_host

@@ -1,6 +1,6 @@
 """When gradients are reduced: beside computation or after it, in every micro-batch or in the last one."""
 
-from shardwise.engine import engine_profile
+from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.step.own_runtime import is_own_runtime, uses_ddp
 
@@ -23,7 +23,7 @@ def communicates_unit_by_unit(plan: Plan) -> bool:
 
 def is_torch(plan: Plan) -> bool:
     """Whether torch's own FSDP and DDP reduce the gradients."""
-    return engine_profile(plan.engine).sharding in ("fsdp2", "fsdp1")
+    return engine_profile(plan.engine).is_torch
 
 
 def overlaps_reductions(plan: Plan) -> bool:
@@ -62,5 +62,5 @@ def needs_norm(plan: Plan) -> bool:
     Our trainer adds up the loss, too, and scales by the tokens of all ranks, whether it clips or not.
     """
     recipe = plan.recipe
-    is_own = plan.engine == "native" and recipe.adapter == "none"
+    is_own = is_own_runtime(plan) and recipe.adapter == "none"
     return recipe.clip_gradients or recipe.precision == "fp16-mixed" or is_own

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from shardwise.engine import EngineProfile, StateBytes, engine_profile, state_bytes
+from shardwise.engines.profile import EngineProfile, StateBytes
+from shardwise.engines.table import engine_profile, state_bytes
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
@@ -135,7 +136,7 @@ class StageContext:
     @cached_property
     def is_distributed_data_parallel(self) -> bool:
         """Replicas whose gradients torch's DDP reduces in flat buckets."""
-        torch_engine = self.profile.sharding in ("fsdp2", "fsdp1")
+        torch_engine = self.profile.is_torch
         return torch_engine and not self.gathers_parameters and self.plan.layout.data_parallel_size > 1
 
     @cached_property
@@ -147,7 +148,7 @@ class StageContext:
     @cached_property
     def is_autocast(self) -> bool:
         """fp32 modules under torch autocast: fp32 residual stream and cached low-precision weight copies."""
-        torch_engine = self.profile.sharding in ("fsdp2", "fsdp1")
+        torch_engine = self.profile.is_torch
         mixed = self.states.compute_bytes < self.states.weight_bytes
         return torch_engine and mixed and not self.gathers_parameters and not self.has_adapter
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.engine import has_foreach_optimizer
+from shardwise.engines.profile import has_foreach_optimizer
 from shardwise.ledger import MemoryComponent
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.gradient_births import gradient_births
@@ -123,7 +123,7 @@ def _during_step(context: StageContext, name: str, component: MemoryComponent, n
 def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[Tensor]:
     """torch's multi-tensor optimizers make one temporary as large as the parameters they update."""
     temporary = OPTIMIZERS[context.plan.recipe.optimizer].step_temporary
-    is_torch = context.profile.sharding in ("fsdp2", "fsdp1")
+    is_torch = context.profile.is_torch
     is_foreach = has_foreach_optimizer(profile=context.profile, recipe=context.plan.recipe)
     if (is_foreach and temporary == "foreach") or (is_torch and temporary == "always"):
         num_bytes = states.trainable_shard * unit.count * context.states.weight_bytes

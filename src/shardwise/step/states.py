@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwise.engine import StateBytes
+from shardwise.engines.profile import StateBytes
 from shardwise.optimizers import OPTIMIZERS, OptimizerKind
 from shardwise.recipe import Recipe
 from shardwise.step.held_weights import HeldWeights

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
-from shardwise.engine import LossKind
+from shardwise.engines.profile import LossKind
 from shardwise.model import Weight
 from shardwise.step.inventory import Operation
 from shardwise.step.loss import loss_kind

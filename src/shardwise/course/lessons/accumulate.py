@@ -9,8 +9,9 @@ from shardwise.course.lessons.tiny_run import TinyRun, batch_of, exchange_pictur
 from shardwise.course.numerics.arrays import worst_error
 from shardwise.course.numerics.reenact import one_device
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 
 OPTIONS = ("num_ranks", "num_microbatches", "num_hidden_layers", "seq_len", "seed")
 

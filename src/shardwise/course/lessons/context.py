@@ -21,8 +21,8 @@ from shardwise.course.lessons.tiny_run import (
 from shardwise.course.numerics.context_parallel import Balance, positions_of
 from shardwise.course.numerics.reenact import Options, gradient_error, reenact
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout
-from shardwise.plan import EngineName
 
 OPTIONS = ("num_ranks", "seq_len", "num_hidden_layers", "num_key_value_heads", "seed")
 BALANCES: tuple[Balance, ...] = ("contiguous", "zigzag")

@@ -6,22 +6,15 @@ from shardwise.course.lesson import Cell, Check, Column, LessonTable
 from shardwise.course.lessons.tiny_run import EXACT, batch_of, tiny_plan
 from shardwise.course.numerics.reenact import Reenactment, gradient_error, one_device, reenact
 from shardwise.course.numerics.tiny_model import initial_weights, tiny_model
+from shardwise.engines.table import ENGINES, EngineName
 from shardwise.errors import ShardwiseError
 from shardwise.layout import Layout
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.schedules.shape import ScheduleShape
-from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
 
-ENGINES: dict[Schedule, EngineName] = {
-    "gpipe": "torchtitan",
-    "1f1b": "megatron",
-    "interleaved": "megatron",
-    "zb-h1": "megatron",
-    "zb-h2": "megatron",
-    "zbv": "megatron",
-    "dualpipev": "torchtitan",
-}
-"""An engine, or a fork of it, that offers each schedule."""
+TRAINERS: tuple[EngineName, ...] = ("megatron", "torchtitan")
+"""Engines that a schedule is trained with, the first one that has it or a fork that does."""
 MOST_PASSES = 600
 """Of a schedule that is also run in numbers; 16 stages of 16 micro-batches take longer than a lesson should."""
 
@@ -42,7 +35,7 @@ def train_through(shapes: tuple[ScheduleShape, ...], *, seed: int = 0) -> Numeri
     checks, notes = [], []
     layers = max(shape.pp * shape.vpp for shape in shapes)
     for shape in shapes:
-        schedule = next((name for name in ENGINES if name == shape.name), None)
+        schedule = next((name for name in SCHEDULES if name == shape.name and _trainers(name)), None)
         if schedule is None or shape.pp < 2 or 2 * shape.pp * shape.vpp * shape.num_microbatches > MOST_PASSES:
             continue
         try:
@@ -70,13 +63,17 @@ def train_through(shapes: tuple[ScheduleShape, ...], *, seed: int = 0) -> Numeri
     return NumericPart(tables=(table,) if rows else (), checks=tuple(checks), notes=tuple(notes))
 
 
+def _trainers(schedule: Schedule) -> tuple[EngineName, ...]:
+    return tuple(name for name in TRAINERS if schedule in ENGINES[name].schedules | ENGINES[name].forked_schedules)
+
+
 def _plan_of(shape: ScheduleShape, schedule: Schedule, layers: int) -> Plan:
     is_v = SCHEDULE_KINDS[schedule].doubles_chunks
     layout = Layout(pp=shape.pp, vpp=1 if is_v else shape.vpp, schedule=schedule, zero_stage=0)
     plan = tiny_plan(
         tiny_model(num_hidden_layers=layers),
         layout,
-        engine=ENGINES[schedule],
+        engine=_trainers(schedule)[0],
         seq_len=8,
         num_microbatches=shape.num_microbatches,
     )

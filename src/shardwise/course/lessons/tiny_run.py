@@ -28,10 +28,11 @@ from shardwise.course.numerics.reenact import (
 from shardwise.course.numerics.tiny_model import initial_weights, weights_of
 from shardwise.course.numerics.world import Event
 from shardwise.course.numerics.world import Message as Exchanged
+from shardwise.engines.table import EngineName
 from shardwise.errors import SimulationError
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
-from shardwise.plan import EngineName, Plan
+from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 
 NODE = "dgx-h100"

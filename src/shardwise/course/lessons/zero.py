@@ -9,8 +9,8 @@ from shardwise.course.lessons.request import LessonRequest, checked, checked_see
 from shardwise.course.lessons.tiny_run import TinyRun, exchange_picture, tiny_plan, tiny_run, traffic_table, walk
 from shardwise.course.numerics.adamw import AdamW, clip_factor
 from shardwise.course.numerics.tiny_model import tiny_model
+from shardwise.engines.table import EngineName
 from shardwise.layout import Layout, ZeroStage
-from shardwise.plan import EngineName
 
 OPTIONS = ("num_ranks", "zero_stage", "num_hidden_layers", "num_microbatches", "seed")
 STAGES: tuple[tuple[ZeroStage, EngineName], ...] = (

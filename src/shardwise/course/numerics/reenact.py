@@ -17,7 +17,7 @@ from shardwise.course.numerics.slots import Slot
 from shardwise.course.numerics.stage_program import StageProgram, States, StepInput
 from shardwise.course.numerics.tiny_model import require_plain
 from shardwise.course.numerics.world import Message, Rank, run_world
-from shardwise.engine import engine_profile
+from shardwise.engines.table import ENGINES, engine_profile
 from shardwise.errors import SimulationError
 from shardwise.layout import Layout
 from shardwise.plan import Plan
@@ -168,7 +168,7 @@ def _orders(plan: Plan, num_microbatches: int) -> tuple[Order, ...]:
         pp=layout.pp,
         vpp=layout.vpp if layout.pp > 1 else 1,
         num_microbatches=num_microbatches,
-        num_microbatches_per_round=layout.pp if plan.engine == "megatron" else None,
+        num_microbatches_per_round=layout.pp if ENGINES[plan.engine].interleaves_in_rounds_of_pp else None,
     )
     return make_schedule(shape).orders
 

@@ -14,7 +14,8 @@ import numpy as np
 from shardwise.course.numerics.arrays import Array, Arrays, Integers
 from shardwise.course.numerics.exchange import Outcome, exchange
 from shardwise.course.numerics.held import Held, total_bytes
-from shardwise.engine import EngineProfile, engine_profile
+from shardwise.engines.profile import EngineProfile
+from shardwise.engines.table import engine_profile
 from shardwise.errors import SimulationError
 from shardwise.layout import Layout
 from shardwise.ledger import MemoryComponent

@@ -1,0 +1,33 @@
+"""Hugging Face Accelerate over FSDP2."""
+
+from dataclasses import replace
+
+from shardwise.engines import fsdp2
+from shardwise.engines.engine import Engine
+from shardwise.engines.torch_states import TORCH_STATES
+
+PROFILE = replace(
+    fsdp2.PROFILE,
+    selective_policy="core_attention",
+    loss="huggingface",
+    compiles_loss=False,
+    has_foreach_optimizer=True,
+    ddp_copies_gradients=True,
+    has_torch_norm_kernel=False,
+)
+
+ENGINE = Engine(
+    profile=PROFILE,
+    states=TORCH_STATES,
+    axes=frozenset(("tp", "cp")),
+    zero_stages=frozenset((0, 2, 3)),
+    schedules=frozenset(),
+    offloads=frozenset(("none", "parameters")),
+    optimizers=frozenset(("adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon")),
+    precisions=frozenset(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),
+    adapters=frozenset(("none", "lora", "qlora")),
+    default_zero_stage=3,
+    has_sequence_parallel=False,
+    has_optimizer_switch=True,
+    source="huggingface/accelerate@16cb6eb src/accelerate/parallelism_config.py",
+)

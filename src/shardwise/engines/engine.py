@@ -1,0 +1,92 @@
+"""What is known of one engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shardwise.engines.profile import EngineProfile, StateBytes
+from shardwise.layout import ZeroStage
+from shardwise.optimizers import OptimizerName
+from shardwise.recipe import Adapter, Offload, Precision
+from shardwise.schedules.table import Schedule
+
+Axis = Literal["tp", "cp", "pp", "ep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine: how it implements a step, the choices it can run, and what its switches are."""
+
+    profile: EngineProfile
+    states: Mapping[Precision, StateBytes]
+    """Bytes per parameter of every model state."""
+    pipelined_states: Mapping[Precision, StateBytes] = field(default_factory=dict)
+    """The same in a pipeline below ZeRO 2, where it keeps others there."""
+    source: str
+
+    axes: frozenset[Axis]
+    """Kinds of model parallelism."""
+    zero_stages: frozenset[ZeroStage]
+    schedules: frozenset[Schedule]
+    forked_schedules: frozenset[Schedule] = frozenset()
+    """Schedules that exist in a fork of the engine, not in its main branch."""
+    offloads: frozenset[Offload]
+    planned_offloads: frozenset[Offload] = frozenset()
+    """Offloads that are planned for it and exported to others, but that it does not run."""
+    optimizers: frozenset[OptimizerName]
+    precisions: frozenset[Precision]
+    adapters: frozenset[Adapter]
+    replicates_kv_heads: bool = False
+    """Whether tp may exceed the key-value heads, each then held by several ranks."""
+    default_zero_stage: ZeroStage
+    """What a plan file gets when it shards data-parallel ranks and names no stage."""
+    pipeline_zero_stage: ZeroStage | None = None
+    """The same for a pipeline, where that is another one."""
+    host_zero_stage: ZeroStage | None = None
+    """The same for parameters on the host, where that is another one."""
+    has_sequence_parallel: bool
+    """Whether tensor parallelism divides norms and residuals along the sequence by default."""
+    compiles: bool = False
+    """Whether a run that does not say compiles its blocks with torch.compile (torchtitan ``CompileConfig.enable``,
+    Accelerate's dynamo plugin and DeepSpeed's ``compile`` are off; Megatron has none)."""
+
+    runs_torch_pipelines: bool = False
+    """Whether ``torch.distributed.pipelining`` runs its stages, each of them under FSDP2."""
+    interleaves_in_rounds_of_pp: bool = False
+    """Whether rounds of an interleaved schedule hold one micro-batch for every stage; torch's are as even as can be."""
+    refuses_one_chunk: bool = False
+    """Whether schedules that run in rounds are refused with one chunk a rank, also those that torch runs so."""
+    names_replicas: bool = False
+    """Whether data-parallel ranks that divide nothing are ``dp_replicate`` alone, and never ``dp_shard``."""
+    lends_replicas: bool = False
+    """Whether expert parallelism may borrow ranks of all replicas."""
+    has_expert_tp: bool = False
+    """Whether tensor parallelism inside experts has a degree of its own."""
+    exchanges_heads: bool = False
+    """Whether context parallelism exchanges stripes of the sequence for heads (Ulysses)."""
+    optimizer_offload_stage: ZeroStage = 3
+    """The lowest ZeRO stage in which optimizer states alone move to the host."""
+    offloads_undivided: bool = False
+    """Whether states move to the host in any ZeRO stage."""
+    has_compile_switch: bool = True
+    """Whether torch.compile can be turned on."""
+    has_overlap_switch: bool = False
+    """Whether reductions beside the backward pass can be turned on and off; torch's always are beside it."""
+    has_optimizer_switch: bool = False
+    """Whether the loop hands torch's AdamW its ``fused`` or leaves it out."""
+    has_async_tensor_parallel: bool = False
+    """Whether collectives of sequence parallelism can run piece by piece under the products that need them."""
+    has_small_shards: bool = False
+    """Whether parameters may stay divided over a smaller group after forward (``reshard_size``)."""
+    has_prefetch_units: bool = False
+    """Whether how many units are gathered ahead can be set."""
+    always_defers_reductions: bool = False
+    """Whether accumulated gradients are never reduced before the last micro-batch."""
+    recomputes_modules: bool = False
+    """Whether modules are recomputed by name, and activations kept in fewer bits."""
+    narrow_moments: frozenset[OptimizerName] = frozenset()
+    """Optimizers that keep moments in fewer bits and widen them while they step, where states are divided."""
+    assumptions: tuple[str, ...] = ()
+    """What has to be said of every prediction for it."""
+    precision_notes: Mapping[Precision, str] = field(default_factory=dict)
+    """What a precision means to it, where that is not what its name says."""

@@ -1,0 +1,25 @@
+"""torch's first FSDP, which flattens the weights of a unit into one, under transformers' trainer."""
+
+from dataclasses import replace
+
+from shardwise.engines import accelerate
+from shardwise.engines.engine import Engine
+from shardwise.engines.torch_states import TORCH_STATES
+
+PROFILE = replace(accelerate.PROFILE, sharding="fsdp1", saves_gathered_input=False)
+
+ENGINE = Engine(
+    profile=PROFILE,
+    states=TORCH_STATES,
+    axes=frozenset(),
+    zero_stages=frozenset((0, 2, 3)),
+    schedules=frozenset(),
+    offloads=frozenset(("none", "parameters")),
+    optimizers=frozenset(("adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon")),
+    precisions=frozenset(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),
+    adapters=frozenset(("none", "lora", "qlora")),
+    default_zero_stage=3,
+    has_sequence_parallel=False,
+    has_optimizer_switch=True,
+    source="torch 2.13 distributed/fsdp/fully_sharded_data_parallel.py (ShardingStrategy, CPUOffload)",
+)

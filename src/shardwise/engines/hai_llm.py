@@ -1,0 +1,29 @@
+"""DeepSeek's own engine, of which reports alone are public (arXiv:2412.19437, section 3).
+
+Where they say nothing, Megatron's kernels and buffers stand for its own: both divide the optimizer, keep 8-bit inputs
+and recompute by module.
+"""
+
+from shardwise.engines import megatron
+from shardwise.engines.engine import Engine
+
+ENGINE = Engine(
+    profile=megatron.PROFILE,
+    states=megatron.STATES,
+    axes=frozenset(("tp", "pp", "ep")),
+    zero_stages=frozenset((0, 1)),
+    schedules=frozenset(("zb-h1", "dualpipe")),
+    offloads=frozenset(("none",)),
+    optimizers=frozenset(("adamw",)),
+    precisions=frozenset(("bf16-mixed", "fp8-mixed")),
+    adapters=frozenset(("none",)),
+    default_zero_stage=1,
+    has_sequence_parallel=False,
+    has_expert_tp=True,
+    # Sections 3.2.3 and 3.3.3.
+    recomputes_modules=True,
+    narrow_moments=frozenset(("adamw",)),
+    assumptions=("hai-llm is not public: Megatron's kernels, buffers and dtypes stand for its own",),
+    source="DeepSeek-AI, arXiv:2405.04434, section 3.1.3 (zero-bubble pipeline, experts, ZeRO-1), and "
+    "arXiv:2412.19437, sections 3.2 and 3.3 (DualPipe, fp8); the engine itself is not public",
+)

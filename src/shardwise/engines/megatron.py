@@ -1,0 +1,79 @@
+"""Megatron-LM, with Transformer Engine and its distributed optimizer."""
+
+from shardwise.engines.engine import Engine
+from shardwise.engines.profile import EngineProfile, StateBytes
+from shardwise.engines.torch_states import TORCH_STATES
+from shardwise.recipe import Precision
+
+STATES: dict[Precision, StateBytes] = {
+    "fp32": TORCH_STATES["fp32"],
+    "bf16-mixed": StateBytes(
+        weight_bytes=2, gradient_bytes=4, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "fp16-mixed": StateBytes(
+        weight_bytes=2,
+        gradient_bytes=2,
+        master_bytes=4,
+        moment_bytes=4,
+        compute_bytes=2,
+        reduce_bytes=2,
+        step_gradient_bytes=4,
+    ),
+    "fp8-mixed": StateBytes(
+        weight_bytes=2, gradient_bytes=4, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+    "bf16": StateBytes(
+        weight_bytes=2, gradient_bytes=4, master_bytes=4, moment_bytes=4, compute_bytes=2, reduce_bytes=4
+    ),
+}
+"""Megatron-LM ``docs/user-guide/features/dist_optimizer.md``: 18 bytes, or 6 + 12/d with the distributed optimizer
+(fp16: 20, or 4 + 16/d). It has no bf16 mode without fp32 master weights, so ``bf16`` means ``bf16-mixed`` there."""
+
+PROFILE = EngineProfile(
+    sharding="megatron",
+    has_fused_norm=True,
+    has_fused_activation=True,
+    saves_gathered_input=False,
+    selective_policy="core_attention",
+    loss="vocab_parallel_fused",
+    compiles_loss=False,
+    has_foreach_optimizer=False,
+    has_persistent_gradients=True,
+    keeps_dummy_weight_gradients=True,
+    ddp_copies_gradients=False,
+    bucket_bytes=0,
+    has_in_switch_reduction=False,
+    has_transformer_engine=True,
+    keeps_expert_outputs=False,
+    partial_recompute="first of chunk",
+    sends_tokens_once_per_host=True,
+    prefers_cudnn_attention=True,
+)
+
+ENGINE = Engine(
+    profile=PROFILE,
+    states=STATES,
+    axes=frozenset(("tp", "cp", "pp", "ep")),
+    zero_stages=frozenset((0, 1, 2, 3)),
+    schedules=frozenset(("1f1b", "interleaved")),
+    forked_schedules=frozenset(("zb-h1", "zb-h2", "zbv")),
+    offloads=frozenset(("none", "optimizer")),
+    optimizers=frozenset(("adamw", "sgd", "sgd-momentum", "lion", "muon")),
+    precisions=frozenset(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),
+    adapters=frozenset(("none", "lora")),
+    replicates_kv_heads=True,
+    default_zero_stage=1,
+    has_sequence_parallel=True,
+    interleaves_in_rounds_of_pp=True,
+    lends_replicas=True,
+    has_expert_tp=True,
+    offloads_undivided=True,
+    has_compile_switch=False,
+    has_overlap_switch=True,
+    has_async_tensor_parallel=True,
+    always_defers_reductions=True,
+    recomputes_modules=True,
+    # Its precision-aware optimizer is a distributed Adam (core/optimizer/optimizer_config.py).
+    narrow_moments=frozenset(("adamw",)),
+    source="NVIDIA/Megatron-LM@d98e8a6 training/arguments.py, core/pipeline_parallel/schedules.py",
+)

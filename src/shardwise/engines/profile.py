@@ -1,0 +1,101 @@
+"""How a framework implements a step: what an engine's profile says. Facts of code, not fitted numbers.
+
+A profile says which dtypes the model states have, which tensors a block saves for backward, how the loss is computed
+and which buffers the sharding keeps. Every field's origin is the named framework's source; see ``docs/memory.md``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.recipe import Recipe
+
+SelectivePolicy = Literal["operations", "core_attention"]
+Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
+PartialRecompute = Literal["first of stage", "first of chunk", "every"]
+LossKind = Literal[
+    "torch",
+    "torch_parallel",
+    "huggingface",
+    "vocab_parallel",
+    "vocab_parallel_fused",
+    "fused_in_place",
+    "fused",
+    "fused_upcast",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes per parameter of every model state, before any sharding."""
+
+    weight_bytes: int
+    """The copy forward starts from (fp32 shards under FSDP, bf16 under Megatron)."""
+    gradient_bytes: int
+    """The accumulated gradient."""
+    master_bytes: int
+    """A separate fp32 copy held with the optimizer; 0 when the weights themselves are fp32."""
+    moment_bytes: int
+    """One element of one optimizer moment."""
+    compute_bytes: int
+    """Weights as the matrix products read them, after gathering or casting."""
+    reduce_bytes: int
+    """Gradients as they are communicated."""
+    step_gradient_bytes: int = 0
+    """A further copy of the local gradients made for the optimizer step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """What distinguishes one engine's memory from another's."""
+
+    sharding: Sharding
+    has_fused_norm: bool
+    """RMSNorm and LayerNorm save their input once instead of fp32 intermediates, also without compile."""
+    has_fused_activation: bool
+    """A gated activation saves gate and up but not the activated gate, also without compile."""
+    saves_gathered_input: bool
+    """Under sequence parallelism the all-gathered input is kept for the weight gradient (DTensor); Megatron gathers
+    again."""
+    selective_policy: SelectivePolicy
+    loss: LossKind
+    compiles_loss: bool
+    """``compile`` also compiles the loss, which then makes no fp32 copies of the logits."""
+    has_foreach_optimizer: bool
+    """The optimizer step makes one temporary the size of the parameters it updates (torch ``foreach=True``)."""
+    has_persistent_gradients: bool
+    """Gradient buffers are allocated once (Megatron, DeepSpeed ZeRO-1) instead of anew in each backward."""
+    keeps_dummy_weight_gradients: bool
+    """Transformer Engine keeps one placeholder gradient per matrix shape when it accumulates into fp32 buffers."""
+    ddp_copies_gradients: bool
+    """DDP's buckets are a second copy of all gradients (``gradient_as_bucket_view=False``, torch's default)."""
+    bucket_bytes: int
+    """Size of one communication bucket of the data-parallel reduction."""
+    has_in_switch_reduction: bool = True
+    """Whether all-reduces may run in the NVLink switch (NVLS), NCCL's default on Hopper and Blackwell."""
+    has_transformer_engine: bool = False
+    """Norms before QKV and before a dense feed-forward are part of the product that reads them, and the inputs of 8-bit
+    products wait for backward in 8 bits (Transformer Engine)."""
+    keeps_expert_outputs: bool = True
+    """Router weights multiply the outputs of experts, which then wait for backward; Megatron multiplies what enters the
+    last product (``core/transformer/moe/experts.py``, ``permuted_probs``)."""
+    partial_recompute: PartialRecompute = "first of stage"
+    """Which blocks are recomputed where only some are: the first of a stage, the first of each of its chunks, or every
+    n-th one, with the last among them."""
+    sends_tokens_once_per_host: bool = False
+    """Whether a token whose experts share a host crosses the network once (DeepEP, HybridEP), not once per expert."""
+    has_torch_norm_kernel: bool = False
+    """Whether eager norms are torch's ``nn.RMSNorm``, one kernel in torch 2.11: 62 us forward and 157 us backward for
+    8,192 x 4,096 on H100 (``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published
+    eager runs predate it."""
+    prefers_cudnn_attention: bool = False
+    """Whether fused attention is cuDNN's where that exists; torch by itself runs FlashAttention-2."""
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether torch's own FSDP and DDP divide states and reduce gradients."""
+        return self.sharding in ("fsdp2", "fsdp1")
+
+
+def has_foreach_optimizer(*, profile: EngineProfile, recipe: Recipe) -> bool:
+    """Whether the optimizer updates in torch's multi-tensor way: as the recipe says, else as the engine does."""
+    return profile.has_foreach_optimizer if recipe.fused_optimizer is None else not recipe.fused_optimizer

@@ -1,0 +1,34 @@
+"""torchtitan."""
+
+from dataclasses import replace
+
+from shardwise.engines import fsdp2
+from shardwise.engines.engine import Engine
+from shardwise.engines.torch_states import TORCH_STATES
+from shardwise.schedules.table import TORCH_SCHEDULES
+
+PROFILE = replace(fsdp2.PROFILE, has_torch_norm_kernel=False, partial_recompute="every")
+"""``selective_ac_option`` recomputes every n-th block (``distributed/activation_checkpoint.py``, its counter starts at
+1). AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
+(2025-04-02, ``components/loss.py``); a recipe of what came before says ``fused_optimizer`` and ``fused_loss`` false."""
+
+ENGINE = Engine(
+    profile=PROFILE,
+    states=TORCH_STATES,
+    axes=frozenset(("tp", "cp", "pp", "ep")),
+    zero_stages=frozenset((0, 2, 3)),
+    schedules=TORCH_SCHEDULES,
+    # One switch, training.enable_cpu_offload, moves parameters, gradients and optimizer states together.
+    offloads=frozenset(("none", "parameters")),
+    optimizers=frozenset(("adamw", "muon")),
+    precisions=frozenset(("fp32", "bf16-mixed", "bf16", "fp8-mixed")),
+    adapters=frozenset(("none", "lora")),
+    default_zero_stage=3,
+    has_sequence_parallel=True,
+    runs_torch_pipelines=True,
+    refuses_one_chunk=True,
+    names_replicas=True,
+    has_optimizer_switch=True,
+    has_async_tensor_parallel=True,
+    source="pytorch/torchtitan@b5bcd76 config/configs.py, components/optimizer/optimizer.py, components/lora.py",
+)
