@@ -50,10 +50,10 @@ from shardwise.step.weight_half import block_gradients, head_gradients
 
 __all__ = ["MemoryEstimate"]
 
-IS_SPLIT, IS_PLAIN, DOUBLES_CHUNKS = (
-    np.asarray([getattr(SCHEDULE_KINDS[name], fact) for name in SCHEDULES])
-    for fact in ("torch_splits_backward", "is_plain", "doubles_chunks")
-)
+KINDS = [SCHEDULE_KINDS[name] for name in SCHEDULES]
+IS_SPLIT = np.asarray([kind.torch_splits_backward for kind in KINDS])
+IS_PLAIN = np.asarray([kind.is_plain for kind in KINDS])
+DOUBLES_CHUNKS = np.asarray([kind.doubles_chunks for kind in KINDS])
 """By position in ``SCHEDULES``."""
 FEW_ROWS = 1 << 8
 """So few rows are not divided between processes."""
