@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS, Schedule
+from shardwise.columns import is_among, most
+from shardwise.schedules.table import DEFAULT_SCHEDULE, TWICE_HELD_SCHEDULES, Schedule
 
 ZeroStage = Literal[0, 1, 2, 3]
 
@@ -61,7 +62,7 @@ class Layout:
     @property
     def model_copies(self) -> int:
         """Copies of the model in one pipeline: DualPipe's ranks hold a stage of each of two that run both ways."""
-        return SCHEDULE_KINDS[self.schedule].model_copies if self.pp > 1 else 1
+        return 1 + (is_among(self.schedule, TWICE_HELD_SCHEDULES) & (self.pp > 1))
 
     @property
     def state_shard_size(self) -> int:
@@ -77,4 +78,4 @@ class Layout:
     @property
     def expert_state_shard_size(self) -> int:
         """Ranks that one routed expert's states are divided over: tp * cp * dp_shard over ep * etp."""
-        return max(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp)) * self.model_copies
+        return most(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp)) * self.model_copies

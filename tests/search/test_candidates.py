@@ -55,20 +55,6 @@ def test_expanding_gives_each_row_its_own_options_in_order(make_question):
     assert option_counts(rows, keys=("dp_replicate", "pp"), options=lambda key: options[key]).tolist() == [2, 1]
 
 
-def test_a_look_up_asks_once_per_combination(make_question):
-    _, rows = enumerate_all(make_question())
-    asked = []
-
-    def double(key):
-        asked.append(key)
-        return (2.0 * key[0], 3.0 * key[1])
-
-    found = rows.lookup(("tp", "pp"), double)
-    assert len(asked) == len(set(asked)) < len(rows)
-    assert np.array_equal(found[:, 0], 2.0 * rows.tp)
-    assert np.array_equal(found[:, 1], 3.0 * rows.pp)
-
-
 def test_a_row_becomes_the_plan_it_stands_for(make_question):
     question = make_question()
     _, rows = enumerate_all(question)

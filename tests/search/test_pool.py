@@ -50,7 +50,7 @@ def test_what_moves_to_the_host_is_the_least_that_fits(make_question, decorated)
     assert len(found) > 0
     assert (found.needed_bytes <= capacity).all()
     less = replace(found.rows, offload=found.rows.offload - 1)
-    more_bytes = memory.device_bytes(less, num_microbatches=found.num_microbatches)
+    more_bytes = memory.device_bytes(less)
     offered = (found.rows.offload > 0) & ((found.rows.offload_choices & (1 << np.maximum(0, less.offload))) > 0)
     assert (more_bytes[offered] > capacity).all()
 

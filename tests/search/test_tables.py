@@ -16,9 +16,3 @@ def test_columns_combined_first_answer_as_all_of_them_together():
     assert degrees.keys == [(1, 3), (2, 3), (2, 5)]
     assert table.of(degrees.beside([stage])).tolist() == together.tolist()
     assert len(asked) == 4
-
-
-def test_some_rows_of_combined_columns_keep_their_values():
-    columns = [np.asarray([4, 5, 6]), np.asarray([1, 1, 2])]
-    some = Combined.of(columns).take(np.asarray([2, 0]))
-    assert [some.keys[which] for which in some.of_row.tolist()] == [(6, 2), (4, 1)]

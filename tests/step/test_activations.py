@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shapes import dense_layer, moe_layer
-from shardwise.step.activations import BlockContext, backward_temporaries, saved_tensors
+from shardwise.step.activations import BackwardContext, BlockContext, backward_temporaries, saved_tensors
 
 
 def context(**changes):
@@ -108,4 +108,4 @@ def test_routed_tokens_do_not_fall_with_expert_parallelism():
 
 def test_backward_holds_two_widths_and_the_residual_gradient():
     layer = dense_layer(hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8)
-    assert backward_temporaries(layer, context()) == 2 * 512 * 4096 + 2 * 2 * 512 * 14336
+    assert backward_temporaries(layer, context(), BackwardContext()) == 2 * 512 * 4096 + 2 * 2 * 512 * 14336

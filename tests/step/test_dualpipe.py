@@ -72,7 +72,7 @@ def test_parameters_are_there_twice_and_optimizer_states_once():
 
 def test_activations_of_pp_plus_one_stages_are_kept():
     """DualPipe's README: PP + 1, of a rank's two stages."""
-    assert [context.in_flight for context in contexts(DUAL)] == [4.5] * 8
+    assert [context.held.in_flight_micro_batches for context in contexts(DUAL)] == [4.5] * 8
 
 
 def test_both_directions_compute_the_step_of_one_model():

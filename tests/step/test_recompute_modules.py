@@ -81,7 +81,7 @@ def test_router_weights_before_the_last_product_save_what_megatron_publishes():
         )
     )
     assert outputs * 30.4 / up_projections == pytest.approx(26.3, abs=0.2)
-    assert all(tensor.name != "experts.output" for tensor in context.saved[0])
+    assert all(tensor.name != "experts.output" for tensor in saved_tensors(layer, context.block_context))
 
 
 def test_core_attention_leaves_34_bytes_of_a_gpt_block():
@@ -92,7 +92,8 @@ def test_core_attention_leaves_34_bytes_of_a_gpt_block():
     recipe = Recipe(seq_len=512, attention="eager", recompute="selective", recompute_modules=("core_attn",))
     plan = Plan(model=spec, cluster=read_cluster("1xdgx-h100"), recipe=recipe, layout=Layout(), engine="megatron")
     context = context_of(plan)
-    statistics = sum(tensor.num_bytes for tensor in context.saved[0] if tensor.name == "norm_statistics")
+    saved = saved_tensors(layer, context.block_context)
+    statistics = sum(tensor.num_bytes for tensor in saved if tensor.name == "norm_statistics")
     assert context.kept_bytes(0) - statistics == 34 * 512 * 4096
 
 

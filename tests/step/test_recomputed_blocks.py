@@ -69,7 +69,7 @@ def test_what_recomputing_brings_back_does_not_meet_the_kept_blocks_behind_it():
     """A block brought back takes the place of one that is through: seven kept blocks less one, less its input."""
     one_node = {"model": TINY, "cluster": "1xh100-sxm", "layout": {"dp_shard": 1}, "precision": "fp32"}
     context = context_of(planned(3, **one_node))
-    whole = sum(tensor.num_bytes for tensor in context.saved[-1])
+    whole = context.blocks[-1].whole
     peaks = [peak_bytes(planned(layers, **one_node)) for layers in range(6)]
     freed = [fewer - more for fewer, more in pairwise(peaks)]
     assert freed == pytest.approx([whole - context.kept_bytes(0)] * 5, rel=1e-3)

@@ -7,6 +7,7 @@ from typing import Literal
 from shardwise.engines import accelerate, deepspeed, fsdp1, fsdp2, hai_llm, megatron, native, torchtitan
 from shardwise.engines.engine import Engine
 from shardwise.engines.profile import EngineProfile, StateBytes
+from shardwise.layout import Layout
 from shardwise.recipe import Precision
 
 EngineName = Literal[
@@ -50,10 +51,19 @@ def engine_profile(name: EngineName) -> EngineProfile:
     return ENGINES[name].profile
 
 
-def state_bytes(
-    *, engine: EngineName, precision: Precision, zero_stage: int = 3, is_pipelined: bool = False
-) -> StateBytes:
-    """Bytes per parameter of every model state of an engine at a precision, before sharding."""
+def accumulates_in_fp32(engine: EngineName, layout: Layout) -> bool:
+    """Whether pipelines add bf16 gradients up in fp32, as DeepSpeed's do where they keep them whole."""
+    return bool(ENGINES[engine].pipelined_states) & (layout.pp > 1) & (layout.zero_stage <= 1)
+
+
+def state_bytes(*, engine: EngineName, precision: Precision, in_fp32: bool = False) -> StateBytes:
+    """Bytes per parameter of every model state of an engine at a precision, before sharding.
+
+    Args:
+        engine: runs the step.
+        precision: of the recipe.
+        in_fp32: whether bf16 gradients are added up in fp32 (:func:`accumulates_in_fp32`).
+    """
     facts = ENGINES[engine]
-    pipelined = facts.pipelined_states.get(precision) if is_pipelined and zero_stage <= 1 else None
-    return pipelined or facts.states[precision]
+    accumulated = facts.pipelined_states.get(precision) if in_fp32 else None
+    return accumulated or facts.states[precision]

@@ -1,5 +1,6 @@
 """What a device holds beyond the tensors that are alive: cached blocks, the CUDA context and communicators."""
 
+from shardwise.columns import least, most, rounded
 from shardwise.plan import Plan
 from shardwise.step.inventory import StageInventory
 from shardwise.step.own_runtime import is_own_runtime, uses_ddp
@@ -34,22 +35,21 @@ def fixed_bytes(plan: Plan) -> Bytes:
     if plan.cluster.runs_on_processors:
         return 0
     learned_ratio = 1.0 if calibration is None else calibration.ratio_of("memory outside")
-    return round(learned_ratio * _catalogued_fixed_bytes(plan))
+    return rounded(learned_ratio * _catalogued_fixed_bytes(plan))
 
 
 def _catalogued_fixed_bytes(plan: Plan) -> Bytes:
     layout = plan.layout
-    if layout.world_size == 1:
-        return CONTEXT_BYTES
     groups = (layout.dp_shard * layout.cp, layout.dp_replicate, layout.tp, layout.cp, layout.pp)
-    num_groups = max(1, sum(degree > 1 for degree in groups))
-    total = CONTEXT_BYTES + FIRST_COMMUNICATOR_BYTES + NEXT_COMMUNICATOR_BYTES * (num_groups - 1)
-    if layout.pp > 1:
-        total += PEER_BYTES * min(2, layout.pp - 1)
-    if layout.ep > 1:
-        peers = min(layout.ep, plan.cluster.node.gpus_per_node) - 1
-        total += NEXT_COMMUNICATOR_BYTES + PEER_BYTES * peers
-    return total
+    num_groups = most(1, sum(degree > 1 for degree in groups))
+    exchanging_peers = least(layout.ep, plan.cluster.node.gpus_per_node) - 1
+    communicators = (
+        FIRST_COMMUNICATOR_BYTES
+        + NEXT_COMMUNICATOR_BYTES * (num_groups - 1)
+        + PEER_BYTES * least(2, layout.pp - 1)
+        + (NEXT_COMMUNICATOR_BYTES + PEER_BYTES * exchanging_peers) * (layout.ep > 1)
+    )
+    return CONTEXT_BYTES + communicators * (layout.world_size > 1)
 
 
 def has_stream_pools(plan: Plan) -> bool:

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate
 
+from shardwise.columns import rounded
 from shardwise.ledger import MEMORY_COMPONENTS, PHASES, MemoryComponent
 from shardwise.plan import Plan
 from shardwise.predict.device_overhead import fixed_bytes, has_stream_pools, reserved_bytes
 from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
+from shardwise.step.held_stage import by_content, fullest_stages, pipeline_of
 from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage, pipeline_stages
-from shardwise.step.stage_context import StageContext
-from shardwise.step.stage_inventory import content_key, stage_inventories
+from shardwise.step.stage_inventory import stage_inventories
 from shardwise.units import Bytes
 
 LOW_FRACTION = 0.97
@@ -28,20 +30,11 @@ def predict_memory(plan: Plan) -> MemoryPrediction:
 
 
 def predict_fullest_memory(plan: Plan) -> MemoryPrediction:
-    """The same of fewer stages, the fullest among them: as much is needed of the device, of the host and of its drives.
-
-    Stages that hold equal blocks differ in the micro-batches that they keep, and whatever grows with these grows for
-    all of them: the one that keeps most needs most.
-    """
+    """The same of fewer stages, which need as much of the device, of the host and of its drives as all do."""
     if plan.recipe.convention == "seed":
         return predict_seed_memory(plan)
-    fullest: dict[tuple[object, ...], StageContext] = {}
-    for stage in pipeline_stages(model=plan.model, layout=plan.layout):
-        context = StageContext(plan=plan, stage=stage)
-        key = content_key(context)
-        if key not in fullest or context.in_flight > fullest[key].in_flight:
-            fullest[key] = context
-    return _memory_of(plan, sorted((context.stage for context in fullest.values()), key=lambda stage: stage.index))
+    alike = by_content(pipeline_stages(model=plan.model, layout=plan.layout))
+    return _memory_of(plan, fullest_stages(alike, pipeline_of(plan)))
 
 
 def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
@@ -75,13 +68,17 @@ def allocated_at(inventory: StageInventory) -> tuple[Bytes, ...]:
     """Bytes alive at every moment of a stage."""
     change = [0] * (len(inventory.moments) + 1)
     for tensor in inventory.tensors:
-        change[tensor.born] += tensor.num_bytes
-        change[tensor.dies + 1] -= tensor.num_bytes
-    alive, total = [], 0
-    for difference in change[:-1]:
-        total += difference
-        alive.append(total)
-    return tuple(alive)
+        change[tensor.born] = change[tensor.born] + tensor.num_bytes
+        change[tensor.dies + 1] = change[tensor.dies + 1] - tensor.num_bytes
+    return tuple(accumulate(change[:-1]))
+
+
+def learned_bytes(plan: Plan, peak_bytes: Bytes) -> Bytes:
+    """What a rank whose tensors reach this peak needs of its device, by what runs taught about tensors and caches."""
+    calibration, ratio = plan.cluster.calibration, 1.0
+    if calibration is not None:
+        ratio = calibration.ratio_of("memory allocated") * calibration.ratio_of("memory reserved")
+    return rounded(ratio * peak_bytes) + fixed_bytes(plan)
 
 
 def _stage_memory(plan: Plan, stage: Stage, inventory: StageInventory) -> StageMemory:

@@ -99,6 +99,8 @@ SPLITTING_SCHEDULES: tuple[Schedule, ...] = tuple(
     name for name in SCHEDULES if SCHEDULE_KINDS[name].torch_splits_backward
 )
 """Those that torch runs with backward in two halves."""
+TWICE_HELD_SCHEDULES: tuple[Schedule, ...] = tuple(name for name in SCHEDULES if SCHEDULE_KINDS[name].model_copies == 2)
+"""Those whose ranks hold a stage of each of two copies of the model."""
 TORCH_SCHEDULES: frozenset[Schedule] = frozenset(
     name for name in SCHEDULES if SCHEDULE_KINDS[name].torch_class is not None
 )

@@ -5,8 +5,9 @@ number of rows; an object is built only for a row that is predicted or shown.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, dataclass, fields, replace
-from typing import ClassVar, Protocol, TypeAlias, TypeVar, get_args
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,24 +26,26 @@ __all__ = [
     "IntColumn",
     "Key",
     "Mask",
+    "Words",
     "constant",
     "distinct_keys",
     "expand",
     "group_rows",
-    "look_up",
     "option_counts",
-    "take_rows",
 ]
 
 IntColumn: TypeAlias = NDArray[np.int64]
 FloatColumn: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Key: TypeAlias = tuple[int, ...]
+Name = TypeVar("Name", bound=str)
 
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
 MOST_CODES = 1 << 20
 """Combinations of values that get a table of their own; more are sorted."""
+FEW_ROWS, LARGEST_CODE = 1 << 11, 1 << 62
+"""So few rows are sorted, by one whole number for each where there is one so large."""
 ZERO_STAGES: tuple[ZeroStage, ...] = get_args(ZeroStage)
 
 
@@ -80,6 +83,11 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.tp)
+
+    @property
+    def model_copies(self) -> IntColumn:
+        """Copies of the model in each row's pipeline."""
+        return self.of_each(_layout(self._number, Layout()).model_copies)
 
     @property
     def data_parallel_size(self) -> IntColumn:
@@ -125,27 +133,6 @@ class Candidates:
         """The names of the columns."""
         return tuple(field.name for field in fields(self))
 
-    def lookup(self, names: Sequence[str], function: Callable[[Key], tuple[float, ...]]) -> FloatColumn:
-        """A function of a few columns, evaluated once per combination that occurs: ``(rows, results)``."""
-        return look_up([self.column(name) for name in names], function)
-
-    def layout(self, row: int) -> Layout:
-        """The layout of one row."""
-        return Layout(
-            dp_replicate=int(self.dp_replicate[row]),
-            dp_shard=int(self.dp_shard[row]),
-            zero_stage=ZERO_STAGES[int(self.zero_stage[row])],
-            tp=int(self.tp[row]),
-            cp=int(self.cp[row]),
-            pp=int(self.pp[row]),
-            vpp=int(self.vpp[row]),
-            ep=int(self.ep[row]),
-            expert_tp=int(self.expert_tp[row]),
-            schedule=SCHEDULES[int(self.schedule[row])],
-            sequence_parallel=bool(self.sequence_parallel[row]),
-            reshard_after_forward=bool(self.reshard_after_forward[row]),
-        )
-
     def plan(self, row: int, *, question: Plan) -> Plan:
         """The plan of one row: the question with this row's layout, micro-batch size, recompute and offload."""
         return self.plans((row,), question=question)[0]
@@ -156,40 +143,90 @@ class Candidates:
         recipes: dict[Key, Recipe] = {}
         found: list[Plan] = []
         for row in rows:
+
+            def number(name: str, row: int = row) -> int:
+                return int(self.column(name)[row])
+
             key = tuple(int(column[row]) for column in columns)
             if key not in recipes:
-                size, recompute, layers, offload, moves = key
+                recipe = _recipe(number, question.recipe)
+                is_selective = recipe.recompute == "selective"
                 recipes[key] = replace(
-                    question.recipe,
-                    micro_batch_size=size,
-                    recompute=RECOMPUTES[recompute],
-                    recompute_layers=layers or None,
-                    recompute_modules=(
-                        question.recipe.recompute_modules if RECOMPUTES[recompute] == "selective" else None
-                    ),
-                    offload=OFFLOADS[offload],
-                    activation_offload=bool(moves),
+                    recipe,
+                    recompute_layers=recipe.recompute_layers or None,
+                    recompute_modules=recipe.recompute_modules if is_selective else None,
                 )
-            layout = self.layout(row)
-            if question.layout.stage_layers is not None:
-                layout = replace(layout, stage_layers=question.layout.stage_layers)
-            found.append(replace(question, layout=layout, recipe=recipes[key]))
+            found.append(replace(question, layout=_layout(number, question.layout), recipe=recipes[key]))
         return found
 
+    def columns(self, question: Plan) -> Plan:
+        """All rows as one plan whose numbers are columns, or numbers where all rows have the same.
 
-class Record(Protocol):
-    """What a dataclass is to a type checker."""
+        See :mod:`shardwise.columns`; a column stands where a type checker sees a number.
+        """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+        layout, recipe = _layout(self._number, question.layout), _recipe(self._number, question.recipe)
+        return replace(question, layout=layout, recipe=recipe)
+
+    def _number(self, name: str) -> int:
+        """The number of all rows, or a column; in floats, whose products stay right beyond the largest integer."""
+        column = self.column(name)
+        is_same = is_constant(column) or (len(column) > 0 and bool((column == column[0]).all()))
+        return int(column[0]) if is_same else cast(int, column.astype(np.float64))
+
+    def of_each(self, value: int) -> IntColumn:
+        """What was found of :meth:`columns`, as a column also where all rows have the same."""
+        return np.broadcast_to(np.asarray(value, dtype=np.int64), (len(self),))
 
 
-Columns = TypeVar("Columns", bound=Record)
-"""A record whose fields are columns of equal length."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """A column of words: which of some names every row has."""
+
+    places: IntColumn
+    names: tuple[str, ...]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, word: object) -> Mask:  # type: ignore[override]
+        """The rows that have a word."""
+        return np.asarray(self.places == (self.names.index(word) if word in self.names else -1))
 
 
-def take_rows(columns: Columns, chosen: IntColumn) -> Columns:
-    """Some rows of a record of columns."""
-    return replace(columns, **{field.name: getattr(columns, field.name)[chosen] for field in fields(columns)})
+def _named(place: int, names: tuple[Name, ...]) -> Name:
+    """The name at a place, or a column of names."""
+    return names[place] if isinstance(place, int) else cast(Name, Words(np.asarray(place, dtype=np.int64), names))
+
+
+def _layout(number: Callable[[str], int], asked: Layout) -> Layout:
+    """The layout of a row, or of columns."""
+    return Layout(
+        dp_replicate=number("dp_replicate"),
+        dp_shard=number("dp_shard"),
+        zero_stage=cast(ZeroStage, number("zero_stage")),
+        tp=number("tp"),
+        cp=number("cp"),
+        pp=number("pp"),
+        vpp=number("vpp"),
+        ep=number("ep"),
+        expert_tp=number("expert_tp"),
+        schedule=_named(number("schedule"), SCHEDULES),
+        sequence_parallel=number("sequence_parallel") > 0,
+        reshard_after_forward=number("reshard_after_forward") > 0,
+        stage_layers=asked.stage_layers,
+    )
+
+
+def _recipe(number: Callable[[str], int], asked: Recipe) -> Recipe:
+    """The recipe of a row, or of columns; 0 blocks to recompute are all of them."""
+    return replace(
+        asked,
+        micro_batch_size=number("micro_batch_size"),
+        recompute=_named(number("recompute"), RECOMPUTES),
+        recompute_layers=number("recompute_layers"),
+        offload=_named(number("offload"), OFFLOADS),
+        activation_offload=number("activation_offload") > 0,
+    )
 
 
 def constant(value: int, size: int) -> IntColumn:
@@ -208,6 +245,8 @@ def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     Groups are numbered in the order of their values. Values become positions in a table instead of being sorted.
     """
     codes = np.zeros(len(columns[0]), dtype=np.int64)
+    if 0 < len(codes) <= FEW_ROWS:
+        return _sorted_groups(columns)
     size = 1
     for values in columns:
         if is_constant(values):
@@ -226,6 +265,19 @@ def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
     first = np.zeros(count, dtype=np.int64)
     first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
     return groups, first
+
+
+def _sorted_groups(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
+    """The same of few rows, whose combinations of values are sorted."""
+    varying = np.stack([np.zeros_like(columns[0]), *(values for values in columns if not is_constant(values))])
+    shifted = varying - varying.min(axis=1, keepdims=True)
+    spreads = [int(most) + 1 for most in shifted.max(axis=1)]
+    weights = [prod(spreads[place + 1 :]) for place in range(len(spreads))]
+    if prod(spreads) <= LARGEST_CODE:
+        _, first, groups = np.unique(weights @ shifted, return_index=True, return_inverse=True)
+    else:
+        _, first, groups = np.unique(shifted, axis=1, return_index=True, return_inverse=True)
+    return groups.reshape(-1), first
 
 
 def _ranked(codes: IntColumn, size: int) -> tuple[IntColumn, int]:
@@ -247,14 +299,6 @@ def distinct_keys(columns: Sequence[IntColumn]) -> tuple[list[Key], IntColumn]:
     inverse, first = group_rows(columns)
     keys: list[Key] = list(zip(*(values[first].tolist() for values in columns), strict=True))
     return keys, inverse
-
-
-def look_up(columns: Sequence[IntColumn], function: Callable[[Key], tuple[float, ...]]) -> FloatColumn:
-    """A function of some columns, evaluated once per combination that occurs: ``(rows, results)``."""
-    keys, inverse = distinct_keys(columns)
-    table = np.asarray([function(key) for key in keys], dtype=np.float64)
-    found: FloatColumn = np.take(table, inverse, axis=0)
-    return found
 
 
 def option_counts(rows: Candidates, *, keys: Sequence[str], options: Callable[[Key], Sequence[Key]]) -> IntColumn:

@@ -12,10 +12,10 @@ import numpy as np
 from shardwise.layout import Layout
 from shardwise.search.candidates import ZERO_STAGES, Candidates, FloatColumn, Key, Mask
 from shardwise.search.machine import Machine
-from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.probes import ProbedBatch, Probes, WatchedStage
 from shardwise.search.tables import Table
 from shardwise.step.operation_context import operation_context
+from shardwise.step.own_runtime import exchanges_gradients, spreads_vocabulary
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import sharding_operations
 
@@ -34,14 +34,13 @@ class CopyTimes:
 
     def passes_s(self, rows: Candidates, stage: WatchedStage) -> tuple[FloatColumn, FloatColumn]:
         """Seconds in the forward and in the backward pass of one micro-batch."""
-        question = self.probes.question
-        spreads = vocabulary_ranks(rows, question) > 1
-        exchanges = exchanges_gradients(rows, question)
-        shards = np.where(exchanges, rows.state_shard_size, np.minimum(rows.state_shard_size, 2))
+        plan = rows.columns(self.probes.question)
+        spreads, exchanges = rows.of_each(spreads_vocabulary(plan)) > 0, rows.of_each(exchanges_gradients(plan))
+        shards = np.where(exchanges > 0, rows.state_shard_size, np.minimum(rows.state_shard_size, 2))
         reshards = np.where(rows.zero_stage == 3, rows.reshard_after_forward, 1)
         divides = np.minimum(np.maximum(rows.tp, rows.ep) - 1, 1)
         is_piped = np.minimum(rows.pp - 1, 1)
-        ways = [rows.zero_stage, shards, is_piped, reshards, divides, exchanges.astype(np.int64)]
+        ways = [rows.zero_stage, shards, is_piped, reshards, divides, exchanges]
         forward, backward = (self._parameters(rows, stage, spreads=spreads)[:, None] * self._ways.look_up(ways)).T
         return forward, backward
 

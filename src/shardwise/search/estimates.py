@@ -87,7 +87,7 @@ def estimate_space(
 
     def states_fit(rows: Candidates) -> np.ndarray:
         moved = replace(rows, offload=highest_choice(rows))
-        states_bytes = memory.states.worst_bytes(moved)
+        states_bytes = memory.states_bytes(moved)
         fits = states_bytes <= capacity_bytes
         dropped.append(rows)
         by_need = np.argsort(np.where(fits, np.inf, states_bytes), kind="stable")
@@ -224,6 +224,5 @@ def _least_memory(weighing: Weighing, weighed: IntColumn, dropped: list[Candidat
     divides = (rows.tp > 1) & (space.bounds.sequence_parallel is not False)
     frugal = replace(rows, recompute=deepest, sequence_parallel=divides.astype(np.int64), offload=highest_choice(rows))
     memory = MemoryEstimate(probes=Probes(question=space.question))
-    counts = np.maximum(1, space.question.global_batch_size // rows.data_parallel_size)
-    order = np.argsort(memory.device_bytes(frugal, num_microbatches=counts), kind="stable")
+    order = np.argsort(memory.device_bytes(frugal), kind="stable")
     return frugal.take(order[:TRIED_SMALLEST])

@@ -25,7 +25,7 @@ from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes
 from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
-__all__ = ["FAMILY", "Evaluated", "Evaluation", "Evaluator", "best_first"]
+__all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first"]
 
 MEMORY_PREDICTIONS_PER_FULL = 6
 FAMILY = ("tp", "cp", "pp", "ep", "expert_tp", "dp_replicate", "dp_shard")
@@ -98,16 +98,17 @@ class Evaluator:
         for of_kind in orders:
             self._visit(of_kind, self._take, max_fitting=per_kind, max_per_family=1)
 
-    def corrected(self, estimate: FloatColumn) -> FloatColumn:
-        """The estimate times what rows of the same ``KIND`` were predicted at, the most favourable of them."""
-        kinds = group_rows([self._rows.column(name) for name in KIND])[0]
-        ratios = np.ones(int(kinds.max(initial=0)) + 1)
+    def corrected(self, estimate: FloatColumn, *, by: Sequence[str] = KIND) -> FloatColumn:
+        """The estimate times what rows that have the same of some columns were predicted at, the most favourable of
+        them."""
+        groups = group_rows([self._rows.column(name) for name in by])[0]
+        ratios = np.ones(int(groups.max(initial=0)) + 1)
         found: dict[int, list[float]] = {}
         for row, evaluated in self._fitting().items():
-            found.setdefault(int(kinds[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
-        for kind, values in found.items():
-            ratios[kind] = min(values)
-        corrected: FloatColumn = estimate * ratios[kinds]
+            found.setdefault(int(groups[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
+        for group, values in found.items():
+            ratios[group] = min(values)
+        corrected: FloatColumn = estimate * ratios[groups]
         return corrected
 
     def walk(self, order: IntColumn, *, max_fitting: int, max_per_family: int) -> None:

@@ -1,5 +1,6 @@
 """What a step waits for when states or activations live on the host, for every candidate in array operations."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +11,9 @@ from shardwise.predict.offload_time import copy_s, host_copies, host_update_s
 from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import LONGEST, Probes
+from shardwise.search.stage_columns import Chosen
+from shardwise.step.activation_tensors import kept_per_run, resident
+from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
 from shardwise.units import Seconds
 
@@ -62,7 +66,7 @@ class HostTimes:
         moved = np.zeros(len(rows))
         here = np.flatnonzero(rows.activation_offload)
         if len(here):
-            moved[here] = self._copy_s * self.memory.moved_bytes(rows.take(here))
+            moved[here] = self._copy_s * self._moved_bytes(rows.take(here))
         blocks = np.maximum(1, self.probes.watched(rows, LONGEST).blocks.sum(axis=1))
         forward = _exposed_s(np.maximum(streamed, moved), passes[:, 0], blocks)
         backward = _exposed_s(streamed + moved, passes[:, 1], blocks)
@@ -75,7 +79,26 @@ class HostTimes:
         return [(mode, here) for mode in modes if len(here := np.flatnonzero(rows.offload == mode))]
 
     def _shard(self, rows: Candidates) -> FloatColumn:
-        return self.memory.states.trained_shard(rows, self.probes.watched(rows, LONGEST))
+        """Elements that one rank of the longest stage updates."""
+        shard = np.zeros(len(rows))
+        for row, context in self._longest_stages(rows):
+            shard[row] = trained_elements(context).shard
+        return shard
+
+    def _moved_bytes(self, rows: Candidates) -> FloatColumn:
+        """Activations of one micro-batch that the longest stage moves to the host."""
+        moved = np.zeros(len(rows))
+        for row, context in self._longest_stages(rows):
+            kept_bytes = sum(kept_per_run(context))
+            moved[row] = kept_bytes - resident(context, kept_bytes)
+        return moved
+
+    def _longest_stages(self, rows: Candidates) -> Iterator[tuple[IntColumn, StageContext]]:
+        return self.memory.stages.of(rows, self._longest)
+
+    @cached_property
+    def _longest(self) -> Chosen:
+        return self.memory.stages.one(self.probes.longest_stage)
 
     @cached_property
     def _copy_s(self) -> Seconds:

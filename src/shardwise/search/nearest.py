@@ -11,8 +11,7 @@ from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction
 from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
-from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, IntColumn, constant
-from shardwise.search.host_memory import host_needs
+from shardwise.search.candidates import OFFLOADS, Candidates, FloatColumn, constant
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.one_pass import Found
 from shardwise.search.probes import Probes
@@ -67,7 +66,7 @@ def _lacking_little(question: Plan, bounds: SearchBounds) -> Iterator[Plan]:
     space = Space(question=asked, bounds=bounds)
     valid = valid_candidates(space)
     is_least = valid.rows.micro_batch_size == valid.rows.micro_batch_size.min(initial=1 << 62)
-    rows, counts = valid.rows.take(is_least), valid.num_microbatches[is_least]
+    rows = valid.rows.take(is_least)
     memory = MemoryEstimate(probes=Probes(question=asked))
     frugal = replace(rows, recompute=constant(max(space.recomputes), len(rows)))
     for offload in range(len(OFFLOADS)):
@@ -78,17 +77,17 @@ def _lacking_little(question: Plan, bounds: SearchBounds) -> Iterator[Plan]:
                 offload=constant(offload, len(offered)),
                 activation_offload=constant(int(moves_activations), len(offered)),
             )
-            lacking = _lacking_bytes(memory, moved, counts[offered])
+            lacking = _lacking_bytes(memory, moved)
             for row in np.argsort(lacking, kind="stable")[:WEIGHED_OF_EACH].tolist():
                 yield moved.plan(row, question=asked)
 
 
-def _lacking_bytes(memory: MemoryEstimate, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
+def _lacking_bytes(memory: MemoryEstimate, rows: Candidates) -> FloatColumn:
     """An estimate of :func:`shortage_bytes` of every row."""
     cluster = memory.probes.question.cluster
-    lacking: FloatColumn = memory.device_bytes(rows, num_microbatches=num_microbatches) - cluster.gpu.memory_bytes
+    lacking: FloatColumn = memory.device_bytes(rows) - cluster.gpu.memory_bytes
     lacking = np.maximum(0.0, lacking)
-    for needed, capacity_bytes in host_needs(memory, rows, num_microbatches=num_microbatches):
+    for needed, capacity_bytes in memory.host_needs(rows):
         if capacity_bytes:
             share = min(cluster.node.gpus_per_node, cluster.num_gpus)
             lacking = lacking + np.maximum(0.0, needed - capacity_bytes) / share

@@ -15,7 +15,7 @@ from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
 from shardwise.search.estimates import estimate_space
-from shardwise.search.evaluation import FAMILY, Evaluation, Evaluator, best_first
+from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_variant
@@ -308,7 +308,8 @@ def _predict_challengers(evaluator: Evaluator, order: _Order) -> None:
     """
     even = np.ones(len(order.pool))
     for ratios in (*[even] * CHALLENGES, order.spread_ratios):
-        hoped_s = evaluator.corrected(order.step_s) * ratios
+        by_kind, by_degrees = (evaluator.corrected(order.step_s, by=names) for names in (KIND, FAMILY))
+        hoped_s = np.minimum(by_kind, by_degrees) * ratios
         rows = order.by_time(hoped_s)
         rows = rows[(hoped_s[rows] < (1 - RESOLUTION) * evaluator.fastest_s) & evaluator.is_open[rows]]
         evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=1)

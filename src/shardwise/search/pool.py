@@ -6,13 +6,14 @@ from functools import partial
 import numpy as np
 
 from shardwise.search.candidates import OFFLOADS, RECOMPUTES, Candidates, FloatColumn, IntColumn, Mask, constant
-from shardwise.search.host_memory import fits_host
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.space import Space
 from shardwise.units import Bytes
 
 __all__ = ["Pool", "fewest_recomputed", "highest_choice", "least_offloaded", "lowest_choice"]
 
+TRIED_AT_ONCE = 7
+"""Numbers of recomputed blocks between two bounds: few rows take nearly as long as eight times as many."""
 SETS_OF_OFFLOADS = range(1 << len(OFFLOADS))
 LOWEST_BITS = np.asarray([(choices & -choices).bit_length() - 1 for choices in SETS_OF_OFFLOADS])
 HIGHEST_BITS = np.asarray([choices.bit_length() - 1 for choices in SETS_OF_OFFLOADS])
@@ -56,7 +57,7 @@ class Pool:
         capacity_bytes: float = np.inf,
     ) -> "Pool":
         """Rows with the memory they need; those that need more than the capacity with no more than shows it."""
-        needed_bytes = memory.device_bytes(rows, num_microbatches=num_microbatches, enough_bytes=capacity_bytes)
+        needed_bytes = memory.device_bytes(rows, enough_bytes=capacity_bytes)
         return cls(rows=rows, num_microbatches=num_microbatches, needed_bytes=needed_bytes)
 
 
@@ -95,22 +96,22 @@ def fewest_recomputed(pool: Pool, space: Space, *, memory: MemoryEstimate, capac
     every = weighed(_recomputing(asked.rows, which, constant(0, len(which))), asked.num_microbatches)
     helps = np.flatnonzero((asked.needed_bytes > capacity_bytes) & (every.needed_bytes <= capacity_bytes))
     some, mode, most, needed = asked.take(helps), which[helps], layers[helps], every.needed_bytes[helps]
-    # More blocks never need more, so the fewest that fit are found by halving, from where a straight line points
-    # and next to it, which is where most are.
-    share = (some.needed_bytes - capacity_bytes) / (some.needed_bytes - needed)
+    # More blocks never need more: of a few numbers of blocks the fewest that fit show between which two to look next.
     fewest, enough = np.zeros_like(most), most.copy()
-    middle = np.clip(np.ceil(share * most).astype(np.int64), 1, np.maximum(1, most - 1))
-    is_next_to_it = True
     while len(left := np.flatnonzero(enough - fewest > 1)):
-        tried = weighed(_recomputing(some.rows.take(left), mode[left], middle[left]), some.num_microbatches[left])
-        fits = tried.needed_bytes <= capacity_bytes
-        enough[left] = np.where(fits, middle[left], enough[left])
-        needed[left] = np.where(fits, tried.needed_bytes, needed[left])
-        fewest[left] = np.where(fits, fewest[left], middle[left])
-        middle = (fewest + enough) // 2
-        if is_next_to_it:
-            middle[left] = np.where(fits, enough[left] - 1, fewest[left] + 1)
-        is_next_to_it = False
+        shares = np.arange(1, TRIED_AT_ONCE + 1) / (TRIED_AT_ONCE + 1)
+        between = fewest[left, None] + np.ceil((enough - fewest)[left, None] * shares).astype(np.int64)
+        between = np.minimum(between, enough[left, None] - 1)
+        which = np.repeat(left, TRIED_AT_ONCE)
+        tried = weighed(_recomputing(some.rows.take(which), mode[which], between.ravel()), some.num_microbatches[which])
+        weights = tried.needed_bytes.reshape(between.shape)
+        num_too_few = np.argmax(
+            np.column_stack([weights <= capacity_bytes, np.ones(len(left), dtype=np.bool_)]), axis=1
+        )
+        bounds = np.column_stack([fewest[left], between, enough[left]])
+        row = np.arange(len(left))
+        fewest[left], enough[left] = bounds[row, num_too_few], bounds[row, num_too_few + 1]
+        needed[left] = np.column_stack([weights, needed[left]])[row, num_too_few]
     rows = _recomputing(some.rows, mode, enough)
     solved = Pool(rows=rows, num_microbatches=some.num_microbatches, needed_bytes=needed)
     return solved.take(enough < most)
@@ -122,32 +123,24 @@ def least_offloaded(pool: Pool, space: Space, *, memory: MemoryEstimate, capacit
     States move in steps, each of which holds less on the device and waits no less for the host than the one before;
     activations move or stay. The least of each is the fastest that fits.
     """
-    found = pool.take(np.zeros(len(pool), dtype=np.bool_))
     weighed = partial(Pool.of, memory=memory, capacity_bytes=capacity_bytes)
     most = weighed(_all_moved(pool.rows, space), pool.num_microbatches)
-    pool = pool.take(most.needed_bytes <= capacity_bytes)
-    for moves_activations in space.activation_offloads:
-        left = pool.take(pool.needed_bytes > capacity_bytes)
-        for mode in range(len(OFFLOADS)):
-            is_offered = (left.rows.offload_choices & (1 << mode)) > 0
-            is_other = (left.rows.offload != mode) | (left.rows.activation_offload != moves_activations)
-            asked = left.take(is_offered & is_other)
-            size = len(asked)
-            if not size:
-                continue
-            moved = replace(
-                asked.rows,
-                offload=constant(mode, size),
-                activation_offload=constant(int(moves_activations), size),
-            )
-            tried = weighed(moved, asked.num_microbatches)
-            fits = tried.needed_bytes <= capacity_bytes
-            fits[fits] = fits_host(memory, moved.take(fits), num_microbatches=asked.num_microbatches[fits])
-            found = found.joined(tried.take(fits))
-            unsolved = ~(is_offered & is_other)
-            unsolved[np.flatnonzero(is_offered & is_other)[~fits]] = True
-            left = left.take(unsolved)
-    return found
+    pool = pool.take((most.needed_bytes <= capacity_bytes) & (pool.needed_bytes > capacity_bytes))
+    ways = [(int(moves), mode) for moves in space.activation_offloads for mode in range(len(OFFLOADS))]
+    # All ways at once: few rows take nearly as long as many.
+    asked = pool.take(np.tile(np.arange(len(pool)), len(ways)))
+    moves_activations, modes = (np.repeat(np.asarray(column), len(pool)) for column in zip(*ways, strict=True))
+    is_offered = (asked.rows.offload_choices & (1 << modes)) > 0
+    is_other = (asked.rows.offload != modes) | (asked.rows.activation_offload != moves_activations)
+    places = np.flatnonzero(is_offered & is_other)
+    moved = replace(asked.rows, offload=modes, activation_offload=moves_activations).take(places)
+    tried = weighed(moved, asked.num_microbatches[places])
+    fits = tried.needed_bytes <= capacity_bytes
+    fits[fits] = memory.fits_host(moved.take(fits))
+    # The first way of each row that fits, with and without moving activations.
+    row, moves = places % max(1, len(pool)), moves_activations[places]
+    first = np.unique((row * 2 + moves)[fits], return_index=True)[1]
+    return tried.take(np.sort(np.flatnonzero(fits)[first]))
 
 
 def _all_moved(rows: Candidates, space: Space) -> Candidates:

@@ -15,35 +15,40 @@ from shardwise.layout import Layout
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
+from shardwise.schedules.table import SCHEDULES
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key
-from shardwise.search.partial_recompute import Recomputed, StageOrder, recomputed_counts
 from shardwise.search.tables import Combined, Table
 from shardwise.search.team import ALONE, Team
+from shardwise.step.held_stage import Pipeline
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
+from shardwise.step.recomputed_blocks import recomputed_positions
 from shardwise.step.stage_context import StageContext
 
 __all__ = [
     "FIRST",
     "LAST",
     "LONGEST",
-    "ONE_TOKEN",
     "PIPELINE_KEYS",
-    "SECOND",
     "ProbedBatch",
     "Probes",
     "WatchedStage",
-    "other_stages",
     "pipelines_of",
     "watched_index",
 ]
 
 PIPELINE_KEYS = ("pp", "vpp", "schedule")
-FIRST, SECOND, LONGEST, LAST = range(4)
-"""The first stage keeps most micro-batches, the second one almost as many with no embedding but more blocks, the
-longest runs most blocks, of those that run as many the heaviest, and the last one holds head and loss."""
-OTHERS = LAST + 1
-"""From here on the others that may be the fullest: see :func:`other_stages`."""
+FIRST, LONGEST, LAST = range(3)
+"""The first stage holds the embedding, the longest runs most blocks, of those that run as many the heaviest, and the
+last one holds head and loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """The blocks of a stage in model order."""
+
+    shapes: tuple[int, ...]
+    """The shape of each."""
+    chunk_layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +73,9 @@ class ProbedBatch:
 
     micro_batch_size: int = 1
     num_microbatches: int = 1
-    seq_len: int | None = None
-    """``None`` for the question's own."""
 
 
 ONE_SEQUENCE = ProbedBatch()
-ONE_TOKEN = ProbedBatch(seq_len=1)
-"""For what does not depend on the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +128,7 @@ class Probes:
         """What a watched stage of a pipeline holds: blocks per shape, its largest chunk, order, index and ends."""
         *pipeline, watched = key
         stages = self._pipeline(*pipeline)
-        if watched < OTHERS:
-            index = watched_index(self._sizes(tuple(pipeline)), watched)
-        else:
-            index = (*self._others(tuple(pipeline)), *[FIRST] * watched)[watched - OTHERS]
-        stage = stages[index]
+        stage = stages[watched_index(self._sizes(tuple(pipeline)), watched)]
         largest = max(chunk.num_layers for chunk in stage.chunks) / max(1, stage.num_layers)
         order = self.orders.setdefault(self._order(stage), len(self.orders))
         return (*self._counts(stage), largest, order, stage.index, stage.has_embedding, stage.has_head)
@@ -146,31 +143,33 @@ class Probes:
         shapes = (self.shapes.index(layer) for layer, count in runs for _ in range(count))
         return StageOrder(shapes=tuple(shapes), chunk_layers=tuple(chunk.num_layers for chunk in stage.chunks))
 
-    def recomputed(self, rows: Candidates, stage: WatchedStage) -> Recomputed:
-        """Which blocks of a stage every row recomputes."""
-        recomputes = rows.recompute[:, None] > 0
-        blocks, behind = np.where(recomputes, stage.blocks, 0.0), np.where(recomputes, 0.0, stage.blocks)
-        last_shape = np.zeros(len(rows), dtype=np.int64)
+    def recomputed_blocks(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+        """``(rows, distinct block shapes)``: the blocks of a stage that every row recomputes."""
+        blocks: FloatColumn = np.where(rows.recompute[:, None] > 0, stage.blocks, 0.0)
         partly = np.flatnonzero((rows.recompute > 0) & (rows.recompute_layers > 0))
         if len(partly):
-            num_shapes = len(self.shapes)
-            counts = self._partial_table.look_up([stage.order[partly], rows.recompute_layers[partly]])
-            blocks[partly], behind[partly] = counts[:, :num_shapes], counts[:, num_shapes:-1]
-            last_shape[partly] = counts[:, -1].astype(np.int64)
-        return Recomputed(blocks=blocks, behind=behind, last_shape=last_shape)
+            blocks[partly] = self._partial_table.look_up([stage.order[partly], rows.recompute_layers[partly]])
+        return blocks
 
     @cached_property
     def _partial_table(self) -> Table:
         return self.table(self._partly_recomputed)
 
     def _partly_recomputed(self, key: Key) -> tuple[float, ...]:
-        order, num_recomputed = key
-        return recomputed_counts(
-            tuple(self.orders)[order],
+        number, num_recomputed = key
+        order = tuple(self.orders)[number]
+        again = recomputed_positions(
+            chunk_layers=order.chunk_layers,
             num_recomputed=num_recomputed,
-            num_shapes=len(self.shapes),
-            engine_order=engine_profile(self.question.engine).partial_recompute,
+            order=engine_profile(self.question.engine).partial_recompute,
         )
+        chosen = [shape for shape, is_again in zip(order.shapes, again, strict=True) if is_again]
+        return tuple(float(chosen.count(shape)) for shape in range(len(self.shapes)))
+
+    def longest_stage(self, pipeline: Pipeline) -> int:
+        """The stage of a pipeline that runs most blocks."""
+        key = (pipeline.pp, pipeline.vpp, SCHEDULES.index(pipeline.schedule))
+        return watched_index(self._sizes(key), LONGEST)
 
     @cached_property
     def _sizes(self) -> Callable[[Key], list[tuple[int, int]]]:
@@ -188,27 +187,6 @@ class Probes:
             for layer, count in chunk.layer_runs:
                 counts[self.shapes.index(layer)] += count
         return tuple(counts)
-
-    def others(self, pipelines: Combined) -> range:
-        """The numbers under which :meth:`watched_of` knows the other stages that may be the fullest in some rows.
-
-        Where a row has fewer of them than another one the first stage is repeated.
-        """
-        most = max((len(self._others(key)) for key in pipelines.keys), default=0)
-        return range(OTHERS, OTHERS + most)
-
-    @cached_property
-    def _others(self) -> Callable[[Key], tuple[int, ...]]:
-        return cache(self._other_stages)
-
-    def _other_stages(self, key: Key) -> tuple[int, ...]:
-        """Where gradients of weights wait, later stages may need more than earlier ones, too."""
-        counts = [self._counts(stage) for stage in self._pipeline(*key)]
-        found, last = other_stages(counts), len(counts) - 1
-        if not SCHEDULE_KINDS[SCHEDULES[key[2]]].puts_weights_off:
-            return found
-        mirrored = {last - stage for stage in (SECOND, *other_stages(counts[::-1]))}
-        return tuple(sorted(mirrored.union(found) - {0, SECOND, last}))
 
     def _pipeline(self, pp: int, vpp: int, schedule: int) -> tuple[Stage, ...]:
         key = (pp, vpp, schedule)
@@ -255,7 +233,6 @@ class Probes:
         return replace(
             asked,
             micro_batch_size=batch.micro_batch_size,
-            seq_len=batch.seq_len or asked.seq_len,
             global_batch_size=batch.micro_batch_size * batch.num_microbatches * data_parallel_size,
             recompute=asked.recompute if recompute is None else RECOMPUTES[recompute[0]],
             recompute_layers=recompute[1] or None if recompute is not None else None,
@@ -277,38 +254,12 @@ def pipelines_of(rows: Candidates) -> Combined:
 def watched_index(sizes: Sequence[tuple[int, int]], watched: int) -> int:
     """The stage that is meant in a pipeline whose stages hold so many blocks, and so many parameters in them.
 
-    >>> [watched_index([(7, 7), (8, 8), (8, 8), (7, 7)], watched) for watched in (FIRST, SECOND, LONGEST, LAST)]
-    [0, 1, 1, 3]
+    >>> [watched_index([(7, 7), (8, 8), (8, 8), (7, 7)], watched) for watched in (FIRST, LONGEST, LAST)]
+    [0, 1, 3]
 
     One dense block, then two, then stages of experts:
 
     >>> watched_index([(1, 5), (2, 10), (2, 200), (1, 100)], LONGEST)
     2
     """
-    last = len(sizes) - 1
-    return (0, min(1, last), sizes.index(max(sizes)), last)[watched]
-
-
-def other_stages(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Stages between the second and the last that may need more memory than any before them.
-
-    A stage keeps no more micro-batches than the ones before it, so it needs no more than an earlier one between the
-    ends that holds at least as many blocks of every shape. Which shape weighs most depends on the degrees.
-
-    Args:
-        counts: blocks of every shape, stage by stage.
-
-    One dense block, then two, then stages of experts:
-
-    >>> other_stages([(1, 0), (2, 0), (0, 2), (0, 2), (0, 1)])
-    (2,)
-    """
-    found: list[int] = []
-    for index in range(2, len(counts) - 1):
-        needs_more = not any(
-            all(earlier >= own for earlier, own in zip(counts[before], counts[index], strict=True))
-            for before in (SECOND, *found)
-        )
-        if needs_more:
-            found.append(index)
-    return tuple(found)
+    return (0, sizes.index(max(sizes)), len(sizes) - 1)[watched]

@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
-from shardwise.search.candidates import FloatColumn, IntColumn, Key, Mask, distinct_keys
+from shardwise.search.candidates import FloatColumn, IntColumn, Key, distinct_keys
 from shardwise.search.team import ALONE, Team
 
-__all__ = ["Combined", "Learned", "Table"]
+__all__ = ["Combined", "Table"]
 
 Row = tuple[float, ...]
-Learned = list[tuple[Key, Row]]
-"""Answers for the other member of a team."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +27,6 @@ class Combined:
         """The columns as one."""
         keys, of_row = distinct_keys(columns)
         return cls(keys=keys, of_row=of_row)
-
-    def take(self, chosen: IntColumn | Mask) -> "Combined":
-        """Of some of the rows."""
-        return Combined(keys=self.keys, of_row=self.of_row[chosen])
 
     def beside(self, others: Sequence[IntColumn]) -> "Combined":
         """With other columns."""
@@ -63,19 +56,6 @@ class Table:
         fresh = sorted({key for key in keys if key not in self._rows})
         self._rows.update(zip(fresh, self._team.each(self._own_row, fresh), strict=True))
         return [self._rows[key] for key in keys]
-
-    @property
-    def num_own(self) -> int:
-        """Answers that this member found alone."""
-        return len(self._own_rows)
-
-    def learned_since(self, num_own: int) -> Learned:
-        """Those that came after so many."""
-        return list(islice(self._own_rows.items(), num_own, None)) if not self._team.is_alone else []
-
-    def learn(self, answers: Learned) -> None:
-        """Know what another member answered."""
-        self._own_rows.update(answers)
 
     def look_up(self, columns: Sequence[IntColumn]) -> FloatColumn:
         """``(rows, results)``: the function of some columns."""

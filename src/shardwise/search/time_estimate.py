@@ -36,16 +36,14 @@ from shardwise.search.candidates import (
     Mask,
 )
 from shardwise.search.copy_times import CopyTimes
-from shardwise.search.held_states import model_copies
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.own_ways import exchanges_gradients, vocabulary_ranks
 from shardwise.search.pipeline_waits import HIDES, IS_V_SHAPED, SPLITS, WAITS, StagePasses, hop_s, messages_s
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
-from shardwise.search.weight_halves import times_again
-from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.in_flight import times_made_again
+from shardwise.step.own_runtime import exchanges_gradients, is_own_runtime, spreads_vocabulary
 from shardwise.step.reduction_policy import is_torch
 
 __all__ = ["TimeEstimate"]
@@ -158,7 +156,7 @@ class TimeEstimate:
         Of sharding it is whether blocks are gathered one by one, as our trainer does wherever states are divided.
         """
         asked = self._asked(rows)
-        gathers = rows.zero_stage > 0 if self.memory.states.is_own_runtime else rows.zero_stage == 3
+        gathers = rows.zero_stage > 0 if is_own_runtime(self.probes.question) else rows.zero_stage == 3
         gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
         return [*(asked.column(name) for name in BLOCK_KEYS[:-2]), gathered, self._hides_exchanges(rows)]
 
@@ -198,7 +196,7 @@ class TimeEstimate:
         """``(rows, shapes)``: how often a step runs through a block of each shape, bubble included, at the least."""
         size = rows.micro_batch_size / self._asked(rows).micro_batch_size
         rounds, waits = self._least_rounds(rows, num_microbatches)
-        depth, pipelines = rows.pp // model_copies(rows), pipelines_of(rows)
+        depth, pipelines = rows.pp // rows.model_copies, pipelines_of(rows)
         first, longest, last = (self.probes.watched_of(pipelines, watched).blocks for watched in WATCHED)
         others = _of_others(first, longest, last, slowest=longest, depth=depth[:, None])
         weight: FloatColumn = (rounds * size)[:, None] * longest + (waits * size)[:, None] * others
@@ -256,7 +254,7 @@ class TimeEstimate:
     def _stage_seconds(
         self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, message_s: FloatColumn
     ) -> StageSeconds:
-        recomputed = self.probes.recomputed(rows, stage).blocks
+        recomputed = self.probes.recomputed_blocks(rows, stage)
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
         times = self._times_again(rows, stage)
         again = np.einsum("rsf,rs->fr", work, recomputed) * times
@@ -285,14 +283,21 @@ class TimeEstimate:
         )
 
     def _times_again(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
+        """How often our trainer makes a recomputed block of every row's stage again for one micro-batch."""
         if not is_own_runtime(self.probes.question):
             return np.ones(len(rows))
-        return times_again(pipelines_of(rows), stage)
+        asked = pipelines_of(rows).beside([stage.stage])
+        again = [
+            times_made_again(pp=pp, vpp=vpp, schedule=SCHEDULES[schedule], stage=index)
+            for pp, vpp, schedule, index in asked.keys
+        ]
+        found: FloatColumn = np.asarray(again)[asked.of_row]
+        return found
 
     def _ends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2, TABLE_FIELDS)``: the embedding and the head of one micro-batch."""
         asked = self._asked(rows)
-        ranks = vocabulary_ranks(rows, self.probes.question)
+        ranks = np.where(spreads_vocabulary(rows.columns(self.probes.question)), rows.dp_shard, 1)
         columns = [asked.tp, asked.cp, asked.sequence_parallel, asked.micro_batch_size, ranks]
         scale = rows.micro_batch_size / asked.micro_batch_size
         return self._ends_table.look_up(columns).reshape(len(rows), 2, -1) * scale[:, None, None]
@@ -318,8 +323,8 @@ class TimeEstimate:
         reshards = np.where(rows.zero_stage == 3, rows.reshard_after_forward, 1)
         group = [rows.dp_replicate, rows.state_shard_size, rows.zero_stage]
         question = self.probes.question
-        spreads = (vocabulary_ranks(rows, question) > 1).astype(np.int64)
-        own = [spreads, exchanges_gradients(rows, question).astype(np.int64)]
+        plan = rows.columns(question)
+        own = [rows.of_each(spreads_vocabulary(plan)), rows.of_each(exchanges_gradients(plan))]
         sums = rows.sequence_parallel * int(question.model.is_moe)
         pipeline = np.where(rows.pp > 1, np.where(IS_V_SHAPED[rows.schedule], V_SHAPED_PIPE, PIPED), UNPIPED)
         return [rows.tp, rows.ep, rows.expert_tp, *group, pipeline, reshards, *own, sums]
@@ -368,7 +373,7 @@ def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[In
 
     DualPipe is a V cut in half: every rank runs half of the micro-batches through the chunks of a V of half the ranks.
     """
-    copies = model_copies(rows)
+    copies = rows.model_copies
     depth: IntColumn = rows.pp // copies
     rounds: IntColumn = -(-num_microbatches // copies)
     return depth, rounds

@@ -6,7 +6,6 @@ from functools import cached_property
 import numpy as np
 
 from shardwise.search.candidates import FloatColumn, IntColumn
-from shardwise.search.host_memory import fits_host
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.refinement import Refinement
 from shardwise.units import Bytes
@@ -77,14 +76,13 @@ class Weighing:
         return shown[np.argsort(self._bytes(shown), kind="stable")][:most]
 
     def _fill_in(self, rows: IntColumn) -> None:
-        some, counts = self.refinement.take(rows), self.refinement.num_microbatches(rows)
-        needed = self.memory.device_bytes(some, num_microbatches=counts, enough_bytes=self.capacity_bytes)
-        needed[~fits_host(self.memory, some, num_microbatches=counts)] = np.inf
+        some = self.refinement.take(rows)
+        needed = self.memory.device_bytes(some, enough_bytes=self.capacity_bytes)
+        needed[~self.memory.fits_host(some)] = np.inf
         self.refinement.needed_bytes[rows] = needed
 
     def _bytes(self, rows: IntColumn) -> FloatColumn:
-        some, counts = self.refinement.take(rows), self.refinement.num_microbatches(rows)
-        return self.memory.device_bytes(some, num_microbatches=counts)
+        return self.memory.device_bytes(self.refinement.take(rows))
 
     @cached_property
     def _siblings(self) -> IntColumn:

@@ -1,14 +1,11 @@
 """Activations, logits and backward temporaries of a stage as tensors of the inventory."""
 
 from collections.abc import Iterator, Sequence
-from math import ceil
 
+from shardwise.columns import either, least, most, negated, rounded
 from shardwise.ledger import MemoryComponent
-from shardwise.plan import Plan
-from shardwise.step.activations import backward_temporaries
-from shardwise.step.inventory import Tensor
-from shardwise.step.loss import logits_bytes, loss_bytes, loss_kind, num_own_pieces, own_piece_bytes
-from shardwise.step.own_runtime import splits_backward
+from shardwise.step.inventory import Tensor, present
+from shardwise.step.loss import asked_loss, logits_bytes, loss_bytes, num_own_pieces, own_piece_bytes
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 
@@ -20,9 +17,8 @@ def kept_per_run(context: StageContext) -> tuple[Bytes, ...]:
     """Bytes every run of blocks keeps per micro-batch, all its blocks together."""
     totals: list[Bytes] = []
     for run, held in enumerate(context.held_runs):
-        whole = sum(tensor.num_bytes for tensor in context.saved[run])
         again = held.num_recomputed
-        totals.append(again * context.kept_bytes(run) + (held.count - again) * whole)
+        totals.append(again * context.kept_bytes(run) + (held.count - again) * context.blocks[run].whole)
     return tuple(totals)
 
 
@@ -32,7 +28,7 @@ def waiting_activations(context: StageContext, *, kept_bytes: Bytes) -> Tensor:
     return Tensor(
         name="activations of other micro-batches in flight",
         component="activations",
-        num_bytes=resident(context, round(max(0.0, context.in_flight - 1) * kept_bytes)),
+        num_bytes=resident(context, rounded(most(0.0, context.held.in_flight_micro_batches - 1) * kept_bytes)),
         born=timeline.forward,
         dies=timeline.backward_end - 1,
     )
@@ -50,12 +46,12 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
         moments = timeline.runs[run]
         one = totals[run] // held.count
         kept = resident(context, totals[run])
-        rest = max(0, kept - one)
+        rest = most(0, kept - one)
         name = f"kept by blocks[{run}]"
         for num_bytes, dies in ((rest, moments.first_backward), (kept - rest, moments.last_backward)):
             yield Tensor(name=name, component="activations", num_bytes=num_bytes, born=timeline.forward, dies=dies)
         live = live_bytes(context, run)
-        working = backward_temporaries(held.layer, context.block_context)
+        working = context.temporaries[run]
         for moment in moments.inside:
             yield Tensor(
                 name=f"recomputed inside blocks[{run}]",
@@ -75,29 +71,21 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
 
 def live_bytes(context: StageContext, run: int) -> Bytes:
     """What recomputing one block of a run brings back to life while it goes backward."""
-    if context.held_runs[run].num_recomputed == 0:
-        return 0
-    dense = sum(tensor.num_bytes for tensor in context.saved[run] if not tensor.is_routed)
-    return context.revived_bytes(run) + (context.live_block_copies - 1) * dense
+    live = context.revived_bytes(run) + (context.live_block_copies - 1) * context.blocks[run].dense
+    return live * (context.held_runs[run].num_recomputed > 0)
 
 
 def resident(context: StageContext, num_bytes: Bytes) -> Bytes:
     """Bytes that stay on the device when activations are offloaded; all of them otherwise."""
-    if not context.plan.recipe.activation_offload:
-        return num_bytes
-    layers = max(1, context.stage.num_layers)
-    return num_bytes * min(RESIDENT_LAYERS_WITH_OFFLOAD, layers) // layers
+    layers = most(1, context.held.num_layers)
+    left = num_bytes * least(RESIDENT_LAYERS_WITH_OFFLOAD, layers) // layers
+    return either(context.plan.recipe.activation_offload, left, num_bytes)
 
 
 def offloaded_activation_bytes(context: StageContext, *, kept_bytes: Bytes) -> Bytes:
     """Host bytes of one rank's offloaded activations, all micro-batches in flight, of which each keeps so much."""
-    total = round(context.in_flight * kept_bytes)
+    total = rounded(context.held.in_flight_micro_batches * kept_bytes)
     return total - resident(context, total)
-
-
-def has_plain_loss(plan: Plan) -> bool:
-    """Whether our trainer computes whole logits: schedules that split the backward pass, without divided vocabulary."""
-    return splits_backward(plan.layout) and plan.layout.tp == 1
 
 
 def _own_loss(context: StageContext) -> Iterator[Tensor]:
@@ -107,7 +95,7 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
     """
     plan, timeline, block = context.plan, context.timeline, context.block_context
     size, shards, ranks = block.element_bytes, plan.layout.tp * context.vocabulary_ranks, context.vocabulary_ranks
-    rows, tokens = ceil(plan.model.vocab_size / shards), ranks * context.tokens
+    rows, tokens = -(-plan.model.vocab_size // shards), ranks * context.tokens
     asked = plan.recipe.loss_chunks
     chunks = asked if asked > 1 else num_own_pieces(num_tokens=tokens, vocab_rows=rows, element_bytes=size)
     per_logit = own_piece_bytes(element_bytes=size, is_compiled=plan.recipe.compile)
@@ -118,26 +106,26 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
     yield Tensor(name="logits and loss", component="logits", num_bytes=piece, born=loss, dies=loss)
     hidden = context.tokens * block.hidden_size * size
     weights = context.states.compute_bytes * rows * block.hidden_size
-    if ranks > 1:
-        # The rows in the dtype of the product, and the tokens of all ranks.
-        spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
-        yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
+    # The rows in the dtype of the product, and the tokens of all ranks.
+    spread = (weights if context.states.weight_bytes > context.states.compute_bytes else 0) + ranks * hidden
+    spread = spread * (ranks > 1)
+    yield Tensor(name="head's rows and tokens", component="temporaries", num_bytes=spread, born=loss, dies=loss)
     made: tuple[tuple[str, MemoryComponent, Bytes], ...] = (
         ("gradient of the head", "activations", 0 if context.has_adapter else weights),
         ("gradient of the head's input", "activations", ranks * hidden),
     )
     for name, component, num_bytes in made:
         yield Tensor(name=name, component=component, num_bytes=num_bytes, born=loss, dies=timeline.head_backward)
-        if context.forwards_come_first:
+        if context.held.forwards_come_first:
             yield Tensor(
                 name=f"{name} of other micro-batches",
                 component=component,
-                num_bytes=round((context.in_flight - 1) * num_bytes),
+                num_bytes=rounded((context.held.in_flight_micro_batches - 1) * num_bytes),
                 born=timeline.forward,
                 dies=timeline.backward_end - 1,
             )
     divided = hidden // block.sequence_shards
-    gathered = hidden if block.sequence_shards > 1 else 0
+    gathered = hidden * (block.sequence_shards > 1)
     yield Tensor(
         name="final norm and head input",
         component="activations",
@@ -153,13 +141,11 @@ def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
     Source: torch 2.13 ``distributed/pipelining/stage.py`` (``output_chunks``); traced.
     """
     plan, block = context.plan, context.block_context
-    if plan.layout.pp == 1:
-        return
     divided = context.tokens * block.hidden_size * block.element_bytes // block.sequence_shards
     yield Tensor(
         name="outputs of earlier micro-batches",
         component="activations",
-        num_bytes=(plan.num_microbatches - 1) * divided,
+        num_bytes=(plan.num_microbatches - 1) * divided * (plan.layout.pp > 1),
         born=context.timeline.forward,
         dies=context.timeline.backward_end,
     )
@@ -168,31 +154,33 @@ def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
 def spread_tensors(context: StageContext) -> Iterator[Tensor]:
     """What the backward of a spread vocabulary holds: tokens of all ranks, and gradients before their cast to fp32."""
     ranks, block, timeline = context.vocabulary_ranks, context.block_context, context.timeline
-    if ranks == 1:
-        return
     tokens = ranks * context.tokens * block.hidden_size * block.element_bytes
     for held, at in (
-        (context.stage.has_head, timeline.head_backward),
-        (context.stage.has_embedding, timeline.backward_end),
+        (context.held.has_head, timeline.head_backward),
+        (context.held.has_embedding, timeline.backward_end),
     ):
         rows = context.states.compute_bytes * context.embedding_elements // ranks if at == timeline.backward_end else 0
-        num_bytes = (tokens + rows) * held
+        num_bytes = (tokens + rows) * held * (ranks > 1)
         yield Tensor(name="tokens of all ranks", component="temporaries", num_bytes=num_bytes, born=at, dies=at)
 
 
 def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     """Logits and cross-entropy of one micro-batch, and the head's input."""
+    if not (context.held.has_head and context.plan.model.has_head):
+        return
+    if not context.is_own_runtime:
+        yield from _whole_loss(context)
+        return
+    yield from _earlier_outputs(context)
+    yield from present(context.has_plain_loss, _whole_loss(context))
+    yield from present(negated(context.has_plain_loss), _own_loss(context))
+
+
+def _whole_loss(context: StageContext) -> Iterator[Tensor]:
     plan, timeline = context.plan, context.timeline
-    if not (context.stage.has_head and plan.model.has_head):
-        return
-    if context.is_own_runtime:
-        yield from _earlier_outputs(context)
-    if context.is_own_runtime and not has_plain_loss(plan):
-        yield from _own_loss(context)
-        return
     size = context.block_context.element_bytes
-    kind = loss_kind(profile=context.profile, recipe=plan.recipe, tp=plan.layout.tp)
-    per_logit = loss_bytes(kind=kind, element_bytes=size)
+    kind = asked_loss(profile=context.profile, recipe=plan.recipe)
+    per_logit = context.each(loss_bytes, kind=kind, element_bytes=size, is_divided=plan.layout.tp > 1)
     chunks = plan.recipe.loss_chunks
     spans = (
         (per_logit.forward, timeline.loss_forward),

@@ -7,13 +7,36 @@ a query heads, k key-value heads, d head dim, f feed-forward width, E experts, K
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.columns import either, most, whole
+from shardwise.engines.profile import SelectivePolicy
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeSpec
-from shardwise.recipe import RecomputeModule
+from shardwise.recipe import LoraTargets, RecomputeModule
+from shardwise.step.held_weights import adapter_weights
 from shardwise.units import Bytes
 
 _MOE: tuple[RecomputeModule, ...] = ("moe",)
 _MOE_ACTIVATION: tuple[RecomputeModule, ...] = ("moe_act", "moe")
 _SHARED_EXPERTS: tuple[RecomputeModule, ...] = ("shared_experts", "moe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """The LoRA matrices that are added to every block."""
+
+    rank: int
+    targets: LoraTargets
+    has_dropout: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectiveRule:
+    """What selective recomputation keeps of a block."""
+
+    policy: SelectivePolicy = "operations"
+    modules: tuple[RecomputeModule, ...] | None = None
+    """Parts of the block that are computed again, instead of what the policy says."""
+    is_compiled: bool = True
+    """Of eager blocks the policy of operations keeps the last product, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +85,14 @@ class BlockContext:
     remakes_elementwise: bool = False
     """A compiled dense block makes norms and activations again in the kernel of backward that reads them. The norm
     before a gather over tensor-parallel ranks stays."""
-    num_gated_tensors: int = 2
-    """Tensors as wide as the feed-forward that the backward of a gated activation makes beside what is kept and brought
-    back: its output's gradient and two of its own take the place of one. A compiler makes the activation again as well,
-    all beside what it reads; where blocks are recomputed our trainer writes over that (``train/decoder/gated.py``)."""
-    num_norms_remade: int = 0
-    """Outputs of norms that a compiled block makes once when all of it is computed again, and holds for products."""
+    adapter: Adapter | None = None
+    """LoRA matrices beside the block's own; they alone are trained."""
+    selective: SelectiveRule = SelectiveRule()
 
     @property
     def sequence_shards(self) -> int:
         """Ranks the residual stream is divided over."""
-        return self.tp if self.is_sequence_parallel else 1
+        return either(self.is_sequence_parallel, self.tp, 1)
 
     @property
     def input_bytes(self) -> int:
@@ -83,6 +103,18 @@ class BlockContext:
     def activation_input_bytes(self) -> int:
         """Bytes of an element that a gated activation keeps of its input."""
         return 1 if self.has_fp8_activation_inputs else self.element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardContext:
+    """What a block's backward makes beside what is kept and brought back, by the way blocks are recomputed."""
+
+    num_gated_tensors: int = 2
+    """Tensors as wide as the feed-forward that the backward of a gated activation makes: its output's gradient and two
+    of its own take the place of one. A compiler makes the activation again as well, all beside what it reads; where
+    blocks are recomputed our trainer writes over that (``train/decoder/gated.py``)."""
+    num_norms_remade: int = 0
+    """Outputs of norms that a compiled block makes once when all of it is computed again, and holds for products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +161,20 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
         parts = (layer.mixer is not None) + (layer.feed_forward is not None) + (layer.cross_attention is not None)
         mask = context.tokens * hidden // context.sequence_shards
         tensors.append(SavedTensor(name="dropout_masks", num_bytes=parts * mask))
+    if context.adapter is not None:
+        tensors.append(_adapters(layer, context.adapter, context))
     return tuple(tensor for tensor in tensors if tensor.num_bytes)
+
+
+def _adapters(layer: LayerSpec, adapter: Adapter, context: BlockContext) -> SavedTensor:
+    """What LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
+    element = context.element_bytes
+    added = adapter_weights(layer, rank=adapter.rank, targets=adapter.targets)
+    first = [weight for weight in added if weight.name.endswith("lora_A")]
+    inputs = sum(weight.shape[1] // (context.tp if weight.split == "row" else 1) for weight in first)
+    dropped = inputs * (element + 1) if adapter.has_dropout else 0
+    num_bytes = context.tokens * (len(first) * adapter.rank * element + dropped)
+    return SavedTensor(name="adapters", num_bytes=num_bytes)
 
 
 def _residual(name: str, hidden: int, context: BlockContext) -> SavedTensor:
@@ -305,7 +350,7 @@ def _mamba(spec: MambaSpec, context: BlockContext) -> Iterator[SavedTensor]:
     yield SavedTensor(name="mamba.scan_output", num_bytes=2 * inner, kept_by_operation_policy=False)
 
 
-def backward_temporaries(layer: LayerSpec, context: BlockContext) -> Bytes:
+def backward_temporaries(layer: LayerSpec, context: BlockContext, backward: BackwardContext) -> Bytes:
     """Gradient tensors alive at once inside a block's backward, beyond what its saved tensors free on the way.
 
     The widest point is the gated activation: gradients of its input (two widths) and output stand beside what is kept,
@@ -317,7 +362,7 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext) -> Bytes:
     residual = context.tokens * hidden * context.residual_bytes // context.sequence_shards
     widest = 0
     if isinstance(layer.feed_forward, DenseSpec):
-        widths = context.num_gated_tensors if layer.feed_forward.is_gated else 1
+        widths = backward.num_gated_tensors if layer.feed_forward.is_gated else 1
         widest = widths * context.tokens * layer.feed_forward.intermediate_size * size // context.tp
     elif isinstance(layer.feed_forward, MoeSpec):
         moe = layer.feed_forward
@@ -325,5 +370,5 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext) -> Bytes:
         widest = routed * (2 * moe.moe_intermediate_size // context.expert_tp + hidden) * size
     if context.is_eager_attention and isinstance(layer.mixer, AttentionSpec):
         heads = layer.mixer.num_attention_heads / context.tp
-        widest = max(widest, int(2 * size * context.tokens * heads * context.seq_len))
-    return (1 + context.num_norms_remade) * residual + widest
+        widest = most(widest, whole(2 * size * context.tokens * heads * context.seq_len))
+    return (1 + backward.num_norms_remade) * residual + widest

@@ -1,5 +1,6 @@
 """When in a backward pass the gradients of a unit appear."""
 
+from shardwise.columns import negated
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.timeline import RunMoments
 from shardwise.units import Bytes
@@ -13,16 +14,21 @@ def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tupl
     """
     timeline = context.timeline
     if not unit.is_block:
-        waits = context.gathers_parameters and context.vocabulary_ranks == 1
-        head = 0 if waits else num_bytes * context.head_elements // max(1, unit.base.full)
+        waits = context.gathers_parameters & (context.vocabulary_ranks == 1)
+        head = context.each(_share, num_bytes, context.head_elements, unit.base.full) * negated(waits)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.first_backward_end))
     return births_by_block(timeline.runs[unit.run], unit.count, num_bytes)
 
 
+def _share(num_bytes: Bytes, part: int, whole: int) -> Bytes:
+    """The bytes of a part: a product that only whole numbers hold exactly."""
+    return num_bytes * part // max(1, whole)
+
+
 def births_by_block(moments: RunMoments, count: int, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
     """Parts of what appears after the backward of each of ``count`` equal blocks of a run, with their moments."""
-    if count == 1:
+    if moments.is_one_block:
         return ((num_bytes, moments.after_last),)
     one = num_bytes // count
     return (

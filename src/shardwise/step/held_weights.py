@@ -59,19 +59,43 @@ class HeldWeights:
 EMPTY = HeldWeights(dense=0, expert=0, dense_shard=0, expert_shard=0, matrices=0, largest_matrix=0, factored=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """The degrees that divide weights."""
+
+    tp: int
+    ep: int
+    expert_tp: int
+    num_state_shards: int
+    """Ranks that dense model states are divided over."""
+    num_expert_state_shards: int
+    """Ranks that one routed expert's states are divided over."""
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Division":
+        """Those of a layout."""
+        return cls(
+            tp=layout.tp,
+            ep=layout.ep,
+            expert_tp=layout.expert_tp,
+            num_state_shards=layout.state_shard_size,
+            num_expert_state_shards=layout.expert_state_shard_size,
+        )
+
+
 @lru_cache(maxsize=8192)
-def hold(weights: tuple[Weight, ...], layout: Layout, *, is_sharded_by_tensor: bool) -> HeldWeights:
+def hold(weights: tuple[Weight, ...], division: Division, *, is_sharded_by_tensor: bool) -> HeldWeights:
     """What the worst rank holds of ``weights``.
 
     Args:
         weights: of one unit.
-        layout: the degrees.
+        division: the degrees.
         is_sharded_by_tensor: FSDP2 cuts every tensor along its first dim in ``ceil`` chunks; otherwise tensors are
             flattened together first.
     """
     dense = expert = dense_shard = expert_shard = matrices = largest = factored = 0
     for weight in weights:
-        local = local_num_params(weight, layout)
+        local = local_num_params(weight, division)
         factored += (
             local * (weight.shape[-1] + weight.shape[-2]) // (weight.shape[-1] * weight.shape[-2])
             if (len(weight.shape) >= 2)
@@ -79,18 +103,18 @@ def hold(weights: tuple[Weight, ...], layout: Layout, *, is_sharded_by_tensor: b
         )
         if weight.is_expert:
             expert += local
-            expert_shard += ceil(local / layout.expert_state_shard_size)
-            one_expert = local // max(1, weight.shape[0] // layout.ep)
+            expert_shard += ceil(local / division.num_expert_state_shards)
+            one_expert = local // max(1, weight.shape[0] // division.ep)
             matrices += one_expert if len(weight.shape) == 3 else 0
             continue
         dense += local
         if is_sharded_by_tensor:
-            dense_shard += _first_dim_shard(weight, layout, local)
+            dense_shard += _first_dim_shard(weight, division, local)
         if weight.is_matrix:
             matrices += local
             largest = max(largest, local)
     if not is_sharded_by_tensor:
-        dense_shard = ceil(dense / layout.state_shard_size)
+        dense_shard = ceil(dense / division.num_state_shards)
     return HeldWeights(
         dense=dense,
         expert=expert,
@@ -102,14 +126,14 @@ def hold(weights: tuple[Weight, ...], layout: Layout, *, is_sharded_by_tensor: b
     )
 
 
-def _first_dim_shard(weight: Weight, layout: Layout, local: int) -> int:
+def _first_dim_shard(weight: Weight, division: Division, local: int) -> int:
     """Largest FSDP2 shard: rows are cut in ceil chunks, so the first rank holds the most.
 
     Source: torch ``distributed/fsdp/_fully_shard/_fsdp_param.py`` (``_chunk_with_empty`` along dim 0).
     """
     cuts_rows = weight.split in ("column", "vocab")
-    rows = ceil(weight.shape[0] / tensor_shards(weight, layout)) if cuts_rows else weight.shape[0]
-    return ceil(rows / layout.state_shard_size) * ceil(local / rows)
+    rows = ceil(weight.shape[0] / tensor_shards(weight, division)) if cuts_rows else weight.shape[0]
+    return ceil(rows / division.num_state_shards) * ceil(local / rows)
 
 
 def adapter_weights(layer: LayerSpec, *, rank: int, targets: LoraTargets) -> tuple[Weight, ...]:

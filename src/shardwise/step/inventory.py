@@ -1,9 +1,11 @@
 """Records of the inventory: moments, tensors alive between them, operations and collectives."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.cluster import Dtype
+from shardwise.columns import settled
 from shardwise.ledger import MemoryComponent, Phase
 from shardwise.units import Bytes, Flop
 
@@ -32,6 +34,28 @@ class Tensor:
     dies: int
     pool: str = ""
     """What freed bytes of it serve again, where that is less than its component: tensors of one CUDA stream."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no bytes, in a column of plans in any of them."""
+        return isinstance(self.num_bytes, int) and self.num_bytes <= 0
+
+
+def present(condition: bool, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The tensors where a condition holds; of a column of plans those without have none of their bytes."""
+    condition = settled(condition)
+    if condition is True:
+        yield from tensors
+    elif condition is not False:
+        for tensor in tensors:
+            yield Tensor(
+                name=tensor.name,
+                component=tensor.component,
+                num_bytes=tensor.num_bytes * condition,
+                born=tensor.born,
+                dies=tensor.dies,
+                pool=tensor.pool,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

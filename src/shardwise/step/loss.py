@@ -1,8 +1,8 @@
 """Bytes the logits and the cross-entropy hold, per logit, in forward and in backward."""
 
 from dataclasses import dataclass
-from math import ceil
 
+from shardwise.columns import most
 from shardwise.engines.profile import EngineProfile, LossKind
 from shardwise.recipe import Recipe
 from shardwise.units import MIB, Bytes
@@ -49,13 +49,18 @@ UNFUSED_KIND: dict[LossKind, LossKind] = {"vocab_parallel_fused": "vocab_paralle
 
 def loss_kind(*, profile: EngineProfile, recipe: Recipe, tp: int) -> LossKind:
     """The loss a recipe asks for: the engine's own, compiled where the engine compiles it, or as the recipe says."""
-    kind = _asked_for(profile=profile, recipe=recipe)
-    if tp == 1:
-        return "fused_in_place" if kind == "vocab_parallel_fused" else kind
-    return "torch_parallel" if kind == "torch" else kind
+    return _on_ranks(asked_loss(profile=profile, recipe=recipe), is_divided=tp > 1)
 
 
-def _asked_for(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
+def _on_ranks(kind: LossKind, *, is_divided: bool) -> LossKind:
+    """The loss where tensor parallelism divides the vocabulary, or does not."""
+    if is_divided:
+        return "torch_parallel" if kind == "torch" else kind
+    return "fused_in_place" if kind == "vocab_parallel_fused" else kind
+
+
+def asked_loss(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
+    """The loss that is asked for, whether the vocabulary is divided or not."""
     engine_kind, fused_loss = profile.loss, recipe.fused_loss
     if fused_loss is None and not (profile.compiles_loss and recipe.compile):
         return engine_kind
@@ -67,9 +72,9 @@ FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12, head=4)
 """With fp32 activations the fp32 copy is the logits themselves."""
 
 
-def loss_bytes(*, kind: LossKind, element_bytes: int) -> LossBytes:
-    """Bytes per logit of a loss implementation for activations of ``element_bytes``."""
-    return LOSS_BYTES[kind] if element_bytes < 4 else FULL_PRECISION_LOSS_BYTES
+def loss_bytes(*, kind: LossKind, element_bytes: int, is_divided: bool) -> LossBytes:
+    """Bytes per logit for activations of ``element_bytes`` of a loss that is asked for (:func:`asked_loss`)."""
+    return LOSS_BYTES[_on_ranks(kind, is_divided=is_divided)] if element_bytes < 4 else FULL_PRECISION_LOSS_BYTES
 
 
 def own_piece_bytes(*, element_bytes: int, is_compiled: bool) -> int:
@@ -86,7 +91,7 @@ def num_own_pieces(*, num_tokens: int, vocab_rows: int, element_bytes: int) -> i
     >>> num_own_pieces(num_tokens=8192, vocab_rows=128256, element_bytes=2)
     4
     """
-    return max(1, -(-num_tokens * vocab_rows * element_bytes // OWN_LOGITS_BYTES))
+    return most(1, -(-num_tokens * vocab_rows * element_bytes // OWN_LOGITS_BYTES))
 
 
 OWN_LOGITS_BYTES = 512 * MIB
@@ -95,4 +100,4 @@ OWN_LOGITS_BYTES = 512 * MIB
 
 def logits_bytes(*, tokens: int, vocab_size: int, shards: int, chunks: int, bytes_per_logit: int) -> Bytes:
     """Bytes of one piece of the logits on one rank: ``ceil(T / chunks) * ceil(V / shards)`` logits."""
-    return ceil(tokens / chunks) * ceil(vocab_size / shards) * bytes_per_logit
+    return (-(-tokens // chunks)) * (-(-vocab_size // shards)) * bytes_per_logit

@@ -10,9 +10,10 @@ Source: torch ``distributed/fsdp/_fully_shard`` (``_fsdp_param_group.py``, ``_fs
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardwise.columns import either, largest, least, most, negated, rounded, settled
 from shardwise.ledger import MemoryComponent
 from shardwise.step.gradient_births import gradient_births
-from shardwise.step.inventory import Tensor
+from shardwise.step.inventory import Tensor, present
 from shardwise.step.own_runtime import (
     frees_after_forward,
     gathers_every_micro_batch,
@@ -36,38 +37,34 @@ class Tables:
 def own_tables(context: StageContext) -> Tables:
     """The tables of a stage; a tied one belongs to the rest of the model, and one that ranks divide to nothing."""
     whole = sum(unit.base.full for unit in context.held_units if not unit.is_block)
-    is_tied = context.plan.model.tie_word_embeddings and context.stage.has_embedding
+    is_tied = context.plan.model.tie_word_embeddings and context.held.has_embedding
     head = 0 if is_tied else context.head_elements
     embedding = 0 if is_tied else context.embedding_elements
-    rest = whole - head - embedding
-    if context.vocabulary_ranks > 1:
-        return Tables(embedding=0, head=0, rest=rest)
-    return Tables(embedding=embedding, head=head, rest=rest)
+    is_gathered = context.vocabulary_ranks == 1
+    return Tables(embedding=embedding * is_gathered, head=head * is_gathered, rest=whole - head - embedding)
 
 
 def own_buffers(context: StageContext) -> Iterator[Tensor]:
     """Gathered parameters, and gradients on their way to the ranks that keep them."""
     tables = own_tables(context)
-    if frees_after_forward(context.plan.layout):
-        yield from _freed(context, tables)
-    else:
-        yield from _kept(context, tables)
-    if _waits(context):
-        yield from _whole_gradients(context)
+    frees = frees_after_forward(context.plan.layout)
+    yield from present(frees, _freed(context, tables))
+    yield from present(negated(frees), _kept(context, tables))
+    yield from present(accumulates_whole(context), _whole_gradients(context))
     yield from _reductions(context, tables)
 
 
 def accumulates_whole(context: StageContext) -> bool:
-    """Whether whole gradients are added up over micro-batches before they are reduced."""
-    return _waits(context)
-
-
-def _waits(context: StageContext) -> bool:
-    return context.plan.num_microbatches > 1 and not reduces_every_micro_batch(context.plan.layout)
+    """Whether our trainer adds whole gradients up over micro-batches before units reduce them."""
+    plan = context.plan
+    if not context.is_own_runtime:
+        return False
+    waits = (plan.num_microbatches > 1) & negated(reduces_every_micro_batch(plan.layout))
+    return settled(context.gathers_parameters & waits)
 
 
 def _tensor(name: str, component: MemoryComponent, num_bytes: float, born: int, dies: int) -> Tensor:
-    return Tensor(name=name, component=component, num_bytes=round(num_bytes), born=born, dies=dies)
+    return Tensor(name=name, component=component, num_bytes=rounded(num_bytes), born=born, dies=dies)
 
 
 def _blocks(context: StageContext) -> list[Unit]:
@@ -82,27 +79,24 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     timeline, compute = context.timeline, context.states.compute_bytes
     blocks = _blocks(context)
     name = "whole parameters"
-    end = timeline.backward_end
+    end, head = timeline.backward_end, compute * tables.head
     is_pipeline = context.plan.layout.pp > 1
     for unit in blocks:
         moments, one = timeline.runs[unit.run], context.gathered_bytes(unit)
-        dies = (end, end, end) if is_pipeline else (moments.first_backward, moments.after_first, moments.last_backward)
-        for count, last in zip((min(1, unit.count - 1), max(0, unit.count - 2), 1), dies, strict=True):
-            yield _tensor(name, "gathered_parameters", count * one, timeline.forward, last)
+        dies = (moments.first_backward, moments.after_first, moments.last_backward)
+        for count, last in zip((least(1, unit.count - 1), most(0, unit.count - 2), 1), dies, strict=True):
+            for some, until in ((negated(is_pipeline), last), (is_pipeline, end)):
+                yield _tensor(name, "gathered_parameters", count * one * some, timeline.forward, until)
     tables_bytes = compute * (tables.embedding + tables.rest)
     yield _tensor(name, "gathered_parameters", tables_bytes, timeline.forward, end)
-    head_dies = end if is_pipeline else timeline.head_backward
-    yield _tensor(name, "gathered_parameters", compute * tables.head, timeline.loss_forward, head_dies)
-    is_one_pass = context.plan.num_microbatches == 1 or gathers_every_micro_batch(context.plan.layout)
-    if is_replicated(context.plan.layout) or not is_one_pass:
-        yield _tensor(name, "gathered_parameters", 0, timeline.forward, timeline.forward)
-        return
-    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
+    for some, until in ((negated(is_pipeline), timeline.head_backward), (is_pipeline, end)):
+        yield _tensor(name, "gathered_parameters", head * some, timeline.loss_forward, until)
+    is_one_pass = (context.plan.num_microbatches == 1) | gathers_every_micro_batch(context.plan.layout)
+    has_flat = is_one_pass & negated(is_replicated(context.plan.layout))
+    largest_unit = largest(context.gathered_bytes(unit) for unit in blocks)
     flat = "flat gather"
-    yield _tensor(flat, "gathered_parameters", largest, timeline.forward, timeline.forward)
-    if tables.head:
-        head = compute * tables.head
-        yield _tensor(flat, "gathered_parameters", head, timeline.loss_forward, timeline.loss_forward)
+    yield _tensor(flat, "gathered_parameters", largest_unit * has_flat, timeline.forward, timeline.forward)
+    yield _tensor(flat, "gathered_parameters", head * has_flat, timeline.loss_forward, timeline.loss_forward)
 
 
 def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
@@ -112,19 +106,19 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     component: MemoryComponent = "gathered_parameters"
     end = timeline.backward_end
     yield _tensor("rest of the model", component, compute * tables.rest, timeline.forward, end)
-    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
+    largest_unit = largest(context.gathered_bytes(unit) for unit in blocks)
     last = context.gathered_bytes(blocks[-1]) if blocks else 0
     copies = 1 + ahead
-    yield _tensor("gathered blocks (forward)", component, copies * largest, timeline.forward, timeline.forward)
+    yield _tensor("gathered blocks (forward)", component, copies * largest_unit, timeline.forward, timeline.forward)
     if timeline.loss_forward > timeline.forward:
         head = compute * tables.head
         yield _tensor("gathered last block", component, last, timeline.loss_forward, timeline.head_backward)
         yield _tensor("gathered head", component, head, timeline.loss_forward, timeline.head_backward)
-        flat = 0 if context.vocabulary_ranks > 1 else head or last
+        flat = either(head > 0, head, last) * (context.vocabulary_ranks == 1)
         yield _tensor("flat gather", component, flat, timeline.loss_forward, timeline.loss_forward)
     if layout.reshard_size:
-        total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks) - largest
-        total += compute * tables.embedding
+        total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks) - largest_unit
+        total = total + compute * tables.embedding
         kept = f"units divided over {layout.reshard_size}"
         yield _tensor(kept, component, total / layout.reshard_size, timeline.forward, end - 1)
     for unit in blocks:
@@ -136,12 +130,12 @@ def _in_backward(context: StageContext, unit: Unit, tables: Tables) -> Iterator[
     gathered, moments = context.gathered_bytes(unit), context.timeline.runs[unit.run]
     ahead = context.plan.layout.prefetch_units
     name: str = "gathered and prefetched block"
-    if unit.count > 1:
-        copies = 1 + min(ahead, unit.count - 1)
+    if not moments.is_one_block:
+        copies = 1 + least(ahead, unit.count - 1)
         yield _tensor(name, "gathered_parameters", copies * gathered, moments.first_backward, moments.after_first)
     table = context.states.compute_bytes * tables.embedding if unit.run == 0 else ahead * gathered
-    if unit.run == 0 and unit.count > 1:
-        table = max(table, _second(context, unit))
+    if unit.run == 0 and not moments.is_one_block:
+        table = most(table, _second(context, unit))
     yield _tensor(name, "gathered_parameters", gathered + table, moments.last_backward, moments.last_backward)
 
 
@@ -150,12 +144,11 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
     Its own inputs are there, and the gradients of one block less; where that is more, it is counted with the first.
     """
-    ahead = min(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
+    ahead = least(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
     is_born_late = context.plan.num_microbatches == 1
-    made = context.states.gradient_bytes * context.trained(unit).shard if is_born_late else 0
+    made = context.states.gradient_bytes * context.trained(unit).shard * is_born_late
     is_recomputed = context.held_runs[unit.run].num_recomputed == unit.count
-    kept = context.kept_bytes(unit.run) if is_recomputed else 0
-    return ahead - made + kept
+    return ahead - made + context.kept_bytes(unit.run) * is_recomputed
 
 
 def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
@@ -166,7 +159,7 @@ def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
     timeline, reduce = context.timeline, context.states.reduce_bytes
     whole = {unit.name: reduce * context.trained(unit).full * unit.count for unit in context.held_units}
     parts: list[tuple[Bytes, int]] = [(sum(whole.values()), timeline.forward)]
-    if context.forwards_come_first:
+    if context.held.forwards_come_first:
         parts = [part for unit in context.held_units for part in gradient_births(context, unit, whole[unit.name])]
         made = 0 if context.has_adapter else context.states.compute_bytes * context.embedding_elements
         end = timeline.first_backward_end
@@ -188,38 +181,36 @@ def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     What is exchanged is sent as it was made; what arrives stands beside it in place of the unit's gradients.
     """
     timeline, compute = context.timeline, context.states.compute_bytes
-    reduce = compute if context.exchanges_gradients else context.states.reduce_bytes
+    reduce = either(context.exchanges_gradients, compute, context.states.reduce_bytes)
     name = "gradients being reduced"
     component: MemoryComponent = "communication_buffers"
-    waits = _waits(context)
+    waits, exchanges = accumulates_whole(context), context.exchanges_gradients
     blocks = _blocks(context)
     if context.has_adapter:
         tables = Tables(embedding=0, head=0, rest=0)  # frozen
-    if tables.head and not waits:
-        at_once = 2 * compute if context.exchanges_gradients else reduce
-        yield _tensor(name, component, at_once * tables.head, timeline.head_backward, timeline.head_backward)
+    at_once = either(exchanges, 2 * compute, reduce) * negated(waits)
+    yield _tensor(name, component, at_once * tables.head, timeline.head_backward, timeline.head_backward)
     before = tables.head
     for unit in reversed(blocks):
         moments = timeline.runs[unit.run]
         trained = context.trained(unit)
         own = trained.full
         for inside in moments.inside:
-            made = compute * (trained.expert or trained.largest_matrix)
+            made = compute * either(trained.expert > 0, trained.expert, trained.largest_matrix)
             yield _tensor("weight gradients", "temporaries", made, inside, inside)
         for inside, after in zip(moments.inside, moments.after, strict=False):
             is_first = inside == moments.first_backward
             # The second block meets the first one's input: where that is larger, it is counted with the first.
-            previous = max(before, own if unit.count > 1 else 0) if is_first else own
-            yield _tensor(name, component, 0 if waits else reduce * previous, inside, inside)
-            reduced = compute * own if waits else (compute + reduce) * own + reduce * previous
+            previous = (before if moments.is_one_block else most(before, own)) if is_first else own
+            yield _tensor(name, component, reduce * previous * negated(waits), inside, inside)
+            reduced = compute * own + reduce * (own + previous) * negated(waits)
             yield _tensor(name, component, reduced, after, after)
         before = own
     last = tables.embedding + tables.rest
     end = timeline.backward_end
-    if context.plan.num_microbatches > 1 and not waits:
-        # The input of a micro-batch's last reduction goes when the next one's first is made.
-        yield _tensor(name, component, reduce * last, timeline.forward, timeline.loss_backward)
-    if context.exchanges_gradients:
-        before = max(before, last)
-    reduced = compute * last if waits else (compute + reduce) * last + reduce * before
+    # The input of a micro-batch's last reduction goes when the next one's first is made.
+    is_left = (context.plan.num_microbatches > 1) & negated(waits)
+    yield _tensor(name, component, reduce * last * is_left, timeline.forward, timeline.loss_backward)
+    before = either(exchanges, most(before, last), before)
+    reduced = compute * last + reduce * (last + before) * negated(waits)
     yield _tensor(name, component, reduced, end, end)

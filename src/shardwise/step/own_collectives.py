@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.model import Weight
 from shardwise.step.collective_calls import Call, Group, Groups
-from shardwise.step.held_weights import adapter_weights, hold
+from shardwise.step.held_weights import Division, adapter_weights, hold
 from shardwise.step.inventory import Axis, Collective
 from shardwise.step.own_runtime import (
     frees_after_forward,
@@ -177,7 +177,7 @@ def _padded(weights: tuple[Weight, ...], context: StageContext) -> int:
     layout = context.plan.layout
     if not weights:
         return 0
-    held = hold(weights, layout, is_sharded_by_tensor=True)
+    held = hold(weights, Division.of(layout), is_sharded_by_tensor=True)
     if is_replicated(layout):
         return held.full
     return held.dense_shard * layout.state_shard_size + held.expert_shard * layout.expert_state_shard_size

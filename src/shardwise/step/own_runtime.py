@@ -1,12 +1,16 @@
-"""What our own trainer does with states and units: facts of ``shardwise/train``, which reads some of them from here."""
+"""What our own trainer does with states and units: facts of ``shardwise/train``, which reads some of them from here.
 
+A search asks them about columns of layouts (:mod:`shardwise.columns`).
+"""
+
+from shardwise.columns import is_among, most, negated
 from shardwise.engines.table import OWN_ENGINE
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, ModelSpec
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
-from shardwise.schedules.table import SCHEDULE_KINDS
+from shardwise.schedules.table import SPLITTING_SCHEDULES
 
 SUMS_BYTES = 32
 """Loss, tokens, squared gradient norm and requests to stop: four fp64 numbers in one sum over all ranks."""
@@ -19,12 +23,12 @@ def is_own_runtime(plan: Plan) -> bool:
 
 def splits_backward(layout: Layout) -> bool:
     """Whether the gradients of inputs and of weights are computed apart."""
-    return layout.pp > 1 and SCHEDULE_KINDS[layout.schedule].torch_splits_backward
+    return (layout.pp > 1) & is_among(layout.schedule, SPLITTING_SCHEDULES)
 
 
 def is_replicated(layout: Layout) -> bool:
     """Whether every data-parallel rank keeps whole states."""
-    return layout.zero_stage == 0 or layout.state_shard_size == 1
+    return (layout.zero_stage == 0) | (layout.state_shard_size == 1)
 
 
 def uses_ddp(*, layout: Layout, recipe: Recipe) -> bool:
@@ -34,24 +38,24 @@ def uses_ddp(*, layout: Layout, recipe: Recipe) -> bool:
     units of FSDP2 over an axis of one rank, cast and reduced unit by unit.
     """
     is_cast = recipe.precision not in ("fp32", "bf16") and recipe.adapter == "none"
-    is_plain = layout.tp == 1 and layout.ep == 1 and not is_cast
-    return is_replicated(layout) and is_plain and recipe.offload == "none"
+    is_plain = (layout.tp == 1) & (layout.ep == 1) & (not is_cast)
+    return is_replicated(layout) & is_plain & (recipe.offload == "none")
 
 
 def frees_after_forward(layout: Layout) -> bool:
     """Whether blocks and the token table are freed after forward and gathered again; the last block stays."""
-    return not is_replicated(layout) and layout.zero_stage == 3 and layout.pp == 1 and layout.reshard_after_forward
+    return gathers_every_micro_batch(layout) & layout.reshard_after_forward
 
 
 def gathers_every_micro_batch(layout: Layout) -> bool:
     """Whether whole parameters are freed when a micro-batch has gone backward, not when the step is done."""
-    return not is_replicated(layout) and layout.zero_stage == 3 and layout.pp == 1
+    return negated(is_replicated(layout)) & (layout.zero_stage == 3) & (layout.pp == 1)
 
 
 def reduces_every_micro_batch(layout: Layout) -> bool:
     """Whether gradients are reduced and scattered in every micro-batch, not once a step."""
-    keeps_whole = is_replicated(layout) or layout.zero_stage == 1 or layout.pp > 1
-    return not keeps_whole and not layout.defer_grad_reduce
+    keeps_whole = is_replicated(layout) | (layout.zero_stage == 1) | (layout.pp > 1)
+    return negated(keeps_whole) & (not layout.defer_grad_reduce)
 
 
 OWN_DECODER_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
@@ -70,18 +74,17 @@ def spreads_vocabulary(plan: Plan) -> bool:
     asked = layout.spread_vocabulary
     if asked is False or not is_own_runtime(plan) or not has_own_vocabulary(model):
         return False
-    if not can_spread_vocabulary(layout=layout, recipe=plan.recipe, vocab_size=model.vocab_size):
-        return False
+    can = can_spread_vocabulary(layout=layout, recipe=plan.recipe, vocab_size=model.vocab_size)
     is_small = layout.dp_shard * plan.recipe.tokens_per_micro_batch <= model.vocab_size
-    return bool(asked) or (is_small and is_in_one_domain(plan))
+    return can & (bool(asked) | (is_small & is_in_one_domain(plan)))
 
 
 def exchanges_gradients(plan: Plan) -> bool:
     """Whether gradients travel in the dtype they were made in and are added up in fp32 where they arrive."""
     asked = plan.layout.exchange_gradients
-    if asked is False or not is_own_runtime(plan) or not can_exchange_gradients(plan.layout, plan.recipe):
+    if asked is False or not is_own_runtime(plan):
         return False
-    return bool(asked) or is_in_one_domain(plan)
+    return can_exchange_gradients(plan.layout, plan.recipe) & (bool(asked) | is_in_one_domain(plan))
 
 
 def clips_in_update(plan: Plan) -> bool:
@@ -117,14 +120,14 @@ def can_spread_vocabulary(*, layout: Layout, recipe: Recipe, vocab_size: int) ->
 
     Other axes already divide the vocabulary (tp) or the model (pp), or need a second reduction (dp_replicate).
     """
-    others = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp_replicate)
+    others = layout.tp * layout.pp * layout.cp * layout.ep * layout.dp_replicate
     return (
-        layout.zero_stage == 3
-        and layout.dp_shard > 1
-        and all(degree == 1 for degree in others)
-        and vocab_size % layout.dp_shard == 0
-        and recipe.offload == "none"
-        and recipe.adapter == "none"
+        (layout.zero_stage == 3)
+        & (layout.dp_shard > 1)
+        & (others == 1)
+        & (vocab_size % most(1, layout.dp_shard) == 0)
+        & (recipe.offload == "none")
+        & (recipe.adapter == "none")
     )
 
 
@@ -133,14 +136,14 @@ def can_exchange_gradients(layout: Layout, recipe: Recipe) -> bool:
 
     Not where they add up over micro-batches first, in fp32, nor where experts are divided over other groups.
     """
+    is_halved = recipe.precision in ("bf16-mixed", "fp8-mixed") and (recipe.reduce_dtype or "fp32") == "fp32"
     return (
-        recipe.precision in ("bf16-mixed", "fp8-mixed")
-        and (recipe.reduce_dtype or "fp32") == "fp32"
-        and recipe.adapter == "none"
-        and layout.zero_stage >= 2
-        and layout.ep == 1
-        and 1 < layout.state_shard_size <= MAX_EXCHANGING_RANKS
-        and reduces_every_micro_batch(layout)
+        (is_halved and recipe.adapter == "none")
+        & (layout.zero_stage >= 2)
+        & (layout.ep == 1)
+        & (layout.state_shard_size > 1)
+        & (layout.state_shard_size <= MAX_EXCHANGING_RANKS)
+        & reduces_every_micro_batch(layout)
     )
 
 
@@ -148,4 +151,4 @@ def is_in_one_domain(plan: Plan) -> bool:
     """Whether the ranks that divide states are few and joined by fast links."""
     layout, node = plan.layout, plan.cluster.node
     within = layout.tp * layout.state_shard_size
-    return layout.state_shard_size <= MAX_EXCHANGING_RANKS and within <= node.scale_up_domain_gpus
+    return (layout.state_shard_size <= MAX_EXCHANGING_RANKS) & (within <= node.scale_up_domain_gpus)

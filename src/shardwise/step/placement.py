@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import ceil
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec, ModelSpec, Weight
@@ -15,7 +15,7 @@ Runs: TypeAlias = tuple[tuple[LayerSpec, int], ...]
 """Consecutive identical blocks as ``(layer, how many)``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
     """Consecutive blocks that one stage runs as a unit."""
 
@@ -26,35 +26,35 @@ class Chunk:
     has_embedding: bool
     has_head: bool
 
-    @property
+    @cached_property
     def num_layers(self) -> int:
         """Blocks of the chunk."""
         return sum(count for _, count in self.layer_runs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """What one pipeline rank holds: one chunk, or several when interleaved."""
 
     index: int
     chunks: tuple[Chunk, ...]
 
-    @property
+    @cached_property
     def has_embedding(self) -> bool:
         """Whether the token table lives here."""
         return any(chunk.has_embedding for chunk in self.chunks)
 
-    @property
+    @cached_property
     def has_head(self) -> bool:
         """Whether the final norm, head and loss live here."""
         return any(chunk.has_head for chunk in self.chunks)
 
-    @property
+    @cached_property
     def layer_runs(self) -> Runs:
         """Runs of identical blocks over all chunks, in model order; equal neighbours of two chunks are one run."""
         return _merged(run for chunk in self.chunks for run in chunk.layer_runs)
 
-    @property
+    @cached_property
     def num_layers(self) -> int:
         """Blocks of all chunks."""
         return sum(chunk.num_layers for chunk in self.chunks)
@@ -166,7 +166,26 @@ def _merged(runs: Iterable[tuple[LayerSpec, int]]) -> Runs:
     return tuple(merged)
 
 
-def tensor_shards(weight: Weight, layout: Layout) -> int:
+class Degrees(Protocol):
+    """Whatever says how many ranks divide one tensor."""
+
+    @property
+    def tp(self) -> int:
+        """Of tensor parallelism."""
+        ...
+
+    @property
+    def ep(self) -> int:
+        """Of expert parallelism."""
+        ...
+
+    @property
+    def expert_tp(self) -> int:
+        """Of tensor parallelism inside each expert."""
+        ...
+
+
+def tensor_shards(weight: Weight, layout: Degrees) -> int:
     """Pieces tensor parallelism makes of a weight; 1 when it is replicated."""
     degree = layout.expert_tp if weight.is_expert else layout.tp
     if weight.split == "replicated":
@@ -174,7 +193,7 @@ def tensor_shards(weight: Weight, layout: Layout) -> int:
     return min(degree, weight.split_limit) if weight.split_limit else degree
 
 
-def local_num_params(weight: Weight, layout: Layout) -> int:
+def local_num_params(weight: Weight, layout: Degrees) -> int:
     """Elements of a weight on one rank after tensor and expert parallelism, before data-parallel sharding."""
     shards = tensor_shards(weight, layout) * (layout.ep if weight.is_expert else 1)
     return ceil(weight.num_params / shards)

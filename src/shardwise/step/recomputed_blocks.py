@@ -20,8 +20,6 @@ class HeldRun:
     layer: LayerSpec
     count: int
     num_recomputed: int
-    position: int
-    """Of the run of identical blocks that it is a part of, among those of the stage."""
 
 
 def recomputed_positions(
@@ -60,10 +58,10 @@ def held_runs(layer_runs: Runs, recomputed: Sequence[bool]) -> Iterator[HeldRun]
         recomputed: whether each block is recomputed (:func:`recomputed_positions`).
     """
     start = 0
-    for number, (layer, count) in enumerate(layer_runs):
+    for layer, count in layer_runs:
         chosen = recomputed[start : start + count]
         start += count
         size = max((position + 1 for position, again in enumerate(chosen) if again), default=0)
         for part, num_recomputed in ((size, sum(chosen)), (count - size, 0)):
             if part:
-                yield HeldRun(layer=layer, count=part, num_recomputed=num_recomputed, position=number)
+                yield HeldRun(layer=layer, count=part, num_recomputed=num_recomputed)

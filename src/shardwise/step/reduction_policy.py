@@ -1,5 +1,6 @@
 """When gradients are reduced: beside computation or after it, in every micro-batch or in the last one."""
 
+from shardwise.columns import negated
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.step.own_runtime import is_own_runtime, uses_ddp
@@ -8,7 +9,7 @@ from shardwise.step.own_runtime import is_own_runtime, uses_ddp
 def shards_unit_by_unit(plan: Plan) -> bool:
     """Whether every block is gathered and reduced for itself, as FSDP and ZeRO-3 do, and not in buckets."""
     zero_stage = plan.layout.zero_stage
-    return zero_stage == 3 or (zero_stage == 2 and is_torch(plan))
+    return (zero_stage == 3) | ((zero_stage == 2) & is_torch(plan))
 
 
 def communicates_unit_by_unit(plan: Plan) -> bool:
@@ -47,13 +48,12 @@ def defers_reductions(plan: Plan) -> bool:
     (``set_requires_gradient_sync``, ``no_sync``) or in a pipeline, whose stages keep whole gradients (torch
     ``pipelining/stage.py``). Whole gradients wait for the last one (DDP's ``no_sync`` in all engines, Megatron).
     """
-    layout = plan.layout
-    if layout.pp > 1:
-        return True
+    layout, is_pipeline = plan.layout, plan.layout.pp > 1
     if layout.defer_grad_reduce is not None:
-        return layout.defer_grad_reduce
+        return is_pipeline | layout.defer_grad_reduce
     is_deepspeed = engine_profile(plan.engine).sharding == "deepspeed"
-    return not shards_unit_by_unit(plan) and not (is_deepspeed and layout.zero_stage == 2)
+    reduces_each = shards_unit_by_unit(plan) | (is_deepspeed & (layout.zero_stage == 2))
+    return is_pipeline | negated(reduces_each)
 
 
 def needs_norm(plan: Plan) -> bool:

@@ -1,9 +1,10 @@
 """Buffers of fully sharded data parallelism: gathered units and gradients on their way to a reduce-scatter."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from shardwise.columns import largest, least, negated, rounded
 from shardwise.ledger import MemoryComponent
-from shardwise.step.inventory import Tensor
+from shardwise.step.inventory import Tensor, present
 from shardwise.step.reduction_policy import defers_reductions
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.timeline import RunMoments
@@ -20,7 +21,7 @@ prefetches one unit."""
 
 def tensor(name: str, component: MemoryComponent, num_bytes: float, born: int, dies: int) -> Tensor:
     """A tensor of the inventory, its bytes rounded."""
-    return Tensor(name=name, component=component, num_bytes=round(num_bytes), born=born, dies=dies)
+    return Tensor(name=name, component=component, num_bytes=rounded(num_bytes), born=born, dies=dies)
 
 
 def trainable_elements(context: StageContext, unit: Unit) -> int:
@@ -40,29 +41,32 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
         allocation traces on an H100 (``benchmarks/results``).
     """
     timeline, reduce = context.timeline, context.states.reduce_bytes
-    keeps_gathered = not context.plan.layout.reshard_after_forward or context.plan.layout.pp > 1
+    layout = context.plan.layout
+    frees = layout.reshard_after_forward & (layout.pp == 1)
     blocks = [unit for unit in context.held_units if unit.is_block]
-    largest = max((context.gathered_bytes(unit) for unit in blocks), default=0)
-    if keeps_gathered:
-        total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks)
-        yield tensor("gathered blocks", "gathered_parameters", total, timeline.forward, timeline.backward_end - 1)
-    else:
-        copies = FORWARD_COPIES.get(context.profile.sharding, 2) + context.plan.layout.prefetch_units - 1
-        forward = timeline.forward
-        yield tensor("gathered blocks (forward)", "gathered_parameters", copies * largest, forward, forward)
-        if timeline.loss_backward > forward:
-            last = timeline.head_backward
-            yield tensor("gathered last block", "gathered_parameters", largest, timeline.loss_forward, last)
-        yield from _kept_for_backward(context)
-    if defers_reductions(context.plan) and (context.plan.layout.pp > 1 or context.plan.num_microbatches > 1):
-        trained = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units)
-        yield tensor("whole gradients", "gradients", reduce * trained, timeline.forward, timeline.backward_end)
+    total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks) * negated(frees)
+    yield tensor("gathered blocks", "gathered_parameters", total, timeline.forward, timeline.backward_end - 1)
+    yield from present(frees, _gathered_in_forward(context, blocks))
+    waits = defers_reductions(context.plan) & ((layout.pp > 1) | (context.plan.num_microbatches > 1))
+    trained = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units) * waits
+    yield tensor("whole gradients", "gradients", reduce * trained, timeline.forward, timeline.backward_end)
     for unit in blocks:
         moments = timeline.runs[unit.run]
         yield from _gradients_on_their_way(context, unit, moments)
-        if not keeps_gathered:
-            yield from _gathered_in_backward(context, unit, moments)
+        yield from present(frees, _gathered_in_backward(context, unit, moments))
     yield from _root_unit(context)
+
+
+def _gathered_in_forward(context: StageContext, blocks: Sequence[Unit]) -> Iterator[Tensor]:
+    """Blocks that are freed after their forward, all but the last one."""
+    timeline, forward = context.timeline, context.timeline.forward
+    one = largest(context.gathered_bytes(unit) for unit in blocks)
+    copies = FORWARD_COPIES.get(context.profile.sharding, 2) + context.plan.layout.prefetch_units - 1
+    yield tensor("gathered blocks (forward)", "gathered_parameters", copies * one, forward, forward)
+    if timeline.loss_backward > forward:
+        last = timeline.head_backward
+        yield tensor("gathered last block", "gathered_parameters", one, timeline.loss_forward, last)
+    yield from _kept_for_backward(context)
 
 
 def _kept_for_backward(context: StageContext) -> Iterator[Tensor]:
@@ -79,8 +83,8 @@ def _gathered_in_backward(context: StageContext, unit: Unit, moments: RunMoments
     """A block's parameters while it goes backward, and the next one's flat gather until there is none."""
     gathered, ahead = context.gathered_bytes(unit), context.plan.layout.prefetch_units
     name = "gathered and prefetched block"
-    if unit.count > 1:
-        copies = 1 + min(ahead, unit.count - 1)
+    if not moments.is_one_block:
+        copies = 1 + least(ahead, unit.count - 1)
         yield tensor(name, "gathered_parameters", copies * gathered, moments.first_backward, moments.after_first)
     copies = 1 if unit.run == 0 else 1 + ahead
     yield tensor(name, "gathered_parameters", copies * gathered, moments.last_backward, moments.last_backward)
@@ -127,8 +131,8 @@ def zero_3_tensors(context: StageContext) -> Iterator[Tensor]:
     timeline, states = context.timeline, context.states
     whole = sum(unit.base.full * unit.count for unit in context.held_units)
     trained = sum(trainable_elements(context, unit) * unit.count for unit in context.held_units)
-    live = min(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
-    buckets = 2 * min(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
+    live = least(whole, DEEPSPEED_LIVE_ELEMENTS + DEEPSPEED_PREFETCH_ELEMENTS) * states.compute_bytes
+    buckets = 2 * least(DEEPSPEED_BUCKET_ELEMENTS, trained) * states.reduce_bytes
     end = timeline.backward_end
     yield from _kept_for_backward(context)
     yield tensor("gathered live parameters", "gathered_parameters", live, timeline.forward, end)

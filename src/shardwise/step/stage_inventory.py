@@ -13,14 +13,13 @@ from shardwise.step.activation_tensors import (
     waiting_activations,
 )
 from shardwise.step.buffers import buffer_tensors
+from shardwise.step.held_stage import content_key
 from shardwise.step.inventory import StageInventory, Tensor
 from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import HeldStates, held_states
 from shardwise.step.weight_half import held_for_weights, waiting_gradients
 from shardwise.units import Bytes
-
-ContentKey = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,34 +33,22 @@ class Content:
     """Apart from states, and from what other micro-batches keep."""
 
 
-def content_key(context: StageContext) -> ContentKey:
-    """Equal for stages that differ in nothing but the micro-batches whose activations they keep.
-
-    Stages whose forwards all come first keep every micro-batch.
-    """
-    stage = context.stage
-    return (
-        stage.index == 0,
-        context.forwards_come_first,
-        *(
-            (chunk.has_embedding, chunk.has_head, tuple((id(layer), count) for layer, count in chunk.layer_runs))
-            for chunk in stage.chunks
-        ),
-    )
-
-
 def stage_inventory(plan: Plan, stage: Stage) -> StageInventory:
     """The tensors the worst rank of a stage holds, with the moments between which they are alive."""
-    context = StageContext(plan=plan, stage=stage)
+    return inventory_of(StageContext(plan=plan, stage=stage))
+
+
+def inventory_of(context: StageContext) -> StageInventory:
+    """The same of a stage of one plan or of many."""
     return _inventory(context, _content(context))
 
 
 def stage_inventories(plan: Plan, stages: Iterable[Stage]) -> Iterator[StageInventory]:
     """The same of several stages; what some have in common is listed once."""
-    known: dict[ContentKey, Content] = {}
+    known: dict[tuple[object, ...], Content] = {}
     for stage in stages:
         context = StageContext(plan=plan, stage=stage)
-        key = content_key(context)
+        key = (content_key(stage), context.held.forwards_come_first)
         if key not in known:
             known[key] = _content(context)
         yield _inventory(context, known[key])
@@ -84,10 +71,10 @@ def _inventory(context: StageContext, content: Content) -> StageInventory:
     waiting = (waiting_activations(context, kept_bytes=kept_bytes), *waiting_gradients(context))
     tensors = (*states.tensors, *waiting, *content.others)
     return StageInventory(
-        stage=context.stage.index,
+        stage=context.held.index,
         moments=context.timeline.moments,
-        tensors=tuple(tensor for tensor in tensors if tensor.num_bytes > 0),
+        tensors=tuple(tensor for tensor in tensors if not tensor.is_empty),
         host_bytes=states.host.total_bytes + offloaded_activation_bytes(context, kept_bytes=kept_bytes),
         nvme_bytes=states.nvme_bytes,
-        in_flight_micro_batches=context.in_flight,
+        in_flight_micro_batches=context.held.in_flight_micro_batches,
     )

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardwise.columns import given, is_among, negated, rounded, settled
 from shardwise.engines.profile import has_foreach_optimizer
 from shardwise.ledger import MemoryComponent
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.gradient_births import gradient_births
-from shardwise.step.inventory import Tensor
+from shardwise.step.inventory import Tensor, present
 from shardwise.step.own_buffers import accumulates_whole
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.states import UnitStates, frozen_bytes, unit_states
@@ -45,33 +46,26 @@ def held_states(context: StageContext) -> HeldStates:
     tensors: list[Tensor] = []
     host_parameters = host_gradients = host_optimizer = nvme = 0
     offload = context.plan.recipe.offload
+    stays, on_drives = offload == "none", offload == "nvme"
+    on_device = is_among(offload, ("none", "optimizer"))
     for unit in context.held_units:
-        states = trained_states(context, unit)
+        states, frozen = trained_states(context, unit), _frozen(context, unit)
         optimizer = (states.master + states.moments) * unit.count
         gradients = states.gradients * unit.count
         parameters = states.parameters * unit.count
-        if offload == "none":
-            tensors += _optimizer(context, unit, states)
-        elif offload == "nvme":
-            nvme += optimizer
-            host_gradients += round(GRADIENT_BUFFER_FACTOR * gradients)
-        else:
-            host_optimizer += round(GRADIENT_BUFFER_FACTOR * optimizer)
-        on_device = offload in ("none", "optimizer")
-        frozen = _frozen(context, unit)
-        if not on_device:
-            host_parameters += parameters + frozen
-            host_gradients += gradients
-            parameters = gradients = frozen = 0
-        elif offload == "optimizer":
-            host_gradients += gradients
-        tensors += _always(context, f"{unit.name} parameters", "parameters", parameters)
-        tensors += _always(context, f"{unit.name} frozen parameters", "parameters", frozen)
-        tensors += _gradients(context, unit, gradients)
-        if on_device:
-            step_gradients = states.step_gradients * unit.count
-            tensors += _during_step(context, f"{unit.name} gradients in fp32", "temporaries", step_gradients)
-            tensors += _foreach(context, unit, states)
+        in_memory = negated(stays) & negated(on_drives)
+        nvme = nvme + given(on_drives, optimizer)
+        host_optimizer = host_optimizer + given(in_memory, rounded(GRADIENT_BUFFER_FACTOR * optimizer))
+        host_parameters = host_parameters + given(negated(on_device), parameters + frozen)
+        staged = given(on_drives, rounded(GRADIENT_BUFFER_FACTOR * gradients))
+        host_gradients = host_gradients + given(negated(stays), gradients) + staged
+        tensors += present(stays, _optimizer(context, unit, states))
+        tensors += _always(context, f"{unit.name} parameters", "parameters", given(on_device, parameters))
+        tensors += _always(context, f"{unit.name} frozen parameters", "parameters", given(on_device, frozen))
+        tensors += _gradients(context, unit, given(on_device, gradients))
+        step_gradients = given(on_device, states.step_gradients * unit.count)
+        tensors += _during_step(context, f"{unit.name} gradients in fp32", "temporaries", step_gradients)
+        tensors += present(on_device, _foreach(context, unit, states))
     host = HostStates(parameters_bytes=host_parameters, gradients_bytes=host_gradients, optimizer_bytes=host_optimizer)
     return HeldStates(tensors=tuple(tensors), host=host, nvme_bytes=nvme)
 
@@ -132,20 +126,18 @@ def _foreach(context: StageContext, unit: Unit, states: UnitStates) -> Iterator[
 
 def _gradients(context: StageContext, unit: Unit, num_bytes: Bytes) -> Iterator[Tensor]:
     """Gradients live for the whole step when they are buffers or accumulate; otherwise each is born in its backward."""
-    timeline = context.timeline
-    name = f"{unit.name} gradients"
-    if context.has_persistent_gradients:
-        yield Tensor(name=name, component="gradients", num_bytes=num_bytes, born=0, dies=timeline.last)
+    timeline, name, persists = context.timeline, f"{unit.name} gradients", context.has_persistent_gradients
+    yield from _always(context, name, "gradients", given(persists, num_bytes))
+    if context.profile.has_persistent_gradients:
         return
-    for part, born in _births(context, unit, num_bytes):
+    num_bytes = given(negated(persists), num_bytes)
+    waits = accumulates_whole(context)
+    adds_up = settled(negated(waits) & (context.plan.num_microbatches > 1) & (not context.held.forwards_come_first))
+    is_born_late = settled(negated(waits | adds_up))
+    births = [
+        (given(waits, num_bytes), timeline.optimizer),
+        (given(adds_up, num_bytes), timeline.forward),
+        *(gradient_births(context, unit, given(is_born_late, num_bytes)) if is_born_late is not False else ()),
+    ]
+    for part, born in births:
         yield Tensor(name=name, component="gradients", num_bytes=part, born=born, dies=timeline.optimizer)
-
-
-def _births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tuple[tuple[Bytes, int], ...]:
-    """Parts of a unit's gradients with the moment each appears: in this backward, or in one before it."""
-    timeline = context.timeline
-    if context.gathers_parameters and context.is_own_runtime and accumulates_whole(context):
-        return ((num_bytes, timeline.optimizer),)
-    if context.plan.num_microbatches > 1 and not context.forwards_come_first:
-        return ((num_bytes, timeline.forward),)
-    return gradient_births(context, unit, num_bytes)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shardwise.columns import either, least, rounded
 from shardwise.engines.profile import StateBytes
 from shardwise.optimizers import OPTIMIZERS, OptimizerKind
 from shardwise.recipe import Recipe
@@ -50,9 +51,9 @@ def unit_states(
         is_hidden_block: Muon treats matrices of blocks and tables differently.
         matrices: elements of ``held.shard`` that are in matrices.
     """
-    kept = held.shard if zero_stage >= 3 else held.full
-    accumulated = held.shard if zero_stage >= 2 else held.full
-    updated = held.shard if zero_stage >= 1 else held.full
+    kept = either(zero_stage >= 3, held.shard, held.full)
+    accumulated = either(zero_stage >= 2, held.shard, held.full)
+    updated = either(zero_stage >= 1, held.shard, held.full)
     return UnitStates(
         parameters=kept * states.weight_bytes,
         gradients=accumulated * states.gradient_bytes,
@@ -71,17 +72,17 @@ def unit_states(
 
 def _moment_bytes(updated: int, *, states: StateBytes, optimizer: OptimizerKind, matrices: int, factored: int) -> Bytes:
     if optimizer.is_8bit:
-        return round(updated * optimizer.moments * (1 + BLOCK_SCALE_BYTES))
+        return rounded(updated * optimizer.moments * (1 + BLOCK_SCALE_BYTES))
     if optimizer.is_factored:
         return factored * 4
     if optimizer.orthogonalises_matrices:
-        return (2 * updated - min(matrices, updated)) * states.moment_bytes
+        return (2 * updated - least(matrices, updated)) * states.moment_bytes
     return updated * optimizer.moments * states.moment_bytes
 
 
 def frozen_bytes(held: HeldWeights, *, recipe: Recipe, zero_stage: int, is_quantised: bool) -> Bytes:
     """Parameters of a unit that is not trained: 2 bytes each (4 in fp32), or 4-bit with its scales."""
-    elements = held.shard if zero_stage >= 3 else held.full
+    elements = either(zero_stage >= 3, held.shard, held.full)
     if is_quantised:
-        return round(elements * QUANTISED_BYTES)
+        return rounded(elements * QUANTISED_BYTES)
     return elements * (4 if recipe.precision == "fp32" else 2)

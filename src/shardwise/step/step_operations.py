@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardwise.columns import either
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import OperationContext
@@ -45,10 +46,10 @@ class TrainedElements:
 
 def trained_elements(context: StageContext) -> TrainedElements:
     """Elements whose gradients this rank computes, and those it updates."""
-    held = [(unit.adapter if context.has_adapter else unit.base, unit.count) for unit in context.units]
+    held = [(unit.adapter if context.has_adapter else unit.base, unit.count) for unit in context.held_units]
     whole = sum(weights.full * count for weights, count in held)
     shard = sum(weights.shard * count for weights, count in held)
-    return TrainedElements(whole=whole, shard=shard if context.zero_stage >= 1 else whole)
+    return TrainedElements(whole=whole, shard=either(context.zero_stage >= 1, shard, whole))
 
 
 def sharding_operations(context: StageContext, operation: OperationContext) -> Iterator[Operation]:

@@ -23,6 +23,11 @@ class RunMoments:
     """Inside the first block's backward of the second micro-batch, where that is a moment of its own."""
 
     @property
+    def is_one_block(self) -> bool:
+        """Whether the first block to go backward is also the last."""
+        return self.first_backward == self.last_backward
+
+    @property
     def inside(self) -> tuple[int, ...]:
         """Moments inside a block's backward; one when the run is a single block."""
         moments = (self.first_backward, self.last_backward, self.again)

@@ -142,7 +142,7 @@ def _predicted_states(plan: Plan, stage: int) -> Mapping[MemoryComponent, Bytes]
         if tensor.component in STATES and tensor.name not in TRANSIENT:
             found[tensor.component] += tensor.num_bytes
     context = StageContext(plan=plan, stage=held)
-    found["activations"] = round(context.in_flight * sum(kept_per_run(context)))
+    found["activations"] = round(context.held.in_flight_micro_batches * sum(kept_per_run(context)))
     return found
 
 

@@ -1,0 +1,180 @@
+"""What a stage holds of its pipeline: blocks and ends, and how many micro-batches wait there.
+
+All of it follows from a few numbers and words, whatever the sizes of tensors. A search asks about it once for every
+pipeline that occurs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shardwise.columns import negated
+from shardwise.engines.profile import PartialRecompute
+from shardwise.engines.table import engine_profile
+from shardwise.plan import Plan
+from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
+from shardwise.step.in_flight import in_flight_micro_batches, waiting_sets, waits_for_weights
+from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.placement import Stage
+from shardwise.step.recomputed_blocks import HeldRun, held_runs, recomputed_positions
+from shardwise.step.timeline import Timeline, stage_timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What decides which blocks a stage recomputes, and how many micro-batches it holds."""
+
+    pp: int
+    vpp: int
+    schedule: Schedule
+    num_microbatches: int
+    recomputes: bool
+    recompute_layers: int | None
+    """Blocks of each stage; ``None`` for all of them."""
+    partial_recompute: PartialRecompute
+    is_own_runtime: bool
+
+
+def pipeline_of(plan: Plan) -> Pipeline:
+    """The pipeline of a plan."""
+    layout, recipe = plan.layout, plan.recipe
+    return Pipeline(
+        pp=layout.pp,
+        vpp=layout.vpp,
+        schedule=layout.schedule,
+        num_microbatches=plan.num_microbatches,
+        recomputes=negated(recipe.recompute == "none"),
+        recompute_layers=recipe.recompute_layers,
+        partial_recompute=engine_profile(plan.engine).partial_recompute,
+        is_own_runtime=is_own_runtime(plan),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldStage:
+    """What one stage holds, and how many micro-batches wait there."""
+
+    index: int
+    num_layers: int
+    num_chunks: int
+    has_embedding: bool
+    has_head: bool
+    runs: tuple[HeldRun, ...]
+    timeline: Timeline
+    """The moments of the step."""
+    in_flight_micro_batches: float
+    """Activation sets of the whole stage alive at the worst moment."""
+    waits_for_weights: bool
+    """Whether gradients of weights wait for the other half of backward."""
+    num_waiting_sets: float
+    """Micro-batches of the whole stage that wait so while another one runs."""
+    forwards_come_first: bool
+    """Whether our trainer's stage has no gradients yet when its last forward pass ends: all of them come first.
+
+    Stages of several chunks are not: gradients of one chunk meet forward passes of another."""
+
+
+def held_stage(stage: Stage, pipeline: Pipeline) -> HeldStage:
+    """What a stage of a pipeline holds."""
+    runs = _runs(stage, pipeline)
+    in_flight = _in_flight(stage.index, pipeline)
+    comes_first = _forwards_come_first(in_flight, pipeline)
+    waits, sets = _waiting(stage.index, pipeline)
+    return HeldStage(
+        index=stage.index,
+        num_layers=stage.num_layers,
+        num_chunks=len(stage.chunks),
+        has_embedding=stage.has_embedding,
+        has_head=stage.has_head,
+        runs=runs,
+        timeline=stage_timeline(
+            tuple(run.count for run in runs), has_head=stage.has_head, forwards_come_first=comes_first
+        ),
+        in_flight_micro_batches=in_flight,
+        waits_for_weights=waits,
+        num_waiting_sets=sets,
+        forwards_come_first=comes_first,
+    )
+
+
+def by_content(stages: Iterable[Stage]) -> tuple[tuple[Stage, ...], ...]:
+    """The stages of a pipeline, those together that hold equal blocks."""
+    alike: dict[tuple[object, ...], list[Stage]] = {}
+    for stage in stages:
+        alike.setdefault(content_key(stage), []).append(stage)
+    return tuple(map(tuple, alike.values()))
+
+
+def fullest_stages(alike: Iterable[Sequence[Stage]], pipeline: Pipeline) -> tuple[Stage, ...]:
+    """Fewer stages of a pipeline, the fullest among them, in order.
+
+    Stages that hold equal blocks differ in the micro-batches whose activations or gradients they keep, and whatever
+    grows with these grows for all of them: the one that keeps most needs most.
+
+    Args:
+        alike: stages that hold equal blocks (:func:`by_content`).
+        pipeline: that they belong to.
+    """
+    found: list[Stage] = []
+    for stages in alike:
+        fullest: dict[bool, tuple[float, float, Stage]] = {}
+        for stage in stages:
+            in_flight, (_, sets) = _in_flight(stage.index, pipeline), _waiting(stage.index, pipeline)
+            comes_first = _forwards_come_first(in_flight, pipeline)
+            if comes_first not in fullest or (in_flight, sets) > fullest[comes_first][:2]:
+                fullest[comes_first] = (in_flight, sets, stage)
+        found += [stage for *_, stage in fullest.values()]
+    return tuple(sorted(found, key=lambda stage: stage.index))
+
+
+def content_key(stage: Stage) -> tuple[object, ...]:
+    """Equal for stages that hold equal blocks; the first one runs both halves of a split backward pass as one."""
+    return (
+        stage.index == 0,
+        *(
+            (chunk.has_embedding, chunk.has_head, tuple((id(layer), count) for layer, count in chunk.layer_runs))
+            for chunk in stage.chunks
+        ),
+    )
+
+
+def _runs(stage: Stage, pipeline: Pipeline) -> tuple[HeldRun, ...]:
+    if not pipeline.recomputes or pipeline.recompute_layers is None:
+        return tuple(
+            HeldRun(layer=layer, count=count, num_recomputed=count * pipeline.recomputes)
+            for layer, count in stage.layer_runs
+        )
+    again = recomputed_positions(
+        chunk_layers=[chunk.num_layers for chunk in stage.chunks],
+        num_recomputed=pipeline.recompute_layers,
+        order=pipeline.partial_recompute,
+    )
+    return tuple(held_runs(stage.layer_runs, again))
+
+
+def _in_flight(index: int, pipeline: Pipeline) -> float:
+    return in_flight_micro_batches(
+        schedule=pipeline.schedule,
+        stage=index,
+        pp=pipeline.pp,
+        vpp=pipeline.vpp,
+        num_microbatches=pipeline.num_microbatches,
+    )
+
+
+def _forwards_come_first(in_flight: float, pipeline: Pipeline) -> bool:
+    is_plain = pipeline.pp > 1 and SCHEDULE_KINDS[pipeline.schedule].is_plain
+    return pipeline.is_own_runtime and is_plain and 1 < pipeline.num_microbatches <= in_flight
+
+
+def _waiting(index: int, pipeline: Pipeline) -> tuple[bool, float]:
+    """Whether gradients of weights wait on a stage of our trainer, and those of how many micro-batches."""
+    if not pipeline.is_own_runtime:
+        return False, 0.0
+    sets = waiting_sets(
+        pp=pipeline.pp,
+        vpp=pipeline.vpp,
+        schedule=pipeline.schedule,
+        stage=index,
+        num_microbatches=pipeline.num_microbatches,
+    )
+    return waits_for_weights(pp=pipeline.pp, schedule=pipeline.schedule, stage=index), sets
