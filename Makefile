@@ -6,7 +6,7 @@ DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test kills fuzz families slow same check lint types layers bench docs format clean
+.PHONY: help demo test runs kills fuzz families slow same check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -21,9 +21,13 @@ demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two process
 	@$(BIN)/shardwise train runs/demo-plan.json --device cpu --steps 20
 	@echo; echo "Next: $(BIN)/shardwise lab lists seven questions that real runs on this machine answer."
 
-test:  ## the whole test suite
+test:  ## the tests that every change has to pass
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS)
+
+runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, traces (ten minutes)
+	@scripts/venv.sh dev
+	@$(BIN)/pytest $(PYTEST_ARGS) -m "runs and not kills and not slow"
 
 kills:  ## forty processes of real runs are killed, and nothing is left behind (ten minutes)
 	@scripts/venv.sh dev

@@ -13,6 +13,8 @@ from launch.desk import lay_out
 from launch.small_disk import small_disk
 from shardwise.cli.main import main
 
+pytestmark = pytest.mark.runs
+
 
 def train(desk, *words, limit_bytes=resource.RLIM_INFINITY):
     """Exit code and answer of one process that trains a few steps, with a limit on the size of its files."""

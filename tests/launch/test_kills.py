@@ -12,6 +12,8 @@ from launch.desk import CONFIG, lay_out, losses
 from launch.killing import LOOPBACK, ON_DEATH_OF, Run, num_steps, train
 from shardwise.train.checkpoint.folder import CheckpointFolder
 
+pytestmark = pytest.mark.runs
+
 SEED = 20261129
 STEPS, EVERY = 300, 10
 VICTIMS = ("rank", "torchrun", "fork server", "tracker", "launcher")

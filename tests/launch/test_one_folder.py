@@ -17,6 +17,8 @@ from shardwise.measure.own_lines import lineage_lines
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.lineage import lineage_of
 
+pytestmark = pytest.mark.runs
+
 
 def words_of(plan, *words):
     command = [sys.executable, "-m", "shardwise", "train", plan, "--device", "cpu", "--data", "corpus.jsonl", "--json"]

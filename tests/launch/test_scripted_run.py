@@ -17,6 +17,8 @@ from shardwise.train.patient_torchrun import run_torchrun
 from shardwise.train.scripted_torchrun import main as main_of_script
 from train.models import make_job
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):

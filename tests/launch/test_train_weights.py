@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from launch.desk import CONFIG, lay_out
+
+pytestmark = pytest.mark.runs
 
 
 def test_weights_that_are_no_numbers_are_named_and_the_learning_rate_is_not_blamed(tmp_path):

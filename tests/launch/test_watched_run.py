@@ -16,6 +16,8 @@ from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of
 from shardwise.train.job import read_job
 
+pytestmark = pytest.mark.runs
+
 STEPS = 6
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from story.chapters import PICTURES, STORY, chapter_paths, loose_numbers, run_chapter, update
 
+pytestmark = pytest.mark.runs
+
 ROUNDING = re.compile(r"\b\d(?:\.\d+)?e-1[3-9]\b")
 """A relative difference that is nothing but the order of a sum, which differs from one processor to another."""
 LINK = re.compile(r"\]\((?!https?:)(?P<target>[^)#]+)")

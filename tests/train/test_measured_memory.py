@@ -16,6 +16,8 @@ from shardwise.train.tracing.step_record import traced_step
 from train.two_processes import MODEL, plan_of_two
 from train.world_member import count, run
 
+pytestmark = pytest.mark.runs
+
 ALLOCATED_TOLERANCE = 0.03
 
 

@@ -11,6 +11,8 @@ from train.curves import RELATIVE, assert_same
 from train.models import LLAMA, make_job
 from train.world_member import run
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.mark.parametrize(
     "recipe",

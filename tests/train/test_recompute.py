@@ -6,6 +6,8 @@ from train.curves import assert_same
 from train.models import MIXTRAL, make_job
 from train.world_member import run
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.mark.parametrize(
     "layout",

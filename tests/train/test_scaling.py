@@ -20,6 +20,8 @@ from train.models import make_job
 from train.ranks import run_ranks
 from train.step_records import step_record
 
+pytestmark = pytest.mark.runs
+
 CPU = torch.device("cpu")
 TOO_MUCH = 2.0**60
 NUM_STEPS, BAD = 5, 2

@@ -12,6 +12,8 @@ from habits.source_tree import ROOT
 from shardwise.cli.main import main
 from shardwise.train.failure.stopped import stopped_error
 
+pytestmark = pytest.mark.runs
+
 
 def lab(desk, *words, timeout_s=300):
     done = subprocess.run(

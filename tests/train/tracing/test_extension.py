@@ -11,6 +11,8 @@ from shardwise.train.tracing.trace_job import trace_stage
 from train.models import MIXTRAL, make_job
 from train.tracing.held import held
 
+pytestmark = pytest.mark.runs
+
 DEEP = 6
 
 

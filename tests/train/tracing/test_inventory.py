@@ -12,6 +12,8 @@ from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
 
+pytestmark = pytest.mark.runs
+
 PEAK_TOLERANCE = 0.002
 FEW_BLOCKS = {
     "model_type": "llama",
