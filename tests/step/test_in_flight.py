@@ -1,7 +1,7 @@
 """Micro-batches in flight of every schedule."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
@@ -76,3 +76,20 @@ def test_never_more_than_there_are_and_never_less_than_part_of_one(schedule, pp,
     vpp = 2 if schedule == "interleaved" else 1
     alive = in_flight_micro_batches(schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
     assert 1 / vpp <= alive <= num_microbatches or pp == 1
+
+
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    pp=st.integers(2, 9),
+    vpp=st.integers(1, 4),
+    num_microbatches=st.integers(1, 40),
+)
+def test_no_stage_keeps_more_than_the_stages_before_it(schedule, pp, vpp, num_microbatches):
+    """Where gradients of weights wait, every stage keeps as many: ``fullest_stages`` relies on both."""
+    assume(schedule != "dualpipe" or pp % 2 == 0)
+    kept = [
+        in_flight_micro_batches(schedule=schedule, stage=stage, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+        for stage in range(pp)
+    ]
+    assert kept == sorted(kept, reverse=True)
+    assert not SCHEDULE_KINDS[schedule].puts_weights_off or len(set(kept)) == 1

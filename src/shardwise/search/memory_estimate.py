@@ -9,15 +9,17 @@ import numpy as np
 from shardwise.predict.memory import allocated_at, learned_bytes
 from shardwise.search.candidates import Candidates, FloatColumn, Mask
 from shardwise.search.probes import Probes
-from shardwise.search.stage_columns import Chosen, StageColumns
+from shardwise.search.stage_columns import StageColumns
 from shardwise.step.stage_inventory import inventory_of
 from shardwise.step.state_tensors import held_states
 from shardwise.units import Bytes
 
 __all__ = ["MemoryEstimate"]
 
-ROWS_AT_ONCE = 1 << 14
-"""Rows whose tensors are added up together: so few that what lies between stays in the processor's cache."""
+ROWS_AT_ONCE = 1 << 16
+"""Rows whose tensors are added up together: some fifty columns of a megabyte at once."""
+FIRST, OTHERS = slice(1), slice(1, None)
+"""Of the stages of a pipeline among which is the fullest."""
 STATES = ("parameters", "gradients", "optimizer")
 
 
@@ -48,15 +50,15 @@ class MemoryEstimate:
 
     def _device_bytes(self, rows: Candidates, enough_bytes: float) -> FloatColumn:
         """The first stage of a pipeline keeps most micro-batches: where that is enough, no other one is looked at."""
-        total = self._most_needed(rows, self.stages.first)
+        total = self._most_needed(rows, FIRST)
         left = np.flatnonzero(total <= enough_bytes)
         if len(left):
-            total[left] = np.maximum(total[left], self._most_needed(rows.take(left), self.stages.others))
+            total[left] = np.maximum(total[left], self._most_needed(rows.take(left), OTHERS))
         return total
 
-    def _most_needed(self, rows: Candidates, chosen: Chosen) -> FloatColumn:
+    def _most_needed(self, rows: Candidates, part: slice) -> FloatColumn:
         total = np.zeros(len(rows))
-        for row, context in self.stages.of(rows, chosen):
+        for row, context in self.stages.of(rows, self.stages.fullest, part):
             most = reduce(np.maximum, allocated_at(inventory_of(context)))
             np.maximum.at(total, row, learned_bytes(context.plan, most))
         return total

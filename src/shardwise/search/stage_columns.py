@@ -5,7 +5,7 @@ the same tensors, of different sizes, are looked at together.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import attrgetter, is_
 from typing import ParamSpec, TypeVar, cast
 
@@ -27,6 +27,10 @@ COLUMNS = (np.ndarray, Words)
 """What a column is: of numbers, or of words."""
 Chosen = Callable[[Pipeline], Sequence[HeldStage]]
 """The stages of a pipeline that are asked about."""
+EVERY = slice(None)
+SIZES = tuple(one.name for one in fields(HeldStage) if one.type in (int, float))
+"""What differs between stages that can be looked at together, beside the blocks of every run."""
+CLAIMS = tuple(one.name for one in fields(HeldStage) if one.type is bool)
 
 
 class AskedOnce:
@@ -126,7 +130,7 @@ def _codes(column: object) -> IntColumn:
         return column.places
     values = np.asarray(column)
     codes: IntColumn = values.astype(np.int64, copy=False)
-    assert np.array_equal(codes, values), "a function is asked once for equal whole numbers, not for fractions"
+    assert (codes == values).all(), "a function is asked once for equal whole numbers, not for fractions"
     return codes
 
 
@@ -180,12 +184,13 @@ class StageColumns:
     _contents: dict[Hashable, tuple[tuple[Stage, ...], ...]] = field(default_factory=dict, compare=False)
     _held: dict[Pipeline, tuple[HeldStage, ...]] = field(default_factory=dict, compare=False)
 
-    def of(self, rows: Candidates, chosen: Chosen) -> Iterator[tuple[IntColumn, StageContext]]:
+    def of(self, rows: Candidates, chosen: Chosen, part: slice = EVERY) -> Iterator[tuple[IntColumn, StageContext]]:
         """Stages that can be looked at together, and the row that each of them belongs to.
 
         Args:
             rows: the candidates.
             chosen: which stages of every row's pipeline.
+            part: which of these.
         """
         asked = _Columns([pipeline_of(rows.columns(self.question))])
         keys, of_row = asked.distinct(len(rows))
@@ -193,7 +198,7 @@ class StageColumns:
         ends = [0, *np.cumsum(np.bincount(of_row, minlength=len(keys))).tolist()]
         alike: dict[int, list[tuple[int, _Placed]]] = {}
         for number, key in enumerate(keys):
-            for placed in self._stages_of(asked, key, chosen):
+            for placed in self._stages_of(asked, key, chosen)[part]:
                 alike.setdefault(placed.kind, []).append((number, placed))
         for stages in alike.values():
             parts = [order[ends[number] : ends[number + 1]] for number, _ in stages]
@@ -214,20 +219,13 @@ class StageColumns:
         return self._placed[known]
 
     def _place(self, held: HeldStage) -> _Placed:
-        counts = (number for run in held.runs for number in (run.count, run.num_recomputed))
+        sizes = [getattr(held, name) for name in SIZES]
+        sizes += [number for run in held.runs for number in (run.count, run.num_recomputed)]
         kind = self._kinds.setdefault(_kind(held), len(self._kinds))
-        return _Placed(held=held, kind=kind, numbers=(*_sizes(held).values(), *counts))
-
-    def first(self, pipeline: Pipeline) -> tuple[HeldStage, ...]:
-        """The first stage of a pipeline, which keeps most micro-batches."""
-        return self.fullest(pipeline)[:1]
-
-    def others(self, pipeline: Pipeline) -> tuple[HeldStage, ...]:
-        """The other stages that may be the fullest."""
-        return self.fullest(pipeline)[1:]
+        return _Placed(held=held, kind=kind, numbers=tuple(sizes))
 
     def fullest(self, pipeline: Pipeline) -> tuple[HeldStage, ...]:
-        """The stages of a pipeline among which is the fullest."""
+        """The stages of a pipeline among which is the fullest, in order."""
         if pipeline not in self._held:
             layout = (pipeline.pp, pipeline.vpp, pipeline.schedule)
             if layout not in self._contents:
@@ -251,26 +249,17 @@ class StageColumns:
 
 
 def _kind(held: HeldStage) -> Hashable:
-    """Equal for stages with the same moments and the same tensors: all that is no size of theirs."""
-    claims = tuple(value for _, value in _fields_of(held) if isinstance(value, bool))
-    return claims, tuple((id(run.layer), run.count == 1) for run in held.runs)
-
-
-def _sizes(held: HeldStage) -> dict[str, float]:
-    """What differs between stages of one kind, by the field."""
-    return {
-        name: value
-        for name, value in _fields_of(held)
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
+    """Equal for stages with the same moments and the same tensors."""
+    runs = tuple((id(run.layer), run.count == 1) for run in held.runs)
+    return *(getattr(held, name) for name in CLAIMS), runs
 
 
 def _held_in_columns(stages: Sequence[_Placed], of_row: IntColumn) -> HeldStage:
     """Stages of one kind as one whose sizes are columns."""
     held = stages[0].held
     columns = _columns([placed.numbers for placed in stages], of_row)
-    sizes = dict(zip(_sizes(held), columns, strict=False))
-    counts = cast("list[int]", columns[len(sizes) :])
+    sizes = dict(zip(SIZES, columns, strict=False))
+    counts = cast("list[int]", columns[len(SIZES) :])
     runs = tuple(
         replace(run, count=count, num_recomputed=again)
         for run, count, again in zip(held.runs, counts[::2], counts[1::2], strict=True)

@@ -77,7 +77,7 @@ def held_stage(stage: Stage, pipeline: Pipeline) -> HeldStage:
     """What a stage of a pipeline holds."""
     runs = _runs(stage, pipeline)
     in_flight = _in_flight(stage.index, pipeline)
-    comes_first = _forwards_come_first(in_flight, pipeline)
+    comes_first = _forwards_come_first(stage.index, pipeline)
     waits, sets = _waiting(stage.index, pipeline)
     return HeldStage(
         index=stage.index,
@@ -107,22 +107,22 @@ def by_content(stages: Iterable[Stage]) -> tuple[tuple[Stage, ...], ...]:
 def fullest_stages(alike: Iterable[Sequence[Stage]], pipeline: Pipeline) -> tuple[Stage, ...]:
     """Fewer stages of a pipeline, the fullest among them, in order.
 
-    Stages that hold equal blocks differ in the micro-batches whose activations or gradients they keep, and whatever
-    grows with these grows for all of them: the one that keeps most needs most.
+    Stages that hold equal blocks differ in the micro-batches whose activations or gradients they keep: the one that
+    keeps most needs most. That is the first of them, since no stage keeps more activations than the stages before it.
+    Where gradients of weights wait, all keep as many activations, and the last one keeps most gradients.
 
     Args:
         alike: stages that hold equal blocks (:func:`by_content`).
         pipeline: that they belong to.
     """
     found: list[Stage] = []
-    for stages in alike:
-        fullest: dict[bool, tuple[float, float, Stage]] = {}
-        for stage in stages:
-            in_flight, (_, sets) = _in_flight(stage.index, pipeline), _waiting(stage.index, pipeline)
-            comes_first = _forwards_come_first(in_flight, pipeline)
-            if comes_first not in fullest or (in_flight, sets) > fullest[comes_first][:2]:
-                fullest[comes_first] = (in_flight, sets, stage)
-        found += [stage for *_, stage in fullest.values()]
+    for first, *others in alike:
+        if others and _waiting(others[-1].index, pipeline)[0]:
+            found.append(others[-1])
+            continue
+        found.append(first)
+        if _forwards_come_first(first.index, pipeline):
+            found += [stage for stage in others if not _forwards_come_first(stage.index, pipeline)][:1]
     return tuple(sorted(found, key=lambda stage: stage.index))
 
 
@@ -161,9 +161,11 @@ def _in_flight(index: int, pipeline: Pipeline) -> float:
     )
 
 
-def _forwards_come_first(in_flight: float, pipeline: Pipeline) -> bool:
+def _forwards_come_first(index: int, pipeline: Pipeline) -> bool:
     is_plain = pipeline.pp > 1 and SCHEDULE_KINDS[pipeline.schedule].is_plain
-    return pipeline.is_own_runtime and is_plain and 1 < pipeline.num_microbatches <= in_flight
+    if not (pipeline.is_own_runtime and is_plain and pipeline.num_microbatches > 1):
+        return False
+    return pipeline.num_microbatches <= _in_flight(index, pipeline)
 
 
 def _waiting(index: int, pipeline: Pipeline) -> tuple[bool, float]:
