@@ -21,7 +21,7 @@ class Each(Protocol):
     def __call__(
         self, function: Callable[Parameters, Found], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Found:
-        """What the function returns; of columns, once for all rows that ask the same."""
+        """Call the function, once for all rows that ask the same."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What each optimizer keeps, moves and computes: one record an optimizer."""
+"""One record for each optimizer: which moments it keeps, how many bytes a step moves, and which class trains it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ StepTemporary = Literal["none", "foreach", "always"]
 TrainerOption = Literal["betas", "momentum", "foreach", "whole", "part"]
 
 DEFAULT_OPTIMIZER: OptimizerName = "adamw"
-"""What a plan gets that names none, and what every engine has."""
+"""A plan that names no optimizer gets this one, and every engine has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,22 @@ class OptimizerKind:
     state_traffic_bytes: int
     """Bytes per parameter that one step reads and writes of fp32 moments."""
     own_state_traffic_bytes: int | None = None
-    """The same in our trainer, where its steps are eager kernels one after the other; ``None`` where it moves no
-    more."""
+    """Bytes per parameter that one step of our trainer moves, where it runs eager kernels one after the other; ``None``
+    where it moves ``state_traffic_bytes``."""
     step_temporary: StepTemporary = "none"
     """Whether torch's step makes one temporary as large as the parameters it updates: only where it updates in its
     multi-tensor way (``foreach``), or always, because there is no other."""
     has_fused_kernel: bool = False
     """Whether torch's loops choose between one fused kernel and the multi-tensor way (``fused_optimizer``)."""
+    clips_in_update: bool = False
+    """Whether our trainer's kernel multiplies gradients by the clipping factor as it reads them, so that clipping is no
+    pass of its own."""
     seed_optimizer: SeedOptimizer = "none"
     """How the seeds' arithmetic counts it."""
     torch_class: str | None = None
     """The class that our trainer builds, by its full name; ``None`` where it builds none."""
     trainer_options: tuple[TrainerOption, ...] = ()
-    """What the class is given besides groups of parameters and a learning rate (``train/optimizers.py``)."""
+    """Arguments of the class besides groups of parameters and a learning rate (``train/optimizers.py``)."""
     source: str
 
     @property
@@ -70,6 +73,7 @@ _KINDS = (
         # torch optim/adamw.py, _multi_tensor_adamw: the denominators of all parameters at once; measured.
         step_temporary="foreach",
         has_fused_kernel=True,
+        clips_in_update=True,
         seed_optimizer="adam",
         torch_class="shardwise.train.adamw.OnePassAdamW",
         trainer_options=("betas",),

@@ -10,7 +10,7 @@ __all__ = ["without_retired"]
 RETIRED = {
     ("layout", "late_updates"): "the optimizer finishes its step before the next forward pass begins",
 }
-"""What is done in the place of each field, by the section that it stood in and its name."""
+"""A sentence for each field, by its section and name: how a run behaves now that the field is not read."""
 
 
 def without_retired(section: str, given: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cell = str | int | float | None
-"""What a table shows; ``None`` is an empty cell."""
+"""The content of one cell of a table; ``None`` is an empty one."""
 Unit = Literal[
     "", "count", "bytes", "decimal_bytes", "s", "time_units", "fraction", "ratio", "flop", "bytes_per_s", "number"
 ]
@@ -36,9 +36,9 @@ class LessonTable:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    """As many cells each as there are columns."""
+    """Every row has as many cells as there are columns."""
     note: str = ""
-    """What the table does not say by itself."""
+    """A sentence that explains the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Setting:
     """One parameter the simulation ran with."""
 
     name: str
-    """As the option spells it, without dashes."""
+    """The name of the option without its dashes."""
     value: Cell
     unit: Unit = ""
     meaning: str = ""
@@ -54,7 +54,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one simulated rank sends another."""
+    """A message from one simulated rank to another."""
 
     sender: int
     receiver: int
@@ -73,7 +73,7 @@ class LessonStep:
     text: str = ""
     messages: tuple[Message, ...] = ()
     table: LessonTable | None = None
-    """What the ranks hold after the step."""
+    """The contents of all ranks after the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class GanttBar:
     """One piece of a lane."""
 
     kind: str
-    """What decides the colour: ``forward``, ``backward``, ``input_backward``, ``weight_backward``, ``bubble``,
+    """The kind decides the colour: ``forward``, ``backward``, ``input_backward``, ``weight_backward``, ``bubble``,
     ``gather``, ``reduce`` or any other word."""
     start: float
     end: float
@@ -139,7 +139,7 @@ class GanttBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GanttLane:
-    """What one rank or stream does, and what it holds meanwhile."""
+    """The tasks of one rank or stream, and the bytes or micro-batches it holds meanwhile."""
 
     name: str
     bars: tuple[GanttBar, ...]
@@ -156,7 +156,7 @@ class GanttPicture:
     """``s`` or ``time_units``."""
     lanes: tuple[GanttLane, ...]
     held_name: str = ""
-    """What ``held`` counts."""
+    """The name of the quantity in ``held``."""
     held_unit: Unit = "number"
     note: str = ""
 
@@ -217,10 +217,10 @@ class Lesson:
     """One simulation, or one lab of real runs, from its question to what it shows."""
 
     name: str
-    """As ``shardwise simulate`` takes it."""
+    """The name that ``shardwise simulate`` takes."""
     title: str
     what: str
-    """What is simulated, how far it is like the real thing, and that it is a simulation."""
+    """A sentence on what is simulated and how far it is like the real thing; it says that it is a simulation."""
     settings: tuple[Setting, ...] = ()
     tables: tuple[LessonTable, ...] = ()
     steps: tuple[LessonStep, ...] = ()

@@ -10,7 +10,7 @@ NUM_SAMPLES = 4096
 NUM_WEIGHTS = 32
 LEARNING_RATE = 0.25
 TARGET_SIZE = 2e-5
-"""Of the true weights: the error of a sample is about 1e-4, over 4,096 samples 3e-8, and fp16 ends at 6e-8."""
+"""The size of the true weights: the error of a sample is about 1e-4, over 4,096 samples 3e-8, and fp16 ends at 6e-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

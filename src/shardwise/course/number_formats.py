@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberFormat:
-    """What a format can hold."""
+    """The range and precision of a number format."""
 
     name: FormatName
     num_exponent_bits: int

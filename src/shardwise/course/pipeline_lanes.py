@@ -1,4 +1,4 @@
-"""What every rank of a schedule does from the first forward to the last backward, idle time and held work included."""
+"""The passes of every rank of a schedule from first to last, with its idle time and the work that it holds."""
 
 from dataclasses import dataclass
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BATCH, INPUTS, OUTPUTS, SEED = 64, 32, 16, 42
-"""Of the lesson: np.random.seed(42), 64 samples of 32 numbers, 16 outputs."""
+"""The lesson's sizes: np.random.seed(42), 64 samples of 32 numbers, 16 outputs."""
 
 Floats = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""What is known of one engine."""
+"""The record of one engine: how it implements a step, what it offers, and which switches it has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Engine:
     states: Mapping[Precision, StateBytes]
     """Bytes per parameter of every model state."""
     pipelined_states: Mapping[Precision, StateBytes] = field(default_factory=dict)
-    """The same in a pipeline below ZeRO 2, where it keeps others there."""
+    """Bytes per parameter in a pipeline below ZeRO 2; empty where they are those of ``states``."""
     source: str
 
     axes: frozenset[Axis]
@@ -39,11 +39,11 @@ class Engine:
     replicates_kv_heads: bool = False
     """Whether tp may exceed the key-value heads, each then held by several ranks."""
     default_zero_stage: ZeroStage
-    """What a plan file gets when it shards data-parallel ranks and names no stage."""
+    """The ZeRO stage of a plan that shards data-parallel ranks and names none."""
     pipeline_zero_stage: ZeroStage | None = None
-    """The same for a pipeline, where that is another one."""
+    """The default stage of a pipeline; ``None`` where it is ``default_zero_stage``."""
     host_zero_stage: ZeroStage | None = None
-    """The same for parameters on the host, where that is another one."""
+    """The default stage with parameters on the host; ``None`` where it is ``default_zero_stage``."""
     has_sequence_parallel: bool
     """Whether tensor parallelism divides norms and residuals along the sequence by default."""
     compiles: bool = False
@@ -87,6 +87,6 @@ class Engine:
     narrow_moments: frozenset[OptimizerName] = frozenset()
     """Optimizers that keep moments in fewer bits and widen them while they step, where states are divided."""
     assumptions: tuple[str, ...] = ()
-    """What has to be said of every prediction for it."""
+    """Sentences that every prediction for this engine states."""
     precision_notes: Mapping[Precision, str] = field(default_factory=dict)
-    """What a precision means to it, where that is not what its name says."""
+    """A sentence for each precision whose name means something else to this engine."""

@@ -46,7 +46,7 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """What distinguishes one engine's memory from another's."""
+    """The facts of one engine that its memory and its kernels follow from."""
 
     sharding: Sharding
     has_fused_norm: bool

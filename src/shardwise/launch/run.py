@@ -18,7 +18,6 @@ from shardwise.launch.session import end_session, killed_torchrun, session
 from shardwise.launch.support import require_base
 from shardwise.launch.surroundings import may_fork
 from shardwise.plan import Plan
-from shardwise.train.checkpoint.folder import CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError, diagnose
 from shardwise.train.failure.full_disk import disk_full_error, free_bytes, writing
 from shardwise.train.failure.record import (
@@ -30,7 +29,7 @@ from shardwise.train.failure.record import (
     lost_ranks,
     ranks_of,
 )
-from shardwise.train.failure.stopped import lost_keeper_error, stopped_error
+from shardwise.train.failure.stopped import lost_keeper_error, newest_checkpoint, stopped_error
 from shardwise.train.failure.threads import NO_THREAD, thread_sentences
 from shardwise.train.job import Job, write_job
 from shardwise.train.lease import LIFE_VARIABLE, Lease
@@ -187,7 +186,7 @@ def _records(metrics: Path, ending: Ending, lease: Lease | None) -> Iterator[Map
 
 def _with_what_was_saved(error: ShardwiseError, job: Job) -> ShardwiseError:
     """The error with the checkpoint that the run can go on from, where it has one."""
-    newest = CheckpointFolder(Path(job.checkpoint.folder)).newest() if job.checkpoint.folder else None
+    newest = newest_checkpoint(job)
     if newest is not None:
         error.message = f"{error.message}; the newest checkpoint is {newest.path}"
     return error

@@ -1,4 +1,4 @@
-"""What one rank of a pipeline does, one pass of one chunk after the other."""
+"""The actions of one rank of a pipeline, each of which is one pass of one chunk."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -30,7 +30,7 @@ class Action(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As torch prints it, such as ``3F0``."""
+        """The action in torch's letters, such as ``3F0``."""
         return f"{self.chunk}{_LETTER_OF[self.kind]}{self.micro_batch}"
 
 
@@ -40,7 +40,7 @@ Order = tuple[Action, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """What determines the order of every rank of a schedule."""
+    """The numbers that a schedule's order is made from."""
 
     pp: int
     num_microbatches: int
@@ -48,7 +48,7 @@ class Degrees:
     vpp: int = 1
     """Chunks a rank runs."""
     num_microbatches_per_round: int | None = None
-    """Of interleaved schedules; left out, p."""
+    """Micro-batches in a round of an interleaved schedule; ``None`` stands for pp."""
     num_extra_warmup: int = 0
     """Forwards that Megatron's interleaved ranks run ahead when it overlaps expert communication."""
 

@@ -15,7 +15,7 @@ def alternate(*, forwards: Sequence[Action], backwards: Sequence[Action], num_wa
 
 
 def alternate_split(*, forwards: Sequence[Action], backwards: Sequence[Action], num_warmup: int, lag: int) -> Order:
-    """As :func:`alternate`, each backward split in two, its weight half ``lag`` backwards later.
+    """Alternate as :func:`alternate` does, with each backward split in two and its weight half ``lag`` backwards later.
 
     From the ``lag``-th backward on, every input gradient is followed by the oldest weight gradient that is due.
     """

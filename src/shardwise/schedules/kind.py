@@ -1,4 +1,4 @@
-"""What distinguishes one pipeline schedule from another."""
+"""The record of one pipeline schedule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ScheduleKind:
     steady_microbatches_per_rank: int = 2
     """Micro-batches for every rank of the pipeline that fill and drain it; more of them repeat what it does between."""
     filling: Filling = "passes"
-    """What a rank waits for while the pipeline fills and drains (``search/pipeline_waits.py``, ``hop_s``)."""
+    """Which passes a rank waits for while the pipeline fills and drains (``search/pipeline_waits.py``, ``hop_s``)."""
     is_searched: bool = True
     """Whether a search tries it unasked."""
     torch_class: str | None = None

@@ -40,7 +40,7 @@ def repeats_after(shape: ScheduleShape) -> int:
 
 
 def settled(asked: ScheduleShape) -> ScheduleShape:
-    """The same with the chunks and rounds that will be taken.
+    """Fill in the chunks and the micro-batches per round that a schedule takes.
 
     Raises:
         LayoutError: no order can be written for these numbers.

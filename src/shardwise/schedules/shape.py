@@ -9,7 +9,7 @@ from shardwise.schedules.table import ScheduleName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShape:
-    """What determines the order of every rank."""
+    """A schedule's name and the numbers that its order is made from."""
 
     name: ScheduleName
     pp: int
@@ -18,7 +18,7 @@ class ScheduleShape:
     vpp: int = 1
     """Chunks a rank runs; V-shaped schedules always run two, schedules of one chunk always one."""
     num_microbatches_per_round: int | None = None
-    """Of interleaved schedules: p for Megatron; left out, the even share that torch takes."""
+    """Micro-batches in a round of an interleaved schedule: pp for Megatron; ``None`` stands for torch's even share."""
     num_extra_warmup: int = 0
     """Forwards that Megatron's interleaved ranks run ahead when it overlaps expert communication."""
 
@@ -39,7 +39,7 @@ class PipelineSchedule:
     """The orders of all ranks of one pipeline."""
 
     shape: ScheduleShape
-    """As asked for, with the chunks and rounds that were taken."""
+    """The shape that was asked for, with its chunks and rounds filled in."""
     placement: Placement
     orders: tuple[Order, ...]
     """One per rank."""

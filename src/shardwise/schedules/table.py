@@ -23,13 +23,13 @@ Schedule = Literal[
     "dualpipev",
     "dualpipe",
 ]
-"""What a plan may name."""
+"""The schedules that a plan may name."""
 ScheduleName: TypeAlias = Schedule | Literal["looped-bfs"]
 
 DEFAULT_SCHEDULE: Schedule = "1f1b"
-"""What a plan gets that names neither a schedule nor chunks, and what every engine with pipelines has."""
+"""A plan that names neither a schedule nor chunks gets this one, and every engine with pipelines has it."""
 CHUNKED_SCHEDULE: Schedule = "interleaved"
-"""What a plan gets that names chunks and no schedule."""
+"""A plan that names chunks and no schedule gets this one."""
 
 SCHEDULE_KINDS: Mapping[ScheduleName, ScheduleKind] = MappingProxyType(
     {

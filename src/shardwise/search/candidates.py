@@ -175,7 +175,7 @@ class Candidates:
         return int(column[0]) if is_same else cast(int, column.astype(np.float64))
 
     def of_each(self, value: int) -> IntColumn:
-        """What was found of :meth:`columns`, as a column also where all rows have the same."""
+        """Spread a value that was computed from :meth:`columns` over all rows; it is one number where they agree."""
         return np.broadcast_to(np.asarray(value, dtype=np.int64), (len(self),))
 
 
@@ -268,7 +268,7 @@ def group_rows(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
 
 
 def _sorted_groups(columns: Sequence[IntColumn]) -> tuple[IntColumn, IntColumn]:
-    """The same of few rows, whose combinations of values are sorted."""
+    """Group few rows by sorting their combinations of values."""
     varying = np.stack([np.zeros_like(columns[0]), *(values for values in columns if not is_constant(values))])
     shifted = varying - varying.min(axis=1, keepdims=True)
     spreads = [int(most) + 1 for most in shifted.max(axis=1)]

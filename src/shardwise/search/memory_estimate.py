@@ -1,4 +1,4 @@
-"""The memory of every candidate: the tensors of its stages, added up at every moment of a step as ``predict`` does."""
+"""The memory of every candidate: the tensors of its stages are added up at every moment, as ``predict`` does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["MemoryEstimate"]
 ROWS_AT_ONCE = 1 << 16
 """Rows whose tensors are added up together: some fifty columns of a megabyte at once."""
 FIRST, OTHERS = slice(1), slice(1, None)
-"""Of the stages of a pipeline among which is the fullest."""
+"""Parts of the list of stages that may be the fullest of a pipeline."""
 STATES = ("parameters", "gradients", "optimizer")
 
 

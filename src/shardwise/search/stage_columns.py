@@ -24,13 +24,14 @@ Parameters = ParamSpec("Parameters")
 Found = TypeVar("Found")
 
 COLUMNS = (np.ndarray, Words)
-"""What a column is: of numbers, or of words."""
+"""Types of columns: of numbers, and of words."""
 Chosen = Callable[[Pipeline], Sequence[HeldStage]]
 """The stages of a pipeline that are asked about."""
 EVERY = slice(None)
 SIZES = tuple(one.name for one in fields(HeldStage) if one.type in (int, float))
-"""What differs between stages that can be looked at together, beside the blocks of every run."""
+"""Fields of a stage in which stages may differ that are looked at together."""
 CLAIMS = tuple(one.name for one in fields(HeldStage) if one.type is bool)
+"""Fields in which such stages are equal."""
 
 
 class AskedOnce:
@@ -44,7 +45,7 @@ class AskedOnce:
     def __call__(
         self, function: Callable[Parameters, Found], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Found:
-        """What the function returns: a number or a record of numbers, or columns of these."""
+        """Call the function; its answer is a number or a record of numbers, or columns of these."""
         asked = _Columns([*args, *kwargs.values()])
         if not asked.columns:
             return function(*args, **kwargs)
@@ -73,7 +74,7 @@ class _Columns:
     def __init__(self, arguments: Sequence[object]) -> None:
         self._arguments = list(arguments)
         self._fields: dict[int, tuple[str, ...]] = {}
-        """Of every argument that is a record with columns: the names of these, in order of the columns."""
+        """The place of every argument with columns, and the names of its fields that are; none if it is one itself."""
         self.columns: list[object] = []
         fixed: list[object] = []
         for number, argument in enumerate(arguments):

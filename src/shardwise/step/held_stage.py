@@ -1,4 +1,4 @@
-"""What a stage holds of its pipeline: blocks and ends, and how many micro-batches wait there.
+"""Which blocks and ends a pipeline stage holds, and how many micro-batches wait there.
 
 All of it follows from a few numbers and words, whatever the sizes of tensors. A search asks about it once for every
 pipeline that occurs.
@@ -21,7 +21,7 @@ from shardwise.step.timeline import Timeline, stage_timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What decides which blocks a stage recomputes, and how many micro-batches it holds."""
+    """The facts of a plan that decide which blocks a stage recomputes and how many micro-batches it holds."""
 
     pp: int
     vpp: int
@@ -51,7 +51,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldStage:
-    """What one stage holds, and how many micro-batches wait there."""
+    """The blocks and ends of one stage, and how many micro-batches wait there."""
 
     index: int
     num_layers: int
@@ -74,7 +74,7 @@ class HeldStage:
 
 
 def held_stage(stage: Stage, pipeline: Pipeline) -> HeldStage:
-    """What a stage of a pipeline holds."""
+    """Work out what a stage of a pipeline holds."""
     runs = _runs(stage, pipeline)
     in_flight = _in_flight(stage.index, pipeline)
     comes_first = _forwards_come_first(stage.index, pipeline)

@@ -90,7 +90,7 @@ def exchanges_gradients(plan: Plan) -> bool:
 def clips_in_update(plan: Plan) -> bool:
     """Whether clipping is no pass over gradients of its own: our AdamW kernel on GPUs multiplies what it reads."""
     recipe = plan.recipe
-    is_ours = is_own_runtime(plan) and OPTIMIZERS[recipe.optimizer].has_fused_kernel and recipe.offload == "none"
+    is_ours = is_own_runtime(plan) and OPTIMIZERS[recipe.optimizer].clips_in_update and recipe.offload == "none"
     return is_ours and not plan.cluster.runs_on_processors
 
 

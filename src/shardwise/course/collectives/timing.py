@@ -23,7 +23,7 @@ LinkBetween = Callable[[int, int], LinkTime]
 
 
 def one_link(link: LinkTime) -> LinkBetween:
-    """The same link between all ranks."""
+    """Give every pair of ranks the same link."""
     return lambda _sender, _receiver: link
 
 

@@ -27,7 +27,7 @@ def binary_tree(num_ranks: int) -> Parents:
 
 
 def second_tree(num_ranks: int) -> Parents:
-    """The same tree on other ranks, so that the leaves of one are inside the other: mirrored, or shifted by one if odd.
+    """Lay the tree over other ranks so that leaves of one are inside the other: mirrored, or shifted by one if odd.
 
     Source: NVIDIA/nccl, src/graph/trees.cc (ncclGetDtree).
 

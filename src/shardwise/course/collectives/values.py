@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from shardwise.course.collectives.moves import CollectiveProgram
 
 Held = dict[tuple[int, int], NDArray[np.floating]]
-"""What each rank holds of each piece; a piece that it does not have is absent."""
+"""The values that each rank holds of each piece; a piece that a rank does not have is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

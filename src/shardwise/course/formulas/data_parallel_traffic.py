@@ -72,7 +72,7 @@ def fsdp_reduce_scatter_count(*, num_blocks: int) -> int:
 
 
 def hsdp_replica_bytes(*, num_params: float, dp_shard: int, dp_replicate: int, reduce_bytes: int = 4) -> float:
-    """What hybrid sharding adds: an all-reduce of each rank's gradient shard over the replicas.
+    """Bytes that hybrid sharding adds: each rank's gradient shard is all-reduced over the replicas.
 
     Source: Zhao et al. 2023 (PyTorch FSDP), arXiv:2304.11277, section 3.2.2.
     Assumes: one reduction per step.

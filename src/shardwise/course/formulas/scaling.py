@@ -1,4 +1,4 @@
-"""What the scaling lesson computes beside the memory of one GPU, which is :mod:`shardwise.formulas.seed`.
+"""The scaling lesson's formulas, apart from the memory of one GPU (:mod:`shardwise.formulas.seed`).
 
 The text is the course lesson "Scaling: Distributed Training, FSDP, DeepSpeed" (phase 10). It is reproduced exactly, so
 that a reader can start from the figures that it prints. It is cited below as *scaling lesson*.
@@ -25,18 +25,18 @@ class SeedPrecisionComparison:
 
     @property
     def saved_bytes(self) -> float:
-        """What the lesson says mixed precision saves (it leaves the master copy out)."""
+        """Bytes that mixed precision saves by the lesson's count, which leaves out the fp32 master copy."""
         return self.fp32_bytes - self.mixed_bytes
 
     @property
     def saved_fraction(self) -> float:
-        """The same as a share of fp32."""
+        """The saved bytes as a share of what fp32 takes."""
         return 1 - self.mixed_bytes / self.fp32_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPipeline:
-    """What the lesson's pipeline simulation prints: time in layer units and the idle share of all stages."""
+    """The result of the lesson's pipeline simulation: time in units of one layer, and the idle share of all stages."""
 
     total_time: int
     idle_fraction: float

@@ -1,4 +1,4 @@
-"""What courses and papers say about the labs' questions, beside what the runs measured."""
+"""Statements of courses and papers about the labs' questions, beside what the runs measured."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ ZERO_PAPER = "Rajbhandari et al. 2020, arXiv:1910.02054, section 5"
 CHECKPOINT_PAPER = "Chen et al. 2016, arXiv:1604.06174, section 4"
 FSDP_PAPER = "Zhao et al. 2023, arXiv:2304.11277, section 3.3"
 ZERO_BYTES = 16
-"""Of mixed precision with Adam, a parameter: 2 for it, 2 for its gradient and 12 for what the optimizer keeps."""
+"""Bytes per parameter under mixed precision with Adam: 2 for weights, 2 for gradients, 12 for the optimizer."""
 ZERO_WHOLE_BYTES = {"ZeRO-1": 4, "ZeRO-2": 2}
 """And what of them every rank keeps whole."""
 COURSE = "a course on data parallelism, week 14"
 OVERVIEW = "an overview of distributed training"
 LESSON = "a lesson on distributed training"
 RIGHT_WITHIN, LOOSE_WITHIN = 0.1, 0.5
-"""Of what was said."""
+"""Shares of a stated number within which it counts as right, and as loosely right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +283,7 @@ def scaling_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """What a step loses without gathering ahead."""
+    """Compare statements about prefetching with how much longer a step takes without it."""
     slower = timed_ratio(STEP, outcome_of(outcomes, "no prefetch"), outcome_of(outcomes, "one unit ahead"))
     saying = Saying(
         says="Without prefetch large models lose 20 to 30% of their speed",

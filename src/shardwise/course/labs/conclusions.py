@@ -12,7 +12,7 @@ OFFLOADED = ("optimizer", "parameters", "activations")
 
 
 def memory_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """What FSDP keeps of DDP's memory."""
+    """Say which share of DDP's memory FSDP needs."""
     ddp, fsdp = outcome_of(outcomes, "DDP, small"), outcome_of(outcomes, "FSDP, small")
     states, peaks = states_ratio(ddp, fsdp), ratio(PEAK, fsdp, ddp)
     if not states or not peaks:
@@ -75,7 +75,7 @@ def scaling_conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def prefetch_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """What is lost without."""
+    """Say how much longer a step takes without prefetching."""
     without, ahead = outcome_of(outcomes, "no prefetch"), outcome_of(outcomes, "one unit ahead")
     slower = _slower(outcomes, "no prefetch", "one unit ahead")
     shares = [EXPOSED.measured(found) for found in (without, ahead) if found is not None]
@@ -108,7 +108,7 @@ def _times(quantity: Quantity, outcomes: Sequence[Outcome], over: str, under: st
 
 
 def _slower(outcomes: Sequence[Outcome], over: str, under: str) -> float | None:
-    """The same of a step that can only be longer; a shorter one tells of the machine."""
+    """The ratio of two runs' steps, of which the first can only be longer; ``None`` where it is shorter by chance."""
     times = _times(STEP, outcomes, over, under)
     return times if times and times >= 1 - RIGHT_WITHIN else None
 

@@ -8,7 +8,7 @@ from shardwise.predict.memory import most_bytes
 
 STATES: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
 SCATTERS = ("reduce_scatter", "all_to_all")
-"""What divides FSDP's gradients: ranks exchange 16-bit parts and add them up themselves, or the reduction does."""
+"""Collectives that divide FSDP's gradients: the reduction adds them up, or ranks that exchange 16-bit parts do."""
 NOT_ALLOCATED: MemoryComponent = "framework"
 
 
@@ -48,7 +48,7 @@ def family(outcome: Outcome, kind: str, field: str) -> float | None:
 
 
 def predicted_family(outcome: Outcome, kind: str, field: str) -> float:
-    """The same of the prediction: ``total_s``, ``exposed_s`` or ``count`` of all calls of a kind."""
+    """The predicted figure of a kind of collective: ``total_s``, ``exposed_s`` or ``count`` of all calls of a kind."""
     calls = [entry for entry in outcome.prediction.time.communication if entry.kind == kind]
     return float(sum(getattr(entry, field) for entry in calls))
 
@@ -62,7 +62,7 @@ def sampled_step_s(outcome: Outcome) -> float | None:
 
 
 def measured_share(outcome: Outcome, kinds: Sequence[str], field: str) -> float | None:
-    """Of the sampled step, in collectives of these kinds."""
+    """The share of the sampled step that collectives of these kinds take."""
     step_s, seconds = sampled_step_s(outcome), [family(outcome, kind, field) for kind in kinds]
     known = [second for second in seconds if second is not None]
     return sum(known) / step_s if step_s and len(known) == len(kinds) else None

@@ -37,7 +37,7 @@ class PlannedTrial:
     plan: Plan
     prediction: Prediction
     folder: Path
-    """Of its run; trials of several labs that are the same run share it."""
+    """The folder of the run; trials of several labs that are the same run share it."""
 
 
 def planned_trials(lab: Lab, setting: LabSetting, *, folder: Path) -> tuple[PlannedTrial, ...]:
@@ -58,7 +58,7 @@ def planned_trials(lab: Lab, setting: LabSetting, *, folder: Path) -> tuple[Plan
 
 
 def run_lab(planned: Sequence[PlannedTrial], setting: LabSetting, *, on_step: OnStep) -> Iterator[Outcome]:
-    """What becomes of one trial after the other; runs that ended before are not repeated.
+    """Run one trial after the other and give its outcome; runs that ended before are not repeated.
 
     Raises:
         ShardwiseError: a run failed otherwise than for want of memory, or was stopped; outcomes until then were given.

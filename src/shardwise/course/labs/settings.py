@@ -37,7 +37,7 @@ DEVICE_NAMES = (
     ("RTX 3090", "rtx-3090"),
     ("RTX 5090", "rtx-5090"),
 )
-"""What ``nvidia-smi`` calls a GPU, and what the catalogue does; longer names before those that they contain."""
+"""Names of GPUs as ``nvidia-smi`` prints them, with the catalogue's; longer ones stand before those they contain."""
 
 
 def _processor_model(*, hidden_size: int, num_hidden_layers: int) -> Mapping[str, object]:
@@ -98,7 +98,7 @@ class LabSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRequest:
-    """What was asked for; ``None`` leaves it to the machine."""
+    """The options of ``shardwise lab``; ``None`` leaves a choice to the machine."""
 
     device: LabDevice = "auto"
     num_processes: int | None = None

@@ -10,9 +10,9 @@ from shardwise.course.labs.trial import Outcome, Quantity
 WARM_UP_STEPS = 3
 """Left out, as in the measured median (``train/measuring.py``)."""
 UNSTEADY_RATIO = 1.5
-"""Of the slowest to the fastest step; above it something else is at work."""
+"""The ratio of the slowest step to the fastest above which something else is at work."""
 FULL_FRACTION = 0.97
-"""Of a GPU's memory reserved; above it steps wait for memory (8B under DDP on two H200: 1.13 s instead of 0.48 s)."""
+"""The share of a GPU's memory above which steps wait for it (8B under DDP on two H200: 1.13 s instead of 0.48 s)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a trial."""
+    """The result of a trial."""
 
     trial: Trial
     plan: Plan
@@ -60,23 +60,23 @@ class Lab:
     """A question, the runs that answer it, and what to expect of them."""
 
     name: str
-    """As ``shardwise lab`` takes it."""
+    """The name that ``shardwise lab`` takes."""
     summary: str
     """For the list of labs."""
     question: str
     expect: str
-    """What should be seen, and why."""
+    """The sentence that says what should be seen, and why."""
     trials: Callable[[int, bool], tuple[Trial, ...]]
-    """Of a number of processes, and whether it is the default one."""
+    """Makes the trials for a number of processes, told whether it is the default one."""
     quantities: tuple[Quantity, ...]
     """The first is drawn."""
     claims: Callable[[Sequence[Outcome]], tuple[Claim, ...]]
     conclusion: Callable[[Sequence[Outcome]], str]
-    """What was measured in one sentence, to follow a colon; empty where it tells nothing."""
+    """Says in one sentence, to follow a colon, what was measured; empty where it tells nothing."""
     has_families: bool = False
     """Whether collectives are listed kind by kind."""
     on_processors: str = ""
-    """What this lab cannot show without GPUs."""
+    """The sentence that says what this lab cannot show without GPUs."""
     min_processes: int = 1
     """With fewer the runs do not differ in what is asked, so that nothing can be said of it."""
 

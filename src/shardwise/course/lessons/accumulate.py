@@ -26,7 +26,7 @@ class Way:
 
 
 def make_lesson(request: LessonRequest) -> Lesson:
-    """The same batch in one piece, in micro-batches reduced once, and reduced every time."""
+    """Train one batch in one piece, in micro-batches that are reduced once, and in ones that are reduced every time."""
     num_ranks = checked("num_ranks", request.num_ranks, default=4, low=2, high=16)
     micro_batches = checked("num_microbatches", request.num_microbatches, default=4, low=2, high=32)
     layers = checked("num_hidden_layers", request.num_hidden_layers, default=2, low=1, high=8)

@@ -14,7 +14,7 @@ ALL = "all"
 
 
 class LessonModule(Protocol):
-    """What every file in ``course/lessons/`` named after a lesson has."""
+    """The interface of every file in ``course/lessons/`` that is named after a lesson."""
 
     OPTIONS: tuple[str, ...]
     """The fields of :class:`LessonRequest` that it takes."""

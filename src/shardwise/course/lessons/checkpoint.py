@@ -141,7 +141,7 @@ def _thin_peak(shape: _Shape, every: int) -> float:
 
 
 def _kind_table(shape: _Shape) -> LessonTable:
-    """What one layer keeps under each choice, by the published counts."""
+    """Tabulate what one layer keeps under each choice, by the published counts."""
     work = {
         "global_batch_size": shape.micro_batch_size,
         "seq_len": shape.seq_len,

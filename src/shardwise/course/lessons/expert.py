@@ -72,7 +72,7 @@ def make_lesson(request: LessonRequest) -> Lesson:
 
 
 def _received_table(run: TinyRun) -> LessonTable:
-    """What each rank sends and receives in dispatch; experts send back as much as they received."""
+    """Tabulate what each rank sends and receives in dispatch; experts send back as much as they received."""
     rows = []
     for rank in run.counted.ranks:
         routed = [one for one in rank.messages if one.axis == "ep" and one.phase == "forward"]

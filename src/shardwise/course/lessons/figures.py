@@ -20,7 +20,7 @@ SIZES = {"7B": 7e9, "70B": 70e9, "405B": 405e9}
 SHARDS = (1, 2, 4, 8, 3, 24)
 ROUNDING = 1e-9
 KEPT_FRACTION = 1e-6
-"""Of a GB: rounding of whole bytes."""
+"""The share of a GB that rounding to whole bytes may take."""
 
 
 def make_lesson(_request: LessonRequest) -> Lesson:

@@ -113,7 +113,7 @@ def _ways_table(runs: dict[str, TinyRun]) -> LessonTable:
 
 
 def _held_picture(run: TinyRun) -> CurvePicture:
-    """What rank 0 holds from one event of the first step to the next."""
+    """Draw what rank 0 holds from one event of the first step to the next."""
     events = run.counted.ranks[0].events
     curves = []
     for component in SHOWN:

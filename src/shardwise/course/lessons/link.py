@@ -20,14 +20,14 @@ PAYLOAD_BYTES = 14e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What is sent over which link."""
+    """The payload, and the link that it is sent over."""
 
     payload_bytes: float
     link: LinkTime
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """As a lesson lists them."""
+        """The settings as a lesson lists them."""
         return (
             Setting(name="payload-bytes", value=self.payload_bytes, unit="decimal_bytes", meaning="the whole tensor"),
             Setting(name="latency-s", value=self.link.latency_s, unit="s", meaning="alpha: of every message"),
@@ -41,7 +41,7 @@ class Transfer:
 
 
 def transfer_of(request: LessonRequest) -> Transfer:
-    """What was asked for, the rest as the gradients of a 7B model over a 400 Gb/s network.
+    """Fill in what was not asked for: the gradients of a 7B model over a network of 400 Gb/s.
 
     Raises:
         SimulationError: a size, latency or rate that nothing can have.

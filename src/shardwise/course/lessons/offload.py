@@ -62,7 +62,7 @@ class _Trial:
 
     @property
     def fault(self) -> str:
-        """What is too small; empty when everything fits."""
+        """The name of the memory that is too small; empty when everything fits."""
         memory = self.prediction.memory
         faults = []
         if not memory.fits_device:

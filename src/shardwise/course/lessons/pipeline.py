@@ -31,7 +31,7 @@ MOST_STAGES = 64
 MOST_MICROBATCHES = 512
 MOST_CHUNKS = 8
 STAGE = ChunkTimes(forward_s=2.0, input_backward_s=2.0, weight_backward_s=2.0)
-"""Of a whole stage, in units: forward, input gradient and weight gradient take equally long."""
+"""Times of a whole stage, in units: forward, input gradient and weight gradient take equally long."""
 MOST_PASSES_DRAWN = 4000
 """Larger steps draw one schedule only."""
 MOST_PASSES_WALKED = 600

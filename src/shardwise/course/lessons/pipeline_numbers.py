@@ -16,12 +16,12 @@ from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
 TRAINERS: tuple[EngineName, ...] = ("megatron", "torchtitan")
 """Engines that a schedule is trained with, the first one that has it or a fork that does."""
 MOST_PASSES = 600
-"""Of a schedule that is also run in numbers; 16 stages of 16 micro-batches take longer than a lesson should."""
+"""The most passes of a schedule that is also run in numbers; 16 stages of 16 micro-batches take too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericPart:
-    """What training through the schedules shows."""
+    """The tables and checks of training through the schedules."""
 
     tables: tuple[LessonTable, ...]
     """One, or none when nothing was small enough to be trained."""

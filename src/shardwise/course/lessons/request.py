@@ -1,4 +1,4 @@
-"""What a reader may ask of a simulation; every field left out takes the lesson's own default."""
+"""The options of a simulation; a field that is left out takes the lesson's own default."""
 
 from dataclasses import dataclass, fields
 
@@ -15,11 +15,11 @@ class LessonRequest:
     """Simulated processes."""
     ranks_per_node: int | None = None
     payload_bytes: float | None = None
-    """Of a collective."""
+    """The bytes of one collective."""
     latency_s: float | None = None
-    """Of one message between two ranks, whatever its size."""
+    """The fixed time of one message between two ranks, whatever its size."""
     bandwidth_bytes_per_s: float | None = None
-    """Of a link, one direction."""
+    """The bandwidth of a link in one direction."""
     pp: int | None = None
     vpp: int | None = None
     num_microbatches: int | None = None
@@ -37,7 +37,7 @@ class LessonRequest:
     model: str | None = None
     cluster: str | None = None
     seed: int | None = None
-    """Of the random numbers."""
+    """The seed of the random numbers."""
 
 
 def given_names(request: LessonRequest) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ OPTIONS = ("num_ranks", "payload_bytes", "latency_s", "bandwidth_bytes_per_s", "
 MOST_RANKS = 64
 NUMBERS_A_PIECE = 5
 ROUNDING = 1e-12
-"""Of sums of a few hundred terms in double precision."""
+"""The relative error of sums of a few hundred terms in double precision."""
 PAYLOADS_BYTES = tuple(4.0**power for power in range(5, 18))
 SEED_RANKS = 8
 SEED_GRADIENT_BYTES = 14e9

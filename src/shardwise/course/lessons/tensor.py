@@ -31,7 +31,7 @@ OPTIONS = (
     "seed",
 )
 WIDTH = 512
-"""Of the products; the scaling lesson's 8192 x 8192 only take longer."""
+"""The width of the matrices; the scaling lesson's 8192 x 8192 only take longer."""
 
 
 NOTES = (
@@ -167,7 +167,7 @@ def _products(num_ranks: int, seed: int) -> tuple[LessonTable, tuple[Check, ...]
 
 
 def _parts_table(run: TinyRun) -> LessonTable:
-    """What rank 0 has of every weight of the tables and the first block."""
+    """Tabulate what rank 0 has of every weight of the tables and the first block."""
     plan = run.counted.plan
     division = Division(plan=plan, number=0)
     rows = [

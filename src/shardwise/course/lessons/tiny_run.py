@@ -38,9 +38,9 @@ from shardwise.recipe import Recipe
 NODE = "dgx-h100"
 """Where the simulated ranks are said to be; nothing that is computed depends on it."""
 EXACT = 1e-12
-"""Of fp64 relative to one device: sums of some hundred terms in another order."""
+"""The relative difference to one device in fp64: sums of some hundred terms in another order."""
 ROUNDING = 2e-5
-"""Of fp32: the same, with 2**-24 a rounding."""
+"""The relative difference in fp32, where one rounding is 2**-24."""
 UNEVEN = 1e-3
 """Where ranks do not divide weights evenly, the inventory rounds every unit up, and engines the whole."""
 MOST_ROUNDS = 24
@@ -56,7 +56,7 @@ class TinyRun:
     counted: Reenactment
     """One step."""
     first_step: Reenactment
-    """The same step on one device, in fp64."""
+    """The step that one device takes, in fp64."""
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -183,7 +183,7 @@ def layout_text(layout: Layout) -> str:
 
 
 def traffic_table(run: Reenactment, *, rank: int = 0, title: str = "") -> LessonTable:
-    """What one rank exchanges in a step, beside the inventory."""
+    """Tabulate what one rank exchanges in a step, beside the inventory."""
     rows = [row for row in traffic_rows(run) if row.rank == rank]
     return LessonTable(
         title=title or f"What rank {rank} exchanges in one step",

@@ -24,7 +24,7 @@ HELD = {
     "lora": "adapters and no weights beneath them",
     "qlora": "adapters of weights in 4 bits and no weights beneath them",
 }
-"""What a checkpoint holds, by the adapter of the run that made it."""
+"""The contents of a checkpoint, by the adapter of the run that made it."""
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 """Fields of any config that say which model it is."""
 

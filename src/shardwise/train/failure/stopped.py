@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from shardwise.train.checkpoint.folder import CheckpointFolder
+from shardwise.train.checkpoint.folder import Checkpoint, CheckpointFolder
 from shardwise.train.failure.diagnose import TrainingError
 from shardwise.train.job import Job
 
@@ -37,10 +37,15 @@ def lost_keeper_error(job: Job, lost: str) -> TrainingError:
     )
 
 
+def newest_checkpoint(job: Job) -> Checkpoint | None:
+    """The checkpoint that a run can go on from; ``None`` where it saved none of its own."""
+    folder = job.checkpoint.folder
+    return CheckpointFolder(Path(folder)).newest() if folder else None
+
+
 def _left_behind(job: Job) -> tuple[str, str]:
     """What a run that was stopped has saved, and how to go on."""
-    spec = job.checkpoint
-    newest = CheckpointFolder(Path(spec.folder)).newest() if spec.folder else None
+    spec, newest = job.checkpoint, newest_checkpoint(job)
     if newest:
         return f"its newest checkpoint is {newest.path}", f"go on with --resume {newest.path.parent}"
     if spec.resume_from:
