@@ -6,7 +6,7 @@ DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test runs kills fuzz families slow same check lint types layers bench docs format clean
+.PHONY: help demo test runs kills fuzz families slow same mutants check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -48,6 +48,10 @@ families:  ## the tests that look at every family of transformers
 same:  ## whether 2,400 predictions, 300 inventories and 61 recommendations are those that were frozen
 	@scripts/venv.sh dev
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.same
+
+mutants:  ## whether the tests notice sixty changes of arithmetic, one at a time (an hour or two)
+	@scripts/venv.sh dev
+	@$(BIN)/python -m benchmarks.mutants
 
 check: lint types layers test  ## everything that has to be green before a commit
 
