@@ -40,6 +40,7 @@ def planned(*, model="llama-3.1-8b", cluster="8xh100-sxm", engine="native", layo
         (planned(engine="torchtitan"), False, False),
         (planned(cluster="16xh100-sxm", layout={"dp_shard": 16}), False, False),
         (planned(layout={"dp_shard": 4, "tp": 2}), False, True),
+        (planned(cluster="16xh100-sxm", layout={"dp_shard": 4, "tp": 4}), False, False),  # four ranks on two servers
         (planned(layout={"dp_shard": 8, "zero_stage": 1}), False, False),
         (planned(layout={"dp_shard": 8, "defer_grad_reduce": True}), True, False),
         (planned(layout={"dp_shard": 8, "spread_vocabulary": False, "exchange_gradients": False}), False, False),
