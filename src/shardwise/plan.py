@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from shardwise.cluster import Cluster
-from shardwise.engines.table import OWN_ENGINE, EngineName
+from shardwise.engines.table import ENGINES, OWN_ENGINE, EngineName
+from shardwise.fields import ABOUT, Field, plan_field
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.recipe import Recipe
@@ -15,11 +16,13 @@ PLAN_SCHEMA = "shardwise.plan/1"
 class Plan:
     """A complete description of one training run."""
 
-    model: ModelSpec
-    cluster: Cluster
-    recipe: Recipe
-    layout: Layout
-    engine: EngineName = OWN_ENGINE
+    model: ModelSpec = field(metadata={ABOUT: Field("", synonyms=("model_name", "config"))})
+    cluster: Cluster = field(metadata={ABOUT: Field("", synonyms=("hardware", "gpus", "gpu", "node"))})
+    recipe: Recipe = field(metadata={ABOUT: Field("", synonyms=("training", "train"))})
+    layout: Layout = field(metadata={ABOUT: Field("", synonyms=("parallelism", "parallel", "strategy"))})
+    engine: EngineName = plan_field(
+        OWN_ENGINE, "who implements the step", choices=tuple(ENGINES), synonyms=("framework", "backend")
+    )
     assumptions: tuple[str, ...] = field(default=(), compare=False)
     """Sentences for the user: what the plan file left open and how it was filled. Not part of the plan's identity."""
     open_fields: frozenset[str] = field(default=frozenset(), compare=False)

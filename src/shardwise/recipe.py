@@ -1,9 +1,10 @@
 """What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from shardwise.optimizers import DEFAULT_OPTIMIZER, OptimizerName
+from shardwise.fields import ABOUT, ENGINES_OWN, MANY_LAYERS, Field, Needs, plan_field
+from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, OptimizerName
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed"]
 Recompute = Literal["none", "selective", "full"]
@@ -23,66 +24,184 @@ MAX_SEQ_LEN = 2**27
 MAX_ROUTING_IMBALANCE_RATIO = 1024.0
 """All tokens on one of 1,024 ranks."""
 
+MAX_TOKENS = 1e18
+DEFAULT_SEQ_LEN = 8192
+"""Tokens per sequence where MODEL and CLUSTER are given without ``--seq-len``."""
+
+NEEDS_ADAPTER = Needs(name="adapter", value="lora", words="without --adapter")
+NEEDS_RECOMPUTE = Needs(name="recompute", value="full", words="where nothing is recomputed")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training step's worth of choices that do not depend on the cluster."""
 
-    seq_len: int
-    micro_batch_size: int = 1
-    """Sequences one data-parallel rank runs at once."""
-    global_batch_size: int | None = None
-    """Sequences per optimizer step; ``None`` means one micro-batch per data-parallel rank (times pp when pipelined)."""
-    precision: Precision = "bf16-mixed"
-    optimizer: OptimizerName = DEFAULT_OPTIMIZER
-    recompute: Recompute = "none"
-    recompute_layers: int | None = None
-    """Recompute only this many layers of each stage; ``None`` means all of them."""
-    recompute_modules: tuple[RecomputeModule, ...] | None = None
-    """What selective recomputation runs again of every block; ``None`` is what the engine does."""
-    activation_func_fp8_input_store: bool | None = None
-    """What SwiGLU reads waits for backward in 8 bits (Megatron's name for it); ``None`` is what the engine does: no."""
-    offload: Offload = "none"
-    attention: Attention = "flash"
-    compile: bool = True
-    activation_offload: bool = False
-    tokens: float | None = None
-    """Tokens of the whole run, for cost."""
-    adapter: Adapter = "none"
-    lora_rank: int = 16
-    lora_targets: LoraTargets = "attention"
-    loss_chunks: int = 1
-    """Pieces the cross-entropy is computed in, so that only one piece of the logits is alive."""
-    fused_loss: bool | None = None
-    """Cross-entropy in one kernel that makes no fp32 copies of the logits; ``None`` means what the engine does."""
-    fused_optimizer: bool | None = None
-    """AdamW in torch's one kernel, or in its many that make temporaries (``foreach``); ``None`` means what the engine
-    does."""
-    overlap_grad_reduce: bool | None = None
-    """Gradients in buckets are reduced under backward (and updated weights gathered under forward); ``None`` means what
-    the engine does. FSDP and ZeRO-3 reduce block by block either way."""
-    blocking_launches: bool = False
-    """Every kernel ends before the host goes on (``CUDA_LAUNCH_BLOCKING=1``, a remedy for runs that hang): host and
-    device take turns, and nothing runs beside anything else."""
-    clip_gradients: bool = True
-    """Gradients are scaled down to a norm over the whole model, which every rank waits for before it updates."""
-    broadcast_weights: bool | None = None
+    seq_len: int = field(
+        metadata={
+            ABOUT: Field(
+                "tokens per sequence",
+                left_out=f"{DEFAULT_SEQ_LEN}, or a table of positions' fewer",
+                highest=MAX_SEQ_LEN,
+                example="4096",
+                synonyms=(
+                    "seq_length",
+                    "sequence_length",
+                    "max_seq_len",
+                    "context_length",
+                    "max_context_length",
+                    "seqlen",
+                ),
+            )
+        }
+    )
+    micro_batch_size: int = plan_field(
+        1,
+        "sequences one rank runs at once",
+        synonyms=("micro_batch", "mbs", "batch_size", "train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
+    )
+    global_batch_size: int | None = plan_field(
+        None, "sequences per optimizer step", highest=2**30, synonyms=("gbs", "train_batch_size")
+    )
+    """``None`` means one micro-batch per data-parallel rank (times pp when pipelined)."""
+    precision: Precision = plan_field("bf16-mixed", "number formats", synonyms=("dtype", "mixed_precision"))
+    optimizer: OptimizerName = plan_field(
+        DEFAULT_OPTIMIZER, "what updates the weights", choices=tuple(OPTIMIZERS), synonyms=("optim",)
+    )
+    recompute: Recompute = plan_field(
+        "none",
+        "activation checkpointing",
+        synonyms=("activation_checkpointing", "gradient_checkpointing", "recompute_granularity", "ac", "act_ckpt"),
+    )
+    recompute_layers: int | None = plan_field(
+        None,
+        "recompute only N layers of each stage",
+        left_out="all",
+        highest=MANY_LAYERS,
+        synonyms=("recompute_num_layers",),
+        instead_of_zero="recompute=none",
+        needs=NEEDS_RECOMPUTE,
+    )
+    recompute_modules: tuple[RecomputeModule, ...] | None = plan_field(
+        None,
+        "what selective recomputation repeats of every block",
+        left_out=ENGINES_OWN,
+        offered_by="megatron",
+        example="[layernorm, mla_up_proj]",
+        synonyms=("modules", "recompute_module", "selective_modules"),
+    )
+    activation_func_fp8_input_store: bool | None = plan_field(
+        None,
+        "keep what SwiGLU reads in 8 bits",
+        left_out="off",
+        offered_by="megatron",
+        synonyms=("fp8_input_store", "fp8_activations"),
+    )
+    """Megatron's name for it."""
+    offload: Offload = plan_field("none", "states kept on the host", synonyms=("cpu_offload", "offload_optimizer"))
+    attention: Attention = plan_field("flash", "attention kernel", synonyms=("attn_implementation",))
+    compile: bool = plan_field(
+        True, "fuse elementwise kernels", left_out="the engine's; on for native", synonyms=("torch_compile",)
+    )
+    activation_offload: bool = plan_field(False, "keep saved activations on the host", synonyms=("cpu_offloading",))
+    tokens: float | None = plan_field(
+        None,
+        "tokens of the whole run, such as 15T: adds the cost",
+        highest=MAX_TOKENS,
+        example="1.0e12",
+        synonyms=("num_tokens", "total_tokens", "train_tokens"),
+    )
+    adapter: Adapter = plan_field("none", "train low-rank adapters", synonyms=("peft", "lora"))
+    lora_rank: int = plan_field(
+        16, "rank of the adapters", highest=MANY_LAYERS, synonyms=("lora_r", "rank", "r"), needs=NEEDS_ADAPTER
+    )
+    lora_targets: LoraTargets = plan_field(
+        "attention", "weights that get an adapter", synonyms=("target_modules",), needs=NEEDS_ADAPTER
+    )
+    loss_chunks: int = plan_field(1, "pieces of the loss", highest=MANY_LAYERS, synonyms=("chunked_loss",))
+    """The cross-entropy is computed piece by piece, so that only one piece of the logits is alive."""
+    fused_loss: bool | None = plan_field(
+        None, "never store fp32 logits", left_out=ENGINES_OWN, synonyms=("fused_cross_entropy", "liger")
+    )
+    """The cross-entropy is one kernel."""
+    fused_optimizer: bool | None = plan_field(
+        None,
+        "AdamW in one kernel",
+        left_out=ENGINES_OWN,
+        offered_by="torchtitan, fsdp2, fsdp1, accelerate",
+        synonyms=("fused_adamw", "optimizer_fused", "adamw_torch_fused"),
+    )
+    """The other way is torch's many kernels that make temporaries (``foreach``)."""
+    overlap_grad_reduce: bool | None = plan_field(
+        None,
+        "reduce buckets of gradients under backward",
+        left_out=ENGINES_OWN,
+        synonyms=("overlap_comm", "overlap_communication"),
+    )
+    """Updated weights are gathered under forward, too. FSDP and ZeRO-3 reduce block by block either way."""
+    blocking_launches: bool = plan_field(
+        False,
+        "host and device take turns, as with CUDA_LAUNCH_BLOCKING=1",
+        synonyms=("cuda_launch_blocking", "launch_blocking"),
+    )
+    """A remedy for runs that hang: every kernel ends before the host goes on, and nothing runs beside anything else."""
+    clip_gradients: bool = plan_field(
+        True, "wait for the norm of all gradients before the update", synonyms=("gradient_clipping", "grad_clip")
+    )
+    """Gradients are scaled down to a norm over the whole model."""
+    broadcast_weights: bool | None = plan_field(
+        None,
+        "send updated tensors from owner after owner, as InternEvo does",
+        left_out="gather them",
+        offered_by="deepspeed",
+        synonyms=("broadcast_params", "broadcast_parameters"),
+    )
     """Ranks that divide the optimizer send what they updated by turns, whole tensors each, instead of gathering equal
     parts at once: InternEvo's ZeRO 1, for which DeepSpeed's stands; ``None`` means what the engine does."""
-    reduce_dtype: ReduceDtype | None = None
-    """What data-parallel ranks reduce gradients in; ``None`` means what the engine does at the precision."""
-    moment_dtype: MomentDtype | None = None
-    """What the optimizer keeps its moments in (Megatron's ``exp_avg_dtype`` and ``exp_avg_sq_dtype``); ``None`` means
-    what the engine does at the precision."""
-    lora_dropout_fraction: float = 0.0
-    """Dropout before every adapter; above 0 each adapted product keeps its dropped-out input and a mask."""
-    mean_document_len: int | None = None
-    """Tokens of the documents packed into one sequence, which attend within themselves; ``None`` is one document."""
-    routing_imbalance_ratio: float = 1.0
-    """Token copies that the fullest expert-parallel rank receives over the mean; 1 is even routing. All ranks wait for
-    it. Counted in time; memory is that of even routing."""
-    convention: Convention = "engine"
-    """``seed`` counts 2 + 2 + 8 bytes per parameter and the seeds' four tensors per layer, exactly."""
+    reduce_dtype: ReduceDtype | None = plan_field(
+        None,
+        "what gradients are reduced in",
+        left_out=ENGINES_OWN,
+        synonyms=("grad_reduce_in_bf16", "mixed_precision_reduce", "communication_data_type"),
+    )
+    """``None`` means what the engine does at the precision, as for ``moment_dtype``."""
+    moment_dtype: MomentDtype | None = plan_field(
+        None,
+        "the optimizer's moments",
+        left_out=ENGINES_OWN,
+        offered_by="megatron",
+        synonyms=("exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_dtype"),
+    )
+    lora_dropout_fraction: float = plan_field(
+        0.0,
+        "dropout before the adapters",
+        lowest=0,
+        highest=1,
+        example="0.05",
+        synonyms=("lora_dropout",),
+        needs=NEEDS_ADAPTER,
+    )
+    """Above 0 each adapted product keeps its dropped-out input and a mask."""
+    mean_document_len: int | None = plan_field(
+        None,
+        "tokens of the documents packed into a sequence",
+        left_out="one document",
+        highest=MAX_SEQ_LEN,
+        example="1024",
+        synonyms=("document_len", "packed_len", "mean_doc_len"),
+    )
+    """Documents attend within themselves."""
+    routing_imbalance_ratio: float = plan_field(
+        1.0,
+        "tokens of the fullest rank of experts over the mean",
+        left_out="{}, even",
+        highest=MAX_ROUTING_IMBALANCE_RATIO,
+        example="1.3",
+        synonyms=("routing_imbalance", "expert_imbalance", "moe_imbalance"),
+    )
+    """Token copies that the fullest expert-parallel rank receives. All ranks wait for it. Counted in time; memory is
+    that of even routing."""
+    convention: Convention = plan_field("engine", "'seed' counts the textbook 2+2+8 bytes per parameter")
+    """``seed`` counts the seeds' four tensors per layer, too, and exactly."""
 
     @property
     def tokens_per_micro_batch(self) -> int:

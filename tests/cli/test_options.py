@@ -11,7 +11,7 @@ from golden_files import assert_golden
 from shardwise.cli import plan as plan_command
 from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.help_page import option_names
-from shardwise.cli.options import SCHEDULE_HELP, count, whole_count
+from shardwise.cli.options import count, whole_count
 from shardwise.engines.table import ENGINES, EngineName
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
@@ -84,7 +84,7 @@ def test_the_help_of_the_schedule_says_what_the_engines_offer():
     assert ENGINES["megatron"].forked_schedules == {"zb-h1", "zb-h2", "zbv"}
     assert ENGINES["deepspeed"].schedules == {"1f1b"}
     for words in ("gpipe, zb-h1, zbv and dualpipev with native", "zb-h1, zb-h2 and zbv with its fork"):
-        assert words in SCHEDULE_HELP
+        assert words in option("predict", "schedule").help
 
 
 @pytest.mark.parametrize(("text", "number"), [("8192", 8192), ("8K", 8000), ("1M", 10**6), ("-3", -3), ("1e6", 10**6)])

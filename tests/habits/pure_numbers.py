@@ -153,8 +153,10 @@ PURE_FIELDS = {
     "BillComparison.published_low_amount",
     "Division.number",  # a rank
     "Edit.effort",  # a class from 0 to 3
-    "Field.highest",  # a bound, in the unit of the field it is about
+    "Field.default",  # a value, in the unit of the field it is about
+    "Field.highest",
     "Field.lowest",
+    "Field.rest",
     "OptimizerKind.moments",  # how many
     "Part.trained",  # elements
     "Place.block",  # an index

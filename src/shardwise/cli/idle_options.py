@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from shardwise.cli.command import UsageError
 from shardwise.engines.table import engine_profile
+from shardwise.fields import Field, Needs, field_named, plan_fields
 from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
+from shardwise.recipe import Recipe
 from shardwise.rules.recompute_modules import MODULE_ENGINES
 
-__all__ = ["ANSWER_ROWS", "RECIPE_ROWS", "IdleOption", "IsIdle", "require_read"]
+__all__ = ["ANSWER_ROWS", "RECIPE_ROWS", "ROUTING_ROW", "IdleOption", "IsIdle", "require_read"]
 
 IsIdle = Callable[[argparse.Namespace, Plan], bool]
 
@@ -20,8 +22,8 @@ class IdleOption:
     """An option, and when it does nothing."""
 
     option: str
-    dest: str
-    """Where the parser keeps its value."""
+    dest: str = ""
+    """Where the parser keeps its value, if not under the name of the option."""
     default: object = None
     """The value that stands for an option that was not given."""
     is_idle: IsIdle
@@ -32,7 +34,8 @@ class IdleOption:
 
     def is_given(self, arguments: argparse.Namespace) -> bool:
         """Whether the command line has the option; not every command has every one."""
-        return bool(vars(arguments).get(self.dest, self.default) != self.default)
+        dest = self.dest or self.option.removeprefix("--").replace("-", "_")
+        return bool(vars(arguments).get(dest, self.default) != self.default)
 
 
 def require_read(rows: Iterable[IdleOption], arguments: argparse.Namespace, plan: Plan) -> None:
@@ -50,13 +53,23 @@ def require_read(rows: Iterable[IdleOption], arguments: argparse.Namespace, plan
             )
 
 
-def _has_no_adapter(_: argparse.Namespace, plan: Plan) -> bool:
-    return plan.recipe.adapter == "none"
+def _possible(arguments: argparse.Namespace, plan: Plan, name: str) -> set[object]:
+    """The values of a field of the recipe: that of the plan, or all that a search may try."""
+    bound = f"bound_{name}"
+    if bound in arguments:
+        return set(vars(arguments)[bound] or field_named(Recipe, name).choices)
+    return {getattr(plan.recipe, name)}
 
 
-def _recomputes_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
-    """A search, which has no ``--recompute`` of one value, tries the kinds of recomputation by itself."""
-    return "recompute" in vars(arguments) and plan.recipe.recompute == "none"
+def _without(field: Field, needs: Needs) -> IdleOption:
+    """The row of a field that is read only beside another."""
+    unset = field_named(Recipe, needs.name).default
+    return IdleOption(
+        option=field.option,
+        is_idle=lambda arguments, plan: _possible(arguments, plan, needs.name) == {unset},
+        beside=needs.words,
+        missing=f"--{needs.name} {needs.value}",
+    )
 
 
 def _always_overlaps(arguments: argparse.Namespace, plan: Plan) -> bool:
@@ -64,26 +77,10 @@ def _always_overlaps(arguments: argparse.Namespace, plan: Plan) -> bool:
     return bool(arguments.overlap_grad_reduce) and engine_profile(plan.engine).is_torch
 
 
-ADAPTER_ROWS = tuple(
-    IdleOption(option=option, dest=dest, is_idle=_has_no_adapter, beside="without --adapter", missing="--adapter lora")
-    for option, dest in (
-        ("--lora-rank", "lora_rank"),
-        ("--lora-dropout-fraction", "lora_dropout_fraction"),
-        ("--lora-targets", "lora_targets"),
-    )
-)
 RECIPE_ROWS = (
-    *ADAPTER_ROWS,
-    IdleOption(
-        option="--recompute-layers",
-        dest="recompute_layers",
-        is_idle=_recomputes_nothing,
-        beside="where nothing is recomputed",
-        missing="--recompute full",
-    ),
+    *(_without(field, field.needs) for field in plan_fields(Recipe) if field.needs is not None),
     IdleOption(
         option="--overlap-grad-reduce",
-        dest="overlap_grad_reduce",
         is_idle=_always_overlaps,
         beside="on an engine whose data parallelism is torch's, which always reduces beside backward",
     ),
@@ -95,19 +92,8 @@ def _routes_nothing(_: argparse.Namespace, plan: Plan) -> bool:
     return not plan.model.is_moe
 
 
-def _never_recomputes(arguments: argparse.Namespace, plan: Plan) -> bool:
-    return not _recomputed(arguments, plan) & {"selective", "full"}
-
-
 def _repeats_no_modules(arguments: argparse.Namespace, plan: Plan) -> bool:
-    return "selective" not in _recomputed(arguments, plan)
-
-
-def _recomputed(arguments: argparse.Namespace, plan: Plan) -> set[str]:
-    """The kinds of recomputation of a plan that is asked about, or all that a search may try."""
-    if "bound_recompute" in arguments:
-        return set(arguments.bound_recompute or ("none", "selective", "full"))
-    return {plan.recipe.recompute}
+    return "selective" not in _possible(arguments, plan, "recompute")
 
 
 def _names_no_modules(_: argparse.Namespace, plan: Plan) -> bool:
@@ -126,41 +112,35 @@ def _computes_every_score(_: argparse.Namespace, plan: Plan) -> bool:
     return plan.recipe.attention == "eager"
 
 
-def _of_modules(*, is_idle: IsIdle, beside: str, missing: str) -> IdleOption:
-    return IdleOption(
-        option="--recompute-modules", dest="recompute_modules", is_idle=is_idle, beside=beside, missing=missing
-    )
-
-
-def _of_documents(*, is_idle: IsIdle, beside: str, missing: str = "") -> IdleOption:
-    return IdleOption(
-        option="--mean-document-len", dest="mean_document_len", is_idle=is_idle, beside=beside, missing=missing
-    )
-
-
+ROUTING_ROW = IdleOption(
+    option="--routing-imbalance-ratio", is_idle=_routes_nothing, beside="in a model without routed experts"
+)
 ANSWER_ROWS = (
+    ROUTING_ROW,
     IdleOption(
-        option="--routing-imbalance-ratio",
-        dest="routing_imbalance_ratio",
-        is_idle=_routes_nothing,
-        beside="in a model without routed experts",
-    ),
-    IdleOption(
-        option="--recompute-layers",
-        dest="recompute_layers",
-        is_idle=_never_recomputes,
-        beside="where nothing is recomputed",
-        missing="--recompute full",
-    ),
-    _of_modules(
+        option="--recompute-modules",
         is_idle=_names_no_modules,
         beside="on an engine that recomputes no modules by name",
         missing="--engine megatron",
     ),
-    _of_modules(is_idle=_repeats_no_modules, beside="without selective recomputation", missing="--recompute selective"),
-    _of_documents(is_idle=_has_no_attention, beside="in a model without attention to keep apart"),
-    _of_documents(is_idle=_fills_the_sequence, beside="where documents of that length fill the sequence"),
-    _of_documents(
+    IdleOption(
+        option="--recompute-modules",
+        is_idle=_repeats_no_modules,
+        beside="without selective recomputation",
+        missing="--recompute selective",
+    ),
+    IdleOption(
+        option="--mean-document-len",
+        is_idle=_has_no_attention,
+        beside="in a model without attention to keep apart",
+    ),
+    IdleOption(
+        option="--mean-document-len",
+        is_idle=_fills_the_sequence,
+        beside="where documents of that length fill the sequence",
+    ),
+    IdleOption(
+        option="--mean-document-len",
         is_idle=_computes_every_score,
         beside="with eager attention, which computes every score of the packed sequence",
         missing="--attention flash",

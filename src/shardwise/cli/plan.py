@@ -12,11 +12,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.idle_options import ANSWER_ROWS, require_read
 from shardwise.cli.options import (
+    add_bound_option,
     add_calibration_option,
     add_engine_option,
     add_json_option,
@@ -24,7 +25,6 @@ from shardwise.cli.options import (
     add_recipe_options,
     count,
     finite_number,
-    list_of,
     positive_amount,
     positive_number,
 )
@@ -33,9 +33,9 @@ from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
 from shardwise.collector import paused_collector
-from shardwise.layout import ZeroStage
-from shardwise.recipe import Offload, Recompute
-from shardwise.schedules.table import SCHEDULES
+from shardwise.fields import plan_fields
+from shardwise.layout import Layout, ZeroStage
+from shardwise.recipe import Recipe
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -45,27 +45,11 @@ ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
 OTHER_FORMATS = frozenset((".toml", ".html", ".htm", ".xml", ".csv", ".ini"))
 """Endings that promise what a plan file is not."""
-RANGES = {
-    "dp_replicate": "copies of the model that only average gradients",
-    "dp_shard": "data-parallel ranks that divide model states",
-    "tp": "tensor parallelism",
-    "cp": "context parallelism",
-    "pp": "pipeline stages",
-    "vpp": "model chunks per pipeline stage",
-    "ep": "expert parallelism",
-    "expert_tp": "tensor parallelism inside each expert",
-    "micro_batch_size": "sequences one rank runs at once",
-}
-"""Axes that are given as a number, an interval or a list."""
-
-
-NAMES = {
-    "zero_stage": ("0", "1", "2", "3"),
-    "schedule": SCHEDULES,
-    "recompute": get_args(Recompute),
-    "offload": get_args(Offload),
-}
-"""Choices that are given as a list of names."""
+BOUNDED = (
+    *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "micro_batch_size"),
+    *("schedule", "recompute", "offload", "stage_layers", "sequence_parallel", "reshard_after_forward"),
+)
+"""Fields of layout and recipe that are pinned or limited."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,29 +104,9 @@ def _add_bounds(parser: argparse.ArgumentParser) -> None:
     bounds.add_argument(
         "--max-gpus", dest="bound_max_gpus", type=positive_number, metavar="N", help="use at most N GPUs, whole nodes"
     )
-    for axis, meaning in RANGES.items():
-        option = f"--{axis.replace('_', '-')}"
-        bounds.add_argument(option, dest=f"bound_{axis}", metavar="N", help=f"{meaning}: 8, 1..8, ..8 or 1,2,4")
-    for field, names in NAMES.items():
-        option = f"--{field.replace('_', '-')}"
-        bounds.add_argument(
-            option, dest=f"bound_{field}", metavar="LIST", type=list_of(*names), help=f"out of {','.join(names)}"
-        )
-    bounds.add_argument(
-        "--stage-layers", dest="bound_stage_layers", metavar="LIST", help="layers of each pipeline stage: 9,8,8,7"
-    )
-    bounds.add_argument(
-        "--sequence-parallel",
-        dest="bound_sequence_parallel",
-        action=argparse.BooleanOptionalAction,
-        help="divide norms over tp",
-    )
-    bounds.add_argument(
-        "--reshard-after-forward",
-        dest="bound_reshard_after_forward",
-        action=argparse.BooleanOptionalAction,
-        help="FSDP2: gather weights again for backward",
-    )
+    fields = {field.name: field for field in (*plan_fields(Layout), *plan_fields(Recipe))}
+    for name in BOUNDED:
+        add_bound_option(bounds, fields[name])
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from shardwise.cli.command import UsageError
 from shardwise.cli.idle_options import RECIPE_ROWS, require_read
-from shardwise.cli.options import DEFAULT_SEQ_LEN, given_layout, given_recipe
+from shardwise.cli.options import given_layout, given_recipe
 from shardwise.errors import ShardwiseError
 from shardwise.plan import Plan
+from shardwise.recipe import DEFAULT_SEQ_LEN
 
 STANDARD_INPUT = "-"
 MAX_LOG_BYTES = 1_000_000

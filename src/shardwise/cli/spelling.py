@@ -45,11 +45,13 @@ def option_of_synonym(name: str) -> str:
     >>> option_of_synonym("--tensor-model-parallel-size"), option_of_synonym("--tp-comm-overlap")
     ('--tp', '--async-tensor-parallel')
     """
-    from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS
+    from shardwise.fields import plan_fields
+    from shardwise.layout import Layout
+    from shardwise.recipe import Recipe
 
     asked = name.removeprefix("--").replace("-", "_").lower()
-    known = (field for field in (*RECIPE_FIELDS, *LAYOUT_FIELDS) if name.startswith("--") and asked in field.synonyms)
-    return next((f"--{field.name.replace('_', '-')}" for field in known), "")
+    fields = (*plan_fields(Recipe), *plan_fields(Layout))
+    return next((field.option for field in fields if name.startswith("--") and asked in field.synonyms), "")
 
 
 def near_option(name: str, options: Sequence[str]) -> str:

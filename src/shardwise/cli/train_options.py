@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from shardwise.cli.idle_options import IdleOption, IsIdle
+from shardwise.cli.idle_options import ROUTING_ROW, IdleOption, IsIdle
 from shardwise.plan import Plan
 from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
 
@@ -136,11 +136,9 @@ def _launches_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
     return bool(arguments.blocking_launches) and is_on_processors
 
 
-def _routes_nothing(_: argparse.Namespace, plan: Plan) -> bool:
-    return not plan.model.is_moe
-
-
-def _of_saving(option: str, dest: str, *, default: object = None, is_idle: IsIdle = _saves_at_no_step) -> IdleOption:
+def _of_saving(
+    option: str, *, dest: str = "", default: object = None, is_idle: IsIdle = _saves_at_no_step
+) -> IdleOption:
     return IdleOption(
         option=option,
         dest=dest,
@@ -151,7 +149,7 @@ def _of_saving(option: str, dest: str, *, default: object = None, is_idle: IsIdl
     )
 
 
-def _of_data(option: str, dest: str, *, default: object = None) -> IdleOption:
+def _of_data(option: str, *, dest: str = "", default: object = None) -> IdleOption:
     return IdleOption(
         option=option,
         dest=dest,
@@ -163,32 +161,15 @@ def _of_data(option: str, dest: str, *, default: object = None) -> IdleOption:
 
 
 PLANNED_ROWS = (
-    IdleOption(
-        option="--schedule",
-        dest="schedule",
-        is_idle=_has_no_pipeline,
-        beside="without a pipeline",
-        missing="--pp 2",
-    ),
+    IdleOption(option="--schedule", is_idle=_has_no_pipeline, beside="without a pipeline", missing="--pp 2"),
     IdleOption(
         option="--sequence-parallel",
-        dest="sequence_parallel",
         is_idle=_divides_no_matrix,
         beside="without tensor parallelism",
         missing="--tp 2",
     ),
-    IdleOption(
-        option="--defer-grad-reduce",
-        dest="defer_grad_reduce",
-        is_idle=_reduces_nothing,
-        beside="where one rank has all gradients",
-    ),
-    IdleOption(
-        option="--reduce-dtype",
-        dest="reduce_dtype",
-        is_idle=_has_one_rank,
-        beside="on one rank, which reduces nothing",
-    ),
+    IdleOption(option="--defer-grad-reduce", is_idle=_reduces_nothing, beside="where one rank has all gradients"),
+    IdleOption(option="--reduce-dtype", is_idle=_has_one_rank, beside="on one rank, which reduces nothing"),
     IdleOption(
         option="--no-reshard-after-forward",
         dest="reshard_after_forward",
@@ -197,57 +178,37 @@ PLANNED_ROWS = (
         missing="--zero-stage 3",
     ),
     IdleOption(
-        option="--blocking-launches",
-        dest="blocking_launches",
-        is_idle=_launches_nothing,
-        beside="on processors, which launch no kernels",
+        option="--blocking-launches", is_idle=_launches_nothing, beside="on processors, which launch no kernels"
     ),
-    IdleOption(
-        option="--routing-imbalance-ratio",
-        dest="routing_imbalance_ratio",
-        is_idle=_routes_nothing,
-        beside="in a model without routed experts",
-    ),
+    ROUTING_ROW,
 )
 """Options that the plan of a run does not read; a search may still take them as bounds."""
 RUN_ROWS = (
-    _of_saving("--async-checkpoints", "is_async", default=False),
-    _of_saving("--keep", "keep"),
-    _of_saving("--checkpoints", "checkpoints", is_idle=_saves_nothing),
-    _of_data("--tokenizer", "tokenizer"),
-    _of_data("--data-field", "data_field", default=TEXT_FIELD),
-    _of_data("--packing", "packing", default="stream"),
-    _of_data("--mask-documents", "crosses_documents", default=True),
+    _of_saving("--async-checkpoints", dest="is_async", default=False),
+    _of_saving("--keep"),
+    _of_saving("--checkpoints", is_idle=_saves_nothing),
+    _of_data("--tokenizer"),
+    _of_data("--data-field", default=TEXT_FIELD),
+    _of_data("--packing", default="stream"),
+    _of_data("--mask-documents", dest="crosses_documents", default=True),
     IdleOption(
         option="--mean-document-len",
-        dest="mean_document_len",
         is_idle=_sees_across_documents,
         beside="without documents that are kept apart",
         missing="--data PATH --mask-documents",
     ),
-    IdleOption(
-        option="--weights",
-        dest="weights",
-        is_idle=_resumes_all_weights,
-        beside="beside --resume without --adapter",
-    ),
-    IdleOption(
-        option="--random-weights",
-        dest="accepts_random_weights",
-        default=False,
-        is_idle=_has_weights,
-        beside="beside --weights",
-    ),
-    IdleOption(
-        option="--random-weights",
-        dest="accepts_random_weights",
-        default=False,
-        is_idle=_resumes_all_weights,
-        beside="beside --resume without --adapter",
+    IdleOption(option="--weights", is_idle=_resumes_all_weights, beside="beside --resume without --adapter"),
+    *(
+        IdleOption(
+            option="--random-weights", dest="accepts_random_weights", default=False, is_idle=is_idle, beside=beside
+        )
+        for is_idle, beside in (
+            (_has_weights, "beside --weights"),
+            (_resumes_all_weights, "beside --resume without --adapter"),
+        )
     ),
     IdleOption(
         option="--max-grad-norm",
-        dest="max_grad_norm",
         is_idle=_never_clips,
         beside="in a plan that never clips",
         missing="--clip-gradients",

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from shardwise.cluster import Cluster
-from shardwise.engines.table import ENGINES, OWN_ENGINE, EngineName
+from shardwise.engines.table import OWN_ENGINE, EngineName
 from shardwise.errors import PlanError, ShardwiseError
+from shardwise.fields import Field, plan_fields
+from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import PLAN_SCHEMA, Plan
-from shardwise.plan_file.fields import LAYOUT_FIELDS, RECIPE_FIELDS, Field, check_fields, refuse_unknown_key, shown
 from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
     YAML_SUFFIXES,
@@ -22,17 +23,12 @@ from shardwise.plan_file.text import (
     read_plan_bytes,
     require_plain,
 )
+from shardwise.plan_file.values import check_fields, refuse_unknown_key, shown
+from shardwise.recipe import Recipe
 from shardwise.rules.defaults import fill_plan
 
 PlanSource = str | Path | Mapping[str, object]
-PARTS = (
-    Field(name="schema", kind="choice", choices=(PLAN_SCHEMA,)),
-    Field(name="model", kind="choice", synonyms=("model_name", "config")),
-    Field(name="cluster", kind="choice", synonyms=("hardware", "gpus", "gpu", "node")),
-    Field(name="recipe", kind="choice", synonyms=("training", "train")),
-    Field(name="layout", kind="choice", synonyms=("parallelism", "parallel", "strategy")),
-    Field(name="engine", kind="choice", choices=tuple(ENGINES), synonyms=("framework", "backend")),
-)
+PARTS = (Field("the form of the file", name="schema"), *plan_fields(Plan))
 
 
 def read_plan(
@@ -175,10 +171,10 @@ def _build_plan(
     tree: Mapping[str, object], folder: Path | None, readers: Readers, fallback_seq_len: int | None = None
 ) -> Plan:
     _check_parts(tree)
-    recipe_values = check_fields("recipe", tree.get("recipe"), RECIPE_FIELDS)
+    recipe_values = check_fields("recipe", tree.get("recipe"), plan_fields(Recipe))
     if "seq_len" not in recipe_values and fallback_seq_len is None:
         _refuse_missing("recipe.seq_len", 'write recipe: {"seq_len": 4096}')
-    layout_values = check_fields("layout", tree.get("layout"), LAYOUT_FIELDS)
+    layout_values = check_fields("layout", tree.get("layout"), plan_fields(Layout))
     engine = _engine(tree.get("engine"))
     model = readers.model(_source_json("model", tree["model"], folder))
     cluster = readers.cluster(_source_json("cluster", tree["cluster"], folder))
@@ -219,8 +215,7 @@ def _refuse_missing(path: str, fix: str) -> NoReturn:
 def _engine(value: object) -> EngineName:
     if value is None:
         return OWN_ENGINE
-    row = next(part for part in PARTS if part.name == "engine")
-    return check_fields("", {"engine": value}, (row,))["engine"]  # type: ignore[return-value]
+    return check_fields("", {"engine": value}, PARTS)["engine"]  # type: ignore[return-value]
 
 
 def _source_json(part: str, value: object, folder: Path | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES, EngineName
-from shardwise.layout import Layout, ZeroStage
+from shardwise.layout import REST, Layout, ZeroStage
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
@@ -14,22 +14,13 @@ from shardwise.rules.refusal import Changes, Value
 from shardwise.rules.sequence import has_position_table
 from shardwise.schedules.table import CHUNKED_SCHEDULE, SPLITTING_SCHEDULES
 
-REST = -1
-"""``dp_shard: -1`` asks for what is left of the world, as in torchtitan."""
 SEQ_LEN_STEP = 64
 """RoBERTa's table has 514 rows for 512 tokens."""
 FILLED = frozenset(
     (
         *("precision", "compile"),
-        *(
-            "dp_replicate",
-            "dp_shard",
-            "zero_stage",
-            "sequence_parallel",
-            "expert_tp",
-            "schedule",
-            "reshard_after_forward",
-        ),
+        *("dp_replicate", "dp_shard", "zero_stage", "sequence_parallel", "expert_tp", "schedule"),
+        "reshard_after_forward",
     )
 )
 """Fields whose value follows from others where a plan file leaves them open."""

@@ -2,44 +2,42 @@
 
 from collections.abc import Iterable
 
+from shardwise.fields import Field, Needs, plan_fields
 from shardwise.plan import Plan
-from shardwise.recipe import Recipe
+from shardwise.recipe import NEEDS_ADAPTER, NEEDS_RECOMPUTE, Recipe
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
 
 UNSET = Recipe(seq_len=1)
-LORA_FIELDS = ("lora_rank", "lora_targets", "lora_dropout_fraction")
 
 
-def _breaks_recompute_layers(plan: Plan) -> bool:
-    return plan.recipe.recompute_layers is not None and plan.recipe.recompute == "none"
+def _idle_fields(recipe: Recipe, needs: Needs) -> tuple[Field, ...]:
+    """The fields that were set and need what the recipe does not have."""
+    if getattr(recipe, needs.name) != getattr(UNSET, needs.name):
+        return ()
+    fields = plan_fields(Recipe)
+    return tuple(field for field in fields if field.needs == needs and getattr(recipe, field.name) != field.default)
 
 
-def _recompute_layers_message(plan: Plan) -> str:
-    return f"recompute_layers={plan.recipe.recompute_layers} changes nothing with recompute=none"
+def _idle_rule(name: str, needs: Needs, *, why: str, consequence: str = "") -> Rule:
+    def message(plan: Plan) -> str:
+        idle = _idle_fields(plan.recipe, needs)
+        given = ", ".join(f"{field.name}={getattr(plan.recipe, field.name)}" for field in idle)
+        return f"{given} changes nothing with {needs.name}={getattr(UNSET, needs.name)}{consequence}"
 
+    def candidates(plan: Plan) -> Iterable[Changes]:
+        yield ((needs.name, needs.value),)
+        yield tuple((field.name, field.default) for field in _idle_fields(plan.recipe, needs))
 
-def _recompute_layers_candidates(_plan: Plan) -> Iterable[Changes]:
-    yield (("recompute", "full"),)
-    yield (("recompute_layers", None),)
-
-
-def _idle_lora_fields(plan: Plan) -> tuple[str, ...]:
-    return tuple(name for name in LORA_FIELDS if getattr(plan.recipe, name) != getattr(UNSET, name))
-
-
-def _breaks_lora(plan: Plan) -> bool:
-    return plan.recipe.adapter == "none" and bool(_idle_lora_fields(plan))
-
-
-def _lora_message(plan: Plan) -> str:
-    given = ", ".join(f"{name}={getattr(plan.recipe, name)}" for name in _idle_lora_fields(plan))
-    return f"{given} changes nothing with adapter=none: every weight is trained"
-
-
-def _lora_candidates(plan: Plan) -> Iterable[Changes]:
-    yield (("adapter", "lora"),)
-    yield tuple((name, getattr(UNSET, name)) for name in _idle_lora_fields(plan))
+    return Rule(
+        name=name,
+        severity="warning",
+        why=why,
+        source=f"definition of {needs.name}",
+        breaks=lambda plan: bool(_idle_fields(plan.recipe, needs)),
+        message=message,
+        candidates=candidates,
+    )
 
 
 def _breaks_routing(plan: Plan) -> bool:
@@ -56,23 +54,16 @@ def _routing_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 RULES = (
-    Rule(
-        name="recipe-recompute-layers-idle",
-        severity="warning",
+    _idle_rule(
+        "recipe-recompute-layers-idle",
+        NEEDS_RECOMPUTE,
         why="How many layers are recomputed matters only when some are.",
-        source="definition of recompute",
-        breaks=_breaks_recompute_layers,
-        message=_recompute_layers_message,
-        candidates=_recompute_layers_candidates,
     ),
-    Rule(
-        name="recipe-lora-idle",
-        severity="warning",
+    _idle_rule(
+        "recipe-lora-idle",
+        NEEDS_ADAPTER,
         why="Rank, targets and dropout describe an adapter, and without one every weight is trained.",
-        source="definition of adapter",
-        breaks=_breaks_lora,
-        message=_lora_message,
-        candidates=_lora_candidates,
+        consequence=": every weight is trained",
     ),
     Rule(
         name="recipe-routing-idle",
