@@ -61,3 +61,15 @@ def test_what_another_field_switches_off_is_warned_about():
 def test_a_plan_has_parts_with_names_of_their_own():
     parts = [field.name for field in fields(Plan) if ABOUT in field.metadata]
     assert parts == ["model", "cluster", "recipe", "layout", "engine"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"lora_dropout_fraction": 2.0}, "lora_dropout_fraction=2.0 is outside 0 to 1"),
+        ({"micro_batch_size": 2**21}, "micro_batch_size=2097152 is outside 1 to 1048576"),
+    ],
+)
+def test_a_record_made_by_hand_has_the_ranges_of_a_plan_file(given, words):
+    (refusal,) = find_refusals(make_plan(**given))
+    assert (refusal.rule, refusal.message) == ("recipe-range", words)

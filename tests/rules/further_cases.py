@@ -6,7 +6,7 @@ from shardwise.layout import Layout
 FURTHER_CASES = {
     "recipe-range": (
         make_plan(seq_len=-1, tokens=float("nan")),
-        "seq_len=-1, tokens=nan is out of range: sizes start at 1 and tokens are a positive, finite number",
+        "seq_len=-1 is outside 1 to 134217728, tokens=nan is outside 1 to 1000000000000000000",
         "set seq_len=4096 and tokens=null",
     ),
     "layout-dualpipe-microbatches": (

@@ -40,8 +40,8 @@ INTERLEAVED = Layout(pp=4, vpp=2, schedule="interleaved")
 BROKEN: dict[str, tuple[Plan, str, str]] = {
     "layout-degree-range": (
         make_plan(num_gpus=1, layout=Layout(tp=0, zero_stage=5)),
-        "tp=0, zero_stage=5 is out of range: degrees start at 1, prefetch_units at 0, and zero_stage is 0, 1, 2 or 3",
-        "set tp=1 and zero_stage=3",
+        "zero_stage=5 is outside 0 to 3, tp=0 is outside 1 to 1048576",
+        "set zero_stage=3 and tp=1",
     ),
     "layout-world-size": (
         make_plan(num_gpus=64, layout=Layout(dp_shard=2, tp=8)),
