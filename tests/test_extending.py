@@ -114,6 +114,20 @@ print(optimizer_class(OPTIMIZERS["rmsprop"]).__name__)
 """
 
 
+def test_a_field_of_the_recipe_is_two_files(run, touched):
+    assert touched("A field of the recipe") == 2
+    recipe = {"seq_len": 512, "global_batch_size": 128}
+    states = predicted(run, plan(recipe={**recipe, "num_averages": 1}))["memory"]["components_bytes"]["optimizer"]
+    adam = predicted(run, plan())["memory"]["components_bytes"]["optimizer"]
+    assert 2 * states == 3 * adam
+    assert predicted(run, plan(recipe={**recipe, "num_averages": 5}))["code"] == "plan-out-of-range"
+    assert predicted(run, plan(recipe={**recipe, "ema": 1}))["fix"] == "write num_averages"
+    words = ("-m", "shardwise", "predict", "-", "--json", "--num-averages", "1")
+    typed = json.loads(run(*words, given=json.dumps(plan())))
+    assert typed["memory"]["components_bytes"]["optimizer"] == states
+    assert "--num-averages N" in run("-m", "shardwise", "plan", "--help")
+
+
 def test_an_optimizer_is_two_files(run, touched):
     assert touched("An optimizer") == 2
     document = plan(recipe={"seq_len": 512, "global_batch_size": 128, "optimizer": "rmsprop"})
