@@ -96,7 +96,7 @@ class Recipe:
         offered_by="megatron",
         synonyms=("fp8_input_store", "fp8_activations"),
     )
-    """Megatron's name for it."""
+    """The name is Megatron's."""
     offload: Offload = plan_field("none", "states kept on the host", synonyms=("cpu_offload", "offload_optimizer"))
     attention: Attention = plan_field("flash", "attention kernel", synonyms=("attn_implementation",))
     compile: bool = plan_field(
@@ -155,15 +155,15 @@ class Recipe:
         offered_by="deepspeed",
         synonyms=("broadcast_params", "broadcast_parameters"),
     )
-    """Ranks that divide the optimizer send what they updated by turns, whole tensors each, instead of gathering equal
-    parts at once: InternEvo's ZeRO 1, for which DeepSpeed's stands; ``None`` means what the engine does."""
+    """Ranks that divide the optimizer send whole tensors by turns instead of gathering equal parts at once: InternEvo's
+    ZeRO 1, for which DeepSpeed's stands."""
     reduce_dtype: ReduceDtype | None = plan_field(
         None,
         "what gradients are reduced in",
         left_out=ENGINES_OWN,
         synonyms=("grad_reduce_in_bf16", "mixed_precision_reduce", "communication_data_type"),
     )
-    """``None`` means what the engine does at the precision, as for ``moment_dtype``."""
+    """What an engine does by itself depends on the precision, here and for ``moment_dtype``."""
     moment_dtype: MomentDtype | None = plan_field(
         None,
         "the optimizer's moments",
@@ -189,7 +189,7 @@ class Recipe:
         example="1024",
         synonyms=("document_len", "packed_len", "mean_doc_len"),
     )
-    """Documents attend within themselves."""
+    """Tokens attend within their document."""
     routing_imbalance_ratio: float = plan_field(
         1.0,
         "tokens of the fullest rank of experts over the mean",
@@ -198,10 +198,10 @@ class Recipe:
         example="1.3",
         synonyms=("routing_imbalance", "expert_imbalance", "moe_imbalance"),
     )
-    """Token copies that the fullest expert-parallel rank receives. All ranks wait for it. Counted in time; memory is
-    that of even routing."""
+    """Counts the token copies that an expert-parallel rank receives. All ranks wait for the fullest. It changes time;
+    memory is that of even routing."""
     convention: Convention = plan_field("engine", "'seed' counts the textbook 2+2+8 bytes per parameter")
-    """``seed`` counts the seeds' four tensors per layer, too, and exactly."""
+    """``seed`` also counts the seeds' four tensors per layer, exactly."""
 
     @property
     def tokens_per_micro_batch(self) -> int:
