@@ -8,7 +8,7 @@ from call_counts import count_calls
 from shardwise.errors import ShardwiseError
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
-from shardwise.render.json_prediction import prediction_object
+from shardwise.render.json_records import prediction_object
 from shardwise.rules import find_errors
 from strategies import plan_documents, valid_plans
 

@@ -1,4 +1,4 @@
-"""Records of a prediction. ``render/json_prediction.py`` writes them as ``shardwise.prediction/1``."""
+"""Records of a prediction. ``render/json_records.py`` writes them as ``shardwise.prediction/1``."""
 
 from dataclasses import dataclass
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import shapes
 from shardwise.cluster import Cluster, Network, Peak, Price
 from shardwise.layout import Layout
-from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
+from shardwise.ledger import MEMORY_COMPONENTS, TIME_COMPONENTS, MemoryComponent
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Weight
 from shardwise.plan import Plan
 from shardwise.prediction import (
@@ -77,6 +77,7 @@ PLAN = Plan(
     recipe=Recipe(seq_len=64, global_batch_size=32, tokens=1e12),
     layout=Layout(dp_shard=4, tp=2, pp=2),
 )
+DURATIONS_S = {"forward": 0.5, "backward": 1.125, "optimizer": 0.375}
 COMPONENTS_GIB: dict[MemoryComponent, int] = dict(zip(MEMORY_COMPONENTS, (2, 3, 5, 7, 11, 13, 1, 4, 6), strict=True))
 
 
@@ -124,11 +125,7 @@ PREDICTION = Prediction(
         step_s=2.0,
         step_low_s=1.75,
         step_high_s=2.5,
-        components=(
-            TimeEntry(component="forward", duration_s=0.5),
-            TimeEntry(component="backward", duration_s=1.125),
-            TimeEntry(component="optimizer", duration_s=0.375),
-        ),
+        components=tuple(TimeEntry(component=name, duration_s=DURATIONS_S.get(name, 0.0)) for name in TIME_COMPONENTS),
         communication=(
             CommunicationEntry(
                 name="gather weights",

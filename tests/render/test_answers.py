@@ -8,11 +8,15 @@ import pytest
 from golden_files import assert_golden
 from render.sample_answers import EXPLANATION, FOUND, NOT_FOUND, REPORT
 from render.sample_records import CLUSTER, GPU, MODEL, PREDICTION
-from shardwise.render.json_explanation import explanation_object, findings_object
-from shardwise.render.json_search import search_object
+from shardwise.render.json_answers import (
+    explanation_object,
+    findings_object,
+    run_cost_object,
+    search_object,
+    validation_object,
+)
 from shardwise.render.json_text import json_text
-from shardwise.render.json_validation import validation_object
-from shardwise.render.run_cost import RunCost, run_cost_object
+from shardwise.render.run_cost import RunCost
 from shardwise.render.terminal import TextStyle
 from shardwise.render.text_catalog import gpus_text, nodes_text
 from shardwise.render.text_cost import run_cost_text

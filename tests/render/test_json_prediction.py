@@ -7,7 +7,7 @@ import pytest
 
 from render.sample_records import PLAN, PREDICTION, too_big
 from shardwise.ledger import MEMORY_COMPONENTS
-from shardwise.render.json_prediction import prediction_object
+from shardwise.render.json_records import prediction_object
 from shardwise.render.json_text import json_line, json_text
 from shardwise.units import GIB
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from shardwise.render.html_validation import memory_validation_html, time_validation_html
+from shardwise.render.json_answers import validation_object
 from shardwise.render.json_text import json_text
-from shardwise.render.json_time_validation import time_validation_object
 from shardwise.render.svg_scatter import PLOT_SIZE, ScatterPoint, family_colours, scatter_svg
 from shardwise.render.text_time_validation import time_validation_text
 from shardwise.validate.accuracy import memory_accuracy
@@ -78,7 +78,7 @@ def test_the_text_says_what_was_fitted_and_fits_a_pipe(report):
 
 
 def test_the_object_holds_every_row_with_its_parts(report):
-    written = json.loads(json_text(time_validation_object(report)))
+    written = json.loads(json_text(validation_object(report)))
     assert written["schema"] == "shardwise.time_validation/1"
     row = next(row for row in written["rows"] if row["id"] == "KORTH-001")
     assert row["measured_s"] == 1.42

@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     is_model = arguments.cluster is not None or arguments.gpu is not None
     cost = _cost_of_model(arguments) if is_model else _cost_of_plan(arguments)
     if arguments.is_json:
+        from shardwise.render.json_answers import run_cost_object
         from shardwise.render.json_text import json_text
-        from shardwise.render.run_cost import run_cost_object
 
         write_line(json_text(run_cost_object(cost)))
     else:

@@ -110,7 +110,7 @@ def _strategies(plan: "Plan") -> "tuple[Finding, ...]":
 
 def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespace) -> int:
     if arguments.is_json:
-        from shardwise.render.json_explanation import findings_object
+        from shardwise.render.json_answers import findings_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(findings_object(findings)))
@@ -126,7 +126,7 @@ def _print_explanation(plan: "Plan", arguments: argparse.Namespace) -> int:
 
     explanation = explain(plan)
     if arguments.is_json:
-        from shardwise.render.json_explanation import explanation_object
+        from shardwise.render.json_answers import explanation_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(explanation_object(explanation)))

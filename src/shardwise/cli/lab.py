@@ -168,7 +168,7 @@ def _show(lab: "Lab", outcomes: "list[Outcome]", setting: "LabSetting", argument
 
 
 def _run_object(outcome: "Outcome") -> dict[str, object]:
-    from shardwise.render.json_prediction import prediction_object
+    from shardwise.render.json_records import prediction_object
 
     return {
         "name": outcome.trial.name,

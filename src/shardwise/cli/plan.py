@@ -163,7 +163,7 @@ def _write_search(
     result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool, has_timings: bool
 ) -> None:
     if is_json:
-        from shardwise.render.json_search import search_object
+        from shardwise.render.json_answers import search_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(search_object(result, sensitivity=sensitivity, has_clock=has_timings)))

@@ -68,7 +68,7 @@ def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "Swee
 def write_sweep(result: "SweepResult", *, is_json: bool) -> int:
     """Print the answer; exit code 3 when no cluster is recommended."""
     if is_json:
-        from shardwise.render.json_sweep import sweep_object
+        from shardwise.render.json_answers import sweep_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(sweep_object(result)))

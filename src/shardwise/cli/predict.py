@@ -142,7 +142,7 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
         page = prediction_html(plan=plan, prediction=prediction)
         write_file(arguments.html, page, is_forced=arguments.is_forced, example="page.html")
     if arguments.is_json:
-        from shardwise.render.json_prediction import prediction_object
+        from shardwise.render.json_records import prediction_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(prediction_object(plan=plan, prediction=prediction, exposed=exposed)))
@@ -181,7 +181,7 @@ def line_object(plan: "Plan | ShardwiseError", *, line_number: int, has_exposed:
     """The answer to one line of a JSONL file; an error says which line it is about."""
     from shardwise.predict import exposed_communication
     from shardwise.render.errors import error_object
-    from shardwise.render.json_prediction import prediction_object
+    from shardwise.render.json_records import prediction_object
 
     try:
         if isinstance(plan, ShardwiseError):

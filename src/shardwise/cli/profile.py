@@ -91,8 +91,7 @@ def _report(
     arguments: argparse.Namespace,
 ) -> str:
     if arguments.is_json:
-        from shardwise.render.json_memory_profile import memory_profile_object
-        from shardwise.render.json_profile import profile_object
+        from shardwise.render.json_profile import memory_profile_object, profile_object
         from shardwise.render.json_text import json_text
 
         if profile is None:

@@ -48,9 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = [_reconciled(path, arguments) for path in arguments.runs]
     learned = _learned(found, arguments) if arguments.out is not None or arguments.calibration is not None else None
     if arguments.is_json:
+        from shardwise.render.json_answers import reconciliation_object
         from shardwise.render.json_text import json_text
 
-        write_line(json_text(_object(found, learned)))
+        write_line(json_text(reconciliation_object(found, learned)))
     else:
         write_line(_text(found, learned))
     if learned is not None and arguments.out is not None:
@@ -137,14 +138,6 @@ def _learned(found: "Sequence[Reconciliation]", arguments: argparse.Namespace) -
         run_record(str(path), one.plan, one.measured, base) for path, one in zip(arguments.runs, found, strict=True)
     ]
     return learn(base, records)
-
-
-def _object(found: "Sequence[Reconciliation]", learned: "LearnedCalibration | None") -> dict[str, object]:
-    from shardwise.render.learned_calibration import learned_object
-    from shardwise.render.reconciliation import reconciliation_object, reconciliations_object
-
-    one = reconciliation_object(found[0]) if len(found) == 1 else reconciliations_object(found)
-    return one if learned is None else {**one, "calibration": learned_object(learned)}
 
 
 def _text(found: "Sequence[Reconciliation]", learned: "LearnedCalibration | None") -> str:

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trace every rank kind and print what was seen."""
+    from shardwise.render.json_profile import traced_step_object
     from shardwise.render.json_text import json_text
-    from shardwise.render.json_traced_step import traced_step_object
     from shardwise.render.text_traced_step import traced_step_text
 
     if arguments.out is not None:

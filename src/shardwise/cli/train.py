@@ -111,8 +111,9 @@ def _naming(source: str) -> Iterator[None]:
 
 def _print_lint(plan: "Plan", arguments: argparse.Namespace) -> int:
     from shardwise.launch.lint import SurroundingsError, errors_of, refused
+    from shardwise.render.json_answers import lint_object
     from shardwise.render.json_text import json_text
-    from shardwise.render.lint import lint_object, lint_text
+    from shardwise.render.lint import lint_text
 
     errors, job = _what_a_run_is_refused_for(plan, arguments)
     findings = (*refused(errors), *_lint(plan, job, arguments))
@@ -247,7 +248,7 @@ def _absolute(path: "Path | str | None") -> str | None:
 
 
 def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> None:
-    from shardwise.render.json_prediction import prediction_object
+    from shardwise.render.json_records import prediction_object
     from shardwise.render.json_text import json_text
     from shardwise.train.failure.full_disk import writing
 
@@ -287,9 +288,9 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     from shardwise.launch.run import run_job
     from shardwise.reconcile.measured import totals_of_measurement
     from shardwise.reconcile.utilisation import utilisations
+    from shardwise.render.json_records import json_value
     from shardwise.render.json_text import json_text
     from shardwise.render.text_training import training_text
-    from shardwise.render.utilisation import utilisation_objects
     from shardwise.train.beginning import beginning, said_at_the_start
 
     write_note(said_at_the_start(job))
@@ -301,7 +302,7 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
     if arguments.is_json:
         answer = {"ok": True, "run_folder": str(job.folder), "inputs": beginning(job), "measurement": measured}
-        write_line(json_text({**answer, "utilisation": utilisation_objects(used)}))
+        write_line(json_text({**answer, "utilisation": json_value(used)}))
     else:
         style = stdout_style()
         write_line(

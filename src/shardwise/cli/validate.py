@@ -65,8 +65,8 @@ def _memory_answer(arguments: argparse.Namespace) -> tuple[str, str]:
 
         page = memory_validation_html(report)
     if arguments.is_json:
+        from shardwise.render.json_answers import validation_object
         from shardwise.render.json_text import json_text
-        from shardwise.render.json_validation import validation_object
 
         return json_text(validation_object(report)), page
     from shardwise.render.text_validation import validation_text
@@ -91,10 +91,10 @@ def _time_answer(arguments: argparse.Namespace) -> tuple[str, str]:
 
         page = time_validation_html(report)
     if arguments.is_json:
+        from shardwise.render.json_answers import validation_object
         from shardwise.render.json_text import json_text
-        from shardwise.render.json_time_validation import time_validation_object
 
-        return json_text(time_validation_object(report)), page
+        return json_text(validation_object(report)), page
     from shardwise.render.text_time_validation import time_validation_text
 
     text = time_validation_text(
@@ -116,10 +116,10 @@ def _cost_answer(arguments: argparse.Namespace) -> tuple[str, str]:
 
         page = cost_validation_html(report)
     if arguments.is_json:
-        from shardwise.render.json_bills import bills_object
+        from shardwise.render.json_answers import validation_object
         from shardwise.render.json_text import json_text
 
-        return json_text(bills_object(report)), page
+        return json_text(validation_object(report)), page
     from shardwise.render.text_bills import bills_text
 
     return bills_text(report, has_unused=arguments.has_unused, style=stdout_style()), page

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 from shardwise.plan import Plan
@@ -35,11 +34,9 @@ class ReconciledRow:
     """The prediction's band; ``None`` where it has none."""
 
     @property
-    def signed_error_fraction(self) -> float:
-        """Predicted over measured minus one: negative is too little."""
-        if self.measured_amount == 0:
-            return inf if self.predicted_amount else 0.0
-        return self.predicted_amount / self.measured_amount - 1
+    def signed_error_fraction(self) -> float | None:
+        """Predicted over measured minus one: negative is too little; ``None`` where nothing was measured."""
+        return self.predicted_amount / self.measured_amount - 1 if self.measured_amount else None
 
     @property
     def gap_amount(self) -> float:

@@ -26,8 +26,8 @@ class Utilisation:
     """Of one GPU; ``None`` where nobody knows it."""
     predicted_fraction: float | None
     measured_fraction: float | None
-    refusal: str = ""
-    """Why nothing measured is stated, and what to do about it; empty where it is."""
+    refusal: str | None = None
+    """Why nothing measured is stated, and what to do about it; ``None`` where it is."""
 
 
 def utilisations(
@@ -114,7 +114,7 @@ def _utilisation(
         peak_flop_per_s=peak,
         predicted_fraction=flop / (predicted_s * peak),
         measured_fraction=measured,
-        refusal=refusal,
+        refusal=refusal or None,
     )
 
 

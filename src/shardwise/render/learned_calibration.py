@@ -1,4 +1,4 @@
-"""What runs taught, as text and as part of ``shardwise.reconciliation/1``."""
+"""What runs taught, as text."""
 
 from collections.abc import Iterator
 
@@ -40,24 +40,3 @@ def _parts(found: LearnedCalibration) -> Iterator[RenderableType]:
             f"{signed_percent(change.before_fraction)}, now {signed_percent(change.after_fraction)}",
             style="yellow",
         )
-
-
-def learned_object(found: LearnedCalibration) -> dict[str, object]:
-    """The same for programs."""
-    return {
-        "residuals": [
-            {"name": residual.name, "ratio": residual.ratio, "num_runs": residual.num_runs}
-            for residual in found.calibration.residuals
-        ],
-        "changes": [
-            {
-                "run": change.run,
-                "quantity": change.quantity,
-                "before_fraction": change.before_fraction,
-                "after_fraction": change.after_fraction,
-                "is_worse": change.is_worse,
-            }
-            for change in found.changes
-        ],
-        "worse": [f"{change.run}: {change.quantity}" for change in found.worse],
-    }

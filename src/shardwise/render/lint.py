@@ -1,9 +1,9 @@
-"""Findings about the surroundings of a run, as text and as JSON."""
+"""Findings about the surroundings of a run, as text."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["lint_object", "lint_text"]
+__all__ = ["lint_text"]
 
 
 class Finding(Protocol):
@@ -31,14 +31,3 @@ def lint_text(findings: Sequence[Finding]) -> str:
     if not findings:
         return "nothing to complain about"
     return "\n".join(f"{found.severity}: {found.claim} [{found.rule}]\n  fix: {found.fix}" for found in findings)
-
-
-def lint_object(findings: Sequence[Finding]) -> dict[str, object]:
-    """The same as ``shardwise.lint/1``."""
-    return {
-        "schema": "shardwise.lint/1",
-        "findings": [
-            {"rule": found.rule, "severity": found.severity, "claim": found.claim, "fix": found.fix}
-            for found in findings
-        ],
-    }

@@ -1,6 +1,6 @@
-"""A reconciliation as text and as ``shardwise.reconciliation/1``."""
+"""A reconciliation as text."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -10,10 +10,9 @@ from shardwise.reconcile.totals import Group, ReconciledRow, Reconciliation
 from shardwise.render.names import cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_validation import signed_percent
-from shardwise.render.utilisation import utilisation_lines, utilisation_objects
+from shardwise.render.utilisation import utilisation_lines
 from shardwise.units import format_gib, format_percent, format_seconds
 
-RECONCILIATION_SCHEMA = "shardwise.reconciliation/1"
 NOTHING = "-"
 GROUP_TITLES: dict[Group, str] = {
     "total": "Predicted beside measured",
@@ -61,7 +60,7 @@ def _table(rows: Iterable[ReconciledRow], *, title: str) -> Table:
             row.quantity.replace("_", " "),
             _amount(row, row.predicted_amount),
             _amount(row, row.measured_amount),
-            signed_percent(row.signed_error_fraction) if row.measured_amount else NOTHING,
+            NOTHING if row.signed_error_fraction is None else signed_percent(row.signed_error_fraction),
             BAND_WORDS[row.is_in_band],
         )
     return table
@@ -85,43 +84,3 @@ def _cause_lines(found: Reconciliation) -> Iterator[Text]:
 
 def _amount(row: ReconciledRow, amount: float) -> str:
     return format_seconds(amount) if row.unit == "s" else format_gib(amount)
-
-
-def reconciliations_object(found: Sequence[Reconciliation]) -> dict[str, object]:
-    """Several runs, in order."""
-    return {"schema": RECONCILIATION_SCHEMA, "runs": [reconciliation_object(one) for one in found]}
-
-
-def reconciliation_object(found: Reconciliation) -> dict[str, object]:
-    """Every row with its error, and the factor of the step time."""
-    return {
-        "schema": RECONCILIATION_SCHEMA,
-        "trainer": found.measured.trainer,
-        "num_steps": found.measured.num_steps,
-        "rows": [
-            {
-                "quantity": row.quantity,
-                "unit": row.unit,
-                "predicted": row.predicted_amount,
-                "measured": row.measured_amount,
-                "group": row.group,
-                "signed_error_fraction": row.signed_error_fraction if row.measured_amount else None,
-                "low": row.low_amount,
-                "high": row.high_amount,
-                "is_in_band": row.is_in_band,
-            }
-            for row in found.rows
-        ],
-        "causes": [
-            {
-                "quantity": cause.row.quantity,
-                "group": cause.row.group,
-                "gap": cause.row.gap_amount,
-                "share_fraction": cause.share_fraction,
-            }
-            for cause in found.causes
-        ],
-        "step_time_ratio": found.step_time_ratio,
-        "utilisation": utilisation_objects(found.utilisations),
-        "warnings": list(found.measured.notes),
-    }

@@ -1,4 +1,4 @@
-"""Utilisations as lines of text and as JSON: the number, and beside it what it is a share of."""
+"""Utilisations as lines of text: the number, and beside it what it is a share of."""
 
 from collections.abc import Iterable, Iterator
 
@@ -19,17 +19,3 @@ def utilisation_lines(found: Iterable[Utilisation]) -> Iterator[Text]:
         yield Text(f"MFU {measured} measured, {predicted} predicted ({one.convention})")
         if one.refusal:
             yield Text(f"  none measured: {one.refusal}", style="yellow")
-
-
-def utilisation_objects(found: Iterable[Utilisation]) -> list[dict[str, object]]:
-    """Every convention with its two numbers; a number that is refused is null, with the reason."""
-    return [
-        {
-            "mfu_convention": one.convention,
-            "peak_flop_per_s": one.peak_flop_per_s,
-            "predicted_mfu_fraction": one.predicted_fraction,
-            "measured_mfu_fraction": one.measured_fraction,
-            "refusal": one.refusal or None,
-        }
-        for one in found
-    ]

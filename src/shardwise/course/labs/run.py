@@ -17,7 +17,7 @@ from shardwise.plan import Plan
 from shardwise.plan_file import plan_to_json
 from shardwise.predict import predict
 from shardwise.prediction import Prediction
-from shardwise.render.json_prediction import prediction_object
+from shardwise.render.json_records import prediction_object
 from shardwise.render.json_text import json_text
 from shardwise.rules import require_valid
 from shardwise.train.failure.diagnose import OutOfMemoryError

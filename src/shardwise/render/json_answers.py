@@ -1,0 +1,120 @@
+"""The JSON answers of commands: the schema of each, and what stands in it beside the keys of its records."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shardwise.render.json_records import json_object, json_value
+
+if TYPE_CHECKING:  # a command imports the records of its own answer
+    from shardwise.explain.records import Explanation, Finding
+    from shardwise.reconcile.calibration import LearnedCalibration
+    from shardwise.reconcile.totals import Reconciliation
+    from shardwise.render.run_cost import RunCost
+    from shardwise.search import SearchResult, SweepResult
+    from shardwise.search.what_if import Sensitivity
+
+__all__ = [
+    "explanation_object",
+    "findings_object",
+    "learned_object",
+    "lint_object",
+    "reconciliation_object",
+    "run_cost_object",
+    "search_object",
+    "sweep_object",
+    "validation_object",
+]
+
+EXPLANATION_SCHEMA = "shardwise.explanation/1"
+RECONCILIATION_SCHEMA = "shardwise.reconciliation/1"
+VALIDATION_SCHEMAS: Mapping[str, str] = {
+    "AccuracyReport": "shardwise.validation/1",
+    "BillReport": "shardwise.cost_validation/1",
+    "TimeAccuracyReport": "shardwise.time_validation/1",
+}
+
+
+def search_object(
+    result: "SearchResult", *, sensitivity: "Sensitivity | None" = None, has_clock: bool = False
+) -> dict[str, object]:
+    """The whole answer; ``closest`` only when no plan fits, ``missed`` only when none meets a deadline or a budget.
+
+    ``wall_s`` is null unless it is asked for: the same question gives the same bytes.
+    """
+    space = json_object(result.space)
+    rest = {"what_if": sensitivity, "closest": result.closest, "repairs": result.repairs, "missed": result.missed}
+    return {
+        "schema": "shardwise.search/1",
+        "objective": result.objective,
+        "space": space if has_clock else {**space, "wall_s": None},
+        **json_object(result, "plans pareto rejected assumptions notes"),
+        **{key: json_value(value) for key, value in rest.items() if value},
+    }
+
+
+def sweep_object(result: "SweepResult") -> dict[str, object]:
+    """Every cluster with its best plan, and which of them is recommended."""
+    clusters: list[dict[str, object]] = []
+    for row in result.rows:
+        cluster = row.question.cluster
+        clusters.append(
+            {
+                **json_object(cluster, "gpu=gpu.id num_gpus num_nodes"),
+                "usd_per_gpu_hour": None if cluster.price is None else cluster.price.usd_per_gpu_hour,
+                "is_recommended": row is result.recommended,
+                **json_object(row),
+            }
+        )
+    return {
+        "schema": "shardwise.sweep/1",
+        **json_object(result, "objective deadline_days=bounds.deadline_days budget_usd=bounds.budget_usd why"),
+        "clusters": clusters,
+        **json_object(result, "changes assumptions"),
+    }
+
+
+def explanation_object(explanation: "Explanation") -> dict[str, object]:
+    """The plan, its prediction, the findings in order and the verified changes, smallest first."""
+    return {"schema": EXPLANATION_SCHEMA, **json_object(explanation)}
+
+
+def findings_object(findings: "tuple[Finding, ...]") -> dict[str, object]:
+    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies."""
+    return {"schema": EXPLANATION_SCHEMA, "findings": json_value(findings)}
+
+
+def run_cost_object(run: "RunCost") -> dict[str, object]:
+    """The cost beside what was priced."""
+    return {
+        "schema": "shardwise.cost/1",
+        "model": run.model.name,
+        "parameters": {"total": run.model.num_params, "active": run.model.num_active_params},
+        **json_object(run, "gpu=gpu.id num_gpus fits cost assumptions=model.assumptions"),
+    }
+
+
+def validation_object(report: object) -> dict[str, object]:
+    """A report on memory, step times or bills: its summaries, every row, and the rows that cannot be used."""
+    return {"schema": VALIDATION_SCHEMAS[type(report).__name__], **json_object(report)}
+
+
+def reconciliation_object(
+    found: "Sequence[Reconciliation]", learned: "LearnedCalibration | None" = None
+) -> dict[str, object]:
+    """One run, or several under ``runs``, and what they taught where that was asked."""
+    runs = [{"schema": RECONCILIATION_SCHEMA, **json_object(run)} for run in found]
+    answer: dict[str, object] = runs[0] if len(runs) == 1 else {"schema": RECONCILIATION_SCHEMA, "runs": runs}
+    return answer if learned is None else {**answer, "calibration": learned_object(learned)}
+
+
+def learned_object(found: "LearnedCalibration") -> dict[str, object]:
+    """The factors, every error before and after, and the runs that are predicted worse."""
+    return {
+        **json_object(found, "residuals=calibration.residuals changes"),
+        "worse": [f"{change.run}: {change.quantity}" for change in found.worse],
+    }
+
+
+def lint_object(findings: Sequence[object]) -> dict[str, object]:
+    """Findings about the surroundings of a run."""
+    return {"schema": "shardwise.lint/1", "findings": [json_object(found) for found in findings]}
