@@ -61,6 +61,10 @@ class CalibrationError(ShardwiseError):
     """A calibration that cannot be read, measured or learned."""
 
 
+class LibraryError(ShardwiseError):
+    """A library that lacks what training uses of it."""
+
+
 class NoPlanError(ShardwiseError):
     """No layout fits: an answer, with exit code 3."""
 

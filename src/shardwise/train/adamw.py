@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shardwise.train.torch_private import fused_adamw
+
 SMALL_ELEMENTS = 2**18
 """Up to here a kernel for each tensor takes longer to launch than to run: 28 bytes an element at a few TB/s."""
 
@@ -72,7 +74,7 @@ class OnePassAdamW(torch.optim.AdamW):
         assert self._count is not None
         states = [self.state[parameter] for parameter in parameters]
         inverse, found_inf = self._scale
-        torch._fused_adamw_(
+        fused_adamw(
             parameters,
             [parameter.grad for parameter in parameters],
             [state["exp_avg"] for state in states],

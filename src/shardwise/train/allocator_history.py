@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from shardwise.measure.trace_files import SNAPSHOT_FOLDER
+from shardwise.train.torch_private import dump_allocator_history, record_allocator_history
 
 RECORDED_STEPS = 3
 """The optimizer's states are there from the first step on, and DDP makes its buckets anew in the second."""
@@ -27,7 +27,7 @@ class AllocatorHistory:
         self._is_recording, self._last_step = is_wanted, last_step
         self._num_steps = 0
         if is_wanted:
-            torch.cuda.memory._record_memory_history(stacks="python", max_entries=MOST_EVENTS)
+            record_allocator_history(stacks="python", max_entries=MOST_EVENTS)
 
     def after_step(self, step: int) -> None:
         """A step is done; after a few of them the file is written."""
@@ -40,8 +40,8 @@ class AllocatorHistory:
         if self._is_recording:
             self._is_recording = False
             self._path.parent.mkdir(exist_ok=True)
-            torch.cuda.memory._dump_snapshot(str(self._path))
-            torch.cuda.memory._record_memory_history(enabled=None)
+            dump_allocator_history(str(self._path))
+            record_allocator_history(enabled=None)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-import torch._functorch.config as functorch_config
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -42,6 +41,7 @@ from shardwise.train.parameters import TABLE
 from shardwise.train.recompute import recompute_blocks
 from shardwise.train.stages import Chunk, chunks_of_rank
 from shardwise.train.tensor_parallel import divide_tensors
+from shardwise.train.torch_private import compile_as_whole_blocks
 from shardwise.train.units import Unit, units_of
 
 AnyDecoder = Decoder | TransformersDecoder | ForeignModule
@@ -197,8 +197,7 @@ def compile_blocks(blocks: list[nn.Module], *, saves_elementwise: bool = False) 
     before it costs no product and a third of what an unrecomputed block keeps. Under DDP it would divide a block at the
     borders of buckets, and keep what crosses them; whole blocks are pieces enough to send the gradients of one early.
     """
-    torch._dynamo.config.optimize_ddp = False
-    functorch_config.ban_recompute_materialized_backward = saves_elementwise
+    compile_as_whole_blocks(saves_elementwise=saves_elementwise)
     for block in blocks:
         part = block.self_attn if is_sparse(block) else block
         part.forward = torch.compile(part.forward, dynamic=False)

@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from shardwise.train.document_mask import DocumentMask, masked_attention
 from shardwise.train.exchange import gather_dim
+from shardwise.train.torch_private import flash_attention
 
 SEQUENCE_DIM = 1
 HALF = (torch.bfloat16, torch.float16)
@@ -74,7 +75,7 @@ def _attend_prefix(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, prefix_len: i
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     elif q.is_cuda and q.dtype in HALF:
         # Flash attention aligns a causal mask to the lower right (torch ``nn/attention/bias.py``).
-        out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal=True)[0]
+        out = flash_attention(q, k, v, 0.0, is_causal=True)[0]
     else:
         mask = torch.ones(q.size(2), prefix_len, dtype=torch.bool, device=q.device).tril(prefix_len - q.size(2))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.distributed.distributed_c10d import get_process_group_ranks
+
+from shardwise.train.torch_private import TorchDispatchMode, group_in, group_named, operator_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def communication(name: str, arguments: Sequence[Any], result: Any) -> Said | No
     namespace, _, operator = name.partition("::")
     if namespace == "_c10d_functional" and operator in FUNCTIONAL:
         kind, payload = FUNCTIONAL[operator]
-        group: ProcessGroup | None = _resolve_process_group(arguments[-1])
+        group: ProcessGroup | None = group_named(arguments[-1])
         num_bytes = payload(arguments[0], result)
     elif namespace == "c10d" and operator in DIRECT:
         kind, position = DIRECT[operator]
@@ -89,20 +89,15 @@ class CollectiveCounter(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and count it when it communicates."""
         result = func(*args, **(kwargs or {}))
-        said = communication(str(func._schema.name), args, result)
+        said = communication(operator_name(func), args, result)
         if said is not None and len(said.ranks) > 1:
             self.calls[Counted(kind=said.kind, group_size=len(said.ranks), num_bytes=said.num_bytes)] += 1
         return result
 
 
 def _group(arguments: Sequence[Any]) -> ProcessGroup | None:
-    """The process group among an operator's arguments; torch 2.11 hands it over in a box."""
-    for part in arguments:
-        if isinstance(part, ProcessGroup):
-            return part
-        if isinstance(part, torch.ScriptObject) and "ProcessGroup" in str(part._type()):
-            return ProcessGroup.unbox(part)
-    return None
+    """The process group among an operator's arguments."""
+    return next((group for part in arguments if (group := group_in(part)) is not None), None)
 
 
 def _nbytes(value: Any) -> int:

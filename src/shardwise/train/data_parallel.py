@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.layout import Layout
@@ -42,6 +41,7 @@ from shardwise.train.decoder.model import Decoder
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh
 from shardwise.train.spread_vocabulary import Spread, can_spread, spread_rows
+from shardwise.train.torch_private import stay_on_one_stream
 from shardwise.train.units import Unit
 
 COMPUTE_DTYPES: dict[Precision, torch.dtype | None] = {
@@ -86,29 +86,12 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
                 module.set_custom_reduce_scatter(ExchangedReduction())
 
 
-def stay_on_one_stream(root: FSDPModule) -> None:
-    """Cast and copy on the stream that computes, where there is no other rank to communicate with meanwhile.
-
-    What a stream has freed serves no other one: with gradients on a stream of their own, 8B parameters fill a GPU that
-    they fit, and every step gives memory back to the device and asks for it again.
-    """
-    streams = root._get_fsdp_state()._comm_ctx
-    make_streams = streams.lazy_init
-
-    def take_current(*given: Any) -> None:
-        make_streams(*given)
-        for name in ("all_gather_copy_in_stream", "all_gather_stream", "reduce_scatter_stream", "all_reduce_stream"):
-            setattr(streams, name, torch.cuda.current_stream())
-
-    streams.lazy_init = take_current
-
-
 def reduces_by_exchange(job: Job) -> bool:
     """Whether gradients travel in bf16 and are added up in fp32: not where they add up over micro-batches first."""
     return bool(job.layout.exchange_gradients) and can_exchange_gradients(job.layout, job.recipe)
 
 
-class ExchangedReduction(ReduceScatter):
+class ExchangedReduction:
     """FSDP2's reduce-scatter as an all-to-all of what backward made, and a sum in fp32 where it arrives.
 
     Half the bytes of a reduction in fp32, and the same numbers: what is added up is what would have been cast first.

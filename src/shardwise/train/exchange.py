@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from shardwise.train.torch_private import collectives
+
 
 def gather_dim(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     """Every rank's part side by side along ``dim``; backward sums the gradients and keeps this rank's part."""
@@ -46,7 +48,7 @@ def all_reduced(x: Tensor, operation: str, group: ProcessGroup | None) -> Tensor
     """The ``sum`` or ``max`` over ranks, without a gradient; ``x`` itself when there is no group."""
     if group is None:
         return x
-    return _wait(torch.ops._c10d_functional.all_reduce(x.contiguous(), operation, group.group_name))
+    return _wait(collectives.all_reduce(x.contiguous(), operation, group.group_name))
 
 
 def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
@@ -69,21 +71,19 @@ def exchanged_sum(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def _wait(x: Tensor) -> Tensor:
-    return torch.ops._c10d_functional.wait_tensor(x)
+    return collectives.wait_tensor(x)
 
 
 def _all_to_all(x: Tensor, received: list[int] | None, sent: list[int] | None, group: ProcessGroup) -> Tensor:
     equal = [x.size(0) // group.size()] * group.size()
-    return _wait(
-        torch.ops._c10d_functional.all_to_all_single(x.contiguous(), received or equal, sent or equal, group.group_name)
-    )
+    return _wait(collectives.all_to_all_single(x.contiguous(), received or equal, sent or equal, group.group_name))
 
 
 def _gather(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     """Parts of one sequence are gathered in place; more need one copy to stand side by side."""
     if x.size(0) == 1 and dim == 1:
         return _gather(x.squeeze(0), 0, group).unsqueeze(0)
-    gathered = _wait(torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), group.size(), group.group_name))
+    gathered = _wait(collectives.all_gather_into_tensor(x.contiguous(), group.size(), group.group_name))
     return gathered if dim == 0 else torch.cat(gathered.chunk(group.size(), dim=0), dim=dim)
 
 
@@ -91,9 +91,7 @@ def _reduce_scatter(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
     if x.size(0) == 1 and dim == 1:
         return _reduce_scatter(x.squeeze(0), 0, group).unsqueeze(0)
     ordered = x if dim == 0 else torch.cat(x.chunk(group.size(), dim=dim), dim=0)
-    return _wait(
-        torch.ops._c10d_functional.reduce_scatter_tensor(ordered.contiguous(), "sum", group.size(), group.group_name)
-    )
+    return _wait(collectives.reduce_scatter_tensor(ordered.contiguous(), "sum", group.size(), group.group_name))
 
 
 class _GatherDim(torch.autograd.Function):

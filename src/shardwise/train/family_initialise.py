@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from shardwise.errors import ModelError
 from shardwise.train.initialise import seed_of
+from shardwise.train.torch_private import FakeTensor
+from shardwise.train.transformers_private import fill_with_its_own_values
 
 __all__ = ["WrittenNumbers", "fill_as_family", "forget_numbers"]
 
@@ -124,7 +125,7 @@ def _run_classes(model: nn.Module, prefix: str, names: list[str], *, device: tor
                 own = ".".join(filter(None, [name, *first]))
                 is_around = len(name) < len(prefix)
                 torch.manual_seed(seed_of(seed, f"{own} for {prefix}" if is_around else own))
-                author._init_weights(module)
+                fill_with_its_own_values(author, module)
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from shardwise.errors import RecipeError
 from shardwise.train.decoder.blocks import Linear
 from shardwise.train.decoder.groups import local
+from shardwise.train.torch_private import scaled_mm
 
 WEIGHTS, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 SMALLEST = 1e-12
@@ -103,9 +104,7 @@ def scaled_product(a: Tensor, b: Tensor, *, left: torch.dtype, is_fast: bool = F
         return product.to(a.dtype)
     # The hardware reads rows of the left matrix and columns of the right one.
     columns_b = rounded_b.t().contiguous().t()
-    return torch._scaled_mm(
-        rounded_a.contiguous(), columns_b, scale_a, scale_b, out_dtype=a.dtype, use_fast_accum=is_fast
-    )
+    return scaled_mm(rounded_a.contiguous(), columns_b, scale_a, scale_b, out_dtype=a.dtype, use_fast_accum=is_fast)
 
 
 def rounded(matrix: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from shardwise.train.parameters import Trained, local_part, world_sum
+from shardwise.train.torch_private import foreach_copy, foreach_mul, foreach_norm
 
 NORM_EPSILON = 1e-6
 """As ``torch.nn.utils.clip_grad_norm_``."""
@@ -68,7 +69,7 @@ def scale_gradients(trained: tuple[Trained, ...], factor: Tensor) -> None:
     """Multiply every local gradient."""
     gradients = [entry.local.grad for entry in trained if entry.local.grad is not None]
     if gradients:
-        torch._foreach_mul_(gradients, factor.to(device=gradients[0].device, dtype=gradients[0].dtype))
+        foreach_mul(gradients, factor.to(device=gradients[0].device, dtype=gradients[0].dtype))
 
 
 def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | None) -> None:
@@ -79,7 +80,7 @@ def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | Non
         return
     together = torch.cat([gradient.flatten() for gradient in gradients])
     torch.distributed.all_reduce(together, group=group)
-    torch._foreach_copy_(
+    foreach_copy(
         gradients,
         [
             part.view_as(gradient)
@@ -102,7 +103,7 @@ def _squared_norm(trained: tuple[Trained, ...]) -> Tensor:
         if entry.local.grad is not None:
             by_copies.setdefault(entry.num_copies, []).append(entry.local.grad)
     shares = [
-        torch.stack(torch._foreach_norm(gradients, 2.0)).double().square().sum() / num_copies
+        torch.stack(foreach_norm(gradients, 2.0)).double().square().sum() / num_copies
         for num_copies, gradients in by_copies.items()
     ]
     return torch.stack(shares).sum() if shares else torch.zeros((), dtype=torch.float64)

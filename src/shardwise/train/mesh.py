@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
+from shardwise.train.torch_private import flattened
 
 AXES = ("pp", "dp_replicate", "dp_shard_outer", "dp_shard_inner", "cp", "undivided", "tp")
 """``undivided`` has one rank: sharding over it replicates, so replication and sharding are one code path."""
@@ -73,10 +74,10 @@ def make_mesh(layout: Layout, *, device_type: str) -> Mesh:
         )
     sizes = (layout.pp, layout.dp_replicate, layout.dp_shard // inner, inner, layout.cp, 1, layout.tp)
     whole = init_device_mesh(device_type, sizes, mesh_dim_names=AXES)
-    shards = whole["dp_shard_outer", "dp_shard_inner", "cp"]._flatten("shards")
-    copies = whole["dp_replicate", "dp_shard_outer", "dp_shard_inner", "cp"]._flatten("copies")
+    shards = flattened(whole["dp_shard_outer", "dp_shard_inner", "cp"], "shards")
+    copies = flattened(whole["dp_replicate", "dp_shard_outer", "dp_shard_inner", "cp"], "copies")
     borrowed = ("dp_shard_inner", "cp", "tp") if layout.ep > 1 else ("dp_shard_inner",)
-    experts = whole[borrowed]._flatten("experts") if layout.ep > 1 else whole["dp_shard_inner"]
+    experts = flattened(whole[borrowed], "experts") if layout.ep > 1 else whole["dp_shard_inner"]
     expert_shards = whole["dp_shard_outer"] if layout.ep > 1 else shards
     is_replicated = layout.dp_replicate > 1
     return Mesh(

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from shardwise.train.torch_private import unset_fake_temporarily
 
 __all__ = ["PassedOn", "plain_head"]
 

@@ -8,25 +8,32 @@ from typing import Any
 import torch
 from torch import nn
 from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from shardwise.measure.phase_marks import BLOCK
 from shardwise.recipe import Recipe, Recompute
 from shardwise.train.decoder.blocks import Block, is_sparse, let_backward_write_over
 from shardwise.train.recompute_halves import Keeps, run_and_forget
+from shardwise.train.torch_private import (
+    TorchDispatchMode,
+    collectives,
+    cudnn_attention,
+    efficient_attention,
+    flash_attention,
+    flash_attention_for_cpu,
+    scaled_mm_operator,
+)
 
-ops = torch.ops
 ALWAYS_KEPT = (
-    ops.aten._scaled_dot_product_flash_attention.default,
-    ops.aten._scaled_dot_product_efficient_attention.default,
-    ops.aten._scaled_dot_product_cudnn_attention.default,
-    ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    ops._c10d_functional.reduce_scatter_tensor.default,
-    ops._c10d_functional.all_to_all_single.default,
+    flash_attention.default,
+    efficient_attention.default,
+    cudnn_attention.default,
+    flash_attention_for_cpu.default,
+    collectives.reduce_scatter_tensor.default,
+    collectives.all_to_all_single.default,
 )
 """Costly to repeat: attention, and what has to be communicated."""
-PRODUCTS = (ops.aten.mm.default, ops.aten.linear.default, ops.aten._scaled_mm.default)
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.linear.default, scaled_mm_operator.default)
 """Every second one is kept, as torchtitan's selective recomputation per operation does; those with a factor of an
 adapter are cheap to repeat and not counted."""
 DECIDED = frozenset((*ALWAYS_KEPT, *PRODUCTS))

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.random import fork_rng
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import get_device_states, set_device_states
+
+from shardwise.train.torch_private import TorchDispatchMode, tree_map_only
 
 Keeps = Callable[[Any, Any], bool | None]
 """Whether the output of an operation with these arguments is kept; nothing for those that never are."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor
 
 from shardwise.train.calibrate.clock import Action, Desk, graph_s, loop_s
+from shardwise.train.torch_private import foreach_norm
 
 Row = Mapping[str, object]
 Shape = tuple[int, int, int]
@@ -152,7 +153,7 @@ def optimizer_row(num_elements: int, desk: Desk) -> Row:
     optimizer = torch.optim.AdamW(parts, lr=1e-5, fused=True)
 
     def step(_index: int) -> None:
-        torch._foreach_norm(gradients, 2.0)
+        foreach_norm(gradients, 2.0)
         optimizer.step()
 
     duration_s = loop_s(step, desk)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -26,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.folder import METADATA, damaged_error
+from shardwise.train.torch_private import storage_place
 
 __all__ = ["read_metadata", "unsafe_error"]
 
@@ -185,7 +185,7 @@ def _index(found: object) -> MetadataIndex:
     )
 
 
-def _place(found: object, sizes: Mapping[str, int]) -> _StorageInfo:
+def _place(found: object, sizes: Mapping[str, int]) -> Any:
     """Where bytes are: within one of the checkpoint's own files, as they were written."""
     fields = _fields(found, "_StorageInfo")
     name, start, length = _text(fields["relative_path"]), _whole(fields["offset"]), _whole(fields["length"])
@@ -195,7 +195,7 @@ def _place(found: object, sizes: Mapping[str, int]) -> _StorageInfo:
         raise _misfit(f"it claims byte {start + length:,} of {name}, which has {sizes[name]:,}")
     if fields.get("transform_descriptors"):
         raise _misfit("it says that tensors were transformed")
-    return _StorageInfo(relative_path=name, offset=start, length=length)
+    return storage_place(file=name, offset=start, length=length)
 
 
 def _parts(name: str, held: TensorStorageMetadata | BytesStorageMetadata) -> Iterator[tuple[MetadataIndex, int]]:

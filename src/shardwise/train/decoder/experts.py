@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from shardwise.train.decoder.config import DecoderConfig
 from shardwise.train.decoder.groups import ALONE, local
 from shardwise.train.exchange import exchange_rows
+from shardwise.train.torch_private import grouped_mm
 
 
 class Experts(nn.Module):
@@ -28,8 +29,8 @@ class Experts(nn.Module):
         gate_up, down = local(self.gate_up_proj), local(self.down_proj)
         if x_TD.is_cuda and x_TD.dtype == torch.bfloat16:
             ends = counts_E.cumsum(0).to(torch.int32)
-            hidden = _gated(torch._grouped_mm(x_TD, gate_up.transpose(1, 2), offs=ends))
-            return torch._grouped_mm(hidden, down.transpose(1, 2), offs=ends)
+            hidden = _gated(grouped_mm(x_TD, gate_up.transpose(1, 2), offs=ends))
+            return grouped_mm(hidden, down.transpose(1, 2), offs=ends)
         pieces = x_TD.split(counts_E.tolist())
         return torch.cat(
             [F.linear(_gated(F.linear(piece, gate_up[e])), down[e]) for e, piece in enumerate(pieces)], dim=0

@@ -48,6 +48,7 @@ from shardwise.train.failure.record import (
     write_record,
 )
 from shardwise.train.lease import Lease
+from shardwise.train.torch_private import flight_record
 
 __all__ = ["RankWatch", "WatchLimits"]
 
@@ -277,12 +278,13 @@ class RankWatch:
         path = self._folder / FAILURES / f"flight-recorder-rank-{self._rank:04d}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         for kind in ("nccl", "fr"):
-            dump_json = getattr(torch._C._distributed_c10d, f"_dump_{kind}_trace_json", None)
-            dump_pickle = getattr(torch._C._distributed_c10d, f"_dump_{kind}_trace", None)
-            if dump_json is None or dump_pickle is None or b'"entries":[{' not in (found := _as_bytes(dump_json())):
+            if (record := flight_record(kind)) is None:
+                continue
+            as_json, as_pickle = record
+            if b'"entries":[{' not in (found := _as_bytes(as_json())):
                 continue
             path.write_bytes(found)
-            path.with_name(f"flight_recorder_{self._rank}").write_bytes(_as_bytes(dump_pickle()))
+            path.with_name(f"flight_recorder_{self._rank}").write_bytes(_as_bytes(as_pickle()))
             return str(path)
         return ""
 

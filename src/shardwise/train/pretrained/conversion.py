@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from shardwise.train.transformers_private import kept_dtypes, may_be_missing_patterns, unsaved_names
+
 __all__ = ["Conversion", "Group", "conversion_of", "family_dtype"]
 
 Shape = tuple[int, ...]
@@ -75,8 +77,7 @@ class Conversion:
 
     def may_be_missing(self, name: str) -> bool:
         """Whether the class itself says that checkpoints may lack the tensor."""
-        patterns = getattr(self.model, "_keys_to_ignore_on_load_missing", None) or ()
-        return any(re.search(pattern, name) for pattern in patterns)
+        return any(re.search(pattern, name) for pattern in may_be_missing_patterns(self.model))
 
     def groups(self, saved: Iterable[str]) -> Iterator[Group]:
         """What of a checkpoint becomes what of the model, by the names of its tensors."""
@@ -114,7 +115,7 @@ class Conversion:
         from transformers.core_model_loading import apply_converters  # noqa: PLC0415 - as above
 
         groups: dict[str, list[str]] = {}
-        left_out = {*self.model.all_tied_weights_keys, *(getattr(self.model, "_keys_to_ignore_on_save", None) or ())}
+        left_out = {*self.model.all_tied_weights_keys, *unsaved_names(self.model)}
         for name in self.tensors:
             if name not in left_out:
                 target, _ = apply_converters(name, self._reversed_converters)
@@ -156,8 +157,7 @@ class Conversion:
 
 def family_dtype(model: Any, name: str, tensor: torch.Tensor) -> torch.dtype:
     """The type of a tensor of a model of transformers: fp32 for the few that its class keeps in it, else its own."""
-    plan = model._get_dtype_plan(model.dtype)
-    kept = (kind for pattern, kind in plan.items() if re.search(pattern.replace("*", ".*"), name))
+    kept = (kind for pattern, kind in kept_dtypes(model).items() if re.search(pattern.replace("*", ".*"), name))
     return next(kept, tensor.dtype)
 
 

@@ -13,6 +13,8 @@ import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from shardwise.train.torch_private import cudnn_attention, efficient_attention, math_attention, storage_key
+
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -53,13 +55,13 @@ class HostStorages:
         self.addresses = addresses
 
     def __contains__(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self.addresses
+        return storage_key(tensor) in self.addresses
 
     def empty(self, *size: Any, pin_memory: bool = False, **options: Any) -> Tensor:
         """``torch.empty``; page-locked memory is the host's."""
         made = torch.empty(*size, **options)
         if pin_memory:
-            self.addresses.add(made.untyped_storage()._cdata)
+            self.addresses.add(storage_key(made))
         return made
 
     def moved(self, tensor: Tensor, *args: Any, **options: Any) -> Tensor:
@@ -76,15 +78,11 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *masks: Any, **options
     is_causal, scale = bool(options.get("is_causal")), options.get("scale")
     has_mask = bool(masks) or options.get("attn_mask") is not None
     if query.dtype in HALF and not has_mask:
-        return torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, 0.0, is_causal, False, scale=scale
-        )[0]
+        return cudnn_attention(query, key, value, None, True, 0.0, is_causal, False, scale=scale)[0]
     if query.size(1) == key.size(1) and not has_mask:
-        return torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, key, value, None, True, 0.0, is_causal, scale=scale
-        )[0]
+        return efficient_attention(query, key, value, None, True, 0.0, is_causal, scale=scale)[0]
     mask = masks[0] if masks else options.get("attn_mask")
-    return torch.ops.aten._scaled_dot_product_attention_math(
+    return math_attention(
         query, key, value, mask, 0.0, is_causal, None, scale=scale, enable_gqa=bool(options.get("enable_gqa"))
     )[0]
 

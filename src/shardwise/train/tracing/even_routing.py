@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
+
+from shardwise.train.torch_private import FakeTensor, unset_fake_temporarily
 
 
 class EvenRouting(TorchFunctionMode):

@@ -8,11 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.train.counting import communication
+from shardwise.train.torch_private import (
+    FakeTensor,
+    TorchDispatchMode,
+    operator_name,
+    storage_key,
+    unset_fake_temporarily,
+)
 from shardwise.train.tracing.operation_flop import operator_flop
 from shardwise.train.tracing.whereabouts import Place, Whereabouts
 
@@ -103,7 +108,7 @@ class Recorder(TorchDispatchMode):
     def mark(self, tensors: Iterator[Tensor] | Sequence[Tensor], name: str) -> None:
         """Say what tensors are for; the first to say it is right."""
         for tensor in tensors:
-            found = self._live.get(tensor.untyped_storage()._cdata)
+            found = self._live.get(storage_key(tensor))
             if found is not None and found[1].mark in (None, "reduced"):
                 found[1].mark = name
 
@@ -116,7 +121,7 @@ class Recorder(TorchDispatchMode):
         keywords = dict(kwargs or {})
         if func is DEVICE:
             return _device_of(args[0])
-        name = str(func._schema.name)
+        name = operator_name(func)
         if name in UNIT_MARKS:
             self._see_unit(name, args)
             return func(*args, **keywords)
@@ -168,7 +173,7 @@ class Recorder(TorchDispatchMode):
         if not isinstance(tensor, FakeTensor) or tensor.fake_device.type == "meta":
             return
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_key(tensor)
         if key in self._live or key in self.host:
             return
         num_columns = int(tensor.shape[-1]) if tensor.dim() > 1 else 0

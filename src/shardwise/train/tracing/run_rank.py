@@ -12,13 +12,7 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
 from torch.overrides import TorchFunctionMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import shardwise
 from shardwise.errors import ShardwiseError
@@ -33,6 +27,12 @@ from shardwise.train.mesh import make_mesh
 from shardwise.train.parameters import local_part
 from shardwise.train.passes import Passes
 from shardwise.train.scaling import LossScale
+from shardwise.train.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    fake_store,
+)
 from shardwise.train.tracing.cuda_kernels import CudaKernels, HostKernels, HostStorages
 from shardwise.train.tracing.even_routing import EvenRouting
 from shardwise.train.tracing.recorder import ALLOCATION_UNIT_BYTES, Log, Recorder
@@ -59,7 +59,7 @@ class RankLog:
 def fake_world(*, rank: int, world_size: int) -> Iterator[None]:
     """A process group whose other ranks do not exist: collectives return at once and move nothing."""
     hook = sys.excepthook
-    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=fake_store())
     try:
         yield
     finally:

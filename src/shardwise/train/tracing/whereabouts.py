@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from shardwise.ledger import Phase
+from shardwise.train.torch_private import current_node, is_in_backward, next_node_number, node_number
 
 BEFORE_BLOCKS, AFTER_BLOCKS = -1, 1 << 20
 """Places of the embedding, and of norm, head and loss, among the blocks."""
@@ -71,8 +71,8 @@ class Whereabouts:
         """The place of the operation that runs now."""
         if self.phase in ("load", "optimizer"):
             return Place(phase=self.phase, micro_batch=0, block=BEFORE_BLOCKS)
-        if torch._C._current_graph_task_id() != -1:
-            micro_batch, block = self._of_node(torch._C._current_autograd_node())
+        if is_in_backward():
+            micro_batch, block = self._of_node(current_node())
             return Place(phase="backward", micro_batch=micro_batch, block=block, is_recompute=self.recomputing > 0)
         is_loss = self.has_head and self.block == AFTER_BLOCKS
         return Place(phase="loss" if is_loss else "forward", micro_batch=self.micro_batch, block=self.block)
@@ -83,7 +83,7 @@ class Whereabouts:
             handle.remove()
 
     def _of_node(self, node: Any) -> tuple[int, int]:
-        number = node._sequence_nr() if node is not None else None
+        number = node_number(node) if node is not None else None
         if number is not None and self.ends and number < 1 << 60:
             index = bisect_right(self.ends, number)
             if index < len(self.spans):
@@ -94,7 +94,7 @@ class Whereabouts:
 
     def _note(self, block: int) -> None:
         """What was made up to now belongs to ``block``."""
-        number = torch._C._autograd._get_sequence_nr()
+        number = next_node_number()
         if not self.ends or number > self.ends[-1]:
             self.ends.append(number)
             self.spans.append((self.micro_batch, block))
@@ -116,12 +116,12 @@ class Whereabouts:
         for index, block in enumerate(blocks):
 
             def begin(_module: nn.Module, _arguments: Any, index: int = index) -> None:
-                if torch._C._current_graph_task_id() == -1:
+                if not is_in_backward():
                     self._note(index - 1 if index else BEFORE_BLOCKS)
                     self.block = index
 
             def end(_module: nn.Module, _arguments: Any, _output: Any, index: int = index) -> None:
-                if torch._C._current_graph_task_id() == -1:
+                if not is_in_backward():
                     self._note(index)
                     self.block = AFTER_BLOCKS if index == last else index
 
@@ -135,7 +135,7 @@ class Whereabouts:
         """Modules that run forward within backward are recomputed; function modes are off there and entered again."""
 
         def begin(_module: nn.Module, _arguments: Any) -> None:
-            if torch._C._current_graph_task_id() == -1:
+            if not is_in_backward():
                 return
             self.recomputing += 1
             if self.recomputing == 1:
@@ -143,7 +143,7 @@ class Whereabouts:
                     self.entered.enter_context(mode)
 
         def end(_module: nn.Module, _arguments: Any, _output: Any) -> None:
-            if torch._C._current_graph_task_id() == -1:
+            if not is_in_backward():
                 return
             self.recomputing -= 1
             if self.recomputing == 0:
