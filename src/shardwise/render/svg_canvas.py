@@ -1,6 +1,9 @@
-"""What the pictures of lessons share: colours that read on light and dark, texts, and the frame around them."""
+"""What pictures share: texts, frames, stacked bars and keys of colours.
 
-from collections.abc import Sequence
+Pictures of lessons and of fronts have colours that read on light and dark (``framed``); all others stand on white.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -8,6 +11,7 @@ WIDTH = 1000.0
 MARGIN = 16.0
 TITLE_HEIGHT = 30.0
 NOTE_HEIGHT = 18.0
+KEY_ROW_HEIGHT = 20.0
 STYLE = """\
 .bg{fill:#ffffff}.ink{fill:#222222}.soft{fill:#666666}.line{stroke:#888888}.grid{stroke:#dddddd}
 .add{stroke:#d55e00}.copy{stroke:#0072b2}.addfill{fill:#d55e00}.copyfill{fill:#0072b2}
@@ -73,6 +77,42 @@ def framed(drawings: Sequence[Drawing], *, label: str) -> str:
         parts += [f"<g transform='translate(0 {top:.1f})'>", *drawing.elements, "</g>"]
         top += drawing.height
     return "\n".join([*parts, "</g>", "</svg>"]) + "\n"
+
+
+def on_white(parts: Iterable[str], *, size: tuple[float, float], label: str, font_size: int = 13) -> str:
+    """Elements as one SVG element of this width and height, dark words on white, ready for a file or a page."""
+    width, height = size
+    head = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' width='{width:.0f}' "
+        f"role='img' aria-label='{attribute(label)}'>",
+        f"<rect width='{width:.0f}' height='{height:.0f}' fill='white'/>",
+        f"<g font-family='system-ui, sans-serif' font-size='{font_size}' fill='#222'>",
+    )
+    return "\n".join([*head, *parts, "</g>", "</svg>"]) + "\n"
+
+
+def stacked(parts: Iterable[tuple[float, str, str]], *, x: float, y: float, height: float) -> Iterator[str]:
+    """Bars end to end from ``x``: the width of each in pixels, its colour and its tooltip. Empty ones are left out."""
+    for width, colour, tip in parts:
+        if width > 0:
+            yield (
+                f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.0f}' fill='{colour}'>"
+                f"<title>{escape(tip)}</title></rect>"
+            )
+        x += width
+
+
+def colour_key(names: Sequence[tuple[str, str]], *, top: float, width: float, num_columns: int) -> Iterator[str]:
+    """Names with the colour of each, in columns."""
+    for index, (name, colour) in enumerate(names):
+        x, y = width / num_columns * (index % num_columns), top + KEY_ROW_HEIGHT * (index // num_columns)
+        yield f"<rect x='{x:.0f}' y='{y:.0f}' width='12' height='12' fill='{colour}'/>"
+        yield f"<text x='{x + 18:.0f}' y='{y + 11:.0f}'>{escape(name)}</text>"
+
+
+def key_height(num_names: int, *, num_columns: int) -> float:
+    """Pixels of such a key."""
+    return KEY_ROW_HEIGHT * -(-num_names // num_columns)
 
 
 def attribute(words: str) -> str:

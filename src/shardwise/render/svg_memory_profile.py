@@ -5,6 +5,7 @@ from html import escape
 
 from shardwise.measure.memory_origin import BEFORE_RECORDING, BlockComponent
 from shardwise.measure.memory_profile import MemoryMoment, MemoryProfile
+from shardwise.render.svg_canvas import colour_key, key_height, on_white
 from shardwise.render.svg_memory import COMPONENT_COLOURS
 from shardwise.render.text_memory_profile import component_bytes, components_line, spoken
 from shardwise.units import format_bytes
@@ -14,25 +15,27 @@ WIDTH = 900.0
 HEIGHT = 320.0
 TOP = 24.0
 KEY_COLUMNS = 4
-KEY_ROW = 20.0
-FONT = "font-family='system-ui, sans-serif' font-size='13' fill='#222'"
 
 
 def memory_history_svg(profile: MemoryProfile) -> str:
     """The picture as one SVG element; time runs by the allocator's events, not by seconds."""
     names = [name for name in COLOURS if any(name in component_bytes(moment) for moment in profile.samples)]
-    height = TOP + HEIGHT + 40 + KEY_ROW * -(-len(names) // KEY_COLUMNS)
-    label = f"peak {format_bytes(profile.peak.num_bytes)}: {components_line(profile.peak)}"
     parts = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH:.0f} {height:.0f}' width='{WIDTH:.0f}' "
-        f"role='img' aria-label='{escape(label)}'><g {FONT}>",
         f"<text x='0' y='14'>{escape(format_bytes(profile.peak.num_bytes))} at the peak</text>",
         *_layers(profile, names),
         *_phase_marks(profile.samples),
-        *_key(names, top=TOP + HEIGHT + 32),
-        "</g></svg>",
+        *colour_key(
+            [(spoken(name), COLOURS[name]) for name in names],
+            top=TOP + HEIGHT + 32,
+            width=WIDTH,
+            num_columns=KEY_COLUMNS,
+        ),
     )
-    return "\n".join(parts) + "\n"
+    return on_white(
+        parts,
+        size=(WIDTH, TOP + HEIGHT + 40 + key_height(len(names), num_columns=KEY_COLUMNS)),
+        label=f"peak {format_bytes(profile.peak.num_bytes)}: {components_line(profile.peak)}",
+    )
 
 
 def _layers(profile: MemoryProfile, names: Sequence[BlockComponent]) -> Iterator[str]:
@@ -66,11 +69,3 @@ def _phase_marks(samples: Sequence[MemoryMoment]) -> Iterator[str]:
             yield f"<text x='{middle:.0f}' y='{below:.0f}' text-anchor='middle'>{samples[begin].phase}</text>"
         yield f"<line x1='{left:.1f}' x2='{left:.1f}' y1='{TOP:.0f}' y2='{TOP + HEIGHT + 4:.0f}' stroke='#ccc'/>"
         begin = index
-
-
-def _key(names: Sequence[BlockComponent], *, top: float) -> Iterator[str]:
-    for index, name in enumerate(names):
-        x = WIDTH / KEY_COLUMNS * (index % KEY_COLUMNS)
-        y = top + KEY_ROW * (index // KEY_COLUMNS)
-        yield f"<rect x='{x:.0f}' y='{y:.0f}' width='12' height='12' fill='{COLOURS[name]}'/>"
-        yield f"<text x='{x + 18:.0f}' y='{y + 11:.0f}'>{spoken(name)}</text>"

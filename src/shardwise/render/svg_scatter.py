@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
+from shardwise.render.svg_canvas import on_white
+
 PLOT_SIZE = 560.0
 LEFT = 70.0
 TOP = 40.0
@@ -13,7 +15,6 @@ BOTTOM = 54.0
 LEGEND_WIDTH = 210.0
 LEGEND_ROW_HEIGHT = 18.0
 POINT_RADIUS = 3.0
-FONT = "font-family='system-ui, sans-serif' font-size='12'"
 HUE_STEP_DEGREES = 137.508
 """The golden angle: any number of neighbouring families get hues far apart."""
 
@@ -53,20 +54,13 @@ def scatter_svg(
     colours = family_colours(point.family for point in points)
     scale = _scale_of(points)
     height = max(TOP + PLOT_SIZE + BOTTOM, TOP + LEGEND_ROW_HEIGHT * (len(colours) + 1))
-    width = LEFT + PLOT_SIZE + LEGEND_WIDTH
-    parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' width='{width:.0f}' "
-        f"role='img' aria-label='{_attribute(title)}'>",
-        f"<rect width='{width:.0f}' height='{height:.0f}' fill='white'/>",
-        f"<g {FONT} fill='#222'>",
+    parts = (
         f"<text x='0' y='16' font-weight='bold' font-size='14'>{escape(title)}</text>",
         *_axes(scale, unit=unit),
         *(_point(point, scale=scale, colour=colours[point.family]) for point in points),
         *_legend(colours, hollow_note=hollow_note),
-        "</g>",
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    )
+    return on_white(parts, size=(LEFT + PLOT_SIZE + LEGEND_WIDTH, height), label=title, font_size=12)
 
 
 def family_colours(families: Iterable[str]) -> dict[str, str]:
@@ -138,7 +132,3 @@ def _legend(colours: dict[str, str], *, hollow_note: str) -> Iterator[str]:
         yield f"<text x='{x + 12}' y='{y + 10:.0f}'>{escape(family)}</text>"
     y = TOP + LEGEND_ROW_HEIGHT * len(colours)
     yield f"<text x='{x - 5}' y='{y + 10:.0f}' fill='#666'>hollow: {escape(hollow_note)}</text>"
-
-
-def _attribute(text: str) -> str:
-    return escape(text, {"'": "&#39;"})
