@@ -71,7 +71,7 @@ def require_free(path: Path, *, is_forced: bool, example: str = "plan.json") -> 
         raise OutputError(f"'{path}' is a folder", code="output-path", fix=f"write to {path.joinpath(example)}")
     if not path.parent.is_dir():
         raise OutputError(f"there is no folder '{path.parent}'", code="output-path", fix="choose an existing folder")
-    if path.exists() and not is_forced:
+    if path.exists() and not _is_device(path) and not is_forced:
         raise OutputError(f"'{path}' exists already", code="output-exists", fix="add --force, or choose another name")
 
 
@@ -112,23 +112,32 @@ def _real(path: Path | str | None) -> Path | None:
 def write_file(path: Path, text: str, *, is_forced: bool, example: str = "plan.json") -> None:
     """Write a file and say so on stderr; an existing one only with ``--force``.
 
-    The text goes to a neighbour first, so that an interrupted run leaves the old file or the whole new one.
+    The text goes to a neighbour first, so that an interrupted run leaves the old file or the whole new one. A device or
+    pipe (``/dev/null``, ``>(gzip)``) is written to as it is, and a link goes on leading where it led.
 
     Raises:
         OutputError: it must not or cannot be written.
     """
     require_free(path, is_forced=is_forced, example=example)
-    unfinished = _unfinished(path)
+    real = path if _is_device(path) else path.resolve()
+    unfinished = real if _is_device(path) else _unfinished(real)
     try:
         with unfinished.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text if text.endswith("\n") else text + "\n")
-        unfinished.replace(path)
+        if unfinished != real:
+            unfinished.replace(real)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        if unfinished != real:
+            unfinished.unlink(missing_ok=True)
         raise OutputError(
             f"cannot write '{path}': {error.strerror}", code="output-path", fix="choose a folder you can write to"
         ) from None
     write_note(f"wrote {path}")
+
+
+def _is_device(path: Path) -> bool:
+    """Whether a path is something other than a file, which takes what is written and keeps no old text."""
+    return path.exists() and not path.is_file()
 
 
 def _unfinished(path: Path) -> Path:
