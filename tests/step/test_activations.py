@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shapes import dense_layer, moe_layer
+from shardwise.model import MambaSpec
 from shardwise.step.activations import BackwardContext, BlockContext, backward_temporaries, saved_tensors
 
 
@@ -109,3 +110,12 @@ def test_routed_tokens_do_not_fall_with_expert_parallelism():
 def test_backward_holds_two_widths_and_the_residual_gradient():
     layer = dense_layer(hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8)
     assert backward_temporaries(layer, context(), BackwardContext()) == 2 * 512 * 4096 + 2 * 2 * 512 * 14336
+
+
+def test_a_mamba_block_keeps_its_projections_step_sizes_and_scan():
+    """A token of mamba-130m: two projections, a convolution, step sizes, what makes them, B, C, and two outputs."""
+    width, rank, state = 1536, 48, 16
+    mixer = MambaSpec(intermediate_size=width, state_size=state, conv_kernel=4, time_step_rank=rank)
+    layer = replace(gpt_layer(), mixer=mixer, feed_forward=None)
+    kept = sum(t.num_bytes for t in saved_tensors(layer, context(hidden_size=768)) if t.name.startswith("mamba."))
+    assert kept == 2 * 512 * (2 * width + width + width + rank + state + state + 2 * width)
