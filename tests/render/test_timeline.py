@@ -47,6 +47,12 @@ TIMELINE = StepTimeline(
                 span("stage 0/compute", "backward", "backward", 0.008, 0.013),
                 span("stage 0/pp forward", "pipeline forward", "send_recv", 0.002, 0.003),
             ),
+            components=(
+                TimeEntry(component="forward", duration_s=0.002),
+                TimeEntry(component="backward", duration_s=0.005),
+                TimeEntry(component="exposed_communication", duration_s=0.0008),
+                TimeEntry(component="pipeline_bubble", duration_s=0.0052),
+            ),
         ),
         TimelineRank(
             rank=7,
@@ -151,7 +157,7 @@ def test_the_page_shows_the_parts_of_the_step_and_what_each_rank_waits_for():
         ["pipeline bubble", 6000.0],
     ]
     compute, sends = page["lanes"][:2]
-    assert compute["split"] == [7000.0, 1000.0, 5000.0]
+    assert compute["split"] == [7000.0, 800.0, 5200.0]
     assert compute["exposed"] == [[2000.0, 1000.0]]
     assert sends["exposed"] == []
 

@@ -1,13 +1,14 @@
 """How long a block takes in the event engine, and what it waits for of each of its collectives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.predict.block_steps import Step, is_chain
-from shardwise.predict.pass_time import ExposedCall, laid_to_calls
+from shardwise.predict.pass_time import ExposedCall, by_call, laid_to_calls
 from shardwise.predict.passes import COMPUTE, contentions_of
 from shardwise.simulate.contention import run_contended
 from shardwise.simulate.engine import Run, Task
+from shardwise.simulate.spans import Span
 from shardwise.units import Seconds
 
 
@@ -33,14 +34,20 @@ def block_run(steps: Sequence[Step], *, compute_s: Seconds) -> BlockRun:
     if is_chain(steps):
         total_s = max(sum(step.duration_s for step in steps), compute_s)
         calls = [step for step in steps if step.stream != COMPUTE]
-        longer_s = total_s - compute_s
         waits_s = sum(call.duration_s for call in calls)
-        scale = longer_s / waits_s if waits_s else 0.0
-        found = [ExposedCall(name=call.name, axis=call.stream, exposed_s=scale * call.duration_s) for call in calls]
-        return BlockRun(steps=steps, duration_s=total_s, exposed=_merged(found))
+        scale = (total_s - compute_s) / waits_s if waits_s else 0.0
+        waits = [ExposedCall(name=call.name, axis=call.stream, exposed_s=scale * call.duration_s) for call in calls]
+        return BlockRun(steps=steps, duration_s=total_s, exposed=_merged(waits))
     run = run_block_steps(steps)
-    found = laid_to_calls(run, exposed_s=max(0.0, run.makespan_s - compute_s))
-    return BlockRun(steps=steps, duration_s=max(run.makespan_s, compute_s), exposed=_merged(found))
+    exposed = laid_to_calls(run, exposed_s=max(0.0, run.makespan_s - compute_s))
+    return BlockRun(steps=steps, duration_s=max(run.makespan_s, compute_s), exposed=by_call(run, exposed))
+
+
+def block_spans(block: BlockRun) -> tuple[Span, ...]:
+    """When every step of a block runs, and how much of each of its collectives is exposed."""
+    run = run_block_steps(block.steps)
+    found = laid_to_calls(run, exposed_s=sum(call.exposed_s for call in block.exposed))
+    return tuple(replace(span, exposed_s=found.get(position, 0.0)) for position, span in enumerate(run.spans))
 
 
 def block_waits_s(steps: Sequence[Step], *, compute_s: Seconds) -> Seconds:

@@ -9,7 +9,7 @@ and so did the piece before, every further piece shifts by that time again. Then
 added as shifts (eventual periodicity, as :mod:`shardwise.simulate.steady_state` uses it for pipelines).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.predict.launches import through
@@ -101,16 +101,12 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     num_listed = [sum(pieces.index == index for pieces in program.pieces) for index in range(len(runs))]
     left_out = [piece.count - listed for piece, listed in zip(runs, num_listed, strict=True)]
     shares = _Shares(run, (position for pieces in program.pieces for position in pieces.line))
-    end_s = 0.0
     seen = [0] * len(runs)
     for pieces in program.pieces:
         seen[pieces.index] += 1
         is_steady = left_out[pieces.index] > 0 and seen[pieces.index] == num_listed[pieces.index] - 1
-        times = 1 + (left_out[pieces.index] if is_steady else 0)
-        for position in pieces.line:
-            shares.before(position, end_s, times=times)
-            end_s = run.ends_s[position]
-    shares.tail(end_s)
+        shares.lay(pieces.line, times=1 + (left_out[pieces.index] if is_steady else 0))
+    shares.lay_tail()
     added_s = sum(shift * count for shift, count in zip(shifts, left_out, strict=True))
     duration_s, line_s = run.makespan_s + added_s, through(runs).device_s
     scale = 1.0
@@ -121,58 +117,75 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     return PassTime(
         duration_s=duration_s,
         line_s=line_s,
-        exposed=tuple(
-            ExposedCall(name=name, axis=axis, exposed_s=scale * seconds)
-            for (name, axis), seconds in shares.found.items()
-        ),
+        exposed=by_call(run, shares.found, scale=scale),
         num_simulated=len(program.pieces),
     )
 
 
-def laid_to_calls(run: Run, *, exposed_s: Seconds) -> list[ExposedCall]:
-    """What a program of one line of computation takes longer, laid to the collectives that ran meanwhile.
+def exposed_by_task(run: Run, line: Sequence[int]) -> dict[int, Seconds]:
+    """By position of a task beside the line: by how much it makes the line later.
+
+    Args:
+        run: of a whole program.
+        line: positions of the tasks that run one after the other whatever else happens.
+    """
+    shares = _Shares(run, line)
+    shares.lay(line)
+    shares.lay_tail()
+    return shares.found
+
+
+def laid_to_calls(run: Run, *, exposed_s: Seconds) -> dict[int, Seconds]:
+    """What a program of one line of computation takes longer, by the collectives that ran meanwhile.
 
     Args:
         run: of the program.
         exposed_s: what the shares are to sum to.
     """
-    line = tuple(position for position, task in enumerate(run.tasks) if task.stream == COMPUTE)
-    shares = _Shares(run, line)
-    free_s = 0.0
-    for position in line:
-        shares.before(position, free_s, times=1)
-        free_s = run.ends_s[position]
-    shares.tail(free_s)
-    total_s = sum(shares.found.values())
+    found = exposed_by_task(run, [position for position, task in enumerate(run.tasks) if task.stream == COMPUTE])
+    total_s = sum(found.values())
     scale = exposed_s / total_s if total_s else 0.0
-    return [
-        ExposedCall(name=name, axis=axis, exposed_s=scale * seconds) for (name, axis), seconds in shares.found.items()
-    ]
+    return {position: scale * seconds for position, seconds in found.items()}
+
+
+def by_call(run: Run, exposed: Mapping[int, Seconds], *, scale: float = 1.0) -> tuple[ExposedCall, ...]:
+    """What tasks expose, equal names together."""
+    totals: dict[tuple[str, str], Seconds] = {}
+    for position, seconds in exposed.items():
+        key = (run.tasks[position].name, run.tasks[position].stream)
+        totals[key] = totals.get(key, 0.0) + seconds
+    return tuple(
+        ExposedCall(name=name, axis=axis, exposed_s=scale * seconds) for (name, axis), seconds in totals.items()
+    )
 
 
 class _Shares:
-    """Time by which the line is later than it could be, by the collective that ran meanwhile."""
+    """Time by which the line is later than it could be, by the task that ran meanwhile."""
 
     def __init__(self, run: Run, line: Iterable[int]) -> None:
         in_line = set(line)
-        self.found: dict[tuple[str, str], Seconds] = {}
+        self.found: dict[int, Seconds] = {}
         self._run = run
         self._beside = [position for position in range(len(run.tasks)) if position not in in_line]
+        self._end_s = 0.0
+        """Of what was laid of the line."""
 
-    def before(self, position: int, free_s: Seconds, *, times: int) -> None:
-        """What held up one task of the line, ready at ``free_s``, and slowed it down."""
+    def lay(self, line: Iterable[int], *, times: int = 1) -> None:
+        """What held up the next tasks of the line and slowed them down, as often as they stand for."""
         run = self._run
-        start_s, end_s = run.starts_s[position], run.ends_s[position]
-        if start_s > free_s:
-            self._lay(free_s, start_s, start_s - free_s, times)
-        stretched_s = end_s - start_s - run.tasks[position].duration_s
-        if stretched_s > 0 and run.tasks[position].stream == COMPUTE:
-            self._lay(start_s, end_s, stretched_s, times)
+        for position in line:
+            start_s, end_s = run.starts_s[position], run.ends_s[position]
+            if start_s > self._end_s:
+                self._lay(self._end_s, start_s, start_s - self._end_s, times)
+            stretched_s = end_s - start_s - run.tasks[position].duration_s
+            if stretched_s > 0 and run.tasks[position].stream == COMPUTE:
+                self._lay(start_s, end_s, stretched_s, times)
+            self._end_s = end_s
 
-    def tail(self, free_s: Seconds) -> None:
+    def lay_tail(self) -> None:
         """What ran after the end of the line."""
-        if self._run.makespan_s > free_s:
-            self._lay(free_s, self._run.makespan_s, self._run.makespan_s - free_s, 1)
+        if self._run.makespan_s > self._end_s:
+            self._lay(self._end_s, self._run.makespan_s, self._run.makespan_s - self._end_s, 1)
 
     def _lay(self, from_s: Seconds, to_s: Seconds, seconds: Seconds, times: int) -> None:
         """Divide seconds among the collectives that ran in an interval, by how long they did."""
@@ -186,6 +199,4 @@ class _Shares:
         if not total_s:
             return
         for position, overlap in overlaps:
-            task = run.tasks[position]
-            key = (task.name, task.stream)
-            self.found[key] = self.found.get(key, 0.0) + times * seconds * overlap / total_s
+            self.found[position] = self.found.get(position, 0.0) + times * seconds * overlap / total_s

@@ -17,7 +17,7 @@ from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.stage_computation import StageWork
-from shardwise.predict.stage_passes import exposed_calls, plain_runs, stage_passes
+from shardwise.predict.stage_passes import StagePass, exposed_calls, plain_runs, stage_passes
 from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
@@ -61,6 +61,10 @@ class StageTime:
     recompute_flop: Flop
     norm_s: Seconds
     """The part of the optimizer's computation that the norm of all gradients needs."""
+    work: StageWork
+    """One micro-batch, from which a timeline draws passes."""
+    passes: tuple[StagePass, ...]
+    """The passes that were simulated with their data parallelism."""
 
     @property
     def gathers_s(self) -> Seconds:
@@ -196,7 +200,9 @@ class StageClock:
         work = stage_work(context, book, calls, is_ahead=is_ahead)
         host = self._launched(context, book, work)
         times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book))
-        collectives = self._data_parallel(context, calls, work, tuple(_hidden_by_launches(times, host)))
+        data = [timed for timed in calls if timed.collective.axis in DATA_AXES and not is_for_tokens(timed.collective)]
+        passes = tuple(stage_passes(context, data, work)) if data else ()
+        collectives = _data_parallel(data, passes, tuple(_hidden_by_launches(times, host)))
         compute = host.compute
         return StageTime(
             stage=context.stage.index,
@@ -206,6 +212,8 @@ class StageClock:
             forward_flop=_flop(book.groups, "forward"),
             recompute_flop=_flop(book.groups, "recompute"),
             norm_s=self._norm_s(book),
+            work=work,
+            passes=passes,
         )
 
     def _norm_s(self, book: WorkBook) -> Seconds:
@@ -240,28 +248,6 @@ class StageClock:
             most_ahead_s=QUEUED_LAUNCHES * self._rates.kernels.host_forward_s,
         )
 
-    def _data_parallel(
-        self,
-        context: StageContext,
-        calls: Sequence[TimedCall],
-        work: StageWork,
-        times: tuple[CollectiveTime, ...],
-    ) -> tuple[CollectiveTime, ...]:
-        """The times with what passes expose of data parallelism."""
-        data = [t for t in calls if t.collective.axis in DATA_AXES and not is_for_tokens(t.collective)]
-        if not data:
-            return times
-        exposed: dict[CallKey, Seconds] = {}
-        for one in stage_passes(context, data, work):
-            for call in exposed_calls(one):
-                key = (call.name, call.axis, one.phase)
-                exposed[key] = exposed.get(key, 0.0) + one.rounds * call.exposed_s
-            names = one.names
-            for timed in data:
-                if timed.collective.name in names:
-                    exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
-        return tuple(_with_exposed(times, exposed))
-
     def call(self, call: Collective) -> CallTime:
         """One call of a collective: which algorithm NCCL takes and what limits it."""
         return collective_call(call, placement=self._placement(call))
@@ -291,8 +277,20 @@ class StageClock:
         return TimedCall(collective=call, call_s=found, slowdown_ratio=slowdown_ratio(placement))
 
 
-def _ratio(part: Seconds, whole: Seconds) -> float:
-    return part / whole if whole else 1.0
+def _data_parallel(
+    data: Sequence[TimedCall], passes: Iterable[StagePass], times: tuple[CollectiveTime, ...]
+) -> tuple[CollectiveTime, ...]:
+    """The times with what passes expose of data parallelism."""
+    exposed: dict[CallKey, Seconds] = {}
+    for one in passes:
+        for call in exposed_calls(one):
+            key = (call.name, call.axis, one.phase)
+            exposed[key] = exposed.get(key, 0.0) + one.rounds * call.exposed_s
+        names = one.names
+        for timed in data:
+            if timed.collective.name in names:
+                exposed.setdefault((timed.collective.name, timed.collective.axis, one.phase), 0.0)
+    return tuple(_with_exposed(times, exposed)) if data else times
 
 
 def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:

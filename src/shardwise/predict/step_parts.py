@@ -60,7 +60,7 @@ class StepParts:
         if len(self.times) == 1:
             return time
         shares = (
-            (_is_send, self.waits.sends_s),
+            (is_send, self.waits.sends_s),
             (_is_gather, self.waits.gathers_s),
             (_is_reduction, self.waits.reductions_s),
         )
@@ -167,7 +167,7 @@ def _waits(
     step_s = max(map(sum, zip(ready_s, updates_s, strict=True)))
     without_s = max(map(sum, zip(earlier_s, updates_s, strict=True)))
     critical_time = times[critical]
-    own_sends_s = sum(call.total_s for call in critical_time.collectives if _is_send(call))
+    own_sends_s = sum(call.total_s for call in critical_time.collectives if is_send(call))
     # What waits of the three kinds is never more than the critical stage waits at all.
     at_once_s = own_s(critical_time, offloads[critical]) - critical_time.gathers_s - critical_time.reductions_s
     sends_s, exposed_gathers_s, reductions_s = _within(
@@ -222,11 +222,11 @@ def _closed_duration(plan: Plan, times: Sequence[StageTime], gathers_s: Sequence
 
 def message_s(times: Iterable[StageTime]) -> Seconds:
     """One message between neighbours; all of them carry the same activations."""
-    sends = (time for stage in times for time in stage.collectives if _is_send(time))
+    sends = (time for stage in times for time in stage.collectives if is_send(time))
     return next((time.total_s / time.collective.count for time in sends), 0.0)
 
 
-def _is_send(time: CollectiveTime) -> bool:
+def is_send(time: CollectiveTime) -> bool:
     """Whether a record is a message that its schedule runs beside computation."""
     return time.collective.kind == "send_recv" and time.collective.axis == "pp" and time.collective.is_overlappable
 

@@ -7,7 +7,7 @@ from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
 from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
-from shardwise.predict.step_parts import StepParts, step_parts
+from shardwise.predict.step_parts import StepParts, own_s, step_parts
 from shardwise.predict.time_band import band_ratios, is_attention_doubted
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
@@ -56,7 +56,18 @@ def _exposed_s(components: Iterable[TimeEntry]) -> Seconds:
 
 def time_components(parts: StepParts) -> tuple[TimeEntry, ...]:
     """The parts of the slowest stage's step; they sum to it."""
-    time = parts.slowest
+    return _components(parts.slowest, offload_s=parts.offloads[parts.critical].total_s, bubble_s=parts.bubble_s)
+
+
+def stage_components(parts: StepParts, stage: int) -> tuple[TimeEntry, ...]:
+    """The parts of any stage's step, the time it waits for others included; they sum to it."""
+    if stage == parts.critical:
+        return time_components(parts)
+    time, offload = parts.times[stage], parts.offloads[stage]
+    return _components(time, offload_s=offload.total_s, bubble_s=max(0.0, parts.waits.step_s - own_s(time, offload)))
+
+
+def _components(time: StageTime, *, offload_s: Seconds, bubble_s: Seconds) -> tuple[TimeEntry, ...]:
     compute = time.compute
     durations: tuple[tuple[TimeComponent, Seconds], ...] = (
         ("forward", compute.forward_s),
@@ -64,8 +75,8 @@ def time_components(parts: StepParts) -> tuple[TimeEntry, ...]:
         ("recompute", compute.recompute_s),
         ("optimizer", compute.optimizer_s),
         ("exposed_communication", time.model_parallel_exposed_s + time.step_exposed_s),
-        ("pipeline_bubble", parts.bubble_s),
-        ("offload", parts.offloads[parts.critical].total_s),
+        ("pipeline_bubble", bubble_s),
+        ("offload", offload_s),
         ("other", 0.0),
     )
     return tuple(TimeEntry(component=component, duration_s=duration_s) for component, duration_s in durations)

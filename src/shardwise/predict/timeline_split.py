@@ -40,9 +40,9 @@ def split_rank(spans: Sequence[Span], *, step_s: Seconds) -> RankSplit:
     >>> found.compute_s, found.exposed_communication_s, found.idle_s, found.exposed
     (3.0, 2.0, 2.0, ((3.0, 5.0),))
     """
-    computing = [span for span in spans if span.stream.endswith(f"/{COMPUTE}")]
+    computing = [span for span in spans if is_computing(span)]
     copying = [span for span in spans if span.category == "offload"]
-    others = [span for span in spans if not span.stream.endswith(f"/{COMPUTE}") and span.category in COMMUNICATION]
+    others = [span for span in spans if not is_computing(span) and span.category in COMMUNICATION]
     compute = _joined(computing, step_s)
     exposed = tuple(_outside(_joined(others, step_s), compute))
     alone = _outside(_joined(copying, step_s), _merged([*compute, *exposed]))
@@ -54,6 +54,11 @@ def split_rank(spans: Sequence[Span], *, step_s: Seconds) -> RankSplit:
         idle_s=max(0.0, step_s - compute_s - exposed_s - offload_s),
         exposed=exposed,
     )
+
+
+def is_computing(span: Span) -> bool:
+    """Whether a span is on a stream of kernels, with its stage or without."""
+    return span.stream.rpartition("/")[2] == COMPUTE
 
 
 def _joined(spans: Iterable[Span], step_s: Seconds) -> list[Interval]:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from html import escape
 
+from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.passes import COMPUTE
-from shardwise.predict.timeline import StepTimeline, TimelineCall
+from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank
 from shardwise.predict.timeline_split import split_rank
 from shardwise.render.names import batch_text, cluster_text, layout_text, model_text
 from shardwise.render.timeline_lanes import (
@@ -22,8 +23,9 @@ from shardwise.render.timeline_lanes import (
     timeline_lanes,
 )
 from shardwise.render.timeline_page import PAGE
-from shardwise.units import format_seconds, microseconds
+from shardwise.units import Seconds, format_seconds, microseconds
 
+COMPUTING: tuple[TimeComponent, ...] = ("forward", "backward", "recompute", "optimizer")
 WAITS = '<span class="key"><i style="background:var(--wait)"></i>waits for communication</span>'
 
 
@@ -85,19 +87,18 @@ def _data(timeline: StepTimeline) -> str:
 
 
 def _lanes(timeline: StepTimeline, names: _Table, colours: _Table, calls: _Table) -> Iterator[dict[str, object]]:
-    splits = {rank.stage: split_rank(rank.spans, step_s=timeline.step_s) for rank in timeline.ranks}
+    waits = {rank.stage: split_rank(rank.spans, step_s=timeline.step_s).exposed for rank in timeline.ranks}
     seen: set[int] = set()
     for lane in timeline_lanes(timeline):
         is_first = lane.rank.stage not in seen
         seen.add(lane.rank.stage)
         own = lane_calls(lane)
-        split = splits[lane.rank.stage]
-        exposed = split.exposed if lane.stream == COMPUTE else ()
+        exposed = waits[lane.rank.stage] if lane.stream == COMPUTE else ()
         yield {
             "rank": rank_title(lane.rank),
             "stream": lane.stream,
             "first": is_first,
-            "split": [microseconds(part) for part in (split.compute_s, split.exposed_communication_s, split.idle_s)],
+            "split": [microseconds(part_s) for part_s in _split(lane.rank)],
             "exposed": [[microseconds(start_s), microseconds(end_s - start_s)] for start_s, end_s in exposed],
             "spans": [
                 [
@@ -107,10 +108,18 @@ def _lanes(timeline: StepTimeline, names: _Table, colours: _Table, calls: _Table
                     colours.place(span_colour(span.category)),
                     span.micro_batch,
                     _call_place(own.get(span.name), calls),
+                    microseconds(span.exposed_s),
                 ]
                 for span in lane.spans
             ],
         }
+
+
+def _split(rank: TimelineRank) -> tuple[Seconds, Seconds, Seconds]:
+    """A rank's step: what it computes, waits for communication and is idle, as the prediction counts it."""
+    parts = {entry.component: entry.duration_s for entry in rank.components}
+    computing_s = sum(parts.get(name, 0.0) for name in COMPUTING)
+    return computing_s, parts.get("exposed_communication", 0.0), parts.get("pipeline_bubble", 0.0)
 
 
 def _call_place(call: TimelineCall | None, calls: _Table) -> int | None:

@@ -78,8 +78,9 @@ def _span_event(span: Span, pid: int, thread: int, call: TimelineCall | None) ->
         key: value for key, value in (("micro_batch", span.micro_batch), ("chunk", span.chunk)) if value is not None
     }
     carried = {} if call is None else _carried(call)
-    if arguments or carried:
-        event["args"] = arguments | carried
+    exposed = {"exposed_us": microseconds(span.exposed_s)} if span.exposed_s else {}
+    if arguments or carried or exposed:
+        event["args"] = arguments | carried | exposed
     return event
 
 

@@ -126,7 +126,7 @@ function draw() {
       const words = data.names[name], room = drawn[1] - 8;
       const size = pen.measureText(words).width;
       const short = size <= room ? words : words.slice(0, Math.floor(words.length * room / size) - 1) + "\\u2026";
-      if (short.length < 4) continue;
+      if (short !== words && short.length < 10) continue;
       pen.fillStyle = inkOn(data.colours[colour]);
       pen.fillText(short, drawn[0] + 4, row.y + 15);
     }
@@ -146,9 +146,10 @@ function hit(event) {
   const inside = ([start, duration]) => at >= start - slack && at <= start + duration + slack;
   const span = row && row.lane.spans.find(inside);
   if (!span) return row && row.lane.exposed.some(inside) ? "waits for communication" : "";
-  const [start, duration, name, , micro, call] = span;
+  const [start, duration, name, , micro, call, exposed] = span;
   return data.names[name] + (micro === null ? "" : ", micro-batch " + micro) + "\\n" + time(duration) + " from "
-    + time(start) + (call === null ? "" : "\\n" + data.calls[call]);
+    + time(start) + (exposed ? ", " + time(exposed) + " of the step exposed" : "")
+    + (call === null ? "" : "\\n" + data.calls[call]);
 }
 canvas.addEventListener("wheel", (event) => {
   event.preventDefault();

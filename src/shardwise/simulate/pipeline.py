@@ -1,5 +1,6 @@
 """A pipeline schedule with real durations: how long a step takes, where ranks wait, and what ran when."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from shardwise.schedules.make import settled
@@ -118,8 +119,10 @@ def _pipeline_run(
     )
 
 
-def pipeline_spans(asked: ScheduleShape, times: PipelineTimes) -> tuple[Span, ...]:
-    """Every pass and every send of a step, for a timeline; rank r's are on ``stage r/compute`` and the like.
+def pipeline_spans(
+    asked: ScheduleShape, times: PipelineTimes, *, ranks: Collection[int] | None = None
+) -> tuple[Span, ...]:
+    """Every pass and every send of some ranks, or of all, in a step; rank r's are on ``stage r/compute`` and the like.
 
     A joined forward and backward is drawn as both, one after the other, in proportion to what they take alone.
     """
@@ -127,6 +130,7 @@ def pipeline_spans(asked: ScheduleShape, times: PipelineTimes) -> tuple[Span, ..
     return tuple(
         span
         for stream, nodes in enumerate(timed.graph.streams)
+        if ranks is None or stream % timed.graph.schedule.shape.pp in ranks
         for node in nodes
         for span in _spans_of(timed, times, node, _stream_name(timed.graph, stream))
     )
