@@ -10,23 +10,24 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.bucket_passes import queued_reductions
 from shardwise.predict.pass_time import pass_time
-from shardwise.predict.passes import PassCall, PassWork, Piece
+from shardwise.predict.passes import Piece
 from shardwise.predict.stage_passes import stage_passes
 from shardwise.predict.stage_time import StageClock
 from shardwise.predict.stage_work import stage_work
 from shardwise.recipe import Recipe
+from shardwise.simulate.engine import Task
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 
 def bucket(*, compute_s, reduce_s, ratio=1.0, count=1):
     return Piece(
-        works=(PassWork(name="backward of one bucket", category="backward", duration_s=compute_s),),
+        works=(Task(stream="compute", name="backward of one bucket", category="backward", duration_s=compute_s),),
         reductions=(
-            PassCall(
+            Task(
                 name="all-reduce gradients",
-                kind="all_reduce",
-                axis="dp_replicate",
+                category="all_reduce",
+                stream="dp_replicate",
                 duration_s=reduce_s,
                 slowdown_ratio=ratio,
             ),
@@ -64,8 +65,7 @@ def test_an_embedding_too_large_for_a_bucket_is_waited_for():
 
 def test_reductions_over_two_groups_are_left_to_the_event_engine():
     one, other = bucket(compute_s=1.0, reduce_s=1.0), bucket(compute_s=1.0, reduce_s=1.0)
-    moved = other.reductions[0].of_share(1.0)
-    shards = PassCall(name="x", kind=moved.kind, axis="dp_shard", duration_s=1.0, slowdown_ratio=1.0)
+    shards = Task(name="x", category="all_reduce", stream="dp_shard", duration_s=1.0, slowdown_ratio=1.0)
     assert queued_reductions((one, Piece(works=other.works, reductions=(shards,)))) is None
 
 
@@ -105,7 +105,7 @@ def test_cutting_a_pass_loses_no_computation(layout, engine, phases):
         "backward": sum(block.count * (block.backward_s + block.recompute_s) for block in work.blocks),
     }
     for phase, runs in passes.items():
-        tables_s = work.embedding.duration_s(phase) + work.head.duration_s(phase)
+        tables_s = sum(task.duration_s for table in (work.embedding, work.head) for task in table.works(phase))
         assert computed_s(runs) == pytest.approx(whole_s[phase] + tables_s, rel=1e-12)
 
 

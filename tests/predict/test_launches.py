@@ -10,19 +10,21 @@ from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.launches import Clocks, ahead_block, launched, step_lines, through
 from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.pass_time import pass_time
-from shardwise.predict.passes import HOST, PassCall, PassWork, Piece, pass_program
+from shardwise.predict.passes import Piece, pass_program
 from shardwise.predict.stage_time import StageClock
+from shardwise.predict.tasks import HOST
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
+from shardwise.simulate.engine import Task
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 
 def piece(duration_s, issue_s, *, count=1, wait_s=0.0, gather_s=0.0):
-    waits = (PassCall(name="sum", kind="all_reduce", axis="tp", duration_s=wait_s, slowdown_ratio=1.0),)
-    gathers = (PassCall(name="gather", kind="all_gather", axis="dp_shard", duration_s=gather_s, slowdown_ratio=1.0),)
+    waits = (Task(name="sum", category="all_reduce", stream="tp", duration_s=wait_s, slowdown_ratio=1.0),)
+    gathers = (Task(name="gather", category="all_gather", stream="dp_shard", duration_s=gather_s, slowdown_ratio=1.0),)
     return Piece(
-        works=(PassWork(name="block", category="forward", duration_s=duration_s),),
+        works=(Task(stream="compute", name="block", category="forward", duration_s=duration_s),),
         waits=waits if wait_s else (),
         gathers=gathers if gather_s else (),
         count=count,

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.predict.pass_time import pass_time
-from shardwise.predict.passes import PassCall, PassWork, Piece, pass_program
-from shardwise.simulate.contention import run_contended
+from shardwise.predict.passes import Piece, pass_program
+from shardwise.predict.tasks import run_tasks
 from shardwise.simulate.engine import Task
 
 
 def call(name, duration_s, *, kind="all_gather", axis="dp_shard", ratio=1.0):
-    return PassCall(name=name, kind=kind, axis=axis, duration_s=duration_s, slowdown_ratio=ratio)
+    return Task(name=name, category=kind, stream=axis, duration_s=duration_s, slowdown_ratio=ratio)
 
 
 def piece(duration_s, *, count=1, **calls):
-    work = PassWork(name="block", category="forward", duration_s=duration_s)
+    work = Task(stream="compute", name="block", category="forward", duration_s=duration_s)
     return Piece(works=(work,), count=count, **calls)
 
 
@@ -98,7 +98,7 @@ def passes(draw):
 
     def block(name, count):
         return Piece(
-            works=(PassWork(name=name, category="backward", duration_s=draw(SECONDS)),),
+            works=(Task(stream="compute", name=name, category="backward", duration_s=draw(SECONDS)),),
             waits=(call("tensor", draw(SECONDS), kind="all_reduce", axis="tp"),),
             gathers=(call(f"gather {name}", draw(SECONDS), ratio=ratio),),
             reductions=(
@@ -127,7 +127,7 @@ def test_a_reduction_that_lags_by_several_pieces_is_no_part_of_the_steady_one():
 
     def block(name, work_s, reduce_s, count):
         return Piece(
-            works=(PassWork(name=name, category="backward", duration_s=work_s),),
+            works=(Task(stream="compute", name=name, category="backward", duration_s=work_s),),
             waits=(call("tensor", 0.1, kind="all_reduce", axis="tp"),),
             gathers=(call(f"gather {name}", 1.3, ratio=1.5),),
             reductions=(
@@ -146,9 +146,9 @@ def test_a_reduction_that_lags_by_several_pieces_is_no_part_of_the_steady_one():
 def test_exposed_shares_sum_to_the_makespan_minus_that_with_free_communication(runs, is_throttled):
     found = pass_time(runs, is_throttled=is_throttled)
     program = pass_program(runs, is_throttled=is_throttled)
-    makespan_s = run_contended(program.tasks, program.contentions).makespan_s
+    makespan_s = run_tasks(program.tasks).makespan_s
     freed = [replace(task, duration_s=0.0) if _is_beside(task) else task for task in program.tasks]
-    lost_s = makespan_s - run_contended(freed, program.contentions).makespan_s
+    lost_s = makespan_s - run_tasks(freed).makespan_s
     assert sum(shares(found).values()) == pytest.approx(lost_s, rel=1e-9, abs=1e-9)
     assert found.duration_s == pytest.approx(makespan_s)
 

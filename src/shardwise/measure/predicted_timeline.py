@@ -22,12 +22,12 @@ COLLECTIVE_KINDS: Mapping[str, CollectiveKind] = {
 }
 """Categories of spans that are communication."""
 LAUNCHES = "launches"
-"""The stream of the launching CPU, as ``predict/timeline_passes.py`` names it."""
+"""The stream of the launching CPU, as ``predict/timeline_stage.py`` names it."""
 WARNING = "a step that shardwise timeline simulated; nothing of it was measured"
 
 
 class _Thread(NamedTuple):
-    """Whose a span is."""
+    """The thread of the trace on which a span was recorded."""
 
     rank: int
     number: int

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from shardwise.ledger import TimeComponent
-from shardwise.predict.block_runs import TimedCall
-from shardwise.predict.pass_time import ExposedCall
-from shardwise.predict.passes import PassCall, PassWork, Piece
-from shardwise.predict.stage_computation import StageWork
+from shardwise.predict.block_tasks import TimedCall
+from shardwise.predict.passes import Piece
+from shardwise.predict.stage_work import StageWork
+from shardwise.predict.tasks import COMPUTE, ExposedCall
+from shardwise.simulate.engine import Task
 from shardwise.step.gradient_buckets import BucketedGradients, Moment, bucketed_gradients
 from shardwise.step.inventory import OperationPhase
 from shardwise.step.stage_context import StageContext
@@ -34,29 +34,18 @@ class _Unit:
         return self.before_s + self.duration_s
 
 
-def pass_call(timed: TimedCall) -> PassCall:
-    """One call of a collective beside a pass."""
-    call = timed.collective
-    return PassCall(
-        name=call.name,
-        kind=call.kind,
-        axis=call.axis,
-        duration_s=timed.call_s,
-        slowdown_ratio=timed.slowdown_ratio,
-    )
-
-
 def bucket_pieces(
-    context: StageContext, calls: Sequence[TimedCall], work: StageWork, phase: OperationPhase
+    context: StageContext, calls: Sequence[TimedCall], stage: StageWork, phase: OperationPhase
 ) -> tuple[Piece, ...]:
     """A pass cut between its buckets, computation and waits in proportion to its parts.
 
     Gathers, and reductions over two groups, are cut at the ends of blocks, so that equal blocks are run once.
     """
-    units = tuple(_units(work, phase))
+    units = tuple(_units(stage, phase))
     whole_s = sum(unit.whole_s for unit in units)
+    waits, issue_s = stage.all_waits(phase), stage.issue_s(phase)
     is_whole_blocks = phase == "forward" or len({timed.collective.axis for timed in calls}) > 1
-    cuts: dict[Moment, list[PassCall]] = {}
+    cuts: dict[Moment, list[Task]] = {}
     for gradients in bucketed_gradients(context):
         for moment, call in _calls_of(calls, gradients):
             cuts.setdefault(Moment(moment.index, 1.0) if is_whole_blocks else moment, []).append(call)
@@ -66,7 +55,18 @@ def bucket_pieces(
     for moment in sorted({*cuts, end}):
         duration_s = _between_s(units, before, moment)
         if moment in cuts or duration_s:
-            pieces.append(_piece(cuts.get(moment, []), duration_s, whole_s, work, phase))
+            share = duration_s / whole_s if whole_s else 1.0
+            work = Task(name=f"{phase} of one bucket", stream=COMPUTE, duration_s=duration_s, category=phase)
+            own = cuts.get(moment, ())
+            pieces.append(
+                Piece(
+                    works=(work,),
+                    waits=tuple(replace(call, duration_s=share * call.duration_s) for call in waits),
+                    gathers=tuple(call for call in own if call.category == "all_gather"),
+                    reductions=tuple(call for call in own if call.category != "all_gather"),
+                    issue_s=share * issue_s,
+                )
+            )
         before = moment
     return tuple(_counted(pieces if phase == "backward" else reversed(pieces)))
 
@@ -89,14 +89,12 @@ def _counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 def _units(work: StageWork, phase: OperationPhase) -> Iterator[_Unit]:
     """Head, blocks and embedding in the order of backward."""
-    yield _Unit(before_s=0.0, duration_s=work.head.duration_s(phase))
-    for block in reversed(work.blocks):
+    for block in work.in_order("backward"):
         before_s, duration_s = (0.0, block.forward_s) if phase == "forward" else (block.recompute_s, block.backward_s)
         yield from [_Unit(before_s=before_s, duration_s=duration_s)] * block.count
-    yield _Unit(before_s=0.0, duration_s=work.embedding.duration_s(phase))
 
 
-def _calls_of(calls: Sequence[TimedCall], gradients: BucketedGradients) -> Iterator[tuple[Moment, PassCall]]:
+def _calls_of(calls: Sequence[TimedCall], gradients: BucketedGradients) -> Iterator[tuple[Moment, Task]]:
     """Every call of every bucket, each bucket's scatter before its sum over replicas, and when the bucket is complete.
 
     Records of one name are those of the distinct sizes in order, then that of the last bucket.
@@ -114,27 +112,13 @@ def _calls_of(calls: Sequence[TimedCall], gradients: BucketedGradients) -> Itera
         f"all-gather weights after {both}",
     )
     for name in names:
-        named = [pass_call(timed) for timed in calls if timed.collective.name == name]
+        named = [timed.task() for timed in calls if timed.collective.name == name]
         if not named:
             continue
         of_size = dict(zip(sizes, named[:-1], strict=True))
         for bucket in others:
             yield bucket.complete, of_size[bucket.elements]
         yield last.complete, named[-1]
-
-
-def _piece(
-    calls: Sequence[PassCall], duration_s: Seconds, whole_s: Seconds, work: StageWork, phase: OperationPhase
-) -> Piece:
-    category: TimeComponent = "forward" if phase == "forward" else "backward"
-    share = duration_s / whole_s if whole_s else 1.0
-    return Piece(
-        works=(PassWork(name=f"{phase} of one bucket", category=category, duration_s=duration_s),),
-        waits=tuple(call.of_share(share) for call in work.all_waits(phase)),
-        gathers=tuple(call for call in calls if call.kind == "all_gather"),
-        reductions=tuple(call for call in calls if call.kind != "all_gather"),
-        issue_s=share * work.issue_s(phase),
-    )
 
 
 def queued_reductions(pieces: Sequence[Piece]) -> tuple[ExposedCall, ...] | None:
@@ -144,7 +128,7 @@ def queued_reductions(pieces: Sequence[Piece]) -> tuple[ExposedCall, ...] | None
     """
     pieces = [piece for run in pieces for piece in [run] * run.count]
     calls = [call for piece in pieces for call in piece.reductions]
-    if len({call.axis for call in calls}) != 1:
+    if len({call.stream for call in calls}) != 1:
         return None
     ratio = max(call.slowdown_ratio for call in calls)
     now_s = queued_s = line_s = 0.0
@@ -161,6 +145,6 @@ def queued_reductions(pieces: Sequence[Piece]) -> tuple[ExposedCall, ...] | None
     for call in calls:
         by_name[call.name] = by_name.get(call.name, 0.0) + call.duration_s
     return tuple(
-        ExposedCall(name=name, axis=calls[0].axis, exposed_s=exposed_s * seconds / total_s if total_s else 0.0)
+        ExposedCall(name=name, axis=calls[0].stream, exposed_s=exposed_s * seconds / total_s if total_s else 0.0)
         for name, seconds in by_name.items()
     )

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from shardwise.cluster import Cluster, Node
 from shardwise.formulas.offload_time import cpu_adam_s, host_transfer_s, nvme_step_s
 from shardwise.predict.pass_time import pass_time
-from shardwise.predict.passes import PassCall, Piece
-from shardwise.predict.stage_computation import StageWork
+from shardwise.predict.passes import Piece
 from shardwise.predict.stage_passes import plain_runs
+from shardwise.predict.stage_work import StageWork
+from shardwise.simulate.engine import Task
 from shardwise.step.activation_tensors import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
@@ -174,11 +175,9 @@ def _exposed_s(runs: Sequence[Piece], work: StageWork, coming_s: Seconds, leavin
     return max(0.0, time.duration_s - time.line_s)
 
 
-def _copy(direction: str, duration_s: Seconds) -> PassCall:
+def _copy(direction: str, duration_s: Seconds) -> Task:
     """Copy engines take nothing from the multiprocessors, so nobody is slowed."""
-    return PassCall(
-        name=f"copies {direction}", kind="offload", axis=direction, duration_s=duration_s, slowdown_ratio=1.0
-    )
+    return Task(name=f"copies {direction}", stream=direction, duration_s=duration_s, category="offload")
 
 
 def host_update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from shardwise.predict.block_time import BlockRun, block_spans
-from shardwise.predict.pass_time import exposed_by_task
-from shardwise.predict.passes import COMPUTE, Piece, pass_program
-from shardwise.predict.stage_computation import BlockWork, StageWork
+from shardwise.predict.block_time import BlockTime, block_spans
+from shardwise.predict.passes import Piece, pass_program
+from shardwise.predict.stage_work import BlockWork, StageWork
+from shardwise.predict.tasks import COMPUTE, exposed_by_task, run_tasks
 from shardwise.predict.timeline_split import COMMUNICATION, Interval, split_rank
-from shardwise.simulate.contention import run_contended
+from shardwise.simulate.engine import Task
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import OperationPhase
 from shardwise.units import Seconds
@@ -149,10 +149,10 @@ def simulated_pass(
 ) -> PassSpans:
     """A pass by units: run as for its time, every piece of it, with the inside of its blocks."""
     program = pass_program(runs, is_throttled=is_throttled, prefetch_units=prefetch_units)
-    run = run_contended(program.tasks, program.contentions)
-    exposed = exposed_by_task(run, [position for piece in program.pieces for position in piece.line])
+    run = run_tasks(program.tasks)
+    exposed = exposed_by_task(run, program.line)
     spans = run.spans
-    insides = [_inside(piece, block, phase) for piece, block in zip(runs, _blocks(work, phase), strict=True)]
+    insides = [_inside(block, phase) for block in work.in_order(phase)]
     found: list[Span] = []
     for piece in program.pieces:
         for position in piece.tasks:
@@ -166,8 +166,7 @@ def simulated_pass(
 def bucketed_pass(runs: Sequence[Piece], plain: PassSpans) -> PassSpans:
     """A pass cut between buckets: its collectives, and beside them a plain pass as long as its line."""
     program = pass_program(runs, is_throttled=False)
-    run = run_contended(program.tasks, program.contentions)
-    line = [position for piece in program.pieces for position in piece.line]
+    run, line = run_tasks(program.tasks), program.line
     exposed = exposed_by_task(run, line)
     beside = set(range(len(run.tasks))).difference(line)
     others = (replace(run.spans[position], exposed_s=exposed.get(position, 0.0)) for position in sorted(beside))
@@ -183,39 +182,40 @@ def _shifted(spans: Iterable[Span], by_s: Seconds) -> Iterator[Span]:
     return (replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span in spans)
 
 
-def _blocks(work: StageWork, phase: OperationPhase) -> tuple[BlockWork | None, ...]:
-    """The block of every piece of a pass by units; ``None`` for the tables at its ends."""
-    return (None, *(work.blocks if phase == "forward" else reversed(work.blocks)), None)
-
-
-def _inside(piece: Piece, block: BlockWork | None, phase: OperationPhase) -> PassSpans:
-    if block is None or block.runs is None:
-        return _line(piece)
+def _inside(block: BlockWork, phase: OperationPhase) -> PassSpans:
+    """One block of a pass."""
+    if block.times is None:
+        return _line((*block.works(phase), *block.waits(phase)))
     if phase == "forward":
-        return _in_turn(block.name, [(block.runs.forward, 1.0)])
-    again, share = block.runs.recompute, block.recomputed_fraction
+        return _in_turn(block.name, [(block.times.forward, 1.0)])
+    again, share = block.times.recompute, block.recomputed_fraction
     if again is not None and share:
-        return _in_turn(block.name, [(again, share), (block.runs.backward, 1.0)])
-    return _in_turn(block.name, [(block.runs.backward, 1.0)], before_s=block.recompute_s)
+        return _in_turn(block.name, [(again, share), (block.times.backward, 1.0)])
+    return _in_turn(block.name, [(block.times.backward, 1.0)], before_s=block.recompute_s)
 
 
-def _line(piece: Piece) -> PassSpans:
-    """A piece that only computes, and then waits."""
+def _line(tasks: Iterable[Task]) -> PassSpans:
+    """Tasks one after the other, where computation waits for the collectives among them."""
     spans: list[Span] = []
     now = 0.0
-    for work in piece.works:
-        end_s = now + work.duration_s
-        spans.append(Span(stream=COMPUTE, name=work.name, category=work.category, start_s=now, end_s=end_s))
-        now = end_s
-    for call in piece.waits:
-        end_s, exposed_s = now + call.duration_s, call.duration_s
-        span = Span(stream=call.axis, name=call.name, category=call.kind, start_s=now, end_s=end_s, exposed_s=exposed_s)
-        spans.append(span)
+    for task in tasks:
+        end_s = now + task.duration_s
+        exposed_s = 0.0 if task.stream == COMPUTE else task.duration_s
+        spans.append(
+            Span(
+                stream=task.stream,
+                name=task.name,
+                category=task.category,
+                start_s=now,
+                end_s=end_s,
+                exposed_s=exposed_s,
+            )
+        )
         now = end_s
     return PassSpans(spans=tuple(spans), duration_s=now)
 
 
-def _in_turn(name: str, runs: Iterable[tuple[BlockRun, float]], *, before_s: Seconds = 0.0) -> PassSpans:
+def _in_turn(name: str, runs: Iterable[tuple[BlockTime, float]], *, before_s: Seconds = 0.0) -> PassSpans:
     """Runs of a block one after the other, each at a share of its length."""
     spans: list[Span] = []
     if before_s:

@@ -1,20 +1,16 @@
 """How long a pass takes in the event engine, and which collectives it waits for.
 
-Computation is one line of tasks. The pass is longer than the line where the line waits for a gather or is slowed by one
-that runs beside it; both are laid to the collectives that were running at that time, so their shares sum to what the
-pass takes longer.
-
 A run of equal pieces soon repeats: when all tasks of a piece end exactly as much later as those of the piece before,
 and so did the piece before, every further piece shifts by that time again. Then the pieces that were not listed are
 added as shifts (eventual periodicity, as :mod:`shardwise.simulate.steady_state` uses it for pipelines).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.predict.launches import through
-from shardwise.predict.passes import COMPUTE, PassProgram, Piece, is_launch_bound, pass_program
-from shardwise.simulate.contention import run_contended
+from shardwise.predict.passes import PassProgram, Piece, is_launch_bound, pass_program
+from shardwise.predict.tasks import ExposedCall, Shares, by_call, run_tasks
 from shardwise.simulate.engine import Run
 from shardwise.units import Seconds
 
@@ -22,15 +18,6 @@ FIRST_PIECES = 5
 """Pieces of a run listed at first; three of them are compared."""
 RELATIVE_ROUNDING = 1e-9
 """Shifts that differ by less than this share of the pass are the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedCall:
-    """What one collective adds to a pass."""
-
-    name: str
-    axis: str
-    exposed_s: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +41,7 @@ def pass_time(
     most_pieces = FIRST_PIECES if may_extrapolate and prefetch_units == 1 else longest
     while True:
         program = pass_program(runs, is_throttled=is_throttled, most_pieces=most_pieces, prefetch_units=prefetch_units)
-        run = run_contended(program.tasks, program.contentions)
+        run = run_tasks(program.tasks)
         shifts = _shifts(runs, program, run) if most_pieces < longest else [0.0] * len(runs)
         if shifts is not None:
             return _measured(runs, program, run, shifts)
@@ -100,7 +87,7 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     """The listed pieces as they ran, and a steady piece of each run again for every piece left out."""
     num_listed = [sum(pieces.index == index for pieces in program.pieces) for index in range(len(runs))]
     left_out = [piece.count - listed for piece, listed in zip(runs, num_listed, strict=True)]
-    shares = _Shares(run, (position for pieces in program.pieces for position in pieces.line))
+    shares = Shares(run, (position for pieces in program.pieces for position in pieces.line))
     seen = [0] * len(runs)
     for pieces in program.pieces:
         seen[pieces.index] += 1
@@ -117,86 +104,6 @@ def _measured(runs: Sequence[Piece], program: PassProgram, run: Run, shifts: Seq
     return PassTime(
         duration_s=duration_s,
         line_s=line_s,
-        exposed=by_call(run, shares.found, scale=scale),
+        exposed=by_call(run.tasks, shares.found, scale=scale),
         num_simulated=len(program.pieces),
     )
-
-
-def exposed_by_task(run: Run, line: Sequence[int]) -> dict[int, Seconds]:
-    """By position of a task beside the line: by how much it makes the line later.
-
-    Args:
-        run: of a whole program.
-        line: positions of the tasks that run one after the other whatever else happens.
-    """
-    shares = _Shares(run, line)
-    shares.lay(line)
-    shares.lay_tail()
-    return shares.found
-
-
-def laid_to_calls(run: Run, *, exposed_s: Seconds) -> dict[int, Seconds]:
-    """What a program of one line of computation takes longer, by the collectives that ran meanwhile.
-
-    Args:
-        run: of the program.
-        exposed_s: what the shares are to sum to.
-    """
-    found = exposed_by_task(run, [position for position, task in enumerate(run.tasks) if task.stream == COMPUTE])
-    total_s = sum(found.values())
-    scale = exposed_s / total_s if total_s else 0.0
-    return {position: scale * seconds for position, seconds in found.items()}
-
-
-def by_call(run: Run, exposed: Mapping[int, Seconds], *, scale: float = 1.0) -> tuple[ExposedCall, ...]:
-    """What tasks expose, equal names together."""
-    totals: dict[tuple[str, str], Seconds] = {}
-    for position, seconds in exposed.items():
-        key = (run.tasks[position].name, run.tasks[position].stream)
-        totals[key] = totals.get(key, 0.0) + seconds
-    return tuple(
-        ExposedCall(name=name, axis=axis, exposed_s=scale * seconds) for (name, axis), seconds in totals.items()
-    )
-
-
-class _Shares:
-    """Time by which the line is later than it could be, by the task that ran meanwhile."""
-
-    def __init__(self, run: Run, line: Iterable[int]) -> None:
-        in_line = set(line)
-        self.found: dict[int, Seconds] = {}
-        self._run = run
-        self._beside = [position for position in range(len(run.tasks)) if position not in in_line]
-        self._end_s = 0.0
-        """Of what was laid of the line."""
-
-    def lay(self, line: Iterable[int], *, times: int = 1) -> None:
-        """What held up the next tasks of the line and slowed them down, as often as they stand for."""
-        run = self._run
-        for position in line:
-            start_s, end_s = run.starts_s[position], run.ends_s[position]
-            if start_s > self._end_s:
-                self._lay(self._end_s, start_s, start_s - self._end_s, times)
-            stretched_s = end_s - start_s - run.tasks[position].duration_s
-            if stretched_s > 0 and run.tasks[position].stream == COMPUTE:
-                self._lay(start_s, end_s, stretched_s, times)
-            self._end_s = end_s
-
-    def lay_tail(self) -> None:
-        """What ran after the end of the line."""
-        if self._run.makespan_s > self._end_s:
-            self._lay(self._end_s, self._run.makespan_s, self._run.makespan_s - self._end_s, 1)
-
-    def _lay(self, from_s: Seconds, to_s: Seconds, seconds: Seconds, times: int) -> None:
-        """Divide seconds among the collectives that ran in an interval, by how long they did."""
-        run = self._run
-        overlaps = [
-            (position, min(to_s, run.ends_s[position]) - max(from_s, run.starts_s[position]))
-            for position in self._beside
-            if run.starts_s[position] < to_s and run.ends_s[position] > from_s
-        ]
-        total_s = sum(overlap for _, overlap in overlaps)
-        if not total_s:
-            return
-        for position, overlap in overlaps:
-            self.found[position] = self.found.get(position, 0.0) + times * seconds * overlap / total_s

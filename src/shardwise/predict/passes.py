@@ -16,55 +16,25 @@ after it, which run on their axis' own stream:
 Equal pieces repeat: only the first few of a run are listed, see :mod:`shardwise.predict.pass_time`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from shardwise.simulate.contention import Contention
+from shardwise.predict.tasks import COMPUTE, HOST
 from shardwise.simulate.engine import Task
-from shardwise.simulate.spans import SpanCategory
 from shardwise.units import Seconds
-
-COMPUTE = "compute"
-HOST = "host"
-"""The CPU that launches kernels."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassCall:
-    """Collectives of one piece, one after the other; or its copies to or from the host."""
-
-    name: str
-    kind: SpanCategory
-    axis: str
-    """Its stream: an axis of the layout, or a direction of copies."""
-    duration_s: Seconds
-    slowdown_ratio: float
-    """While it and computation run together."""
-
-    def of_share(self, share: float) -> "PassCall":
-        """A part of it."""
-        return replace(self, duration_s=share * self.duration_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassWork:
-    """Computation of one piece."""
-
-    name: str
-    category: SpanCategory
-    duration_s: Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """``count`` equal pieces of a pass, one after the other."""
 
-    works: tuple[PassWork, ...]
-    waits: tuple[PassCall, ...] = ()
+    works: tuple[Task, ...]
+    waits: tuple[Task, ...] = ()
     """Collectives that the piece's own computation waits for."""
-    gathers: tuple[PassCall, ...] = ()
-    reductions: tuple[PassCall, ...] = ()
-    """Each after the one before it."""
+    gathers: tuple[Task, ...] = ()
+    """Collectives before the piece, or its copies from the host."""
+    reductions: tuple[Task, ...] = ()
+    """Those after it, each behind the one before it."""
     count: int = 1
     issue_s: Seconds = 0.0
     """Time the host takes to launch all of it."""
@@ -98,7 +68,11 @@ class PassProgram:
     tasks: tuple[Task, ...]
     pieces: tuple[PieceTasks, ...]
     """In the order they run."""
-    contentions: tuple[Contention, ...]
+
+    @property
+    def line(self) -> list[int]:
+        """Positions of what runs one after the other."""
+        return [position for piece in self.pieces for position in piece.line]
 
 
 def pass_program(
@@ -117,31 +91,12 @@ def pass_program(
         if number + prefetch_units < len(pieces):
             writer.gather(pieces[number + prefetch_units][1])
         writer.work(index, piece)
-    return PassProgram(tasks=tuple(writer.tasks), pieces=tuple(writer.pieces), contentions=_contentions(runs))
-
-
-def _contentions(runs: Sequence[Piece]) -> tuple[Contention, ...]:
-    """Computation against every stream that runs beside it, both ways."""
-    ratios: dict[str, float] = {}
-    for piece in runs:
-        for call in (*piece.gathers, *piece.reductions):
-            ratios[call.axis] = max(ratios.get(call.axis, 1.0), call.slowdown_ratio)
-    return contentions_of(ratios)
+    return PassProgram(tasks=tuple(writer.tasks), pieces=tuple(writer.pieces))
 
 
 def is_launch_bound(runs: Sequence[Piece]) -> bool:
     """Whether some piece takes longer to launch than to run; otherwise the host is always ahead."""
     return any(piece.issue_s > sum(work.duration_s for work in piece.works) for piece in runs)
-
-
-def contentions_of(ratios: Mapping[str, float]) -> tuple[Contention, ...]:
-    """Computation against streams, both ways, by how much each slows it."""
-    found: list[Contention] = []
-    for ratio in dict.fromkeys(ratios.values()):
-        streams = tuple(axis for axis, own in ratios.items() if own == ratio)
-        found.append(Contention(slowed=(COMPUTE,), while_busy=streams, slowdown_ratio=ratio))
-        found.append(Contention(slowed=streams, while_busy=(COMPUTE,), slowdown_ratio=ratio))
-    return tuple(found)
 
 
 class _PassWriter:
@@ -178,7 +133,7 @@ class _PassWriter:
             self.tasks.append(
                 Task(
                     name=work.name,
-                    stream=COMPUTE,
+                    stream=work.stream,
                     duration_s=work.duration_s,
                     depends_on=tuple(needed),
                     category=work.category,
@@ -210,14 +165,15 @@ class _PassWriter:
             )
         )
 
-    def _add_call(self, call: PassCall, depends_on: tuple[int, ...]) -> int:
+    def _add_call(self, call: Task, depends_on: tuple[int, ...]) -> int:
         self.tasks.append(
             Task(
                 name=call.name,
-                stream=call.axis,
+                stream=call.stream,
                 duration_s=call.duration_s,
                 depends_on=depends_on,
-                category=call.kind,
+                category=call.category,
+                slowdown_ratio=call.slowdown_ratio,
             )
         )
         return len(self.tasks) - 1

@@ -6,14 +6,14 @@ such a pass happens, which the inventory's ``rounds`` say.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from shardwise.ledger import TimeComponent
-from shardwise.predict.block_runs import TimedCall
-from shardwise.predict.bucket_passes import bucket_pieces, pass_call, queued_reductions
-from shardwise.predict.pass_time import ExposedCall, pass_time
-from shardwise.predict.passes import PassCall, PassWork, Piece
-from shardwise.predict.stage_computation import BlockWork, StageWork, TableWork
+from shardwise.predict.block_tasks import TimedCall
+from shardwise.predict.bucket_passes import bucket_pieces, queued_reductions
+from shardwise.predict.pass_time import pass_time
+from shardwise.predict.passes import Piece
+from shardwise.predict.stage_work import BlockWork, StageWork
+from shardwise.predict.tasks import ExposedCall
 from shardwise.step.inventory import OperationPhase
 from shardwise.step.reduction_policy import communicates_unit_by_unit, overlaps_reductions
 from shardwise.step.stage_context import StageContext
@@ -96,28 +96,13 @@ def _units(
 ) -> tuple[Piece, ...]:
     """Blocks in the order of the pass, between the embedding and the head."""
     names: dict[tuple[object, ...], str] = {}
-    name_of_run = {
-        unit.run: names.setdefault((unit.is_block, unit.base, unit.adapter), unit.name)
+    unit_of = {
+        f"blocks[{unit.run}]": names.setdefault((unit.is_block, unit.base, unit.adapter), unit.name)
         for unit in context.units
         if unit.is_block
     }
-    blocks = [
-        replace(
-            _unit(_of_unit(calls, name_of_run[run]), _works(block, phase), block.waits(phase)),
-            count=block.count,
-            issue_s=block.issue_s(phase),
-        )
-        for run, block in enumerate(work.blocks)
-    ]
-    embedding = _table_unit(_of_unit(calls, TABLES), "embedding", phase, work.embedding)
-    head = _table_unit([], "head", phase, work.head)
-    return (embedding, *blocks, head) if phase == "forward" else (head, *reversed(blocks), embedding)
-
-
-def _table_unit(calls: Sequence[TimedCall], name: str, phase: OperationPhase, table: TableWork) -> Piece:
-    category: TimeComponent = "forward" if phase == "forward" else "backward"
-    work = PassWork(name=f"{phase} {name}", category=category, duration_s=table.duration_s(phase))
-    return replace(_unit(calls, (work,), table.waits(phase)), issue_s=table.issue_s(phase))
+    unit_of["embedding"] = TABLES
+    return tuple(_piece(block, phase, _of_unit(calls, unit_of.get(block.name, ""))) for block in work.in_order(phase))
 
 
 def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
@@ -135,18 +120,16 @@ def _of_unit(calls: Sequence[TimedCall], unit: str) -> list[TimedCall]:
     return [timed for timed in calls if timed.collective.name in wanted]
 
 
-def _unit(calls: Sequence[TimedCall], works: tuple[PassWork, ...], waits: tuple[PassCall, ...]) -> Piece:
-    found = {timed.collective.name: pass_call(timed) for timed in calls}
-    gathers = tuple(call for call in found.values() if call.kind == "all_gather")
-    scatters = tuple(call for call in found.values() if call.kind in ("reduce_scatter", "all_to_all"))
-    others = tuple(call for call in found.values() if call.kind == "all_reduce")
-    return Piece(works=works, waits=waits, gathers=gathers, reductions=(*scatters, *others))
-
-
-def _works(block: BlockWork, phase: OperationPhase) -> tuple[PassWork, ...]:
-    if phase == "forward":
-        return (PassWork(name=f"forward {block.name}", category="forward", duration_s=block.forward_s),)
-    backward = PassWork(name=f"backward {block.name}", category="backward", duration_s=block.backward_s)
-    if not block.recompute_s:
-        return (backward,)
-    return (PassWork(name=f"recompute {block.name}", category="recompute", duration_s=block.recompute_s), backward)
+def _piece(block: BlockWork, phase: OperationPhase, calls: Sequence[TimedCall]) -> Piece:
+    found = {timed.collective.name: timed.task() for timed in calls}
+    gathers = tuple(call for call in found.values() if call.category == "all_gather")
+    scatters = tuple(call for call in found.values() if call.category in ("reduce_scatter", "all_to_all"))
+    others = tuple(call for call in found.values() if call.category == "all_reduce")
+    return Piece(
+        works=block.works(phase),
+        waits=block.waits(phase),
+        gathers=gathers,
+        reductions=(*scatters, *others),
+        count=block.count,
+        issue_s=block.issue_s(phase),
+    )

@@ -8,17 +8,16 @@ from shardwise.engines.table import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import timed_operations
-from shardwise.predict.block_runs import BlockRuns, TimedCall, block_runs, is_in_block, is_under_other_blocks
-from shardwise.predict.block_time import BlockRun
+from shardwise.predict.block_tasks import TimedCall, block_tasks, is_in_block, is_under_other_blocks
+from shardwise.predict.block_time import BlockTime, BlockTimes, block_times
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
 from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
 from shardwise.predict.group_placement import Placement, place_group
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
-from shardwise.predict.stage_computation import StageWork
 from shardwise.predict.stage_passes import StagePass, exposed_calls, plain_runs, stage_passes
-from shardwise.predict.stage_work import WorkBook, chunk_times, stage_work
+from shardwise.predict.stage_work import StageWork, WorkBook, chunk_times, stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
 from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
@@ -140,7 +139,7 @@ class StageClock:
         self._rates = machine_rates(plan, num_gpus=plan.layout.world_size)
         self._groups: dict[int, PhaseTimes] = {}
         self._durations: dict[int, tuple[Seconds, ...]] = {}
-        self._runs: dict[int, BlockRuns] = {}
+        self._blocks: dict[int, BlockTimes] = {}
         self._placements: dict[tuple[int, int, bool], Placement] = {}
         self._calls: dict[tuple[str, str, int, int, int], Seconds] = {}
         self._stages: dict[tuple[object, ...], StageTime] = {}
@@ -174,16 +173,16 @@ class StageClock:
                 if group.part == "recomputed blocks":  # listed after the blocks themselves
                     times[number] = computed_again(times[number - 1], times[number])
         layout = self._plan.layout
-        runs: dict[int, BlockRuns] = {}
+        times_of_blocks: dict[int, BlockTimes] = {}
         if not layout.tp == layout.cp == layout.ep == 1:
-            runs = {id(layer): self._block_runs(layer, context) for layer, _ in context.layer_runs}
-        return WorkBook(groups=groups, times=tuple(times), blocks=self._book, runs=runs)
+            times_of_blocks = {id(layer): self._block_times(layer, context) for layer, _ in context.layer_runs}
+        return WorkBook(groups=groups, times=tuple(times), blocks=self._book, block_times=times_of_blocks)
 
-    def _block_runs(self, layer: LayerSpec, context: StageContext) -> BlockRuns:
-        found = self._runs.get(id(layer))
+    def _block_times(self, layer: LayerSpec, context: StageContext) -> BlockTimes:
+        found = self._blocks.get(id(layer))
         if found is None:
             operations = self._book.forward_and_backward(layer, operation_context(context))
-            found = self._runs[id(layer)] = block_runs(
+            tasks = block_tasks(
                 self._plan,
                 layer,
                 timed_operations(operations, self._durations[id(operations)]),
@@ -191,6 +190,7 @@ class StageClock:
                 time_of=self._rates.operation_s,
                 moves_bytes_per_s=self._rates.moves_bytes_per_s,
             )
+            found = self._blocks[id(layer)] = block_times(tasks)
         return found
 
     def _time(self, context: StageContext) -> StageTime:
@@ -316,23 +316,23 @@ def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
     found: dict[CallKey, Seconds] = {}
     rounds = context.rounds
     for layer, count in context.layer_runs:
-        runs = book.runs.get(id(layer))
-        if runs is None:
+        block = book.block_times.get(id(layer))
+        if block is None:
             continue
         recomputed = count * context.recomputed_fraction(layer)
-        times: tuple[tuple[OperationPhase, BlockRun | None, float], ...] = (
-            ("forward", runs.forward, count),
-            ("backward", runs.backward, count),
-            ("recompute", runs.recompute, recomputed),
+        times: tuple[tuple[OperationPhase, BlockTime | None, float], ...] = (
+            ("forward", block.forward, count),
+            ("backward", block.backward, count),
+            ("recompute", block.recompute, recomputed),
         )
         for phase, run, blocks in times:
             for call in run.exposed if run else ():
                 key = (call.name, call.axis, phase)
                 found[key] = found.get(key, 0.0) + rounds * blocks * call.exposed_s
         if (
-            runs.recompute is None and context.plan.recipe.recompute_modules is None
+            block.recompute is None and context.plan.recipe.recompute_modules is None
         ):  # selectively: what is gathered again hides as little as in forward
-            for call in runs.forward.exposed:
+            for call in block.forward.exposed:
                 if call.name.endswith("all_gather"):
                     key = (call.name, call.axis, "recompute")
                     again_s = recomputed * call.exposed_s

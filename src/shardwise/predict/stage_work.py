@@ -1,15 +1,15 @@
-"""The computation of one stage for one micro-batch, block by block and chunk by chunk."""
+"""What one stage computes for one micro-batch, block by block and chunk by chunk, and what it waits for meanwhile."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwise.model import LayerSpec
-from shardwise.predict.block_runs import BlockRuns, TimedCall, is_in_block
-from shardwise.predict.block_time import BlockRun
+from shardwise.predict.block_tasks import TimedCall, is_in_block
+from shardwise.predict.block_time import BlockTime, BlockTimes
 from shardwise.predict.compute import NO_WORK, DeviceAndHost, PhaseTimes
 from shardwise.predict.launches import launched_work
-from shardwise.predict.passes import PassCall
-from shardwise.predict.stage_computation import BlockWork, StageWork, TableWork
+from shardwise.predict.tasks import COMPUTE
+from shardwise.simulate.engine import Task
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.inventory import OperationPhase
 from shardwise.step.operation_context import OperationContext, operation_context
@@ -21,6 +21,86 @@ from shardwise.units import Seconds
 NO_TIME = PhaseTimes()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWork:
+    """Equal blocks for one micro-batch, each with its share of the work around them; or the embedding or the head."""
+
+    name: str
+    count: int = 1
+    forward_s: Seconds = 0.0
+    """On the device, as the next two."""
+    backward_s: Seconds = 0.0
+    recompute_s: Seconds = 0.0
+    forward_issue_s: Seconds = 0.0
+    """To launch it."""
+    backward_issue_s: Seconds = 0.0
+    """With what is recomputed."""
+    forward_waits: tuple[Task, ...] = ()
+    """What of the collectives inside it nothing hides."""
+    backward_waits: tuple[Task, ...] = ()
+    """With those of what is recomputed."""
+    times: BlockTimes | None = None
+    """Of a block that communicates: how it was run by itself."""
+    recomputed_fraction: float = 0.0
+    """Of these blocks."""
+
+    def works(self, phase: OperationPhase) -> tuple[Task, ...]:
+        """Computation in a pass, recomputation first."""
+        if phase == "forward":
+            return (self._work("forward", self.forward_s),)
+        backward = self._work("backward", self.backward_s)
+        return (self._work("recompute", self.recompute_s), backward) if self.recompute_s else (backward,)
+
+    def _work(self, phase: OperationPhase, duration_s: Seconds) -> Task:
+        return Task(name=f"{phase} {self.name}", stream=COMPUTE, duration_s=duration_s, category=phase)
+
+    def waits(self, phase: OperationPhase) -> tuple[Task, ...]:
+        """What computation waits for in a pass."""
+        return self.forward_waits if phase == "forward" else self.backward_waits
+
+    def issue_s(self, phase: OperationPhase) -> Seconds:
+        """To launch it in a pass."""
+        return self.forward_issue_s if phase == "forward" else self.backward_issue_s
+
+
+EMBEDDING, HEAD = BlockWork(name="embedding"), BlockWork(name="head")
+"""Of stages that hold none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork:
+    """Computation of one stage for one micro-batch, in model order, and what it waits for meanwhile."""
+
+    blocks: tuple[BlockWork, ...]
+    embedding: BlockWork = EMBEDDING
+    head: BlockWork = HEAD
+
+    def in_order(self, phase: OperationPhase) -> tuple[BlockWork, ...]:
+        """The blocks between the tables, as a pass comes to them."""
+        own = (self.embedding, *self.blocks, self.head)
+        return own if phase == "forward" else own[::-1]
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the stage."""
+        return sum(block.count for block in self.blocks)
+
+    def all_waits(self, phase: OperationPhase) -> tuple[Task, ...]:
+        """What a whole pass waits for inside its blocks and tables, equal names together."""
+        found: dict[tuple[str, str], Task] = {}
+        totals_s: dict[tuple[str, str], Seconds] = {}
+        for block in (*self.blocks, self.embedding, self.head):
+            for call in block.waits(phase):
+                key = (call.name, call.stream)
+                found[key] = call
+                totals_s[key] = totals_s.get(key, 0.0) + block.count * call.duration_s
+        return tuple(replace(call, duration_s=totals_s[key]) for key, call in found.items())
+
+    def issue_s(self, phase: OperationPhase) -> Seconds:
+        """To launch the whole pass."""
+        return sum(block.count * block.issue_s(phase) for block in (*self.blocks, self.embedding, self.head))
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkBook:
     """The operations of a stage in groups, with the time of one execution of each."""
@@ -28,7 +108,7 @@ class WorkBook:
     groups: tuple[OperationGroup, ...]
     times: tuple[PhaseTimes, ...]
     blocks: BlockBook
-    runs: Mapping[int, BlockRuns] = field(default_factory=dict)
+    block_times: Mapping[int, BlockTimes] = field(default_factory=dict)
     """Of every block with collectives inside, by the identity of its layer."""
 
     @property
@@ -68,7 +148,7 @@ def stage_work(
     for number, (layer, count) in enumerate(context.layer_runs):
         once, again = book.of_layer(layer, operation)
         recomputed = context.recomputed_fraction(layer)
-        runs = book.runs.get(id(layer))
+        times = book.block_times.get(id(layer))
         forward, backward, again_work = (
             launched_work(one, is_ahead=is_ahead)
             for one in (
@@ -90,65 +170,51 @@ def stage_work(
                 recompute_s=again_work.device_s,
                 forward_issue_s=forward.host_s,
                 backward_issue_s=backward.host_s + again_work.host_s,
-                forward_waits=tuple(_waits(((runs.forward, 1.0),), calls)) if runs else (),
-                backward_waits=tuple(_waits(((runs.recompute, recomputed), (runs.backward, 1.0)), calls))
-                if runs
+                forward_waits=tuple(_waits(((times.forward, 1.0),), calls)) if times else (),
+                backward_waits=tuple(_waits(((times.recompute, recomputed), (times.backward, 1.0)), calls))
+                if times
                 else (),
-                runs=runs,
+                times=times,
                 recomputed_fraction=recomputed,
             )
         )
     return StageWork(
         blocks=tuple(blocks),
-        embedding=_table_work(book.of_part("embedding"), calls, ("embedding",), is_ahead=is_ahead),
-        head=_table_work(book.of_part("head"), calls, ("head", "vocabulary-parallel"), is_ahead=is_ahead),
+        embedding=_table_work(book, "embedding", calls, ("embedding",), is_ahead=is_ahead),
+        head=_table_work(book, "head", calls, ("head", "vocabulary-parallel"), is_ahead=is_ahead),
     )
 
 
-def _waits(runs: Iterable[tuple[BlockRun | None, float]], calls: Sequence[TimedCall]) -> Iterator[PassCall]:
-    """What nothing hides of the collectives of a block, each as one wait."""
+def _waits(times: Iterable[tuple[BlockTime | None, float]], calls: Sequence[TimedCall]) -> Iterator[Task]:
+    """Time that a block spends waiting for its collectives, each as one wait."""
     kinds: dict[tuple[str, str], TimedCall] = {(timed.collective.name, timed.collective.axis): timed for timed in calls}
-    for run, share in runs:
-        if run is None or not share:
-            continue
-        for call in run.exposed:
-            timed = kinds[call.name, call.axis]
-            yield PassCall(
-                name=call.name,
-                kind=timed.collective.kind,
-                axis=call.axis,
-                duration_s=share * call.exposed_s,
-                slowdown_ratio=timed.slowdown_ratio,
-            )
+    for time, share in times:
+        if time is not None and share:
+            yield from (kinds[call.name, call.axis].wait(share * call.exposed_s) for call in time.exposed)
 
 
-def _table_work(times: PhaseTimes, calls: Sequence[TimedCall], names: tuple[str, ...], *, is_ahead: bool) -> TableWork:
+def _table_work(
+    book: WorkBook, part: GroupPart, calls: Sequence[TimedCall], names: tuple[str, ...], *, is_ahead: bool
+) -> BlockWork:
     """A table for one micro-batch, with the collectives around it."""
+    times = book.of_part(part)
     waited = [timed for timed in calls if is_in_block(timed.collective) or is_for_tokens(timed.collective)]
     own = [timed for timed in waited if timed.collective.name.startswith(names)]
-    waits: dict[OperationPhase, tuple[PassCall, ...]] = {
-        phase: tuple(_table_call(timed) for timed in own if timed.collective.phase == phase)
+    waits: dict[OperationPhase, tuple[Task, ...]] = {
+        phase: tuple(
+            timed.wait(timed.total_s / timed.collective.rounds) for timed in own if timed.collective.phase == phase
+        )
         for phase in ("forward", "backward")
     }
     forward, backward = (launched_work(work, is_ahead=is_ahead) for work in (times.forward_work, times.backward_work))
-    return TableWork(
+    return BlockWork(
+        name=part,
         forward_s=forward.device_s,
         backward_s=backward.device_s,
         forward_issue_s=forward.host_s,
         backward_issue_s=backward.host_s,
         forward_waits=waits["forward"],
         backward_waits=waits["backward"],
-    )
-
-
-def _table_call(timed: TimedCall) -> PassCall:
-    call = timed.collective
-    return PassCall(
-        name=call.name,
-        kind=call.kind,
-        axis=call.axis,
-        duration_s=timed.total_s / call.rounds,
-        slowdown_ratio=timed.slowdown_ratio,
     )
 
 

@@ -14,10 +14,10 @@ from typing import Literal
 from shardwise.plan import Plan
 from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.offload_time import OffloadTime
-from shardwise.predict.passes import COMPUTE
 from shardwise.predict.pipeline_time import gathers_at_step_begin, pipeline_times, schedule_shape
 from shardwise.predict.stage_time import CollectiveTime, StageTime, is_before_update, is_data_parallel
 from shardwise.predict.step_parts import StepParts, is_send, step_parts
+from shardwise.predict.tasks import COMPUTE
 from shardwise.predict.time import stage_components, time_components
 from shardwise.predict.timeline_split import is_computing
 from shardwise.predict.timeline_stage import StageDrawing

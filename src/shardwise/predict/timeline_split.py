@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from shardwise.predict.passes import COMPUTE
+from shardwise.predict.tasks import COMPUTE
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Seconds

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwise.plan import Plan
-from shardwise.predict.block_runs import is_under_other_blocks
+from shardwise.predict.block_tasks import is_under_other_blocks
 from shardwise.predict.launches import launches_ahead
 from shardwise.predict.offload_time import TO_DEVICE, TO_HOST, copy_s, host_copies
 from shardwise.predict.pass_spans import PassSpans, SpanKey, bucketed_pass, simulated_pass
-from shardwise.predict.passes import COMPUTE, Piece, is_launch_bound
-from shardwise.predict.stage_computation import StageWork, TableWork
+from shardwise.predict.passes import Piece, is_launch_bound
 from shardwise.predict.stage_passes import StagePass, plain_runs
 from shardwise.predict.stage_time import DATA_AXES, StageClock, StageTime
-from shardwise.predict.stage_work import stage_work
+from shardwise.predict.stage_work import EMBEDDING, HEAD, StageWork, stage_work
+from shardwise.predict.tasks import COMPUTE
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import Collective, OperationPhase
 from shardwise.step.placement import Chunk, Stage
@@ -287,8 +287,8 @@ class StageDrawing:
         return replace(
             work,
             blocks=tuple(replace(work.blocks[number], count=count) for number, count in runs),
-            embedding=work.embedding if chunk.has_embedding else TableWork(),
-            head=work.head if chunk.has_head else TableWork(),
+            embedding=work.embedding if chunk.has_embedding else EMBEDDING,
+            head=work.head if chunk.has_head else HEAD,
         )
 
     # What runs beside passes.

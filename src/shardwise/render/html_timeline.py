@@ -8,7 +8,7 @@ from html import escape
 
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
-from shardwise.predict.passes import COMPUTE
+from shardwise.predict.tasks import COMPUTE
 from shardwise.predict.timeline import StepTimeline, TimelineCall, TimelineRank
 from shardwise.predict.timeline_split import split_rank
 from shardwise.render.names import batch_text, cluster_text, layout_text, model_text

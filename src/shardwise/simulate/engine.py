@@ -35,6 +35,8 @@ class Task:
     category: SpanCategory = "other"
     micro_batch: int | None = None
     chunk: int | None = None
+    slowdown_ratio: float = 1.0
+    """Of communication: how many times slower it and computation are while both run. Plain programs do not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Tensor-parallel products and their collectives, step by step.
+"""Tensor-parallel products and their collectives, task by task.
 
 A divided sequence is gathered before the products that read it, and partial results are summed after those that make
 them. Both are waited for, with two exceptions:
@@ -15,7 +15,8 @@ them. Both are waited for, with two exceptions:
 from dataclasses import dataclass, replace
 
 from shardwise.predict.block_parts import Direction, Part
-from shardwise.predict.block_steps import BlockCall, StepWriter
+from shardwise.predict.task_writer import TaskWriter
+from shardwise.simulate.engine import Task
 from shardwise.units import Seconds
 
 
@@ -31,7 +32,7 @@ class TensorHabits:
     """Reading every rank's partial result and writing their sum, which a whole reduce-scatter does on the way."""
 
 
-def gathered_products(writer: StepWriter, name: str, work: Direction, habits: TensorHabits, *, is_paired: bool) -> None:
+def gathered_products(writer: TaskWriter, name: str, work: Direction, habits: TensorHabits, *, is_paired: bool) -> None:
     """Gather the divided sequence, if it is divided, and multiply."""
     call = writer.take("tp", "all_gather") if is_paired else None
     if call is not None and habits.is_async and work.num_products:
@@ -41,17 +42,17 @@ def gathered_products(writer: StepWriter, name: str, work: Direction, habits: Te
         writer.work(name, work.total_s)
 
 
-def reduced_products(writer: StepWriter, name: str, work: Direction, habits: TensorHabits, *, is_paired: bool) -> None:
+def reduced_products(writer: TaskWriter, name: str, work: Direction, habits: TensorHabits, *, is_paired: bool) -> None:
     """Multiply, and sum the partial results over ranks."""
     call = _reduction(writer) if is_paired else None
-    if call is not None and habits.is_async and work.num_products == 1 and call.kind == "reduce_scatter":
+    if call is not None and habits.is_async and work.num_products == 1 and call.category == "reduce_scatter":
         _scatter_in_pieces(writer, call, name, work, habits)
     else:
         writer.work(name, work.total_s)
         writer.wait(call)
 
 
-def column_backward(writer: StepWriter, name: str, part: Part, habits: TensorHabits, *, is_paired: bool) -> None:
+def column_backward(writer: TaskWriter, name: str, part: Part, habits: TensorHabits, *, is_paired: bool) -> None:
     """Input gradient, its sum over ranks, and the weight gradient, with the input gathered again for it."""
     if is_paired and habits.overlaps_gradients and part.weight_backward_s and not habits.is_async:
         _overlapped_gradients(writer, name, part)
@@ -62,7 +63,7 @@ def column_backward(writer: StepWriter, name: str, part: Part, habits: TensorHab
     writer.work(f"{name} weights", part.weight_backward_s)
 
 
-def _overlapped_gradients(writer: StepWriter, name: str, part: Part) -> None:
+def _overlapped_gradients(writer: TaskWriter, name: str, part: Part) -> None:
     before = writer.tail
     again = writer.take("tp", "all_gather")
     gathered = () if again is None else writer.add_call(again, before)
@@ -73,11 +74,11 @@ def _overlapped_gradients(writer: StepWriter, name: str, part: Part) -> None:
     writer.tail = (*weights, *reduced)
 
 
-def _reduction(writer: StepWriter) -> BlockCall | None:
+def _reduction(writer: TaskWriter) -> Task | None:
     return writer.take("tp", "reduce_scatter") or writer.take("tp", "all_reduce")
 
 
-def _gather_in_pieces(writer: StepWriter, call: BlockCall, name: str, work: Direction, ranks: int) -> None:
+def _gather_in_pieces(writer: TaskWriter, call: Task, name: str, work: Direction, ranks: int) -> None:
     """All pieces but the last beside the gather: ``max(work, call + work / ranks)``."""
     before = writer.tail
     gathered = writer.add_call(replace(call, slowdown_ratio=1.0), before)
@@ -87,7 +88,7 @@ def _gather_in_pieces(writer: StepWriter, call: BlockCall, name: str, work: Dire
     writer.work(f"{name}, elementwise", work.others_s)
 
 
-def _scatter_in_pieces(writer: StepWriter, call: BlockCall, name: str, work: Direction, habits: TensorHabits) -> None:
+def _scatter_in_pieces(writer: TaskWriter, call: Task, name: str, work: Direction, habits: TensorHabits) -> None:
     """All pieces but the first beside the reduction, then their sum."""
     writer.work(f"{name}, elementwise", work.others_s)
     writer.work(f"{name}, first piece", work.pieces_s / habits.ranks)

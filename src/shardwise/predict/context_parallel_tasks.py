@@ -1,4 +1,4 @@
-"""Attention over a sequence that context-parallel ranks divide, step by step.
+"""Attention over a sequence that context-parallel ranks divide, task by task.
 
 A rank attends to its own keys and values and to those of every other rank, piece by piece; under a causal mask zig-zag
 gives every rank equal pieces. How keys and values travel depends on the engine:
@@ -14,11 +14,12 @@ Hops and calls are those that the inventory lists for a block (``step/collective
 
 from dataclasses import replace
 
-from shardwise.predict.block_steps import BlockCall, StepWriter
+from shardwise.predict.task_writer import TaskWriter
+from shardwise.simulate.engine import Task
 from shardwise.units import Seconds
 
 
-def attention_steps(writer: StepWriter, name: str, duration_s: Seconds, *, cp: int) -> None:
+def attention_tasks(writer: TaskWriter, name: str, duration_s: Seconds, *, cp: int) -> None:
     """Attention of one block in the direction of the writer."""
     hops = [call for _ in range(cp - 1) if (call := writer.take("cp", "send_recv")) is not None]
     if hops and writer.phase == "backward":
@@ -35,7 +36,7 @@ def attention_steps(writer: StepWriter, name: str, duration_s: Seconds, *, cp: i
         writer.wait(writer.take("cp", "all_to_all"))
 
 
-def _ring(writer: StepWriter, name: str, piece_s: Seconds, hops: list[BlockCall]) -> None:
+def _ring(writer: TaskWriter, name: str, piece_s: Seconds, hops: list[Task]) -> None:
     """Piece i needs hop i, which starts with piece i - 1."""
     worked = passed = writer.tail
     for number, hop in enumerate((*hops, None)):
@@ -46,7 +47,7 @@ def _ring(writer: StepWriter, name: str, piece_s: Seconds, hops: list[BlockCall]
     writer.tail = worked
 
 
-def _ring_backward(writer: StepWriter, name: str, piece_s: Seconds, hops: list[BlockCall]) -> None:
+def _ring_backward(writer: TaskWriter, name: str, piece_s: Seconds, hops: list[Task]) -> None:
     """A hop of the inventory is one of keys and values and one, as long, of their gradients."""
     worked = passed = writer.tail
     gradients: tuple[int, ...] = ()

@@ -44,14 +44,14 @@ def test_nothing_of_a_block_is_lost_or_counted_twice(model, layout, engine):
     plan = plan_of(model, layout, engine)
     context, clock, book = book_of(plan)
     for layer, _ in context.layer_runs:
-        runs = book.runs[id(layer)]
+        times = book.block_times[id(layer)]
         calls = block_collectives(layer, context)
-        for phase, run in (("forward", runs.forward), ("backward", runs.backward), ("recompute", runs.recompute)):
-            communicated_s = sum(step.duration_s for step in run.steps if step.stream != "compute")
+        for phase, run in (("forward", times.forward), ("backward", times.backward), ("recompute", times.recompute)):
+            communicated_s = sum(task.duration_s for task in run.tasks if task.stream != "compute")
             expected_s = sum(call.count * clock.call(call).duration_s for call in calls if call.phase == phase)
             assert communicated_s == pytest.approx(expected_s)
             exposed_s = sum(call.exposed_s for call in run.exposed)
-            computed_s = sum(step.duration_s for step in run.steps if step.stream == "compute")
+            computed_s = sum(task.duration_s for task in run.tasks if task.stream == "compute")
             assert run.duration_s - exposed_s == pytest.approx(computed_s)
 
 
@@ -59,7 +59,7 @@ def test_an_exchange_under_another_micro_batch_has_no_place_in_the_block():
     layout = Layout(pp=4, ep=2, dp_shard=2, schedule="dualpipev", zero_stage=1)
     plan = plan_of("mixtral-8x7b", layout, "megatron", global_batch_size=32)
     _, _, book = book_of(plan)
-    assert all(step.stream != "ep" for runs in book.runs.values() for step in runs.forward.steps)
+    assert all(task.stream != "ep" for times in book.block_times.values() for task in times.forward.tasks)
 
 
 def sequence_exposed_s(engine, *, is_async):

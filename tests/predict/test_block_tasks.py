@@ -3,10 +3,10 @@
 import pytest
 
 from shardwise.predict.block_parts import Branch, Direction, Part
-from shardwise.predict.block_program import BlockHabits, backward_steps, forward_steps
-from shardwise.predict.block_steps import BlockCall
-from shardwise.predict.block_time import block_run, block_waits_s
-from shardwise.predict.tensor_parallel_steps import TensorHabits
+from shardwise.predict.block_tasks import BlockHabits, backward_tasks, forward_tasks
+from shardwise.predict.block_time import block_time, block_waits_s
+from shardwise.predict.tensor_parallel_tasks import TensorHabits
+from shardwise.simulate.engine import Task
 
 
 def part(forward_s=0.0, backward_s=0.0, weight_s=0.0, products=1):
@@ -31,7 +31,7 @@ FORWARD_S, BACKWARD_S = 15.0, 22.0
 
 
 def call(kind, duration_s, *, axis="tp", name=None, ratio=1.0):
-    return BlockCall(name=name or kind, kind=kind, axis=axis, duration_s=duration_s, slowdown_ratio=ratio)
+    return Task(name=name or kind, category=kind, stream=axis, duration_s=duration_s, slowdown_ratio=ratio)
 
 
 def habits(*, overlaps=False, is_async=False, cp=1, ranks=4, hides_combine=False):
@@ -40,11 +40,11 @@ def habits(*, overlaps=False, is_async=False, cp=1, ranks=4, hides_combine=False
 
 
 def forward(branches, calls, own, *, compute_s=FORWARD_S):
-    return block_run(forward_steps(branches, calls, own), compute_s=compute_s)
+    return block_time(forward_tasks(branches, calls, own), compute_s=compute_s)
 
 
 def backward(branches, calls, own, *, compute_s=BACKWARD_S):
-    return block_run(backward_steps(branches, calls, own), compute_s=compute_s)
+    return block_time(backward_tasks(branches, calls, own), compute_s=compute_s)
 
 
 def exposed(run):
@@ -52,7 +52,7 @@ def exposed(run):
 
 
 def names(run):
-    return [step.name for step in run.steps]
+    return [task.name for task in run.tasks]
 
 
 def test_a_divided_sequence_is_gathered_before_its_products_and_summed_after_them():
@@ -136,7 +136,7 @@ def test_the_gradients_of_gathered_keys_and_values_are_reduced_after_attention()
 
 def test_ulysses_exchanges_before_and_after_attention():
     run = forward([attention()], [call("all_to_all", 3.0, axis="cp"), call("all_to_all", 1.0, axis="cp")], habits(cp=4))
-    steps = [(step.name, step.duration_s) for step in run.steps][2:5]
+    steps = [(task.name, task.duration_s) for task in run.tasks][2:5]
     assert steps == [("all_to_all", 3.0), ("attention", 8.0), ("all_to_all", 1.0)]
     assert exposed(run) == {"all_to_all": 4.0}
 
@@ -217,4 +217,4 @@ def test_a_block_whose_pieces_are_shorter_than_its_whole_products_waits_for_no_l
     run = forward([attention()], [call("all_gather", 0.5)], habits(), compute_s=16.0)
     assert run.duration_s == 16.0
     assert exposed(run) == {"all_gather": 0.0}
-    assert block_waits_s(run.steps, compute_s=16.0) == 0.0
+    assert block_waits_s(run.tasks, compute_s=16.0) == 0.0
