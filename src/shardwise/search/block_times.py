@@ -10,7 +10,7 @@ from functools import cached_property
 from shardwise.layout import Layout
 from shardwise.model import MoeSpec
 from shardwise.predict.block_parts import TimedOperation, timed_operations
-from shardwise.predict.block_runs import is_under_other_blocks
+from shardwise.predict.block_tasks import is_under_other_blocks
 from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule

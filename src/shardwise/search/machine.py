@@ -13,7 +13,7 @@ from shardwise.engines.table import engine_profile
 from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import TimedOperation
-from shardwise.predict.block_runs import TimedCall, block_steps
+from shardwise.predict.block_tasks import TimedCall, block_tasks
 from shardwise.predict.block_time import block_waits_s
 from shardwise.predict.communication import collective_time_s
 from shardwise.predict.compute import PhaseTimes
@@ -67,7 +67,7 @@ class Machine:
         key = (layer, context.plan.layout.tp, context.plan.layout.cp, durations, calls)
         found = self._waits.get(key)
         if found is None:
-            steps = block_steps(
+            tasks = block_tasks(
                 context.plan,
                 layer,
                 timed,
@@ -79,8 +79,8 @@ class Machine:
                 moves_bytes_per_s=self._rates.moves_bytes_per_s,
             )
             found = self._waits[key] = (
-                block_waits_s(steps.forward, compute_s=steps.forward_s),
-                block_waits_s(steps.backward, compute_s=steps.backward_s),
+                block_waits_s(tasks.forward, compute_s=tasks.forward_s),
+                block_waits_s(tasks.backward, compute_s=tasks.backward_s),
             )
         return found
 
