@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.layout import Layout
-from shardwise.predict.pipeline_time import MicroBatchTimes, pipeline_time_s
+from shardwise.predict.pipeline_time import pipeline_time_s
 from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.pipeline import run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes
 
 
 def stage(forward=1.0, input_backward=1.0, weight_backward=1.0):
-    return MicroBatchTimes(forward_s=forward, input_backward_s=input_backward, weight_backward_s=weight_backward)
+    return ChunkTimes(forward_s=forward, input_backward_s=input_backward, weight_backward_s=weight_backward)
 
 
 def total(stages, schedule, *, m=16, vpp=1):

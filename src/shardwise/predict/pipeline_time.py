@@ -25,22 +25,6 @@ NO_SEND_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatchTimes:
-    """Seconds of one micro-batch on one stage, all its chunks together."""
-
-    forward_s: Seconds
-    """With the communication it waits for."""
-    input_backward_s: Seconds
-    """Recomputation and input gradient, with the communication they wait for."""
-    weight_backward_s: Seconds
-
-    @property
-    def total_s(self) -> Seconds:
-        """The whole micro-batch."""
-        return self.forward_s + self.input_backward_s + self.weight_backward_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDuration:
     """From the beginning of a step to its last backward."""
 
@@ -137,8 +121,8 @@ def pipeline_times(
     )
 
 
-def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_microbatches: int) -> Seconds:
-    """Time from the first forward to the last backward of a step.
+def pipeline_time_s(*, stages: Sequence[ChunkTimes], layout: Layout, num_microbatches: int) -> Seconds:
+    """Time from the first forward to the last backward of a step of so many micro-batches in each stage.
 
     GPipe is two flow shops, one after the other. Otherwise the slowest stage works through all micro-batches; the
     others' single micro-batches fill and drain the pipeline around it. Interleaving divides the filling by the chunks
@@ -157,7 +141,7 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
             uneven_pipeline_s(max_stage_s=max(phase), sum_stages_s=sum(phase), num_microbatches=num_microbatches)
             for phase in (
                 [stage.forward_s for stage in stages],
-                [stage.input_backward_s + stage.weight_backward_s for stage in stages],
+                [stage.backward_s for stage in stages],
             )
         )
     if kind.is_plain:
@@ -165,7 +149,7 @@ def pipeline_time_s(*, stages: Sequence[MicroBatchTimes], layout: Layout, num_mi
     return num_microbatches * slowest + _fill_s(stages, layout, skipped=totals.index(slowest))
 
 
-def _fill_s(stages: Sequence[MicroBatchTimes], layout: Layout, *, skipped: int) -> Seconds:
+def _fill_s(stages: Sequence[ChunkTimes], layout: Layout, *, skipped: int) -> Seconds:
     """Seconds one micro-batch spends on all stages but the slowest, as far as the schedule leaves them idle."""
     others = [stage for index, stage in enumerate(stages) if index != skipped]
     kind = SCHEDULE_KINDS[layout.schedule]

@@ -207,7 +207,7 @@ class StageClock:
         return StageTime(
             stage=context.stage.index,
             compute=compute,
-            chunks=chunk_times(context, book, compute, _waited_s(collectives)),
+            chunks=chunk_times(context, book, compute, waited_s(collectives)),
             collectives=collectives,
             forward_flop=_flop(book.groups, "forward"),
             recompute_flop=_flop(book.groups, "recompute"),
@@ -302,7 +302,7 @@ def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:
     )
 
 
-def _waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
+def waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
     """What all micro-batches wait for, by phase."""
     waited: dict[OperationPhase, Seconds] = {"forward": 0.0, "backward": 0.0, "recompute": 0.0, "optimizer": 0.0}
     for time in times:

@@ -7,12 +7,11 @@ from functools import cached_property
 from shardwise.plan import Plan
 from shardwise.predict.offload_time import NO_OFFLOAD, OffloadTime, offload_time
 from shardwise.predict.pipeline_time import (
-    MicroBatchTimes,
     PipelineDuration,
     pipeline_duration,
     pipeline_time_s,
 )
-from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime, is_data_parallel
+from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime, is_data_parallel, waited_s
 from shardwise.predict.stage_work import stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.inventory import Collective
@@ -255,14 +254,12 @@ def _with_exposed(time: StageTime, is_meant: Callable[[CollectiveTime], bool], e
     return replace(time, collectives=collectives)
 
 
-def _micro_batch(time: StageTime, num_microbatches: int) -> MicroBatchTimes:
-    compute = time.compute
-    waited: dict[str, Seconds] = {"forward": 0.0, "backward": 0.0, "recompute": 0.0, "optimizer": 0.0}
-    for entry in time.per_micro_batch:
-        waited[entry.collective.phase] += entry.exposed_s
-    input_backward = compute.backward_s - compute.weight_backward_s + compute.recompute_s
-    return MicroBatchTimes(
+def _micro_batch(time: StageTime, num_microbatches: int) -> ChunkTimes:
+    """One micro-batch in all chunks of a stage, with what it waits for."""
+    compute, waited = time.compute, waited_s(time.collectives)
+    input_backward_s = compute.backward_s - compute.weight_backward_s + compute.recompute_s
+    return ChunkTimes(
         forward_s=(compute.forward_s + waited["forward"]) / num_microbatches,
-        input_backward_s=(input_backward + waited["backward"] + waited["recompute"]) / num_microbatches,
+        input_backward_s=(input_backward_s + waited["backward"] + waited["recompute"]) / num_microbatches,
         weight_backward_s=compute.weight_backward_s / num_microbatches,
     )

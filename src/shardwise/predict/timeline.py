@@ -28,7 +28,7 @@ from shardwise.step.inventory import Axis, Collective
 from shardwise.units import Bytes, Seconds
 
 TimelineSource = Literal["simulated", "measured"]
-MOST_SPANS = 40_000
+MOST_SPANS = 100_000
 """All ranks together. A rank with more than its share has only its first and last micro-batch drawn block by block."""
 INSIDE_S = 1e-6
 """An arrow begins this long before the end of the span that sends it, so that it belongs to it."""

@@ -20,6 +20,8 @@ LEGEND_COLUMNS = 6
 LEGEND_ROW_HEIGHT = 20.0
 NARROWEST_PIXELS = 0.4
 """Narrower neighbours of one kind are drawn as one."""
+NARROWEST_BAR = 1.0
+"""A lane with one short collective, such as the norm's, is not to look empty."""
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 
@@ -66,7 +68,7 @@ def _lane(lane: Lane, y: float, pixels_per_s: float) -> Iterator[str]:
     yield f"<text x='8' y='{y + 12:.1f}'>{escape(lane.stream)}</text>"
     for first, last, count in _merged(lane.spans, pixels_per_s):
         x = LABEL_WIDTH + pixels_per_s * first.start_s
-        width = max(NARROWEST_PIXELS, pixels_per_s * (last.end_s - first.start_s))
+        width = max(NARROWEST_BAR, pixels_per_s * (last.end_s - first.start_s))
         what = first.name if count == 1 else f"{count} spans from {first.name} to {last.name}"
         number = "" if first.micro_batch is None else f", micro-batch {first.micro_batch}"
         text = f"{what}{number}: {format_seconds(last.end_s - first.start_s)}"
@@ -77,7 +79,10 @@ def _lane(lane: Lane, y: float, pixels_per_s: float) -> Iterator[str]:
 
 
 def _merged(spans: tuple[Span, ...], pixels_per_s: float) -> Iterator[tuple[Span, Span, int]]:
-    """Spans of one kind that touch and are too narrow to tell apart, as the first and the last of them."""
+    """Spans that touch and are too narrow to tell apart, as the first and the last of them.
+
+    Those of different kinds are together no wider than the narrowest bar.
+    """
     first: Span | None = None
     last: Span | None = None
     count = 0
@@ -85,7 +90,8 @@ def _merged(spans: tuple[Span, ...], pixels_per_s: float) -> Iterator[tuple[Span
         if first is not None and last is not None:
             is_near = pixels_per_s * (span.start_s - last.end_s) < NARROWEST_PIXELS
             is_narrow = pixels_per_s * span.duration_s < NARROWEST_PIXELS
-            if is_near and is_narrow and span.category == first.category:
+            is_alike = span.category == first.category or pixels_per_s * (span.end_s - first.start_s) < NARROWEST_BAR
+            if is_near and is_narrow and is_alike:
                 last, count = span, count + 1
                 continue
             yield first, last, count

@@ -80,7 +80,7 @@ function bar(row, start, duration, perUs, width) {
   if (start > to || start + duration < from) return null;
   const x = labels + Math.max(0, (start - from) * perUs);
   const end = labels + Math.min(width - labels, (start + duration - from) * perUs);
-  const wide = Math.max(0.5, end - x - (end - x > 4 ? 0.5 : 0));
+  const wide = Math.max(1, end - x - (end - x > 4 ? 0.5 : 0));
   pen.fillRect(x, row.y + 2, wide, lane - 5);
   return [x, wide];
 }
