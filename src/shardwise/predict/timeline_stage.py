@@ -5,7 +5,7 @@ wait for each collective as long as the prediction says, so that the exposed sec
 its components.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from shardwise.predict.offload_time import TO_DEVICE, TO_HOST, copy_s, host_copi
 from shardwise.predict.pass_spans import PassSpans, SpanKey, bucketed_pass, simulated_pass
 from shardwise.predict.passes import Piece, is_launch_bound
 from shardwise.predict.stage_passes import StagePass, plain_runs
-from shardwise.predict.stage_time import DATA_AXES, StageClock, StageTime
+from shardwise.predict.stage_time import DATA_AXES, PASS_PHASES, CollectiveTime, StageClock, StageTime
 from shardwise.predict.stage_work import EMBEDDING, HEAD, StageWork, stage_work
 from shardwise.predict.tasks import COMPUTE
 from shardwise.simulate.spans import Span
@@ -27,6 +27,8 @@ from shardwise.units import Seconds
 
 LAUNCHES = "launches"
 """The stream of the CPU that launches kernels."""
+WEIGHTS = "weight_backward"
+"""A pass of weight gradients alone, which schedules put where a rank would wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +85,14 @@ class StageDrawing:
         """
         self._plan, self._clock, self._time = plan, clock, time
         self._context = StageContext(plan=plan, stage=stage)
-        self._simulated: dict[PassKey, PassSpans] = {}
-        self._durations: dict[PassKey, Seconds] = {}
-        self._drawn: dict[PassKey, PassSpans] = {}
-        self._summaries: dict[PassKey, PassSpans] = {}
-        self._launches: dict[PassKey, tuple[Span, ...]] = {}
         placed = (PassKey(chunk=span.chunk or 0, name=span.name) for span in scheduled)
         self._keys = tuple(placed if plan.layout.pp > 1 else _alone(plan))
-        for key, span in zip(self._keys, scheduled, strict=False):
-            self._durations.setdefault(key, span.duration_s)
+        lengths = {key: span.duration_s for key, span in zip(self._keys, scheduled, strict=False)}
+        self._simulated = {key: self._simulate(key, lengths.get(key, 0.0)) for key in dict.fromkeys(self._keys)}
+        self._listed = {phase: self._exposed_in_passes(phase) for phase in PASS_PHASES}
+        self._ratios = {phase: self._ratios_of(phase) for phase in PASS_PHASES}
+        self._unlisted = {phase: tuple(self._unlisted_of(phase)) for phase in PASS_PHASES}
+        self._drawn = {key: self._fitted(key, lengths.get(key)) for key in self._simulated}
         self.passes = tuple(self._placed(scheduled))
 
     def _placed(self, scheduled: Sequence[Span]) -> Iterator[PlacedPass]:
@@ -100,26 +101,28 @@ class StageDrawing:
             if scheduled:
                 micro_batch = scheduled[number].micro_batch or 0
                 yield PlacedPass(key=key, micro_batch=micro_batch, start_s=scheduled[number].start_s)
-                continue
-            yield PlacedPass(key=key, micro_batch=number // 2, start_s=now)
-            now += self._duration_s(key)
+            else:
+                yield PlacedPass(key=key, micro_batch=number // 2, start_s=now)
+                now += self._drawn[key].duration_s
 
     @property
     def num_spans(self) -> int:
         """Spans of all passes block by block."""
-        return sum(len(self._pass(key).spans) for key in self._keys)
+        return sum(len(self._drawn[key].spans) for key in self._keys)
 
     def spans(self, *, is_whole: bool) -> Iterator[Span]:
         """All passes block by block, or only those of the first and the last micro-batch when not all are whole."""
+        launches = {key: tuple(self._launched(key)) for key in self._drawn}
+        summaries = {} if is_whole else {key: drawn.summary() for key, drawn in self._drawn.items()}
         for one in self.passes:
             if is_whole or one.micro_batch in (0, self._plan.num_microbatches - 1):
-                yield from self._on_stage(one, self._pass(one.key).spans)
-                yield from self._on_stage(one, self._launched(one.key))
+                yield from self._on_stage(one, self._drawn[one.key].spans)
+                yield from self._on_stage(one, launches[one.key])
             else:
-                yield from self._on_stage(one, self._summary(one.key).spans)
+                yield from self._on_stage(one, summaries[one.key].spans)
             yield from self._on_stage(one, self._copies(one))
 
-    def _on_stage(self, one: PlacedPass, spans: Sequence[Span]) -> Iterator[Span]:
+    def _on_stage(self, one: PlacedPass, spans: Iterable[Span]) -> Iterator[Span]:
         for span in spans:
             yield Span(
                 stream=f"stage {self._time.stage}/{span.stream}",
@@ -132,28 +135,65 @@ class StageDrawing:
                 exposed_s=span.exposed_s,
             )
 
-    def _pass(self, key: PassKey) -> PassSpans:
-        """A pass as it is drawn, from 0 on."""
-        found = self._drawn.get(key)
-        if found is None:
-            found = self._drawn[key] = self._fitted(key)
+    # What the passes of a stage wait for together.
+
+    def _calls(self, phase: OperationPhase) -> Iterator[CollectiveTime]:
+        """Collectives of its passes, recomputation with backward; a pipeline places data parallelism and messages."""
+        for time in self._time.collectives:
+            call = time.collective
+            is_placed = call.axis in DATA_AXES or (call.axis == "pp" and call.is_overlappable)
+            is_own = call.phase == "forward" if phase == "forward" else call.phase in ("backward", "recompute")
+            if is_own and not (is_placed and self._plan.layout.pp > 1):
+                yield time
+
+    def _exposed_in_passes(self, phase: OperationPhase) -> dict[SpanKey, Seconds]:
+        """What all simulated passes expose of each of their collectives."""
+        found: dict[SpanKey, Seconds] = {}
+        for key in self._keys:
+            for name, exposed_s in self._simulated[key].exposed.items() if key.phase == phase else ():
+                found[name] = found.get(name, 0.0) + exposed_s
         return found
 
-    def _summary(self, key: PassKey) -> PassSpans:
-        found = self._summaries.get(key)
-        if found is None:
-            found = self._summaries[key] = self._pass(key).summary()
-        return found
+    def _ratios_of(self, phase: OperationPhase) -> dict[SpanKey, float]:
+        """What the prediction says to be exposed, over what the simulated passes expose."""
+        listed = self._listed[phase]
+        predicted = dict.fromkeys(listed, 0.0)
+        for time in self._calls(phase):
+            key = (time.collective.name, time.collective.axis)
+            if key in predicted:
+                predicted[key] += time.exposed_s
+        return {name: predicted[name] / exposed_s if exposed_s else 0.0 for name, exposed_s in listed.items()}
 
-    def _fitted(self, key: PassKey) -> PassSpans:
+    def _unlisted_of(self, phase: OperationPhase) -> Iterator[_Unlisted]:
+        passes = [key for key in self._keys if key.phase == phase and key.name != WEIGHTS]
+        for time in self._calls(phase):
+            call = time.collective
+            is_beside = is_under_other_blocks(call)
+            if self._listed[phase].get((call.name, call.axis)) or not (time.exposed_s or is_beside):
+                continue
+            is_at_edge = call.axis in DATA_AXES and call.rounds == 1
+            count = sum(key.is_edge for key in passes) if is_at_edge else len(passes)
+            if count:
+                yield _Unlisted(
+                    span=Span(stream=_stream(call), name=call.name, category=call.kind, start_s=0.0, end_s=0.0),
+                    hidden_s=max(0.0, time.total_s - time.exposed_s) / count if is_beside else 0.0,
+                    exposed_s=time.exposed_s / count,
+                    is_at_edge=is_at_edge,
+                )
+
+    def _fitted(self, key: PassKey, duration_s: Seconds | None) -> PassSpans:
         """The simulated pass in the time that the step gives it, and behind it what only waits."""
-        simulated, ratios = self._simulation(key), self._ratios[key.phase]
-        waits_s = {name: ratios.get(name, 0.0) * seconds for name, seconds in simulated.exposed.items()}
+        simulated, ratios = self._simulated[key], self._ratios[key.phase]
         simulated_s = sum(simulated.exposed.values())
-        unlisted = list(self._unlisted_of(key))
-        own_s = self._duration_s(key) - sum(one.exposed_s for one in unlisted)
-        ratio = sum(waits_s.values()) / simulated_s if simulated_s else 1.0
-        spans = list(simulated.fitted(own_s, waits_ratio=ratio).laid(ratios).spans)
+        waits_s = sum(ratios[name] * exposed_s for name, exposed_s in simulated.exposed.items())
+        waiting = () if key.name == WEIGHTS else self._unlisted[key.phase]
+        unlisted = [one for one in waiting if key.is_edge or not one.is_at_edge]
+        if duration_s is None:
+            own_s = self._computed_s(key.phase) + waits_s
+        else:
+            own_s = duration_s - sum(one.exposed_s for one in unlisted)
+        fitted = simulated.fitted(own_s, waits_ratio=waits_s / simulated_s if simulated_s else 1.0)
+        spans = list(fitted.laid(ratios).spans)
         now, hidden_until_s = own_s, 0.0
         for one in unlisted:
             hidden_s = min(one.hidden_s, own_s - hidden_until_s)
@@ -165,100 +205,18 @@ class StageDrawing:
             now += one.exposed_s
         return PassSpans(spans=tuple(span for span in spans if span.duration_s > 0), duration_s=now)
 
-    def _duration_s(self, key: PassKey) -> Seconds:
-        """As the schedule says; without one, computation and what this pass waits for."""
-        found = self._durations.get(key)
-        if found is not None:
-            return found
+    def _computed_s(self, phase: OperationPhase) -> Seconds:
+        """Computation of one micro-batch, as the prediction counts it."""
         compute = self._time.compute
-        computed_s = compute.forward_s if key.phase == "forward" else compute.backward_s + compute.recompute_s
-        ratios = self._ratios[key.phase]
-        waits_s = sum(ratios[name] * seconds for name, seconds in self._simulation(key).exposed.items())
-        unlisted_s = sum(one.exposed_s for one in self._unlisted_of(key))
-        found = self._durations[key] = computed_s / self._plan.num_microbatches + waits_s + unlisted_s
-        return found
-
-    # What the passes of a stage wait for together.
-
-    @cached_property
-    def _calls(self) -> dict[OperationPhase, list[tuple[Collective, Seconds, Seconds]]]:
-        """Collectives of passes by phase, with their time and what of it is exposed; recomputation is backward.
-
-        A pipeline places messages and data parallelism itself.
-        """
-        found: dict[OperationPhase, list[tuple[Collective, Seconds, Seconds]]] = {"forward": [], "backward": []}
-        for time in self._time.collectives:
-            call = time.collective
-            is_placed = call.axis in DATA_AXES or (call.axis == "pp" and call.is_overlappable)
-            if call.phase != "optimizer" and not (is_placed and self._plan.layout.pp > 1):
-                phase: OperationPhase = "forward" if call.phase == "forward" else "backward"
-                found[phase].append((call, time.total_s, time.exposed_s))
-        return found
-
-    @cached_property
-    def _simulated_s(self) -> dict[OperationPhase, dict[SpanKey, Seconds]]:
-        """What all simulated passes expose, by phase."""
-        found: dict[OperationPhase, dict[SpanKey, Seconds]] = {"forward": {}, "backward": {}}
-        for key in self._keys:
-            own = found[key.phase]
-            for name, seconds in self._simulation(key).exposed.items():
-                own[name] = own.get(name, 0.0) + seconds
-        return found
-
-    @cached_property
-    def _ratios(self) -> dict[OperationPhase, dict[SpanKey, float]]:
-        """What the prediction says to be exposed, over what the simulated passes expose."""
-        found: dict[OperationPhase, dict[SpanKey, float]] = {}
-        for phase, simulated in self._simulated_s.items():
-            predicted = dict.fromkeys(simulated, 0.0)
-            for call, _, exposed_s in self._calls[phase]:
-                if (call.name, call.axis) in predicted:
-                    predicted[call.name, call.axis] += exposed_s
-            found[phase] = {name: predicted[name] / seconds if seconds else 0.0 for name, seconds in simulated.items()}
-        return found
-
-    @cached_property
-    def _unlisted(self) -> dict[OperationPhase, list[_Unlisted]]:
-        found: dict[OperationPhase, list[_Unlisted]] = {"forward": [], "backward": []}
-        for phase, calls in self._calls.items():
-            simulated = self._simulated_s[phase]
-            passes = [key for key in self._keys if key.phase == phase and key.name != "weight_backward"]
-            for call, total_s, exposed_s in calls:
-                key = (call.name, call.axis)
-                is_beside = is_under_other_blocks(call)
-                if simulated.get(key) or not (exposed_s or is_beside):
-                    continue
-                is_at_edge = call.axis in DATA_AXES and call.rounds == 1
-                count = sum(one.is_edge for one in passes) if is_at_edge else len(passes)
-                if not count:
-                    continue
-                hidden_s = max(0.0, total_s - exposed_s) if is_beside else 0.0
-                found[phase].append(
-                    _Unlisted(
-                        span=Span(stream=_stream(call), name=call.name, category=call.kind, start_s=0.0, end_s=0.0),
-                        hidden_s=hidden_s / count,
-                        exposed_s=exposed_s / count,
-                        is_at_edge=is_at_edge,
-                    )
-                )
-        return found
-
-    def _unlisted_of(self, key: PassKey) -> Iterator[_Unlisted]:
-        if key.name != "weight_backward":
-            yield from (one for one in self._unlisted[key.phase] if key.is_edge or not one.is_at_edge)
+        total_s = compute.forward_s if phase == "forward" else compute.backward_s + compute.recompute_s
+        return total_s / self._plan.num_microbatches
 
     # The simulated passes.
 
-    def _simulation(self, key: PassKey) -> PassSpans:
-        found = self._simulated.get(key)
-        if found is None:
-            found = self._simulated[key] = self._simulate(key)
-        return found
-
-    def _simulate(self, key: PassKey) -> PassSpans:
-        if key.name == "weight_backward":
-            span = Span(stream=COMPUTE, name=key.name, category="backward", start_s=0.0, end_s=self._durations[key])
-            return PassSpans(spans=(span,), duration_s=span.end_s)
+    def _simulate(self, key: PassKey, duration_s: Seconds) -> PassSpans:
+        if key.name == WEIGHTS:
+            span = Span(stream=COMPUTE, name=key.name, category="backward", start_s=0.0, end_s=duration_s)
+            return PassSpans(spans=(span,), duration_s=duration_s)
         work = self._of_chunk(self._time.work, key)
         plain = plain_runs(self._context, work, key.phase)
         one = self._data_pass(key) if self._plan.layout.pp == 1 else None
@@ -301,25 +259,19 @@ class StageDrawing:
         clock, context = self._clock, self._context
         return stage_work(context, clock.work_book(context), clock.timed_calls(context), is_ahead=True)
 
-    def _launched(self, key: PassKey) -> tuple[Span, ...]:
-        found = self._launches.get(key)
-        if found is None:
-            found = self._launches[key] = tuple(self._launch_spans(key))
-        return found
-
-    def _launch_spans(self, key: PassKey) -> Iterator[Span]:
+    def _launched(self, key: PassKey) -> Iterator[Span]:
         """What the CPU launches in a pass, where that takes longer than to run it for some block.
 
         A CPU that is ahead launches one piece after the other; one that is not starts a piece with the device.
         """
-        if key.name == "weight_backward":
+        if key.name == WEIGHTS:
             return
         work = self._of_chunk(self._launching_work, key)
         runs = plain_runs(self._context, work, key.phase)
         if not is_launch_bound(runs[1:-1]):  # tables alone are no reason for a row
             return
         pieces: list[Piece] = [piece for run in runs for piece in [run] * run.count]
-        duration_s, line_s = self._duration_s(key), sum(piece.line_s for piece in pieces)
+        duration_s, line_s = self._drawn[key].duration_s, sum(piece.line_s for piece in pieces)
         ratio = duration_s / line_s if line_s else 0.0
         is_ahead = launches_ahead(self._plan)
         free_s = turn_s = 0.0
@@ -334,7 +286,7 @@ class StageDrawing:
     def _copies(self, one: PlacedPass) -> Sequence[Span]:
         """Copies to and from the host, as far as they run beside the pass."""
         recipe, phase = self._plan.recipe, one.key.phase
-        if (recipe.offload == "none" and not recipe.activation_offload) or one.key.name == "weight_backward":
+        if (recipe.offload == "none" and not recipe.activation_offload) or one.key.name == WEIGHTS:
             return ()
         copies = host_copies(self._context)
         is_last = one.micro_batch == self._plan.num_microbatches - 1
@@ -347,7 +299,7 @@ class StageDrawing:
                 name=f"copies {direction}",
                 category="offload",
                 start_s=0.0,
-                end_s=min(self._duration_s(one.key), copy_s(self._context, num_bytes) / num_chunks),
+                end_s=min(self._drawn[one.key].duration_s, copy_s(self._context, num_bytes) / num_chunks),
             )
             for direction, num_bytes in ((TO_DEVICE, coming), (TO_HOST, leaving))
             if num_bytes
