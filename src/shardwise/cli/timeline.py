@@ -57,9 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_line(json_line(trace_object(plan=plan, timeline=timeline)))
     else:
+        from shardwise.predict import exposed_communication
         from shardwise.render.text_timeline import timeline_text
 
-        write_line(timeline_text(plan=plan, timeline=timeline))
+        write_line(timeline_text(plan=plan, timeline=timeline, exposed=exposed_communication(plan)))
     return EXIT_OK
 
 

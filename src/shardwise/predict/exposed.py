@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from shardwise.plan import Plan
-from shardwise.predict.step_parts import StepParts, step_parts
+from shardwise.predict.step_parts import step_parts
 from shardwise.prediction import ExposedCommunication, ExposedShare
 from shardwise.step.inventory import Collective
 
@@ -12,18 +12,14 @@ VERBS = ("all-gather ", "reduce-scatter ", "all-reduce ", "broadcast ", "weights
 ENDINGS = (" over replicas", " experts", " all_gather", " reduce_scatter", " all_reduce", " all_to_all", " send_recv")
 
 
-def exposed_communication(plan: Plan, parts: StepParts | None = None) -> ExposedCommunication:
+def exposed_communication(plan: Plan) -> ExposedCommunication:
     """What the step of a plan would lose if communication were free, and if only one axis or one unit of it were.
 
     Free collectives take no time and slow nothing down; the copies around them stay. What several of them hide behind
     each other is exposed by none alone, and a wait that two of them cause goes only with both, so the parts need not
     sum to the whole. A part can be a little below zero, where what followed was hidden better before.
-
-    Args:
-        plan: whose step is meant.
-        parts: of that step, where they are known already.
     """
-    parts = parts or step_parts(plan)
+    parts = step_parts(plan)
     calls = tuple(time.collective for stage in parts.times for time in stage.collectives)
     axes = tuple(dict.fromkeys(call.axis for call in calls))
     units = tuple(dict.fromkeys(unit_of(call) for call in calls))

@@ -9,7 +9,7 @@ from shardwise.model import LayerSpec
 from shardwise.plan import Plan
 from shardwise.predict.block_parts import timed_operations
 from shardwise.predict.block_tasks import TimedCall, block_tasks, is_in_block, is_under_other_blocks
-from shardwise.predict.block_time import BlockTime, BlockTimes, block_times
+from shardwise.predict.block_time import BlockTimes, block_times
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
 from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
@@ -18,6 +18,7 @@ from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, laun
 from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.stage_passes import StagePass, exposed_calls, plain_runs, stage_passes
 from shardwise.predict.stage_work import StageWork, WorkBook, chunk_times, stage_work
+from shardwise.predict.tasks import ExposedCall
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
 from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
@@ -199,7 +200,7 @@ class StageClock:
         is_ahead = launches_ahead(self._plan)
         work = stage_work(context, book, calls, is_ahead=is_ahead)
         host = self._launched(context, book, work)
-        times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, book))
+        times = _with_exposed(_under_other_blocks(calls, compute=book.total), _in_blocks(context, work))
         data = [timed for timed in calls if timed.collective.axis in DATA_AXES and not is_for_tokens(timed.collective)]
         passes = tuple(stage_passes(context, data, work)) if data else ()
         collectives = _data_parallel(data, passes, tuple(_hidden_by_launches(times, host)))
@@ -311,32 +312,26 @@ def waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
     return waited
 
 
-def _in_blocks(context: StageContext, book: WorkBook) -> dict[CallKey, Seconds]:
+def _in_blocks(context: StageContext, work: StageWork) -> dict[CallKey, Seconds]:
     """What nothing hides of the collectives inside all blocks of a stage, over the whole step."""
     found: dict[CallKey, Seconds] = {}
-    rounds = context.rounds
-    for layer, count in context.layer_runs:
-        block = book.block_times.get(id(layer))
-        if block is None:
+
+    def add(phase: OperationPhase, calls: Iterable[ExposedCall], num_blocks: float) -> None:
+        for call in calls:
+            key = (call.name, call.axis, phase)
+            found[key] = found.get(key, 0.0) + context.rounds * num_blocks * call.exposed_s
+
+    for block in work.blocks:
+        if block.times is None:
             continue
-        recomputed = count * context.recomputed_fraction(layer)
-        times: tuple[tuple[OperationPhase, BlockTime | None, float], ...] = (
-            ("forward", block.forward, count),
-            ("backward", block.backward, count),
-            ("recompute", block.recompute, recomputed),
-        )
-        for phase, run, blocks in times:
-            for call in run.exposed if run else ():
-                key = (call.name, call.axis, phase)
-                found[key] = found.get(key, 0.0) + rounds * blocks * call.exposed_s
-        if (
-            block.recompute is None and context.plan.recipe.recompute_modules is None
-        ):  # selectively: what is gathered again hides as little as in forward
-            for call in block.forward.exposed:
-                if call.name.endswith("all_gather"):
-                    key = (call.name, call.axis, "recompute")
-                    again_s = recomputed * call.exposed_s
-                    found[key] = found.get(key, 0.0) + rounds * again_s
+        num_recomputed = block.count * block.recomputed_fraction
+        add("forward", block.times.forward.exposed, block.count)
+        add("backward", block.times.backward.exposed, block.count)
+        if block.times.recompute is not None:
+            add("recompute", block.times.recompute.exposed, num_recomputed)
+        elif context.plan.recipe.recompute_modules is None:  # what is gathered again hides as little as in forward
+            gathers = (call for call in block.times.forward.exposed if call.name.endswith("all_gather"))
+            add("recompute", gathers, num_recomputed)
     return found
 
 

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Literal
 
 from shardwise.plan import Plan
-from shardwise.predict.exposed import exposed_communication
 from shardwise.predict.offload_time import OffloadTime
 from shardwise.predict.pipeline_time import gathers_at_step_begin, pipeline_times, schedule_shape
 from shardwise.predict.stage_time import CollectiveTime, StageTime, is_before_update, is_data_parallel
@@ -21,7 +20,7 @@ from shardwise.predict.tasks import COMPUTE
 from shardwise.predict.time import stage_components, time_components
 from shardwise.predict.timeline_split import is_computing
 from shardwise.predict.timeline_stage import StageDrawing
-from shardwise.prediction import ExposedCommunication, TimeEntry
+from shardwise.prediction import TimeEntry
 from shardwise.simulate.pipeline import pipeline_spans
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import Axis, Collective
@@ -101,8 +100,6 @@ class StepTimeline:
     notes: tuple[str, ...]
     components: tuple[TimeEntry, ...] = ()
     """The parts of the slowest rank's step, as ``predict`` prints them."""
-    exposed: ExposedCommunication | None = None
-    """What communication adds to the step."""
     source: TimelineSource = "simulated"
 
     @property
@@ -145,7 +142,6 @@ def predict_timeline(plan: Plan) -> StepTimeline:
         flows=tuple(_flows(ranks)),
         notes=tuple(_notes(plan, is_whole=all(are_whole), has_order=any(drawing.passes for drawing in drawings))),
         components=time_components(parts),
-        exposed=exposed_communication(plan, parts),
     )
 
 

@@ -13,7 +13,7 @@ MOST_SHARES = 5
 """Axes or units in a line; JSON has them all."""
 
 
-def timeline_text(*, plan: Plan, timeline: StepTimeline) -> str:
+def timeline_text(*, plan: Plan, timeline: StepTimeline, exposed: ExposedCommunication | None = None) -> str:
     """The summary that the command prints beside the files it writes."""
     lines = [
         f"{model_text(plan.model)} on {cluster_text(plan.cluster)}",
@@ -23,8 +23,8 @@ def timeline_text(*, plan: Plan, timeline: StepTimeline) -> str:
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
         f"drawn with {timeline.num_spans:,} spans",
     ]
-    if timeline.exposed is not None:
-        lines += exposed_lines(timeline.exposed)
+    if exposed is not None:
+        lines += exposed_lines(exposed)
     title = ""
     for lane in timeline_lanes(timeline):
         if rank_title(lane.rank) != title:
