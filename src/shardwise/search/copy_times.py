@@ -53,7 +53,7 @@ class CopyTimes:
 
     @cached_property
     def _blocks(self) -> Table:
-        return self.probes.table(self._of_blocks)
+        return Table(self._of_blocks)
 
     def _of_blocks(self, key: Key) -> tuple[float, ...]:
         """Parameters in a block of each shape on one rank, by tp, ep and expert_tp."""
@@ -63,7 +63,7 @@ class CopyTimes:
 
     @cached_property
     def _tables(self) -> Table:
-        return self.probes.table(self._of_tables)
+        return Table(self._of_tables)
 
     def _of_tables(self, key: Key) -> tuple[float]:
         tp, has_embedding, has_head = key
@@ -76,7 +76,7 @@ class CopyTimes:
 
     @cached_property
     def _ways(self) -> Table:
-        return self.probes.table(self._of_way)
+        return Table(self._of_way)
 
     def _of_way(self, key: Key) -> tuple[float, float]:
         """Seconds for each parameter in both passes.

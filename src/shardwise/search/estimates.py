@@ -15,7 +15,6 @@ from shardwise.search.probes import Probes
 from shardwise.search.records import Objective
 from shardwise.search.refinement import ESTIMATED, Refinement, Wanted
 from shardwise.search.space import Space
-from shardwise.search.team import ALONE, Team
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
 from shardwise.search.weighing import Weighing
@@ -67,7 +66,6 @@ def estimate_space(
     *,
     objective: Objective = "step_time",
     wanted: Wanted | None = None,
-    team: Team = ALONE,
 ) -> Estimates:
     """Enumerate the space and estimate the rows that matter.
 
@@ -76,11 +74,10 @@ def estimate_space(
         bounds: limits of the space.
         objective: what is to be small, which decides how far rows are estimated.
         wanted: how far instead.
-        team: who does it.
     """
     limits = wanted or WANTED[objective]
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
-    estimate = _estimate_of(_Asked.of(question, team))
+    estimate = _estimate_of(_Asked.of(question))
     memory = estimate.memory
     dropped: list[Candidates] = []
     nearest: list[Candidates] = []
@@ -129,11 +126,10 @@ class _Asked:
     """A question, equal to those that only differ in what the tables of an estimate do not depend on."""
 
     key: Plan
-    team: Team
     question: Plan = field(compare=False)
 
     @staticmethod
-    def of(question: Plan, team: Team) -> "_Asked":
+    def of(question: Plan) -> "_Asked":
         """Without the size of the memory, and without what every row says of its own recipe."""
         node = question.cluster.node
         gpu = replace(node.gpu, memory_bytes=SOME_MEMORY_BYTES)
@@ -146,13 +142,13 @@ class _Asked:
             activation_offload=False,
         )
         cluster = replace(question.cluster, node=replace(node, gpu=gpu))
-        return _Asked(replace(question, cluster=cluster, recipe=recipe), team, question)
+        return _Asked(replace(question, cluster=cluster, recipe=recipe), question)
 
 
 @lru_cache(maxsize=2)
 def _estimate_of(asked: _Asked) -> TimeEstimate:
     """The tables of a question; asked again with more memory, they are filled already."""
-    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question, team=asked.team)))
+    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question)))
 
 
 def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:

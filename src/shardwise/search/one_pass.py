@@ -20,7 +20,6 @@ from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_variant
 from shardwise.search.space import Space
-from shardwise.search.team import ALONE, Team
 from shardwise.search.too_big import way_out
 from shardwise.search.uneven_stages import spread_ratio
 from shardwise.units import format_gib
@@ -75,7 +74,6 @@ def find(
     *,
     objective: Objective = "step_time",
     is_brief: bool = False,
-    team: Team = ALONE,
 ) -> Found:
     """All candidates in every precision that may be used, the best of them predicted.
 
@@ -84,7 +82,6 @@ def find(
         bounds: limits of the space.
         objective: what is to be small.
         is_brief: predict the fastest only, without other kinds and the front of time and memory.
-        team: who does it.
 
     Raises:
         RecipeError: a rule excludes the question whatever the layout, in every precision.
@@ -95,7 +92,7 @@ def find(
     for precision in precisions:
         asked = replace(question, recipe=replace(question.recipe, precision=precision))
         try:
-            parts.append(_find(asked, bounds, objective, is_brief=is_brief, team=team))
+            parts.append(_find(asked, bounds, objective, is_brief=is_brief))
         except RecipeError:
             if precision == precisions[-1] and not parts:
                 raise
@@ -123,10 +120,10 @@ def _merged(parts: Sequence[Found]) -> Found:
     )
 
 
-def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool, team: Team) -> Found:
+def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool) -> Found:
     """One pass in one precision."""
-    found = estimate_space(question, bounds, objective=objective, team=team)
-    evaluator = Evaluator(found.pool, question=question, team=team)
+    found = estimate_space(question, bounds, objective=objective)
+    evaluator = Evaluator(found.pool, question=question)
     if len(found.pool):
         least = Space(question=question, bounds=bounds).least_offload
         order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=least)

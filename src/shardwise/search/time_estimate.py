@@ -169,7 +169,7 @@ class TimeEstimate:
     @cached_property
     def block_table(self) -> Table:
         """Block fields by the values of :meth:`block_columns`."""
-        return self.probes.table(self.times.of_blocks, is_slow=True)
+        return Table(self.times.of_blocks)
 
     def block_work(self, rows: Candidates) -> Work:
         """Seconds of one micro-batch in one block of every shape."""
@@ -304,7 +304,7 @@ class TimeEstimate:
 
     @cached_property
     def _ends_table(self) -> Table:
-        return self.probes.table(self.times.of_tables, is_slow=True)
+        return Table(self.times.of_tables)
 
     def _message_s(self, rows: Candidates) -> FloatColumn:
         """Seconds of passing one micro-batch's activations to the next stage; 0 without a pipeline."""
@@ -316,7 +316,7 @@ class TimeEstimate:
 
     @cached_property
     def _send_table(self) -> Table:
-        return self.probes.table(self.times.of_send)
+        return Table(self.times.of_send)
 
     def sharding_columns(self, rows: Candidates) -> list[IntColumn]:
         """The columns that data parallelism depends on, apart from the batch and the blocks."""
@@ -332,7 +332,7 @@ class TimeEstimate:
     @cached_property
     def sharding_table(self) -> Table:
         """Sharding fields by the values of :meth:`sharding_columns`."""
-        return self.probes.table(self.times.of_sharding, is_slow=True)
+        return Table(self.times.of_sharding)
 
     def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
