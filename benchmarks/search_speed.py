@@ -28,7 +28,7 @@ from shardwise.catalog import read_cluster
 from shardwise.families import read_model
 from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, question_of, search
-from shardwise.search.estimates import estimate_space
+from shardwise.search.screening import screen
 
 RESULT = Path(__file__).parent / "results" / "search_speed.json"
 DRIVER = Path(__file__).parent / "peers" / "calculon_rate.py"
@@ -136,7 +136,7 @@ def measure(case: Case) -> dict[str, float]:
 
     started_s = process_time()
     if case.canonical:
-        found = estimate_space(question_of(**asked), bounds)
+        found = screen(question_of(**asked), bounds)
         considered, evaluated = found.valid.considered, found.num_evaluated
         predicted, best_s = 0, float(found.step_s.min())
     else:

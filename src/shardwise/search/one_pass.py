@@ -14,10 +14,10 @@ from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
-from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
+from shardwise.search.screening import screen
 from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_variant
 from shardwise.search.space import Space
 from shardwise.search.too_big import way_out
@@ -122,7 +122,7 @@ def _merged(parts: Sequence[Found]) -> Found:
 
 def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool) -> Found:
     """One pass in one precision."""
-    found = estimate_space(question, bounds, objective=objective)
+    found = screen(question, bounds, objective=objective)
     evaluator = Evaluator(found.pool, question=question)
     if len(found.pool):
         least = Space(question=question, bounds=bounds).least_offload

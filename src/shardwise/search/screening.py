@@ -27,7 +27,7 @@ from shardwise.search.space import Space
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
 
-__all__ = ["Estimates", "estimate_space"]
+__all__ = ["Screened", "screen"]
 
 WANTED: dict[Objective, Wanted] = {
     "step_time": Wanted(within_ratio=1.1, front_ratio=1.3),
@@ -54,7 +54,7 @@ TRIED_SMALLEST = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimates:
+class Screened:
     """The rows of a space that fit and are estimated, and what became of the others."""
 
     pool: Pool
@@ -72,13 +72,13 @@ class Estimates:
     """Finds a few rows that need the least memory."""
 
 
-def estimate_space(
+def screen(
     question: Plan,
     bounds: SearchBounds,
     *,
     objective: Objective = "step_time",
     wanted: Wanted | None = None,
-) -> Estimates:
+) -> Screened:
     """Enumerate the space and estimate the rows that matter.
 
     Args:
@@ -121,7 +121,7 @@ def estimate_space(
     layers = space.most_layers(first.plain.pp[row]) if space.counts_layers else 1
     stands_for = np.where(mode > 0, layers, 1)
     nearly = _lacks_least(first, too_big, memory)
-    return Estimates(
+    return Screened(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
         step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
         valid=valid,
