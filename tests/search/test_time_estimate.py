@@ -10,7 +10,7 @@ from shardwise.search.candidates import ZERO_STAGES
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import FIRST, Probes
-from shardwise.search.time_estimate import TimeEstimate
+from shardwise.search.time_estimate import TimeEstimate, of_stage
 from shardwise.step.operation_context import operation_context
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
@@ -161,7 +161,7 @@ def test_copies_around_the_blocks_of_the_first_stage_are_the_inventorys(make_que
     rows = decorated(question, recompute=("none",), micro_batch_size=IntRange(low=1, high=1), offload=("none",)).rows
     rows = rows.take(np.random.default_rng(3).choice(len(rows), size=24, replace=False))
     estimate = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question)))
-    found = estimate.sharding_s(rows, estimate.probes.watched(rows, FIRST))
+    found = of_stage(estimate.sharding(rows), estimate.probes.watched(rows, FIRST))
     for row, plan in enumerate(rows.plans(range(len(rows)), question=question)):
         context = StageContext(plan=plan, stage=pipeline_stages(model=plan.model, layout=plan.layout)[0])
         copies = tuple(sharding_operations(context, operation_context(context)))

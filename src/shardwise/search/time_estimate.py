@@ -9,7 +9,7 @@ same tensor and expert degrees, however its tokens are cut; from its own blocks;
 :mod:`shardwise.search.refinement` asks for a level only where the one before leaves a row in the running.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -42,7 +42,7 @@ from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, 
 from shardwise.search.tables import Table
 from shardwise.step.own_runtime import exchanges_gradients, is_own_runtime, spreads_vocabulary
 
-__all__ = ["TimeEstimate"]
+__all__ = ["TimeEstimate", "of_stage"]
 
 KINDS = [SCHEDULE_KINDS[name] for name in SCHEDULES]
 WAITS = np.asarray([kind.is_plain for kind in KINDS])
@@ -136,8 +136,10 @@ class TimeEstimate:
         """Seconds of one optimizer step of every row, all levels of all rows."""
         if not len(rows):
             return np.zeros(0)
-        found = self._passes(rows, num_microbatches)
-        step_s: FloatColumn = found.total + self._data_parallel_s(rows, num_microbatches, found.lines)
+        sharding = self.sharding(rows)
+        found = self._passes(rows, num_microbatches, sharding)
+        longest = of_stage(sharding, self.probes.watched(rows, LONGEST))
+        step_s: FloatColumn = found.total + self._data_parallel_s(rows, num_microbatches, longest, found.lines)
         return step_s
 
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
@@ -203,13 +205,15 @@ class TimeEstimate:
         most = 2 ** np.floor(np.log2(sequences)).astype(np.int64)
         return replace(rows, micro_batch_size=np.minimum(rows.micro_batch_size, most))
 
-    def _passes(self, rows: Candidates, num_microbatches: IntColumn) -> Passes:
+    def _passes(self, rows: Candidates, num_microbatches: IntColumn, sharding: Work) -> Passes:
         """Time of all micro-batches."""
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         work, ends, message_s = self.block_work(rows), self._ends(rows), self._message_s(rows)
         pipelines = pipelines_of(rows)
         watched = [self.probes.watched_of(pipelines, watched) for watched in WATCHED]
-        stages = [self._stage_seconds(rows, stage, work, ends, message_s) for stage in watched]
+        stages = [
+            self._stage_seconds(rows, stage, work, ends, message_s, of_stage(sharding, stage)) for stage in watched
+        ]
         totals = np.stack([stage.total for stage in stages])
         steady: FloatColumn = np.max(totals, axis=0) * rounds.astype(np.float64)
         longest, others = stages[1], _other_stages(stages, slowest=np.argmax(totals, axis=0), depth=depth)
@@ -231,7 +235,13 @@ class TimeEstimate:
         )
 
     def _stage_seconds(
-        self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, message_s: FloatColumn
+        self,
+        rows: Candidates,
+        stage: WatchedStage,
+        work: Work,
+        ends: FloatColumn,
+        message_s: FloatColumn,
+        sharding: Mapping[str, FloatColumn],
     ) -> StageSeconds:
         recomputed = self.probes.recomputed_blocks(rows, stage)
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
@@ -243,7 +253,6 @@ class TimeEstimate:
         exposed_again = np.where(is_selective, again[BLOCK_FIELDS.index("modules_exposed")], exposed_again)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
-        sharding = self.sharding_s(rows, stage)
         forward += fields["forward"]
         repeated = np.choose(rows.recompute, modes)
         backward += fields["backward"] + repeated
@@ -296,30 +305,36 @@ class TimeEstimate:
         """Sharding fields by the values of :meth:`sharding_columns`."""
         return Table(self.times.of_sharding)
 
-    def sharding_s(self, rows: Candidates, stage: WatchedStage) -> dict[str, FloatColumn]:
-        """``SHARDING_FIELDS`` of a stage of every row, with the tables of the first one."""
-        table = self.sharding_table.look_up(self.sharding_columns(rows)).reshape(len(rows), -1, len(SHARDING_FIELDS))
-        base, more = table[:, :1], table[:, 1:]
-        totals = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
-        return dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
+    def sharding(self, rows: Candidates) -> Work:
+        """``(rows, 1 + shapes, SHARDING_FIELDS)``: a stage with one block of each shape, then with one more of each."""
+        table = self.sharding_table.look_up(self.sharding_columns(rows))
+        return table.reshape(len(rows), -1, len(SHARDING_FIELDS))
 
-    def _data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
+    def _data_parallel_s(
+        self,
+        rows: Candidates,
+        num_microbatches: IntColumn,
+        sharding: Mapping[str, FloatColumn],
+        lines: FloatColumn,
+    ) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
         Args:
             rows: what is estimated.
             num_microbatches: of every row.
+            sharding: of the longest stage.
             lines: of :class:`Passes`.
         """
-        fields = self.sharding_s(rows, self.probes.watched(rows, LONGEST))
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         passes = {"forward": np.where(self._gathers_in_turn(rows), depth, 1), "backward": np.ones_like(depth)}
-        once = fields["exposed"] + fields["optimizer"]
-        each = fields["exposed_each"]
+        once = sharding["exposed"] + sharding["optimizer"]
+        each = sharding["exposed_each"]
         for position, name in enumerate(passes):
             line = lines[:, position]
-            once = once + passes[name] * _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
-            each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
+            once = once + passes[name] * _overlapped_s(
+                *(sharding[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line
+            )
+            each = each + _overlapped_s(*(sharding[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
         added: FloatColumn = once + rounds * each
         return added
 
@@ -330,6 +345,13 @@ class TimeEstimate:
         in_turn = np.asarray([not gathers_at_step_begin(plan) for plan in plans])
         found: Mask = in_turn[rows.schedule]
         return found
+
+
+def of_stage(sharding: Work, stage: WatchedStage) -> dict[str, FloatColumn]:
+    """``SHARDING_FIELDS`` of a stage of every row, with the embedding or head that the first one holds."""
+    base, more = sharding[:, :1], sharding[:, 1:]
+    totals = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
+    return dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
 
 
 def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, IntColumn]:
