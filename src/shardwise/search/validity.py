@@ -7,6 +7,7 @@ millions. A test compares the result with asking every rule about every row.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -49,9 +50,8 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
     pending = [rule for rule in rules_of(space.question.engine) if rule.severity == "error"]
     rows = space.degrees()
     considered = int(space.num_descendants(rows, after=None).sum())
-    searched = {*DEGREES, OFFLOAD, *(name for axis in AXES for name in space.axis(axis).names)}
     known = {*DEGREES, OFFLOAD}
-    sieve = Sieve(space=space, searched=frozenset(searched))
+    sieve = Sieve(space=space)
     num_too_big = 0
     for axis in (None, *AXES):
         if axis is not None:
@@ -90,8 +90,6 @@ class Sieve:
     """Rules applied to the rows of a space, and what they kept out."""
 
     space: Space
-    searched: frozenset[str]
-    """The fields of a plan in which the rows of the space differ."""
     rejected: dict[str, Rejection] = field(default_factory=dict)
     """By the rule."""
     plans: dict[tuple[str, ...], dict[Key, Plan]] = field(default_factory=dict)
@@ -100,6 +98,11 @@ class Sieve:
 
     groups: dict[tuple[str, ...], Groups] = field(default_factory=dict)
     """The rows that were grouped last, by the columns."""
+
+    @cached_property
+    def searched(self) -> frozenset[str]:
+        """The fields of a plan in which the rows of the space differ."""
+        return frozenset({*DEGREES, OFFLOAD, *(name for axis in AXES for name in self.space.axis(axis).names)})
 
     def columns_of(self, rule: Rule) -> tuple[str, ...]:
         """What a rule reads that differs between rows; nothing of a rule that is about the question alone."""
