@@ -309,5 +309,5 @@ def _predict_challengers(evaluator: Evaluator, order: _Order) -> None:
         hoped_s = np.minimum(by_kind, by_degrees) * ratios
         rows = order.by_time(hoped_s)
         rows = rows[(hoped_s[rows] < (1 - RESOLUTION) * evaluator.fastest_s) & evaluator.is_open[rows]]
-        evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=1)
+        evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=CHALLENGERS)
         evaluator.spread_unevenly(most=CHALLENGERS)

@@ -26,6 +26,7 @@ from shardwise.search.refinement import Refinement, Wanted
 from shardwise.search.space import Space
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
+from shardwise.units import Bytes
 
 __all__ = ["Screened", "screen"]
 
@@ -109,7 +110,7 @@ def screen(
     first, moving = _first_and_moving(cuts, valid, space)
     if len(first) <= SMALL_SPACE and wanted is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
-    weighed = _weighed(first, memory, limits)
+    weighed = _weighed(first, memory, limits, capacity_bytes)
     is_content = objective == "memory" and bool(first.is_estimated.any())
     more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, moving, weighed, memory=memory)
     second = Refinement(cuts, more.rows, more.num_microbatches)
@@ -120,7 +121,7 @@ def screen(
     row, mode, _ = first.recomputed(too_big)
     layers = space.most_layers(first.plain.pp[row]) if space.counts_layers else 1
     stands_for = np.where(mode > 0, layers, 1)
-    nearly = _lacks_least(first, too_big, memory)
+    nearly = _lacks_least(first, too_big, memory, capacity_bytes)
     return Screened(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
         step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
@@ -163,41 +164,40 @@ def _estimate_of(asked: _Asked) -> TimeEstimate:
     return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question)))
 
 
-def _weighed(first: Refinement, memory: MemoryEstimate, limits: Wanted) -> IntColumn:
+def _weighed(first: Refinement, memory: MemoryEstimate, limits: Wanted, capacity_bytes: Bytes) -> IntColumn:
     """Compute the memory of the rows that can be wanted and refine those that fit; the rows whose memory is known then.
 
     The fastest of an even sample that fits shows which bounds are too high for a row to be wanted; when nothing in the
     sample fits, all rows are weighed.
     """
     sample = np.arange(0, len(first), SAMPLE_STRIDE if len(first) > SMALL_SPACE else 1)
-    known = _weigh(first, sample, memory)
+    known = _weigh(first, sample, memory, capacity_bytes)
     first.run(ONLY_THE_FASTEST, among=known)
     found = first.estimated().step_s
     reach_s = max(limits.within_ratio, limits.front_ratio) * found[0] if len(found) else np.inf
     left = np.flatnonzero(np.isnan(first.needed_bytes) & (first.step_s <= reach_s))
     first.step_s[left] = first.bounds_s(left)
     others = left[first.step_s[left] <= reach_s]
-    known = np.concatenate([known, _weigh(first, others, memory)])
+    known = np.concatenate([known, _weigh(first, others, memory, capacity_bytes)])
     first.run(limits, among=np.sort(known))
     return np.flatnonzero(~np.isnan(first.needed_bytes))
 
 
-def _weigh(first: Refinement, chosen: IntColumn, memory: MemoryEstimate) -> IntColumn:
+def _weigh(first: Refinement, chosen: IntColumn, memory: MemoryEstimate, capacity_bytes: Bytes) -> IntColumn:
     """Fill in the memory of some rows; those of them that fit.
 
     What is too big is given what shows it, which may be less than it needs; what offloads more than its host holds is
     given no end of it.
     """
-    capacity_bytes, some = memory.probes.question.cluster.gpu.memory_bytes, first.take(chosen)
+    some = first.take(chosen)
     needed = memory.device_bytes(some, enough_bytes=capacity_bytes)
     needed[~memory.fits_host(some)] = np.inf
     first.needed_bytes[chosen] = needed
     return chosen[needed <= capacity_bytes]
 
 
-def _lacks_least(first: Refinement, too_big: IntColumn, memory: MemoryEstimate) -> IntColumn:
+def _lacks_least(first: Refinement, too_big: IntColumn, memory: MemoryEstimate, capacity_bytes: Bytes) -> IntColumn:
     """A row that lacks little and clearly does not fit, in an array; empty without."""
-    capacity_bytes = memory.probes.question.cluster.gpu.memory_bytes
     order = too_big[np.argsort(first.needed_bytes[too_big], kind="stable")]
     for start in range(0, len(order), READ_AT_ONCE):
         some = order[start : start + READ_AT_ONCE]
