@@ -326,14 +326,15 @@ class TimeEstimate:
             lines: of :class:`Passes`.
         """
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        # The first chunks are done while the others still run some micro-batches: two at the least, of as many.
+        beside = np.maximum(1.0, np.minimum(2, np.minimum(rounds, depth)) * (1 - 1 / rows.vpp))[:, None]
         passes = {"forward": np.where(self._gathers_in_turn(rows), depth, 1), "backward": np.ones_like(depth)}
         once = sharding["exposed"] + sharding["optimizer"]
         each = sharding["exposed_each"]
         for position, name in enumerate(passes):
             line = lines[:, position]
-            once = once + passes[name] * _overlapped_s(
-                *(sharding[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line
-            )
+            parts = [sharding[f"{name}_{part}"] for part in HIDDEN_PARTS]
+            once = once + passes[name] * _overlapped_s(*parts, line=beside * line)
             each = each + _overlapped_s(*(sharding[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
         added: FloatColumn = once + rounds * each
         return added
