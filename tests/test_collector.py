@@ -5,7 +5,6 @@ import gc
 import pytest
 
 from shardwise.collector import paused_collector
-from shardwise.search import in_team
 
 
 def test_no_cycles_are_looked_for_meanwhile():
@@ -28,8 +27,3 @@ def test_a_collector_that_was_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def test_a_search_runs_without_it():
-    assert not in_team(lambda _team: gc.isenabled(), num_processes=1)
-    assert gc.isenabled()

@@ -145,6 +145,11 @@ class Layout:
         return self.dp_replicate * self.dp_shard
 
     @property
+    def stage_replica_size(self) -> int:
+        """Ranks that hold one replica of a pipeline stage, among which routed experts may be spread."""
+        return self.dp_shard * self.cp * self.tp
+
+    @property
     def model_copies(self) -> int:
         """Copies of the model in one pipeline: DualPipe's ranks hold a stage of each of two that run both ways."""
         return 1 + (is_among(self.schedule, TWICE_HELD_SCHEDULES) & (self.pp > 1))
@@ -163,4 +168,4 @@ class Layout:
     @property
     def expert_state_shard_size(self) -> int:
         """Ranks that one routed expert's states are divided over: tp * cp * dp_shard over ep * etp."""
-        return most(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp)) * self.model_copies
+        return most(1, self.stage_replica_size // (self.ep * self.expert_tp)) * self.model_copies

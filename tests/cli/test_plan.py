@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from shardwise.cli.main import main
-from shardwise.search import num_usable_cpus
 
 QUESTION = ["plan", "llama-3.1-8b", "8xh100-sxm", "--seq-len", "4096", "--global-batch-size", "64"]
 
@@ -313,33 +312,19 @@ def cpu_s(pid):
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def children_of(pid):
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-
-
-@pytest.mark.skipif(sys.platform != "linux" or num_usable_cpus() < 2, reason="there is no second process")
+@pytest.mark.skipif(sys.platform != "linux", reason="CPU seconds of another process are read from /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_search_that_is_stopped_leaves_no_process_behind(how):
+def test_a_search_that_is_stopped_ends_without_a_word(how):
     words = ["plan", "llama-3.1-405b", "--gpus", "256..16384", "--gpu-types", "h100-sxm,h200-sxm", "--json"]
     command = [sys.executable, "-m", "shardwise", *words]  # many seconds of searching
-    program = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while cpu_s(program.pid) < 0.8 and not children_of(program.pid):  # none where all processors are busy
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while cpu_s(program.pid) < 0.8:
         time.sleep(0.005)
     program.send_signal(how)
     printed, complaints = program.communicate(timeout=60)
     # A Ctrl-C inside an exec (a dataclass being imported) makes Python end by the signal; a shell shows 130 either way.
     assert program.returncode in ({130, -how} if how is signal.SIGINT else {-how})
     assert (printed, complaints) == ("", "")
-    ends_s = time.monotonic() + 60
-    while time.monotonic() < ends_s:
-        try:
-            os.killpg(program.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail("a process is left")
 
 
 @pytest.mark.parametrize(

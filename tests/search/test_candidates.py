@@ -6,7 +6,7 @@ from shardwise.rules.book import error_rules
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import Candidates, expand, group_rows, option_counts
 from shardwise.search.space import AXES, Space
-from shardwise.search.validity import RULE_COLUMNS, Sieve
+from shardwise.search.validity import Sieve
 
 
 def enumerate_all(question, bounds=None):
@@ -65,6 +65,16 @@ def test_a_row_becomes_the_plan_it_stands_for(make_question):
     assert plan.layout.zero_stage == int(rows.zero_stage[-1])
 
 
+def test_a_row_has_the_shard_sizes_of_its_layout(make_question):
+    """DualPipe's two copies of the model among them."""
+    question = make_question(engine="hai-llm")
+    _, rows = enumerate_all(question, SearchBounds(schedule=("1f1b", "dualpipe"), pp=IntRange(low=2, high=4)))
+    layouts = [plan.layout for plan in rows.plans(range(len(rows)), question=question)]
+    assert rows.model_copies.tolist() == [layout.model_copies for layout in layouts]
+    assert rows.state_shard_size.tolist() == [layout.state_shard_size for layout in layouts]
+    assert set(rows.model_copies.tolist()) == {1, 2}
+
+
 def test_a_column_of_one_value_takes_no_room_however_rows_are_taken(make_question):
     _, rows = enumerate_all(make_question())
     chosen = np.asarray([2, 2, 0])
@@ -88,7 +98,7 @@ def test_rules_that_read_the_same_columns_share_their_plans(make_question, monke
     )
     space = Space(question=make_question(), bounds=SearchBounds())
     rows = enumerate_all(make_question())[1]
-    rules = [rule for rule in error_rules("native") if RULE_COLUMNS.get(rule.name) == ("pp", "vpp", "schedule")]
+    rules = [rule for rule in error_rules("native") if (rule.reads or ())[-3:] == ("pp", "vpp", "schedule")]
     keys = set(zip(rows.pp.tolist(), rows.vpp.tolist(), rows.schedule.tolist(), strict=True))
     assert len(rules) > 3
     Sieve(space=space).keep(rules, rows, axis="micro_batch_size")

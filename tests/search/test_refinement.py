@@ -11,9 +11,10 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.search.bounds import SearchBounds
+from shardwise.search.cuts import Cuts
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import Probes
-from shardwise.search.refinement import ESTIMATED, CutTree, Refinement, Wanted
+from shardwise.search.refinement import Refinement, Wanted
 from shardwise.search.space import Space
 from shardwise.search.time_estimate import BOUND_FRACTION, TimeEstimate
 from shardwise.search.validity import valid_candidates
@@ -39,12 +40,12 @@ def test_refining_the_wanted_rows_finds_what_estimating_all_rows_finds(decorated
     if not len(pool):
         return
     memory = MemoryEstimate(probes=Probes(question=question))
-    refinement = Refinement(TimeEstimate(memory=memory), pool.rows, pool.num_microbatches)
+    refinement = Refinement(Cuts(TimeEstimate(memory=memory), pool.rows), pool.rows, pool.num_microbatches)
     wanted = Wanted(within_ratio=within, front_ratio=front)
     refinement.needed_bytes = pool.needed_bytes
     refinement.run(wanted)
     every = TimeEstimate(memory=memory).step_s(pool.rows, num_microbatches=pool.num_microbatches)
-    is_done = refinement.level == ESTIMATED
+    is_done = refinement.is_estimated
     assert np.allclose(refinement.step_s[is_done], every[is_done], rtol=1e-9)
     assert (refinement.step_s <= every * ROUNDING).all()
     assert is_done[every <= within * every.min()].all()
@@ -60,12 +61,12 @@ def test_far_fewer_blocks_are_timed_than_there_are(make_question, decorated):
     pool = pool.take(pool.needed_bytes <= question.cluster.gpu.memory_bytes)
     memory = MemoryEstimate(probes=Probes(question=question))
     lazy, full = TimeEstimate(memory=memory), TimeEstimate(memory=memory)
-    refinement = Refinement(lazy, pool.rows, pool.num_microbatches)
+    refinement = Refinement(Cuts(lazy, pool.rows), pool.rows, pool.num_microbatches)
     refinement.needed_bytes = pool.needed_bytes
     refinement.run(Wanted(within_ratio=1.1, front_ratio=1.1))
     full.step_s(pool.rows, num_microbatches=pool.num_microbatches)
     assert len(lazy.block_table) < 0.6 * len(full.block_table)
-    assert np.count_nonzero(refinement.level == ESTIMATED) < 0.2 * len(pool)
+    assert np.count_nonzero(refinement.is_estimated) < 0.2 * len(pool)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,9 @@ def test_a_wider_cut_bounds_a_narrower_one_whose_exchanges_hide_under_launches(
     question = make_question(model=model, cluster=cluster, engine=engine, seq_len=seq_len, global_batch_size=384)
     estimate = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question)))
     rows = valid_candidates(Space(question=question, bounds=SearchBounds(offload=("none",)))).rows
-    keys = list(dict.fromkeys(zip(*(column.tolist() for column in estimate.block_columns(rows)), strict=True)))
-    tree = CutTree(estimate, keys)
+    tree = Cuts(estimate, rows)
     modes = np.arange(3)
-    cuts = [cut for cut in range(len(keys)) if not tree.is_timed[cut]]
+    cuts = [cut for cut in range(len(tree)) if not tree.is_timed[cut]]
     bounds = [tree.totals(np.full(3, cut), modes) for cut in cuts]
     tree.time(np.asarray(cuts))
     own = [tree.totals(np.full(3, cut), modes) for cut in cuts]

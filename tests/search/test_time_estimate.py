@@ -7,9 +7,14 @@ from shardwise.predict.time import predict_time
 from shardwise.search import IntRange
 from shardwise.search.block_times import BLOCK_FIELDS, SHARDING_FIELDS
 from shardwise.search.candidates import ZERO_STAGES
+from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.probes import Probes
-from shardwise.search.time_estimate import TimeEstimate
+from shardwise.search.probes import FIRST, Probes
+from shardwise.search.time_estimate import TimeEstimate, of_stage
+from shardwise.step.operation_context import operation_context
+from shardwise.step.placement import pipeline_stages
+from shardwise.step.stage_context import StageContext
+from shardwise.step.step_operations import sharding_operations
 
 QUESTIONS = [
     {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "native"},
@@ -146,6 +151,23 @@ def test_estimate_and_prediction_wait_as_long_for_activations_on_the_host(make_q
     waits = [entry.duration_s for time in predicted for entry in time.components if entry.component == "offload"]
     assert min(waited / time.step_s for waited, time in zip(waits, predicted, strict=True)) > 0.4
     assert step_s == pytest.approx(np.asarray([time.step_s for time in predicted]), rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"), [("llama-3.1-8b", "native"), ("qwen3-30b-a3b", "native"), ("mixtral-8x7b", "megatron")]
+)
+def test_copies_around_the_blocks_of_the_first_stage_are_the_inventorys(make_question, decorated, model, engine):
+    question = make_question(model=model, cluster="16xh100-sxm", engine=engine)
+    rows = decorated(question, recompute=("none",), micro_batch_size=IntRange(low=1, high=1), offload=("none",)).rows
+    rows = rows.take(np.random.default_rng(3).choice(len(rows), size=24, replace=False))
+    estimate = TimeEstimate(memory=MemoryEstimate(probes=Probes(question=question)))
+    found = of_stage(estimate.sharding(rows), estimate.probes.watched(rows, FIRST))
+    for row, plan in enumerate(rows.plans(range(len(rows)), question=question)):
+        context = StageContext(plan=plan, stage=pipeline_stages(model=plan.model, layout=plan.layout)[0])
+        copies = tuple(sharding_operations(context, operation_context(context)))
+        times = Machine(question=plan).phase_times(copies, part="sharding copies")
+        both = [found[name][row] for name in ("forward_copies", "backward_copies")]
+        assert both == pytest.approx([times.forward_s, times.backward_s], rel=0.03, abs=1e-5)
 
 
 def test_no_rows_take_no_time(make_question, decorated):

@@ -1,17 +1,18 @@
 """Rules asked once per combination of what they read give the same answer as rules asked about every row."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from shardwise.errors import RecipeError
 from shardwise.rules import find_errors
-from shardwise.rules.book import RANGE_RULES, RULES, error_rules
+from shardwise.rules.book import RULES, error_rules, rules_of
+from shardwise.rules.rule import FIGURES
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.space import AXES, Space
-from shardwise.search.validity import RULE_COLUMNS, TRUE_BY_CONSTRUCTION, valid_candidates
+from shardwise.search.validity import valid_candidates
 
 QUESTIONS = [
     {"model": "llama-3.1-8b", "cluster": "16xh100-sxm", "engine": "native"},
@@ -61,9 +62,85 @@ def test_projected_rules_agree_with_asking_every_rule_about_every_row(make_quest
             assert (key in allowed) == (not broken), (plan.layout, plan.recipe.micro_batch_size, broken)
 
 
-def test_every_error_rule_says_what_it_reads():
-    errors = {rule.name for rule in (*RANGE_RULES, *RULES) if rule.severity == "error"}
-    assert errors == set(RULE_COLUMNS) | set(TRUE_BY_CONSTRUCTION)
+OPTIONS = [
+    {},
+    {"moment_dtype": "bf16", "fused_optimizer": True, "broadcast_weights": True, "overlap_grad_reduce": True},
+    {"moment_dtype": "fp32", "precision": "bf16", "overlap_grad_reduce": False, "recompute": "full"},
+    {"recompute": "selective", "recompute_modules": ("core_attn",), "activation_func_fp8_input_store": True},
+    {"recompute": "full", "recompute_layers": 0, "attention": "eager", "compile": True, "offload": "parameters"},
+    {"recompute": "full", "recompute_layers": 99, "optimizer": "muon", "adapter": "lora", "offload": "nvme"},
+]
+"""Of a recipe: what a search is asked with, or chooses itself."""
+
+
+def watched(record, seen):
+    """The record, writing the names of its fields that are read into a set."""
+    names = {field.name for field in fields(record)}
+
+    class Watched(type(record)):
+        def __getattribute__(self, name):
+            if name in names:
+                seen.add(name)
+            return super().__getattribute__(name)
+
+    return Watched(**{name: getattr(record, name) for name in names})
+
+
+def unnamed_fields(rule, plan):
+    """Fields that a rule reads of a plan and does not name."""
+    named = {part for name in rule.reads for part in FIGURES.get(name, (name,))}
+    seen = set()
+    layout, recipe = (watched(record, seen) for record in (plan.layout, plan.recipe))
+    seen.clear()
+    rule.breaks(replace(plan, layout=layout, recipe=recipe))
+    return seen - named
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: f"{asked['model']}-{asked['engine']}")
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "plain")
+def test_a_rule_reads_no_field_that_it_does_not_name(make_question, asked, options):
+    question = make_question(**asked)
+    rows = all_rows(Space(question=question, bounds=SearchBounds()))
+    sample = np.random.default_rng(7).choice(len(rows), size=min(100, len(rows)), replace=False)
+    for plan in rows.plans(sample.tolist(), question=question):
+        for rule in rules_of(question.engine):
+            if rule.reads is not None:
+                found = unnamed_fields(rule, replace(plan, recipe=replace(plan.recipe, **options)))
+                assert not found, (rule.name, found)
+
+
+def test_a_rule_that_forgets_to_name_a_field_is_found_out(make_question):
+    rule = next(rule for rule in RULES if rule.name == "layout-heads-over-cp")
+    plan = make_question(engine="deepspeed")
+    plan = replace(plan, layout=replace(plan.layout, cp=2))
+    assert unnamed_fields(rule, plan) == set()
+    assert unnamed_fields(replace(rule, reads=("cp",)), plan) == {"tp"}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_made_of_its_fields(make_question, name):
+    plan = make_question()
+    record = plan if name == "num_microbatches" else plan.layout
+    seen = set()
+    layout, recipe = watched(plan.layout, seen), watched(plan.recipe, seen)
+    seen.clear()
+    getattr(replace(plan, layout=layout, recipe=recipe) if record is plan else layout, name)
+    assert seen == set(FIGURES[name])
+
+
+def test_every_rule_that_a_search_asks_says_what_it_reads():
+    assert all(rule.reads is not None for rule in RULES if rule.severity == "error")
+
+
+def test_a_rule_that_does_not_say_what_it_reads_is_asked_about_every_row(make_question, monkeypatch):
+    question = make_question(model="gpt2", cluster="4xh100-sxm", seq_len=512, global_batch_size=8)
+    space = Space(question=question, bounds=SearchBounds())
+    now = valid_candidates(space)
+    silent = tuple(replace(rule, reads=None) for rule in rules_of(question.engine))
+    monkeypatch.setattr("shardwise.search.validity.rules_of", lambda _engine: silent)
+    found = valid_candidates(space)
+    assert rows_as_set(found.rows) == rows_as_set(now.rows)
+    assert sum(group.count for group in found.rejected) == sum(group.count for group in now.rejected)
 
 
 def test_considered_candidates_are_either_valid_or_counted_under_a_rule(make_question):

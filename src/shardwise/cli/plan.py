@@ -8,9 +8,7 @@ exit code is then 3. With --gpus the question is asked on many clusters: how man
 
 import argparse
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +37,7 @@ from shardwise.recipe import Recipe
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
-    from shardwise.search import SearchBounds, SearchResult, Sensitivity, Team
+    from shardwise.search import SearchBounds, SearchResult, Sensitivity
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
@@ -139,10 +137,19 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
 def _run_search(arguments: argparse.Namespace) -> int:
     """One cluster."""
     from shardwise.plan_file import recipe_assumptions
-    from shardwise.search import in_team, num_usable_cpus
+    from shardwise.search import search, what_if
 
     question, bounds = _question(arguments), bounds_from(arguments)
-    result, sensitivity = in_team(partial(_searched, arguments, question, bounds), num_processes=num_usable_cpus())
+    with waiting("searching layouts"):
+        result = search(
+            model=question.model,
+            cluster=question.cluster,
+            recipe=question.recipe,
+            engine=question.engine,
+            bounds=bounds,
+            objective=arguments.objective or "step_time",
+        )
+        sensitivity = what_if(result, limits=bounds) if arguments.what_if else None
     result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
     if arguments.out is not None and result.plans:
         write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
@@ -172,25 +179,6 @@ def _write_search(
 
     has_clock = has_timings or sys.stdout.isatty()
     write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=has_clock))
-
-
-def _searched(
-    arguments: argparse.Namespace, question: "Plan", bounds: "SearchBounds", team: "Team"
-) -> "tuple[SearchResult, Sensitivity | None]":
-    """The answer and what would change it, in each of the processes that share the search."""
-    from shardwise.search import search, what_if
-
-    with waiting("searching layouts") if team.leads else nullcontext():
-        result = search(
-            model=question.model,
-            cluster=question.cluster,
-            recipe=question.recipe,
-            engine=question.engine,
-            bounds=bounds,
-            objective=arguments.objective or "step_time",
-            team=team,
-        )
-        return result, what_if(result, limits=bounds, team=team) if arguments.what_if else None
 
 
 def _with_first_precision(arguments: argparse.Namespace) -> argparse.Namespace:

@@ -1,7 +1,6 @@
 """``plan --gpus``: the same question on many clusters, to see how many GPUs, and which, it takes."""
 
 import argparse
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,14 +31,7 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "SweepResult":
     """The best layout on every cluster that was asked for."""
-    from shardwise.search import (
-        Team,
-        common_batch,
-        in_team,
-        num_usable_cpus,
-        sweep,
-        sweep_objective,
-    )
+    from shardwise.search import common_batch, sweep, sweep_objective
 
     questions, skipped = _questions(arguments)
     sentences = [*skipped]
@@ -51,18 +43,13 @@ def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "Swee
         )
         sentences.append(batch.sentence)
         questions = [_with_batch(question, batch.num_sequences) for question in questions]
-
-    def swept(team: Team) -> "SweepResult":
-        with waiting(f"searching layouts on {len(questions)} clusters") if team.leads else nullcontext():
-            return sweep(
-                questions,
-                bounds=bounds,
-                objective=arguments.objective or sweep_objective(bounds),
-                assumptions=tuple(dict.fromkeys([*sentences, *(s for q in questions for s in _stated(q))])),
-                team=team,
-            )
-
-    return in_team(swept, num_processes=num_usable_cpus())
+    with waiting(f"searching layouts on {len(questions)} clusters"):
+        return sweep(
+            questions,
+            bounds=bounds,
+            objective=arguments.objective or sweep_objective(bounds),
+            assumptions=tuple(dict.fromkeys([*sentences, *(s for q in questions for s in _stated(q))])),
+        )
 
 
 def write_sweep(result: "SweepResult", *, is_json: bool) -> int:

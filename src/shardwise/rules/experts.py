@@ -28,7 +28,7 @@ def lending_ranks(plan: Plan) -> int:
     Source: torchtitan ``distributed/parallel_dims.py``; Megatron-LM ``core/parallel_state.py``.
     """
     la = plan.layout
-    return la.tp * la.cp * la.dp_shard * (la.dp_replicate if ENGINES[plan.engine].lends_replicas else 1)
+    return la.stage_replica_size * (la.dp_replicate if ENGINES[plan.engine].lends_replicas else 1)
 
 
 def _ep_candidates(plan: Plan) -> Iterable[Changes]:
@@ -169,6 +169,7 @@ RULES = (
         name="layout-experts-without-moe",
         why="Expert parallelism, and tensor parallelism inside experts, divide routed experts; a dense model has none.",
         source="Megatron-LM core/transformer/transformer_config.py",
+        reads=("ep", "expert_tp"),
         breaks=_breaks_dense,
         message=_dense_message,
         candidates=_dense_candidates,
@@ -177,6 +178,7 @@ RULES = (
         name="layout-experts-over-ep",
         why="Every expert-parallel rank holds the same number of whole experts.",
         source="torchtitan models/common/decoder.py; Megatron-LM core/transformer/moe/moe_layer.py",
+        reads=("ep",),
         breaks=_breaks_experts,
         message=_experts_message,
         candidates=_ep_candidates,
@@ -186,6 +188,7 @@ RULES = (
         why="ep does not multiply the world size: inside a pipeline stage its ranks are those of tp, cp and dp_shard, "
         "so ep * expert_tp divides their product.",
         source="torchtitan distributed/parallel_dims.py; Megatron-LM core/parallel_state.py",
+        reads=("ep", "expert_tp", "stage_replica_size", "dp_replicate"),
         breaks=_breaks_borrowing,
         message=_borrowing_message,
         candidates=_borrowing_candidates,
@@ -194,6 +197,7 @@ RULES = (
         name="layout-expert-width-over-expert-tp",
         why="Tensor parallelism inside an expert divides its width.",
         source="Megatron-LM core/tensor_parallel/layers.py (divide)",
+        reads=("expert_tp",),
         breaks=_breaks_expert_width,
         message=_expert_width_message,
         candidates=_expert_width_candidates,
@@ -203,6 +207,7 @@ RULES = (
         engines=engines_that(lambda engine: not engine.has_expert_tp),
         why="Only Megatron has a tensor-parallel degree of its own inside experts.",
         source="torchtitan distributed/parallel_dims.py (sparse mesh is efsdp * ep)",
+        reads=("ep", "expert_tp", "tp"),
         breaks=_breaks_expert_tp,
         message=_expert_tp_message,
         candidates=_expert_tp_candidates,
@@ -212,6 +217,7 @@ RULES = (
         engines=("megatron",),
         why="Megatron's mixture-of-experts layer refuses to train with tensor parallelism but no sequence parallelism.",
         source="Megatron-LM core/transformer/moe/moe_layer.py",
+        reads=("tp", "sequence_parallel"),
         breaks=_breaks_megatron_sp,
         message=_megatron_sp_message,
         candidates=_megatron_sp_candidates,
@@ -222,6 +228,7 @@ RULES = (
         why="DeepSpeed's own expert layers run under ZeRO-1 and 2 only; its AutoEP runs under ZeRO-3, without tp "
         "and cp.",
         source="DeepSpeed runtime/engine.py",
+        reads=("ep", "tp", "cp", "zero_stage"),
         breaks=_breaks_deepspeed_experts,
         message=_deepspeed_experts_message,
         candidates=_lower_zero,

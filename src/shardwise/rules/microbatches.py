@@ -170,6 +170,7 @@ RULES = (
         why="global_batch_size = micro_batch_size * micro-batches * dp_replicate * dp_shard, all whole numbers. "
         "Changing tp at a fixed micro-batch count changes the global batch, so it is fixed and the count follows.",
         source="definition; OpenRLHF issue 346",
+        reads=("global_batch_size", "micro_batch_size", "data_parallel_size"),
         breaks=_breaks_batch,
         message=_batch_message,
         candidates=_batch_candidates,
@@ -179,6 +180,7 @@ RULES = (
         engines=engines_that(lambda engine: engine.runs_torch_pipelines),
         why="torch's 1F1B refuses fewer micro-batches than stages, and DualPipeV fewer than its two stages a rank.",
         source="torch 2.13 distributed/pipelining/schedules.py (Schedule1F1B, ScheduleDualPipeV), run",
+        reads=("pp", "schedule", "num_microbatches"),
         breaks=_breaks_torch_microbatches,
         message=_torch_microbatches_message,
         candidates=_torch_microbatches_candidates,
@@ -188,6 +190,7 @@ RULES = (
         why="DualPipe sends half of the micro-batches through the pipeline from each end, and every rank holds a stage "
         "of both directions.",
         source="deepseek-ai/DualPipe dualpipe/dualpipe.py",
+        reads=("pp", "schedule", "num_microbatches"),
         breaks=_breaks_dualpipe,
         message=_dualpipe_message,
         candidates=_dualpipe_candidates,
@@ -198,6 +201,7 @@ RULES = (
         why="Interleaving runs micro-batches in rounds: Megatron in rounds of pp, torch in micro-batches // pp rounds "
         "of equal length.",
         source="Megatron-LM core/pipeline_parallel/schedules.py; torch 2.13 ScheduleInterleaved1F1B, run",
+        reads=("pp", "schedule", "num_microbatches"),
         breaks=_breaks_interleaving_multiple,
         message=_interleaving_multiple_message,
         candidates=_interleaving_multiple_candidates,

@@ -70,6 +70,7 @@ RULES = (
         why="Each engine moves certain tensors to the host: FSDP parameters, gradients and optimizer states together, "
         "Megatron optimizer states, DeepSpeed each of them, also to drives.",
         source="shardwise/engines, each file with those it was read in",
+        reads=("offload",),
         breaks=_breaks_offload,
         message=_offload_message,
         candidates=_offload_candidates,
@@ -88,6 +89,7 @@ RULES = (
         name="engine-offload-zero-stage",
         why="Offloading applies to what ZeRO divides: optimizer states from stage 1, parameters at stage 3 only.",
         source="DeepSpeed runtime/zero/config.py (offload_param, offload_optimizer); torch CPUOffloadPolicy",
+        reads=("offload", "zero_stage"),
         breaks=_breaks_offload_stage,
         message=_offload_stage_message,
         candidates=_offload_stage_candidates,

@@ -1,11 +1,23 @@
 """A rule of validity: a name, a predicate, a sentence, and where to look for a plan that keeps it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from shardwise.engines.table import EngineName
 from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes, Severity
+
+FIGURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "world_size": ("dp_replicate", "dp_shard", "tp", "cp", "pp"),
+        "data_parallel_size": ("dp_replicate", "dp_shard"),
+        "stage_replica_size": ("dp_shard", "tp", "cp"),
+        "num_microbatches": ("global_batch_size", "micro_batch_size", "dp_replicate", "dp_shard"),
+    }
+)
+"""Properties of a layout or a plan that a rule may name as one number, and the fields that they are made of. There are
+far fewer such numbers in a search than combinations of the fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +32,10 @@ class Rule:
     """Why the rule exists, for the documentation."""
     source: str
     """Where it can be checked."""
+    reads: tuple[str, ...] | None = None
+    """The fields of the layout and the recipe, or ``FIGURES``, that ``breaks`` looks at while options that a search
+    leaves to the engine are at their defaults; ``None`` for any of them. A search asks once for all plans in which they
+    are equal."""
     breaks: Callable[[Plan], bool]
     message: Callable[[Plan], str]
     candidates: Callable[[Plan], Iterable[Changes]]

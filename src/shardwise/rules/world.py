@@ -102,6 +102,7 @@ RULES = (
         why="world size = dp_replicate * dp_shard * tp * cp * pp, and every GPU runs exactly one rank; "
         "ep borrows data-parallel ranks and does not multiply.",
         source="torchtitan distributed/parallel_dims.py; Megatron-LM core/parallel_state.py",
+        reads=("world_size",),
         breaks=_breaks_world_size,
         message=_world_size_message,
         candidates=_world_size_candidates,
@@ -111,6 +112,7 @@ RULES = (
         why="Tensor parallelism communicates several times in every layer with nothing to hide behind, so its group "
         "stays inside the fast domain: a node, or the rack where links span nodes (NVL72).",
         source="Narayanan et al. 2021, arXiv:2104.04473, section 3 (takeaway 1)",
+        reads=("tp",),
         breaks=_breaks_node_boundary,
         message=_node_boundary_message,
         candidates=_node_boundary_candidates,

@@ -18,7 +18,6 @@ from shardwise.search.records import (
 )
 from shardwise.search.search import assumed_global_batch_size, question_of, search
 from shardwise.search.sweep import SweepResult, SweepRow, sweep, sweep_objective
-from shardwise.search.team import Team, in_team, num_usable_cpus
 from shardwise.search.token_batch import TokenBatch, rounded_batch
 from shardwise.search.what_if import Sensitivity, WhatIf, what_if
 
@@ -39,14 +38,11 @@ __all__ = [
     "SweepResult",
     "SweepRow",
     "TargetChange",
-    "Team",
     "TokenBatch",
     "WhatIf",
     "assumed_global_batch_size",
     "at_most",
     "common_batch",
-    "in_team",
-    "num_usable_cpus",
     "parse_counts",
     "parse_gpu_type",
     "parse_range",

@@ -10,7 +10,6 @@ from functools import cached_property
 from shardwise.layout import Layout
 from shardwise.model import MoeSpec
 from shardwise.predict.block_parts import TimedOperation, timed_operations
-from shardwise.predict.block_tasks import is_under_other_blocks
 from shardwise.predict.compute import computed_again
 from shardwise.predict.launches import ahead_block, launches_ahead
 from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES, Schedule
@@ -33,7 +32,7 @@ from shardwise.step.muon_collectives import muon_collectives
 from shardwise.step.operation_context import operation_context
 from shardwise.step.recomputed_operations import recomputed_operations
 from shardwise.step.stage_context import StageContext
-from shardwise.step.step_operations import optimizer_operations
+from shardwise.step.step_operations import optimizer_operations, sharding_operations
 from shardwise.step.table_operations import embedding_operations, head_operations
 from shardwise.units import Seconds
 
@@ -56,7 +55,7 @@ NO_RECOMPUTE = RECOMPUTES.index("none")
 BLOCK_KEYS = ("tp", "cp", "ep", "expert_tp", "sequence_parallel", "micro_batch_size", "zero_stage", "hides_exchanges")
 """The last one says whether experts exchange tokens under the blocks of another micro-batch, as in DualPipe."""
 HIDING: Schedule = next(name for name in SCHEDULES if SCHEDULE_KINDS[name].overlaps_passes)
-"""A schedule that hides them."""
+"""A schedule that hides them. The estimate takes it that they find room there."""
 BLOCK_FIELDS = (
     "forward",
     "backward",
@@ -66,37 +65,33 @@ BLOCK_FIELDS = (
     "recompute_full",
     "exposed",
     "forward_exposed",
-    "hidden",
-    "slowing",
     "launches",
     "modules_exposed",
 )
 """Of one block: computation by phase, what each recompute mode runs again, communication of both passes and of the
-forward pass alone, which full recomputation repeats; of each pass what is hidden under another micro-batch, and how
-much that slows computing where all of it finds room; what the host needs to launch both passes, where that hides
+forward pass alone, which full recomputation repeats; what the host needs to launch both passes, where that hides
 what is recomputed besides communication when it is longer than the computing; and what modules that are recomputed
 whole repeat."""
 TABLE_FIELDS = ("forward", "backward", "weight_backward", "exposed")
 SHARDING_FIELDS = (
     "exposed",
     "forward_hideable",
-    "forward_beside",
     "forward_slowing",
     "backward_hideable",
-    "backward_beside",
     "backward_slowing",
     "optimizer",
     "exposed_each",
     "forward_hideable_each",
-    "forward_beside_each",
     "forward_slowing_each",
     "backward_hideable_each",
-    "backward_beside_each",
     "backward_slowing_each",
+    "forward_copies",
+    "backward_copies",
 )
 """Data parallelism of the one micro-batch it accompanies and the update, then what repeats with every micro-batch.
-Hideable is the busiest axis, which runs beside the others, and beside are all of them. What is hidden slows computation
-and is slowed by it, each group by its own ratio: slowing is what that adds."""
+Hideable is the busiest axis, which runs beside the others. What is hidden slows computation
+and is slowed by it, each group by its own ratio: slowing is what that adds. Last, the copies out of and into flat
+buffers, casts and sums of gradients around the passes of every micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +133,7 @@ class BlockTimes:
             for mode in (replace(context.plan.recipe, recompute=name) for name in ("selective", "full"))
         )
         timed = timed_operations(operations, durations)
-        hiding = _under_other_blocks(context) if key[-1] else context
-        exchanges, hidden = self._exchanges(hiding, number, timed), self._hidden(hiding, number)
+        exchanges = self._exchanges(_under_other_blocks(context) if key[-1] else context, number, timed)
         is_ahead = launches_ahead(context.plan)
         launches_s = 0.0
         if is_ahead or selective.forward_work.host_s or full.forward_work.host_s:
@@ -148,7 +142,7 @@ class BlockTimes:
         if not is_ahead:
             again_s = [computed_again(once, again).recompute_s for again in (selective, full)]
             computed = (once.forward_s, once.backward_s, once.weight_backward_s)
-            return (*computed, 0.0, *again_s, *exchanges, *hidden, launches_s, repeated_s)
+            return (*computed, 0.0, *again_s, *exchanges, launches_s, repeated_s)
         ahead = ahead_block(
             once,
             selective=selective.forward_work.plus(selective.recompute_work, times=1),
@@ -158,7 +152,7 @@ class BlockTimes:
         exposed = [ahead.exposed_fraction * seconds for seconds in exchanges]
         computed = (ahead.forward_s, ahead.backward_s, once.weight_backward_s)
         again_s = [ahead.selective_s, ahead.full_s]
-        return (*computed, 0.0, *again_s, *exposed, *hidden, launches_s, ahead.exposed_fraction * repeated_s)
+        return (*computed, 0.0, *again_s, *exposed, launches_s, ahead.exposed_fraction * repeated_s)
 
     def of_tables(self, key: Key) -> tuple[float, ...]:
         """``TABLE_FIELDS`` of the embedding, then of the head.
@@ -253,10 +247,11 @@ class BlockTimes:
         once = self._passes(tuple(call for call in calls if call.rounds < PROBED_MICROBATCHES))
         rounds = self._passes(tuple(call for call in calls if call.rounds >= PROBED_MICROBATCHES))
         each = tuple(duration_s / PROBED_MICROBATCHES for duration_s in rounds)
-        return (*once, update.optimizer_s, *each)
+        copies = self.machine.phase_times(tuple(sharding_operations(context, operation)), part="sharding copies")
+        return (*once, update.optimizer_s, *each, copies.forward_s, copies.backward_s)
 
     def _passes(self, calls: tuple[Collective, ...]) -> tuple[float, ...]:
-        """Exposed seconds, then of each pass those of the busiest axis, of all axes, and their slowing."""
+        """Exposed seconds, then of each pass those of the busiest axis, and the slowing by all."""
         exposed_s, _ = self._seconds(calls)
         found: list[float] = []
         for phase in ("forward", "backward"):
@@ -267,7 +262,7 @@ class BlockTimes:
                     duration_s = call.count * self.machine.call_s(call)
                     by_axis[call.axis] += duration_s
                     slowing_s += (self.machine.slowdown_of(call) - 1) * duration_s
-            found += [max(by_axis.values(), default=0.0), sum(by_axis.values()), slowing_s]
+            found += [max(by_axis.values(), default=0.0), slowing_s]
         return (exposed_s, *found)
 
     def _exchanges(self, context: StageContext, shape: int, timed: Sequence[TimedOperation]) -> tuple[float, float]:
@@ -281,16 +276,6 @@ class BlockTimes:
     def _machine_of(self, context: StageContext) -> Machine:
         """What times a block: other kernels attend where sequences are divided."""
         return self.machine.dividing_sequences if context.plan.layout.cp > 1 else self.machine
-
-    def _hidden(self, context: StageContext, shape: int) -> tuple[float, float]:
-        """What one pass of a block of a shape, each alike, hides under other blocks, and how much that slows them."""
-        hidden_s = slowing_s = 0.0
-        for call in block_collectives(self.probes.shapes[shape], context):
-            if is_under_other_blocks(call) and call.phase == "forward":
-                duration_s = call.count * self.machine.call_s(call)
-                hidden_s += duration_s
-                slowing_s += (self.machine.slowdown_of(call) - 1) * duration_s
-        return (hidden_s, slowing_s)
 
     def _modules_s(self, context: StageContext, shape: int) -> Seconds:
         """What single modules of a block send again when they are recomputed; 0 without any that communicates."""

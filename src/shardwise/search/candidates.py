@@ -87,7 +87,7 @@ class Candidates:
     @property
     def model_copies(self) -> IntColumn:
         """Copies of the model in each row's pipeline."""
-        return self.of_each(_layout(self._number, Layout()).model_copies)
+        return self.figure("model_copies", ("pp", "schedule"))
 
     @property
     def data_parallel_size(self) -> IntColumn:
@@ -97,13 +97,19 @@ class Candidates:
     @property
     def state_shard_size(self) -> IntColumn:
         """Ranks that dense model states are divided over."""
-        return self.dp_shard * self.cp
+        return self.figure("state_shard_size", ("dp_shard", "cp", "pp", "schedule"))
 
-    @property
-    def expert_state_shard_size(self) -> IntColumn:
-        """Ranks that one routed expert's states are divided over."""
-        shards: IntColumn = np.maximum(1, self.dp_shard * self.cp * self.tp // (self.ep * self.expert_tp))
-        return shards
+    def figure(self, name: str, fields: Sequence[str]) -> IntColumn:
+        """A property of the layout of every row.
+
+        Args:
+            name: of the property.
+            fields: of the layout that it is made of.
+        """
+        numbers = {field: self._number(field) for field in fields}
+        schedule = {"schedule": _named(numbers.pop("schedule"), SCHEDULES)} if "schedule" in numbers else {}
+        value: int = getattr(Layout(**numbers, **schedule), name)  # type: ignore[arg-type]
+        return self.of_each(value)
 
     def take(self, rows: Mask | IntColumn | slice) -> "Candidates":
         """Some of the rows."""

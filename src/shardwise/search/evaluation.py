@@ -5,7 +5,7 @@ a larger micro-batch, less recomputation or a lower ZeRO stage. And variants of 
 so a few of them stand for all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -13,19 +13,17 @@ import numpy as np
 
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.predict.memory import HIGH_FRACTION, predict_fullest_memory
-from shardwise.predict.time import predict_time
+from shardwise.predict.memory import predict_fullest_memory
 from shardwise.prediction import MemoryPrediction, Prediction
-from shardwise.recipe import Recipe, Recompute
+from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 from shardwise.search.pool import Pool
 from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes
-from shardwise.search.team import ALONE, Team
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
-__all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first"]
+__all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first", "made_safe"]
 
 MEMORY_PREDICTIONS_PER_FULL = 6
 FAMILY = ("tp", "cp", "pp", "ep", "expert_tp", "dp_replicate", "dp_shard")
@@ -48,15 +46,6 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """A candidate that fits and is to be timed."""
-
-    family: Key
-    plan: Plan
-    memory: MemoryPrediction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What predicting in order found."""
 
@@ -72,16 +61,12 @@ class Evaluation:
 class Evaluator:
     """Predicts rows of one space and remembers which are known not to fit."""
 
-    def __init__(self, pool: Pool, *, question: Plan, team: Team = ALONE) -> None:
+    def __init__(self, pool: Pool, *, question: Plan) -> None:
         rows = self._rows = pool.rows
-        self._seems_borderline: Mask = pool.needed_bytes * HIGH_FRACTION > question.cluster.gpu.memory_bytes
-        """By the estimate."""
         self._question = question
-        self._team = team
         self._alive: Mask = np.ones(len(rows), dtype=np.bool_)
-        self._taken: dict[int, Taken] = {}
-        self._timed: dict[int, Evaluated] = {}
-        """Of the rows taken: those that something was read of since."""
+        self._taken: dict[int, Evaluated] = {}
+        """Rows that fit, with their predictions."""
         self._uneven: list[Evaluated] = []
         self._spread: set[int] = set()
         """Rows that were tried with uneven stages."""
@@ -93,10 +78,8 @@ class Evaluator:
     def scout(self, order: IntColumn, *, per_kind: int) -> None:
         """Predict the first few rows of every ``KIND`` that fit, each of another set of degrees."""
         kinds = group_rows([self._rows.column(name) for name in KIND])[0]
-        orders = [order[kinds[order] == kind] for kind in dict.fromkeys(kinds[order].tolist())]
-        self._weigh_ahead(orders, max_fitting=per_kind, max_per_family=1)
-        for of_kind in orders:
-            self._visit(of_kind, self._take, max_fitting=per_kind, max_per_family=1)
+        for kind in dict.fromkeys(kinds[order].tolist()):
+            self.walk(order[kinds[order] == kind], max_fitting=per_kind, max_per_family=1)
 
     def corrected(self, estimate: FloatColumn, *, by: Sequence[str] = KIND) -> FloatColumn:
         """The estimate times what rows that have the same of some columns were predicted at, the most favourable of
@@ -104,7 +87,7 @@ class Evaluator:
         groups = group_rows([self._rows.column(name) for name in by])[0]
         ratios = np.ones(int(groups.max(initial=0)) + 1)
         found: dict[int, list[float]] = {}
-        for row, evaluated in self._fitting().items():
+        for row, evaluated in self._taken.items():
             found.setdefault(int(groups[row]), []).append(evaluated.prediction.time.step_s / float(estimate[row]))
         for group, values in found.items():
             ratios[group] = min(values)
@@ -117,50 +100,6 @@ class Evaluator:
         Rows whose memory band reaches beyond the device are counted apart, and so are ways to offload: they may be the
         fastest of their degrees, and must not keep those that are safe or simpler from being seen.
         """
-        self._weigh_ahead([order], max_fitting=max_fitting, max_per_family=max_per_family)
-        self._visit(order, self._take, max_fitting=max_fitting, max_per_family=max_per_family)
-
-    def find_safe(self, order: IntColumn) -> None:
-        """Predict the first row in ``order`` whose memory band lies within the device; nothing when it was already."""
-        for row in order.tolist():
-            if row in self._taken and not self._taken[row].memory.is_borderline:
-                return
-            if row not in self._taken and self._alive[row] and self._take(row, takes_borderline=False) is False:
-                return
-
-    def _weigh_ahead(self, orders: Sequence[IntColumn], *, max_fitting: int, max_per_family: int) -> None:
-        """The memory of the rows that will be visited if the estimate is right, where others help to compute it."""
-        if not self._team.divides:
-            return
-        expected: list[int] = []
-
-        def expect(row: int, takes_borderline: bool) -> bool | None:
-            expected.append(row)
-            is_borderline = bool(self._seems_borderline[row])
-            return is_borderline if takes_borderline or not is_borderline else None
-
-        for order in orders:
-            self._visit(order, expect, max_fitting=max_fitting, max_per_family=max_per_family)
-        fresh = [row for row in dict.fromkeys(expected) if row not in self._weighed]
-        self._weighed.update(zip(fresh, self._team.each(self._weigh, fresh), strict=True))
-
-    def _visit(
-        self,
-        order: IntColumn,
-        take: Callable[[int, bool], bool | None],
-        *,
-        max_fitting: int,
-        max_per_family: int,
-    ) -> None:
-        """Go through rows as :meth:`walk` says.
-
-        Args:
-            order: of the rows.
-            take: from a row and whether a borderline one is welcome, to whether it is borderline; ``None`` when it is
-                not taken.
-            max_fitting: rows to take.
-            max_per_family: of one set of degrees.
-        """
         shares: dict[Key, int] = {}
         num_fitting = num_predicted = 0
         for number in order:
@@ -171,10 +110,10 @@ class Evaluator:
             if shares.get((*family, SAFE), 0) >= max_per_family:
                 continue
             if row in self._taken:
-                is_borderline: bool | None = self._taken[row].memory.is_borderline
+                is_borderline: bool | None = self._taken[row].prediction.memory.is_borderline
             elif self._alive[row]:
                 num_predicted += 1
-                is_borderline = take(row, shares.get((*family, BORDERLINE), 0) < max_per_family)
+                is_borderline = self._take(row, shares.get((*family, BORDERLINE), 0) < max_per_family)
                 num_fitting += is_borderline is not None
             else:
                 continue
@@ -182,13 +121,21 @@ class Evaluator:
                 share = (*family, BORDERLINE if is_borderline else SAFE)
                 shares[share] = shares.get(share, 0) + 1
 
+    def find_safe(self, order: IntColumn) -> None:
+        """Predict the first row in ``order`` whose memory band lies within the device; nothing when it was already."""
+        for row in order.tolist():
+            if row in self._taken and not self._taken[row].prediction.memory.is_borderline:
+                return
+            if row not in self._taken and self._alive[row] and self._take(row, takes_borderline=False) is False:
+                return
+
     def spread_unevenly(self, *, most: int) -> None:
         """Predict pipelines again with fewer blocks on the stage of the head; keep what is faster.
 
         Args:
             most: of those that were not tried, the ones that may be fastest.
         """
-        pipelines = {row: found for row, found in self._fitting().items() if found.plan.layout.pp > 1}
+        pipelines = {row: found for row, found in self._taken.items() if found.plan.layout.pp > 1}
         hoped_s = {row: _spread_s(found) for row, found in pipelines.items() if row not in self._spread}
         chosen = sorted(hoped_s, key=lambda row: hoped_s[row])[:most]
         self._spread.update(chosen)
@@ -198,12 +145,7 @@ class Evaluator:
             for even in fastest
             for layers in islice(uneven_stages(even.plan), SPREADS)
         ]
-        found = self._team.each(lambda number: _spread(tried[number]), range(len(tried)))
-        self._uneven += [
-            replace(uneven, prediction=prediction)
-            for uneven, prediction in zip(tried, found, strict=True)
-            if prediction is not None
-        ]
+        self._uneven += filter(None, map(_spread, tried))
 
     def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
         """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
@@ -221,14 +163,9 @@ class Evaluator:
         fastest = list(edge.values())
         simplest = sorted(fastest, key=_simplicity)
         chosen = list({id(found): found for found in (*fastest[:most], *simplest[:most])}.values())
-        made = self._team.each(lambda number: _made_safe(chosen[number], modes), range(len(chosen)))
         plans = [(found.plan.layout, found.plan.recipe) for found in known]
-        self._made_safe += [
-            replace(found, plan=replace(found.plan, recipe=recipe), prediction=prediction)
-            for found, some in zip(chosen, made, strict=True)
-            for recipe, prediction in some
-            if (found.plan.layout, recipe) not in plans
-        ]
+        made = (found for edge in chosen for found in made_safe(edge, modes))
+        self._made_safe += [found for found in made if (found.plan.layout, found.plan.recipe) not in plans]
 
     def fastest(self) -> Evaluated | None:
         """Of the rows predicted so far."""
@@ -237,7 +174,7 @@ class Evaluator:
     @property
     def fastest_s(self) -> float:
         """Seconds of the fastest step predicted so far, uneven stages included."""
-        every = (*self._fitting().values(), *self._uneven)
+        every = (*self._taken.values(), *self._uneven)
         return min((found.prediction.time.step_s for found in every), default=float("inf"))
 
     @property
@@ -250,7 +187,7 @@ class Evaluator:
     def _in_order(self) -> list[Evaluated]:
         """The rows predicted so far, the fastest first."""
         return sorted(
-            self._fitting().values(),
+            self._taken.values(),
             key=lambda found: (found.prediction.time.step_s, found.prediction.memory.is_borderline),
         )
 
@@ -267,7 +204,7 @@ class Evaluator:
     def result(self) -> Evaluation:
         """Everything found so far."""
         return Evaluation(
-            fitting=(*self._fitting().values(), *self._uneven, *self._made_safe),
+            fitting=(*self._taken.values(), *self._uneven, *self._made_safe),
             num_uneven=len(self._uneven),
             num_too_big=int(np.count_nonzero(~self._alive)),
             nearest=None if self._taken else self._nearest,
@@ -275,25 +212,6 @@ class Evaluator:
 
     def _family(self, row: int) -> Key:
         return tuple(int(self._rows.column(name)[row]) for name in FAMILY)
-
-    def _fitting(self) -> dict[int, Evaluated]:
-        """The rows taken so far, with their predictions."""
-        fresh = [row for row in self._taken if row not in self._timed]
-        self._timed.update(zip(fresh, self._predicted([self._taken[row] for row in fresh]), strict=True))
-        return self._timed
-
-    def _predicted(self, taken: Sequence[Taken]) -> list[Evaluated]:
-        """Candidates with their predictions."""
-        # Those of one pipeline next to each other, so that its schedule is laid out in one process only.
-        order = sorted(range(len(taken)), key=lambda number: _pipeline(taken[number].plan))
-        timed = self._team.each(lambda number: predict_time(taken[number].plan), order)
-        time_of = dict(zip(order, timed, strict=True))
-        return [
-            Evaluated(
-                family=one.family, plan=one.plan, prediction=predict(one.plan, memory=one.memory, time=time_of[number])
-            )
-            for number, one in enumerate(taken)
-        ]
 
     def _weigh(self, row: int) -> MemoryPrediction | None:
         """The memory of a row; ``None`` when it breaks a rule."""
@@ -315,13 +233,14 @@ class Evaluator:
         if memory.is_borderline and not takes_borderline:
             self._weighed[row] = memory
             return None
-        self._taken[row] = Taken(family=self._family(row), plan=plan, memory=memory)
+        prediction = predict(plan, memory=memory)
+        self._taken[row] = Evaluated(family=self._family(row), plan=plan, prediction=prediction)
         return memory.is_borderline
 
 
-def _spread(uneven: Evaluated) -> Prediction | None:
-    """The prediction of a pipeline, evaluated with even stages; ``None`` where its own stages are not allowed, fit less
-    safely or are hardly faster."""
+def _spread(uneven: Evaluated) -> Evaluated | None:
+    """A pipeline, predicted with even stages so far, with the prediction of its own; ``None`` where its own stages are
+    not allowed, fit less safely or are hardly faster."""
     plan, even = uneven.plan, uneven.prediction
     if find_errors(plan):
         return None
@@ -331,7 +250,7 @@ def _spread(uneven: Evaluated) -> Prediction | None:
         return None
     prediction = predict(plan, memory=memory)
     is_faster = prediction.time.step_s < (1 - LEAST_GAIN_FRACTION) * even.time.step_s
-    return prediction if is_faster else None
+    return replace(uneven, prediction=prediction) if is_faster else None
 
 
 def _spread_s(even: Evaluated) -> float:
@@ -353,15 +272,10 @@ def _simplicity(found: Evaluated) -> tuple[int, int]:
     return host_moves(found.plan), num_axes(found.plan.layout)
 
 
-def _made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> list[tuple[Recipe, Prediction]]:
+def made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> Iterator[Evaluated]:
     """A plan at the edge of the device with more blocks recomputed, in each mode that makes it fit safely."""
-    found = safely_recomputed(edge.plan, edge.prediction.memory, modes=modes)
-    return [(plan.recipe, predict(plan, memory=memory)) for plan, memory in found]
-
-
-def _pipeline(plan: Plan) -> tuple[object, ...]:
-    """What its order of passes depends on."""
-    return plan.layout.pp, plan.layout.vpp, plan.layout.schedule, plan.num_microbatches
+    for plan, memory in safely_recomputed(edge.plan, edge.prediction.memory, modes=modes):
+        yield replace(edge, plan=plan, prediction=predict(plan, memory=memory))
 
 
 def _at_least_as_big(rows: Candidates, row: int) -> Mask:

@@ -45,7 +45,7 @@ class MemoryEstimate:
         def needed(start: int) -> FloatColumn:
             return self._device_bytes(rows.take(slice(start, start + ROWS_AT_ONCE)), enough_bytes)
 
-        parts = self.probes.team.each(needed, range(0, len(rows), ROWS_AT_ONCE))
+        parts = [needed(start) for start in range(0, len(rows), ROWS_AT_ONCE)]
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def _device_bytes(self, rows: Candidates, enough_bytes: float) -> FloatColumn:

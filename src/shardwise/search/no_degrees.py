@@ -7,7 +7,7 @@ from shardwise.errors import LayoutError
 from shardwise.rules.degrees import divisors
 from shardwise.search.bounds import IntRange, SearchBounds
 
-__all__ = ["no_degrees", "range_text"]
+__all__ = ["DEGREES", "no_degrees", "range_text"]
 
 DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 """Their product is the number of GPUs."""

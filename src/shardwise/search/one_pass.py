@@ -14,13 +14,12 @@ from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
-from shardwise.search.estimates import estimate_space
 from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool
 from shardwise.search.records import Objective, Rejection, SearchSpace
+from shardwise.search.screening import screen
 from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_variant
 from shardwise.search.space import Space
-from shardwise.search.team import ALONE, Team
 from shardwise.search.too_big import way_out
 from shardwise.search.uneven_stages import spread_ratio
 from shardwise.units import format_gib
@@ -75,7 +74,6 @@ def find(
     *,
     objective: Objective = "step_time",
     is_brief: bool = False,
-    team: Team = ALONE,
 ) -> Found:
     """All candidates in every precision that may be used, the best of them predicted.
 
@@ -84,7 +82,6 @@ def find(
         bounds: limits of the space.
         objective: what is to be small.
         is_brief: predict the fastest only, without other kinds and the front of time and memory.
-        team: who does it.
 
     Raises:
         RecipeError: a rule excludes the question whatever the layout, in every precision.
@@ -95,7 +92,7 @@ def find(
     for precision in precisions:
         asked = replace(question, recipe=replace(question.recipe, precision=precision))
         try:
-            parts.append(_find(asked, bounds, objective, is_brief=is_brief, team=team))
+            parts.append(_find(asked, bounds, objective, is_brief=is_brief))
         except RecipeError:
             if precision == precisions[-1] and not parts:
                 raise
@@ -123,10 +120,10 @@ def _merged(parts: Sequence[Found]) -> Found:
     )
 
 
-def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool, team: Team) -> Found:
+def _find(question: Plan, bounds: SearchBounds, objective: Objective, *, is_brief: bool) -> Found:
     """One pass in one precision."""
-    found = estimate_space(question, bounds, objective=objective, team=team)
-    evaluator = Evaluator(found.pool, question=question, team=team)
+    found = screen(question, bounds, objective=objective)
+    evaluator = Evaluator(found.pool, question=question)
     if len(found.pool):
         least = Space(question=question, bounds=bounds).least_offload
         order = _Order(pool=found.pool, step_s=found.step_s, question=question, least_offload=least)
@@ -312,5 +309,5 @@ def _predict_challengers(evaluator: Evaluator, order: _Order) -> None:
         hoped_s = np.minimum(by_kind, by_degrees) * ratios
         rows = order.by_time(hoped_s)
         rows = rows[(hoped_s[rows] < (1 - RESOLUTION) * evaluator.fastest_s) & evaluator.is_open[rows]]
-        evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=1)
+        evaluator.walk(rows, max_fitting=CHALLENGERS, max_per_family=CHALLENGERS)
         evaluator.spread_unevenly(most=CHALLENGERS)

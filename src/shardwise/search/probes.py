@@ -5,7 +5,7 @@ one block of each shape, and multiplying by the blocks a row's stages hold, give
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -18,7 +18,6 @@ from shardwise.recipe import Recipe
 from shardwise.schedules.table import SCHEDULES
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key
 from shardwise.search.tables import Combined, Table
-from shardwise.search.team import ALONE, Team
 from shardwise.step.held_stage import Pipeline
 from shardwise.step.placement import Chunk, Stage, pipeline_stages
 from shardwise.step.recomputed_blocks import recomputed_positions
@@ -83,12 +82,6 @@ class Probes:
     """Everything about one question that both bounds and estimates ask the inventory for."""
 
     question: Plan
-    team: Team = field(default=ALONE, compare=False)
-    """Who evaluates what is asked."""
-
-    def table(self, function: Callable[[Key], tuple[float, ...]], *, is_slow: bool = False) -> Table:
-        """A function of the question, remembered; a slow one is worth dividing between processes."""
-        return Table(function, team=self.team if is_slow else ALONE)
 
     @cached_property
     def shapes(self) -> tuple[LayerSpec, ...]:
@@ -153,7 +146,7 @@ class Probes:
 
     @cached_property
     def _partial_table(self) -> Table:
-        return self.table(self._partly_recomputed)
+        return Table(self._partly_recomputed)
 
     def _partly_recomputed(self, key: Key) -> tuple[float, ...]:
         number, num_recomputed = key

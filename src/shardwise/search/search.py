@@ -24,7 +24,6 @@ from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.space import Space
 from shardwise.search.targets import meeting, missed_targets, require_countable
-from shardwise.search.team import ALONE, Team
 from shardwise.units import format_gib, format_percent
 
 __all__ = ["assumed_global_batch_size", "question_of", "search"]
@@ -41,7 +40,6 @@ def search(
     engine: EngineName = OWN_ENGINE,
     bounds: SearchBounds | None = None,
     objective: Objective = "step_time",
-    team: Team = ALONE,
 ) -> SearchResult:
     """The layouts of a model on a cluster that fit, in order of preference, or what came closest.
 
@@ -52,7 +50,6 @@ def search(
         engine: who implements the step; its own limits are rules.
         bounds: axes that are pinned or limited.
         objective: what to make small.
-        team: the processes that share the work, inside :func:`in_team`.
     """
     started_s = time.perf_counter()
     asked = bounds or SearchBounds()
@@ -63,10 +60,10 @@ def search(
     require_countable(question, limits)
     if objective == "fewest_gpus":
         question = _fewest_nodes(question, limits)
-    found = find(question, limits, objective=objective, team=team)
+    found = find(question, limits, objective=objective)
     fits, fitting = found.evaluation.fitting, meeting(found.evaluation.fitting, limits)
     ranked = rank(fitting, objective=objective, limit=limits.max_plans)
-    shown = with_all_stages((*ranked, *ranked_front(fitting, objective=objective)), team=team)
+    shown = with_all_stages((*ranked, *ranked_front(fitting, objective=objective)))
     plans, pareto = shown[: len(ranked)], shown[len(ranked) :]
     is_invalid = not fits and found.space.layouts_invalid == found.space.layouts_considered
     return SearchResult(

@@ -23,10 +23,10 @@ from shardwise.search.candidates import (
     expand,
     option_counts,
 )
-from shardwise.search.no_degrees import no_degrees, range_text
+from shardwise.search.no_degrees import DEGREES, no_degrees, range_text
 from shardwise.step.own_runtime import is_own_runtime
 
-__all__ = ["AXES", "STATE_AXES", "AxisOptions", "Space"]
+__all__ = ["AXES", "DEGREES", "STATE_AXES", "AxisOptions", "Space"]
 
 MAX_MICRO_BATCH_SIZE = 64
 MAX_VPP = 12

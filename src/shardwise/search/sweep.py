@@ -24,7 +24,6 @@ from shardwise.search.targets import (
     run_cost,
     target_change,
 )
-from shardwise.search.team import ALONE, Team
 from shardwise.units import SECONDS_PER_HOUR, Dollars, format_percent
 
 __all__ = ["SweepResult", "SweepRow", "sweep", "sweep_objective"]
@@ -81,7 +80,6 @@ def sweep(
     bounds: SearchBounds,
     objective: Objective,
     assumptions: tuple[str, ...] = (),
-    team: Team = ALONE,
 ) -> SweepResult:
     """The best layout on each cluster, with the same model, batch and tokens on all of them.
 
@@ -90,7 +88,6 @@ def sweep(
         bounds: axes that are pinned or limited, the deadline and the budget.
         objective: what to make small over all clusters.
         assumptions: sentences to carry along.
-        team: the processes that share the work, inside :func:`in_team`.
 
     Raises:
         ClusterError: no clusters are given.
@@ -98,7 +95,7 @@ def sweep(
     if not questions:
         raise ClusterError("no cluster has any of these sizes", code="search-bounds", fix="write --gpus 8..512")
     few = replace(bounds, max_plans=1, max_predictions=min(bounds.max_predictions, MAX_PREDICTIONS))
-    rows = tuple(team.each(lambda question: _row(question, few, objective), questions))
+    rows = tuple(_row(question, few, objective) for question in questions)
     rows = tuple(replace(row, is_on_front=_is_on_front(row, rows)) for row in rows)
     counted = [row for row in rows if row.meets_targets]
     if not counted:

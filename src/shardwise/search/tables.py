@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.search.candidates import FloatColumn, IntColumn, Key, distinct_keys
-from shardwise.search.team import ALONE, Team
 
 __all__ = ["Combined", "Table"]
 
@@ -35,26 +34,20 @@ class Combined:
 
 
 class Table:
-    """What a function has answered so far; the members of a team divide what is new."""
+    """What a function has answered so far."""
 
-    def __init__(self, function: Callable[[Key], Row], *, team: Team = ALONE) -> None:
+    def __init__(self, function: Callable[[Key], Row]) -> None:
         self._function = function
-        self._team = team
         self._rows: dict[Key, Row] = {}
-        """The same in all members, so that they agree on which keys are new."""
-        self._own_rows: dict[Key, Row] = {}
-        """What this member alone had to know for its half of something else."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
         """The function of each key."""
-        if self._team.is_divided:
-            return [self._rows.get(key) or self._own_row(key) for key in keys]
-        # In order, so that keys that have much in common, which is remembered below, are asked in one process.
-        fresh = sorted({key for key in keys if key not in self._rows})
-        self._rows.update(zip(fresh, self._team.each(self._own_row, fresh), strict=True))
+        for key in keys:
+            if key not in self._rows:
+                self._rows[key] = self._function(key)
         return [self._rows[key] for key in keys]
 
     def look_up(self, columns: Sequence[IntColumn]) -> FloatColumn:
@@ -65,9 +58,3 @@ class Table:
         """``(rows, results)``: the same of columns that are combined already."""
         found: FloatColumn = np.take(np.asarray(self.rows(asked.keys), dtype=np.float64), asked.of_row, axis=0)
         return found
-
-    def _own_row(self, key: Key) -> Row:
-        row = self._own_rows.get(key)
-        if row is None:
-            row = self._own_rows[key] = self._function(key)
-        return row

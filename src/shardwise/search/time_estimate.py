@@ -9,7 +9,7 @@ same tensor and expert degrees, however its tokens are cut; from its own blocks;
 :mod:`shardwise.search.refinement` asks for a level only where the one before leaves a row in the running.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.predict.pipeline_time import gathers_at_step_begin
-from shardwise.schedules.table import SCHEDULES
+from shardwise.schedules.table import SCHEDULE_KINDS, SCHEDULES
 from shardwise.search.block_times import (
     BLOCK_FIELDS,
     BLOCK_KEYS,
@@ -35,28 +35,32 @@ from shardwise.search.candidates import (
     Key,
     Mask,
 )
-from shardwise.search.copy_times import CopyTimes
 from shardwise.search.host_times import HostTimes
 from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
-from shardwise.search.pipeline_waits import HIDES, IS_V_SHAPED, SPLITS, WAITS, StagePasses, hop_s, messages_s
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
-from shardwise.step.in_flight import times_made_again
 from shardwise.step.own_runtime import exchanges_gradients, is_own_runtime, spreads_vocabulary
-from shardwise.step.reduction_policy import is_torch
 
-__all__ = ["TimeEstimate"]
+__all__ = ["TimeEstimate", "of_stage"]
 
+KINDS = [SCHEDULE_KINDS[name] for name in SCHEDULES]
+WAITS = np.asarray([kind.is_plain for kind in KINDS])
+"""Schedules whose stages wait for each other's messages: nothing runs beside them."""
+IS_V_SHAPED = np.asarray([kind.is_v_shaped for kind in KINDS])
+"""Schedules of two chunks a stage whose last stage hands to itself."""
+SPLITS = np.asarray([kind.splits_backward for kind in KINDS])
+"""Schedules that may put off gradients of weights."""
+HIDES = np.asarray([kind.overlaps_passes for kind in KINDS])
+"""Schedules whose experts exchange tokens under the blocks of another micro-batch. All by position in ``SCHEDULES``."""
 SATURATING_TOKENS = 16384
 """Beyond this many tokens of a micro-batch on a rank, kernels take time in proportion to them."""
 WATCHED = (FIRST, LONGEST, LAST)
 """The stages that are timed."""
-LEAST_PASSING_FRACTION, LEAST_PASSING_FRACTION_IN_PLACE = 0.6, 0.3
-"""Of a block's time, what the next stage waits for at the least where gradients of weights are put off. They are a
-third of its FLOP, and of the bytes where weights are too many for the tokens (2 for each in every pass); two thirds
-where products add them up in fp32, read and written. Bounds leave room."""
-HIDDEN_PARTS = ("hideable", "beside", "slowing")
+LEAST_PASSING_FRACTION = 0.3
+"""Of a block's time, what the next stage waits for at the least where gradients of weights are put off: these are a
+third of its FLOP, and up to two thirds of its bytes."""
+HIDDEN_PARTS = ("hideable", "slowing")
 BOUND_FRACTION = 0.94
 """Kernels are fastest where a rank has most tokens at once. Tiles and waves make that untrue by 2.9 % at the most among
 all cuts of 8B, 9B, 70B and 8x7B models on nodes of six and eight GPUs; bounds leave room for twice that."""
@@ -81,15 +85,6 @@ class StageSeconds:
     def total(self) -> FloatColumn:
         """Compute and exposed communication."""
         return self.forward + self.backward + self.exposed
-
-    @property
-    def passes(self) -> StagePasses:
-        """With what each of them waits for."""
-        return StagePasses(
-            forward=self.forward + self.forward_exposed,
-            input_backward=self.backward - self.weight_backward + self.exposed - self.forward_exposed,
-            weight_backward=self.weight_backward,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +128,6 @@ class TimeEstimate:
         return BlockTimes(probes=self.probes, machine=self.machine)
 
     @cached_property
-    def copies(self) -> CopyTimes:
-        """Where copies around blocks are timed."""
-        return CopyTimes(probes=self.probes, machine=self.machine)
-
-    @cached_property
     def machine(self) -> Machine:
         """What turns the inventory into seconds."""
         return Machine(question=self.probes.question)
@@ -146,8 +136,10 @@ class TimeEstimate:
         """Seconds of one optimizer step of every row, all levels of all rows."""
         if not len(rows):
             return np.zeros(0)
-        found = self.passes(rows, num_microbatches, self.block_work(rows))
-        step_s: FloatColumn = found.total + self.data_parallel_s(rows, num_microbatches, found.lines)
+        sharding = self.sharding(rows)
+        found = self._passes(rows, num_microbatches, sharding)
+        longest = of_stage(sharding, self.probes.watched(rows, LONGEST))
+        step_s: FloatColumn = found.total + self._data_parallel_s(rows, num_microbatches, longest, found.lines)
         return step_s
 
     def block_columns(self, rows: Candidates) -> list[IntColumn]:
@@ -158,18 +150,14 @@ class TimeEstimate:
         asked = self._asked(rows)
         gathers = rows.zero_stage > 0 if is_own_runtime(self.probes.question) else rows.zero_stage == 3
         gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
-        return [*(asked.column(name) for name in BLOCK_KEYS[:-2]), gathered, self._hides_exchanges(rows)]
-
-    def _hides_exchanges(self, rows: Candidates) -> IntColumn:
-        """Whether experts exchange tokens under the blocks of another micro-batch."""
-        is_asynchronous = not self.probes.question.recipe.blocking_launches
-        hides: IntColumn = (HIDES[rows.schedule] & (rows.ep > 1) & is_asynchronous).astype(np.int64)
-        return hides
+        hides = (HIDES[rows.schedule] & (rows.ep > 1)).astype(np.int64)
+        hides *= not self.probes.question.recipe.blocking_launches
+        return [*(asked.column(name) for name in BLOCK_KEYS[:-2]), gathered, hides]
 
     @cached_property
     def block_table(self) -> Table:
         """Block fields by the values of :meth:`block_columns`."""
-        return self.probes.table(self.times.of_blocks, is_slow=True)
+        return Table(self.times.of_blocks)
 
     def block_work(self, rows: Candidates) -> Work:
         """Seconds of one micro-batch in one block of every shape."""
@@ -202,20 +190,13 @@ class TimeEstimate:
         weight: FloatColumn = (rounds * size)[:, None] * longest + (waits * size)[:, None] * others
         return weight
 
-    def beside_blocks_s(self, rows: Candidates, num_microbatches: IntColumn) -> FloatColumn:
-        """What a step takes at the least besides its blocks: copies around them, and an update on the host."""
-        copies = self.copies.passes_s(rows, self.probes.watched(rows, LONGEST))
-        least: FloatColumn = self._least_rounds(rows, num_microbatches)[0] * (copies[0] + copies[1])
-        return least + self.host.update_s(rows)
-
     def _least_rounds(self, rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, FloatColumn]:
         """How often a step runs through its slowest stage, and waits for one of the others at the least."""
-        is_filled = SPLITS[rows.schedule]
-        per_hop = np.where(is_filled, 0.0, 1.0 / rows.vpp)
-        least = LEAST_PASSING_FRACTION if is_torch(self.probes.question) else LEAST_PASSING_FRACTION_IN_PLACE
+        per_hop = np.where(SPLITS[rows.schedule], 0.0, 1.0 / rows.vpp)
+        least = np.where(SPLITS[rows.schedule], LEAST_PASSING_FRACTION, 1.0)
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
         filling = np.minimum(rounds, depth)
-        waits: FloatColumn = per_hop * (filling - 1) + np.where(is_filled, least, 1.0) * (depth - filling)
+        waits: FloatColumn = per_hop * (filling - 1) + least * (depth - filling)
         return rounds, waits
 
     def _asked(self, rows: Candidates) -> Candidates:
@@ -224,13 +205,15 @@ class TimeEstimate:
         most = 2 ** np.floor(np.log2(sequences)).astype(np.int64)
         return replace(rows, micro_batch_size=np.minimum(rows.micro_batch_size, most))
 
-    def passes(self, rows: Candidates, num_microbatches: IntColumn, work: Work) -> Passes:
+    def _passes(self, rows: Candidates, num_microbatches: IntColumn, sharding: Work) -> Passes:
         """Time of all micro-batches."""
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
-        ends, message_s = self._ends(rows), self._message_s(rows)
+        work, ends, message_s = self.block_work(rows), self._ends(rows), self._message_s(rows)
         pipelines = pipelines_of(rows)
         watched = [self.probes.watched_of(pipelines, watched) for watched in WATCHED]
-        stages = [self._stage_seconds(rows, stage, work, ends, message_s) for stage in watched]
+        stages = [
+            self._stage_seconds(rows, stage, work, ends, message_s, of_stage(sharding, stage)) for stage in watched
+        ]
         totals = np.stack([stage.total for stage in stages])
         steady: FloatColumn = np.max(totals, axis=0) * rounds.astype(np.float64)
         longest, others = stages[1], _other_stages(stages, slowest=np.argmax(totals, axis=0), depth=depth)
@@ -246,18 +229,23 @@ class TimeEstimate:
         return Passes(
             steady=steady,
             bubble=_bubble_s(rows, others, num_microbatches, watched[1].largest_chunk_fraction)
-            + messages_s(rows, message_s=message_s, passes=longest.passes, depth=depth, rounds=rounds),
+            + _messages_s(rows, longest, num_microbatches, message_s),
             host=self.host.update_s(rows) + self.host.copies_s(rows, rounds, lines[:, :, 0]),
             lines=lines,
         )
 
     def _stage_seconds(
-        self, rows: Candidates, stage: WatchedStage, work: Work, ends: FloatColumn, message_s: FloatColumn
+        self,
+        rows: Candidates,
+        stage: WatchedStage,
+        work: Work,
+        ends: FloatColumn,
+        message_s: FloatColumn,
+        sharding: Mapping[str, FloatColumn],
     ) -> StageSeconds:
         recomputed = self.probes.recomputed_blocks(rows, stage)
         fields = dict(zip(BLOCK_FIELDS, np.einsum("rsf,rs->fr", work, stage.blocks), strict=True))
-        times = self._times_again(rows, stage)
-        again = np.einsum("rsf,rs->fr", work, recomputed) * times
+        again = np.einsum("rsf,rs->fr", work, recomputed)
         modes = [again[BLOCK_FIELDS.index(f"recompute_{name}")] for name in RECOMPUTES]
         repeats = rows.recompute == RECOMPUTES.index("full")
         exposed_again = np.where(repeats, again[BLOCK_FIELDS.index("forward_exposed")], 0.0)
@@ -265,34 +253,17 @@ class TimeEstimate:
         exposed_again = np.where(is_selective, again[BLOCK_FIELDS.index("modules_exposed")], exposed_again)
         held = np.stack([stage.has_embedding, stage.has_head], axis=1)[:, :, None]
         forward, backward, weight_backward, exposed = np.sum(ends * held, axis=1).T
-        copies = self.copies.passes_s(rows, stage)
         forward += fields["forward"]
         repeated = np.choose(rows.recompute, modes)
         backward += fields["backward"] + repeated
-        hidden = fields["hidden"], fields["slowing"]
-        hidden_again = [np.where(repeats, again[BLOCK_FIELDS.index(name)], 0.0) for name in ("hidden", "slowing")]
-        forward_beyond = _beyond_passes_s(*hidden, line=forward)
-        beyond = forward_beyond + sum(_beyond_passes_s(*part, line=backward) for part in (hidden, hidden_again))
         waits = np.where(WAITS[rows.schedule], 2 * rows.vpp * message_s, 0.0)
         return StageSeconds(
-            forward=forward + copies[0],
-            backward=backward + copies[1],
-            weight_backward=fields["weight_backward"] + weight_backward + repeated * (1 - 1 / times),
-            exposed=fields["exposed"] + exposed_again + exposed + waits + beyond,
-            forward_exposed=fields["forward_exposed"] + forward_beyond,
+            forward=forward + sharding["forward_copies"],
+            backward=backward + sharding["backward_copies"],
+            weight_backward=fields["weight_backward"] + weight_backward,
+            exposed=fields["exposed"] + exposed_again + exposed + waits,
+            forward_exposed=fields["forward_exposed"],
         )
-
-    def _times_again(self, rows: Candidates, stage: WatchedStage) -> FloatColumn:
-        """How often our trainer makes a recomputed block of every row's stage again for one micro-batch."""
-        if not is_own_runtime(self.probes.question):
-            return np.ones(len(rows))
-        asked = pipelines_of(rows).beside([stage.stage])
-        again = [
-            times_made_again(pp=pp, vpp=vpp, schedule=SCHEDULES[schedule], stage=index)
-            for pp, vpp, schedule, index in asked.keys
-        ]
-        found: FloatColumn = np.asarray(again)[asked.of_row]
-        return found
 
     def _ends(self, rows: Candidates) -> FloatColumn:
         """``(rows, 2, TABLE_FIELDS)``: the embedding and the head of one micro-batch."""
@@ -304,7 +275,7 @@ class TimeEstimate:
 
     @cached_property
     def _ends_table(self) -> Table:
-        return self.probes.table(self.times.of_tables, is_slow=True)
+        return Table(self.times.of_tables)
 
     def _message_s(self, rows: Candidates) -> FloatColumn:
         """Seconds of passing one micro-batch's activations to the next stage; 0 without a pipeline."""
@@ -316,7 +287,7 @@ class TimeEstimate:
 
     @cached_property
     def _send_table(self) -> Table:
-        return self.probes.table(self.times.of_send)
+        return Table(self.times.of_send)
 
     def sharding_columns(self, rows: Candidates) -> list[IntColumn]:
         """The columns that data parallelism depends on, apart from the batch and the blocks."""
@@ -332,30 +303,39 @@ class TimeEstimate:
     @cached_property
     def sharding_table(self) -> Table:
         """Sharding fields by the values of :meth:`sharding_columns`."""
-        return self.probes.table(self.times.of_sharding, is_slow=True)
+        return Table(self.times.of_sharding)
 
-    def data_parallel_s(self, rows: Candidates, num_microbatches: IntColumn, lines: FloatColumn) -> FloatColumn:
+    def sharding(self, rows: Candidates) -> Work:
+        """``(rows, 1 + shapes, SHARDING_FIELDS)``: a stage with one block of each shape, then with one more of each."""
+        table = self.sharding_table.look_up(self.sharding_columns(rows))
+        return table.reshape(len(rows), -1, len(SHARDING_FIELDS))
+
+    def _data_parallel_s(
+        self,
+        rows: Candidates,
+        num_microbatches: IntColumn,
+        sharding: Mapping[str, FloatColumn],
+        lines: FloatColumn,
+    ) -> FloatColumn:
         """Gathers, reductions and the update: what sticks out of the passes it accompanies, and the optimizer.
 
         Args:
             rows: what is estimated.
             num_microbatches: of every row.
+            sharding: of the longest stage.
             lines: of :class:`Passes`.
         """
-        table = self.sharding_table.look_up(self.sharding_columns(rows))
-        table = table.reshape(len(rows), -1, len(SHARDING_FIELDS))
-        base, more = table[:, :1], table[:, 1:]
-        blocks = self.probes.watched(rows, LONGEST).blocks
-        totals = base[:, 0] + np.sum((more - base) * (blocks - 1)[:, :, None], axis=1)
-        fields = dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
         depth, rounds = _depth_and_rounds(rows, num_microbatches)
+        # The first chunks are done while the others still run some micro-batches: two at the least, of as many.
+        beside = np.maximum(1.0, np.minimum(2, np.minimum(rounds, depth)) * (1 - 1 / rows.vpp))[:, None]
         passes = {"forward": np.where(self._gathers_in_turn(rows), depth, 1), "backward": np.ones_like(depth)}
-        once = fields["exposed"] + fields["optimizer"]
-        each = fields["exposed_each"]
+        once = sharding["exposed"] + sharding["optimizer"]
+        each = sharding["exposed_each"]
         for position, name in enumerate(passes):
             line = lines[:, position]
-            once = once + passes[name] * _overlapped_s(*(fields[f"{name}_{part}"] for part in HIDDEN_PARTS), line=line)
-            each = each + _overlapped_s(*(fields[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
+            parts = [sharding[f"{name}_{part}"] for part in HIDDEN_PARTS]
+            once = once + passes[name] * _overlapped_s(*parts, line=beside * line)
+            each = each + _overlapped_s(*(sharding[f"{name}_{part}_each"] for part in HIDDEN_PARTS), line=line)
         added: FloatColumn = once + rounds * each
         return added
 
@@ -366,6 +346,13 @@ class TimeEstimate:
         in_turn = np.asarray([not gathers_at_step_begin(plan) for plan in plans])
         found: Mask = in_turn[rows.schedule]
         return found
+
+
+def of_stage(sharding: Work, stage: WatchedStage) -> dict[str, FloatColumn]:
+    """``SHARDING_FIELDS`` of a stage of every row, with the embedding or head that the first one holds."""
+    base, more = sharding[:, :1], sharding[:, 1:]
+    totals = base[:, 0] + np.sum((more - base) * (stage.blocks - 1)[:, :, None], axis=1)
+    return dict(zip(SHARDING_FIELDS, np.maximum(0.0, totals).T, strict=True))
 
 
 def _depth_and_rounds(rows: Candidates, num_microbatches: IntColumn) -> tuple[IntColumn, IntColumn]:
@@ -409,39 +396,42 @@ def _bubble_s(
     """Idle time of the slowest stage at both ends of a step, while its micro-batches are on the other stages.
 
     A micro-batch passes all stages however a rank's work is cut: fewer than pp of them leave the difference idle. Where
-    gradients of weights can be put off, none waits for those of the stages before.
+    gradients of weights can be put off, none waits for those of the stages before, and they fill part of what is idle.
     """
     depth, rounds = _depth_and_rounds(rows, num_microbatches)
-    per_hop = hop_s(rows, others.passes, chunk_fraction=chunk_fraction, depth=depth, rounds=rounds)
-    passing = others.total - np.where(SPLITS[rows.schedule], others.weight_backward, 0.0)
+    splits, total = SPLITS[rows.schedule], others.total
+    passing = total - np.where(splits, others.weight_backward, 0.0)
+    forward = others.forward + others.forward_exposed
+    per_hop = np.where(splits, np.maximum(forward, passing - others.weight_backward), total)
+    per_hop *= np.where(IS_V_SHAPED[rows.schedule], 0.5, chunk_fraction)
     filling = np.minimum(rounds, depth)
     bubble: FloatColumn = per_hop * (filling - 1) + passing * (depth - filling)
     return bubble
 
 
-def _beyond_passes_s(hidden: FloatColumn, slowing: FloatColumn, *, line: FloatColumn) -> FloatColumn:
-    """What is exchanged under other blocks adds to the pass it runs under: its excess, and the slowing of what both do.
-
-    Args:
-        hidden: seconds of one pass.
-        slowing: of the pass by it, where all of it finds room.
-        line: seconds of the pass.
-    """
-    found_room = np.minimum(1.0, np.divide(line, hidden, out=np.ones_like(line), where=hidden > 0))
-    beyond: FloatColumn = np.maximum(0.0, hidden - line) + found_room * slowing
-    return beyond
-
-
-def _overlapped_s(
-    hideable: FloatColumn, beside: FloatColumn, slowing: FloatColumn, *, line: FloatColumn
+def _messages_s(
+    rows: Candidates, longest: StageSeconds, num_microbatches: IntColumn, message_s: FloatColumn
 ) -> FloatColumn:
+    """What messages between stages add that a schedule runs beside computation; 0 where stages wait for them anyway.
+
+    Each takes its time once around the pipeline while it fills and drains. Of the micro-batches between, those of every
+    chunk take what they need beyond the forward pass that runs meanwhile.
+    """
+    depth, rounds = _depth_and_rounds(rows, num_microbatches)
+    chunks = np.where(IS_V_SHAPED[rows.schedule], 2, rows.vpp)
+    each = np.maximum(0.0, chunks * message_s - longest.forward - longest.forward_exposed)
+    added = 2 * (chunks * depth - 1) * message_s + np.maximum(0, rounds - depth) * each
+    found: FloatColumn = np.where(WAITS[rows.schedule] | (depth == 1), 0.0, added)
+    return found
+
+
+def _overlapped_s(hideable: FloatColumn, slowing: FloatColumn, *, line: FloatColumn) -> FloatColumn:
     """What data parallelism adds to the line it runs under: its excess, and the slowing of what is hidden.
 
-    Axes that find no room one after the other run at once, and slow computing no more than one of them; what waits in
-    the line is not slowed. ``line`` is one pass of :class:`Passes`.
+    What waits in the line is not slowed. ``line`` is one pass of :class:`Passes`.
     """
     whole, computing = line.T
-    room = np.maximum(whole, beside)
+    room = np.maximum(whole, hideable)
     fraction = np.divide(computing, room, out=np.zeros_like(whole), where=room > 0)
     added: FloatColumn = np.maximum(0.0, hideable - whole) + fraction * slowing
     return added

@@ -1,108 +1,28 @@
 """Which candidates the rules of validity allow, without asking every rule about every candidate.
 
-A rule reads a few degrees. It is asked once per combination of those degrees that occurs, and its answer is spread over
-all rows that share it: some thousand questions instead of millions. ``RULE_COLUMNS`` says what each rule reads; a test
-compares the result with asking every rule about every row.
+A rule says which fields of a plan it reads (:attr:`shardwise.rules.rule.Rule.reads`). It is asked once per combination
+of their values that occurs, and its answer is spread over all rows that share it: some thousand questions instead of
+millions. A test compares the result with asking every rule about every row.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from shardwise.errors import RecipeError
 from shardwise.plan import Plan
 from shardwise.rules import Refusal, refusal_within
-from shardwise.rules.book import error_rules
-from shardwise.rules.rule import Rule
+from shardwise.rules.book import rules_of
+from shardwise.rules.rule import FIGURES, Rule
 from shardwise.search.candidates import OFFLOADS, Candidates, IntColumn, Key, Mask, constant, group_rows
 from shardwise.search.records import Rejection
-from shardwise.search.space import AXES, STATE_AXES, Space
+from shardwise.search.space import AXES, DEGREES, STATE_AXES, Space
 
-__all__ = ["RULE_COLUMNS", "ValidCandidates", "valid_candidates"]
+__all__ = ["ValidCandidates", "valid_candidates"]
 
-DATA_PARALLEL = ("dp_replicate", "dp_shard")
-PIPELINE = ("pp", "vpp", "schedule")
 OFFLOAD = "offload"
-STEP = (*PIPELINE, "num_microbatches")
-SHARDING = ("zero_stage", "dp_replicate", "dp_shard", "cp", "pp")
-
-RULE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "layout-tp-crosses-nodes": ("tp",),
-    "layout-heads-over-tp": ("tp",),
-    "layout-kv-heads-over-tp": ("tp",),
-    "layout-ffn-over-tp": ("tp",),
-    "layout-hidden-over-tp": ("tp",),
-    "layout-sequence-over-cp": ("cp",),
-    "layout-sequence-over-tp": ("tp", "cp", "sequence_parallel"),
-    "layout-heads-over-cp": ("tp", "cp"),
-    "recipe-eager-attention-with-cp": ("cp",),
-    "recipe-position-table": (),
-    "layout-layers-over-pp": PIPELINE,
-    "layout-stage-layers": PIPELINE,
-    "layout-vpp-needs-interleaving": PIPELINE,
-    "layout-vpp-without-pipeline": PIPELINE,
-    "layout-interleaving-needs-vpp": PIPELINE,
-    "engine-megatron-uneven-stages": PIPELINE,
-    "engine-torchtitan-tied-embeddings": PIPELINE,
-    "layout-experts-without-moe": ("ep", "expert_tp"),
-    "layout-experts-over-ep": ("ep",),
-    "layout-ep-borrows-data-ranks": ("ep", "expert_tp", "lent_ranks", "dp_replicate"),
-    "layout-expert-width-over-expert-tp": ("expert_tp",),
-    "engine-expert-tp": ("ep", "expert_tp", "tp"),
-    "engine-megatron-experts-need-sequence-parallel": ("tp", "sequence_parallel"),
-    "engine-deepspeed-experts-under-zero3": ("ep", "tp", "cp", "zero_stage"),
-    "recipe-batch-arithmetic": ("micro_batch_size", *DATA_PARALLEL),
-    "engine-torch-microbatches": STEP,
-    "layout-dualpipe-microbatches": STEP,
-    "layout-interleaving-multiple": STEP,
-    "recipe-fp8-hardware": (),
-    "recipe-bf16-hardware": (),
-    "engine-zero-stage": SHARDING,
-    "engine-deepspeed-zero-with-pipeline": SHARDING,
-    "engine-megatron-fsdp-tied-embeddings": SHARDING,
-    "engine-accelerate-replicas": ("tp", *SHARDING),
-    "engine-overlap-grad-reduce": ("pp", "zero_stage"),
-    "engine-fused-optimizer": (),
-    "engine-broadcast-weights": ("zero_stage",),
-    "engine-offload": ("offload", "zero_stage"),
-    "engine-offload-zero-stage": ("offload", "zero_stage"),
-    "engine-accelerator": (),
-    "engine-adapter": (),
-    "recipe-lora-targets": (),
-    "engine-accelerate-no-pipeline": ("pp",),
-    "engine-fsdp1-no-pipeline": ("pp",),
-    "engine-axes": ("tp", "cp", "pp", "ep"),
-    "engine-schedule": PIPELINE,
-    "engine-optimizer": (),
-    "engine-precision": (),
-    "engine-torch-zero-bubble-compile": PIPELINE,
-    "engine-fsdp1-muon": ("zero_stage",),
-    "recipe-recompute-layers": (),
-    "engine-recompute-modules": (),
-    "recipe-recompute-modules": (),
-    "engine-fp8-input-store": (),
-    "engine-moment-dtype": ("zero_stage",),
-}
-"""Columns each rule reads, or products of some of them; a rule that reads none is about the question and is checked
-before anything else."""
-
-
-TRUE_BY_CONSTRUCTION = (
-    "layout-world-size",
-    "layout-degree-range",
-    "recipe-range",
-    "engine-async-tensor-parallel",
-    "layout-async-tensor-parallel",
-    "engine-async-without-compile",
-    "engine-defer-grad-reduce",
-    "layout-reshard-size",
-    "engine-prefetch-units",
-    "engine-spread-vocabulary",
-    "engine-exchange-gradients",
-)
-"""Held by every row of a space whose question is in range, which a search checks first: what runs beside computation is
-the engine's default in all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +47,17 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
         space: what to enumerate.
         states_fit: asked once all axes that decide the model states are known; rows it denies are dropped.
     """
-    pending = [rule for rule in error_rules(space.question.engine) if rule.name not in TRUE_BY_CONSTRUCTION]
+    pending = [rule for rule in rules_of(space.question.engine) if rule.severity == "error"]
     rows = space.degrees()
     considered = int(space.num_descendants(rows, after=None).sum())
-    known = {"tp", "cp", "pp", "dp_replicate", "dp_shard", "lent_ranks", OFFLOAD}
+    known = {*DEGREES, OFFLOAD}
     sieve = Sieve(space=space)
     num_too_big = 0
     for axis in (None, *AXES):
         if axis is not None:
             rows = space.grow(rows, axis)
             known |= set(space.axis(axis).names)
-        if "micro_batch_size" in known:
-            known |= {"num_microbatches", *rows.names}
-        ready = [rule for rule in pending if set(_columns_of(rule, rows)) <= known]
+        ready = [rule for rule in pending if sieve.fields_of(rule) <= known]
         pending = [rule for rule in pending if rule not in ready]
         rows = sieve.keep(ready, rows, axis=axis)
         if axis == STATE_AXES[-1] and states_fit is not None and len(rows):
@@ -154,11 +72,6 @@ def valid_candidates(space: Space, *, states_fit: Callable[[Candidates], Mask] |
         num_too_big=num_too_big,
         rejected=ranked,
     )
-
-
-def _columns_of(rule: Rule, rows: Candidates) -> tuple[str, ...]:
-    """What a rule reads; one that the table does not know is taken to read everything."""
-    return RULE_COLUMNS.get(rule.name, (*rows.names, "num_microbatches"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +99,27 @@ class Sieve:
     groups: dict[tuple[str, ...], Groups] = field(default_factory=dict)
     """The rows that were grouped last, by the columns."""
 
+    @cached_property
+    def searched(self) -> frozenset[str]:
+        """The fields of a plan in which the rows of the space differ."""
+        return frozenset({*DEGREES, OFFLOAD, *(name for axis in AXES for name in self.space.axis(axis).names)})
+
+    def columns_of(self, rule: Rule) -> tuple[str, ...]:
+        """What a rule reads that differs between rows; nothing of a rule that is about the question alone."""
+        if rule.reads is None:
+            return tuple(sorted(self.searched))
+        return tuple(name for name in rule.reads if name in self.searched or name in FIGURES)
+
+    def fields_of(self, rule: Rule) -> set[str]:
+        """The fields that have to be enumerated before a rule can be asked."""
+        fields = {part for name in self.columns_of(rule) for part in FIGURES.get(name, (name,))}
+        return fields & self.searched
+
     def keep(self, rules: Sequence[Rule], rows: Candidates, *, axis: str | None) -> Candidates:
         """The rows that keep all of the rules; the others are counted under the first rule they break."""
         keeps: Mask = np.ones(len(rows), dtype=np.bool_)
         for rule in rules:
-            if OFFLOAD in _columns_of(rule, rows):
+            if OFFLOAD in self.columns_of(rule):
                 rows = self._keep_ways_to_offload(rule, _those(rows, keeps), axis=axis)
                 keeps = np.ones(len(rows), dtype=np.bool_)
                 continue
@@ -200,7 +129,7 @@ class Sieve:
             if not len(broken):
                 continue
             refusal = self._refusal(rows.plan(int(broken[0]), question=self.space.question), rule)
-            if not _columns_of(rule, rows):
+            if not self.columns_of(rule):
                 raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
             count = int(self.space.num_descendants(rows.take(broken), after=axis).sum())
             self._reject(rule, count, refusal)
@@ -239,7 +168,7 @@ class Sieve:
 
     def _broken(self, rule: Rule, rows: Candidates) -> Mask:
         """Which rows break a rule."""
-        columns = _columns_of(rule, rows)
+        columns = self.columns_of(rule)
         if not columns:
             return np.full(len(rows), rule.breaks(rows.plan(0, question=self.space.question)))
         groups = self._grouped(rows, columns)
@@ -252,7 +181,7 @@ class Sieve:
         if found is not None and found.rows is rows:
             return found
         question = self.space.question
-        read = [DERIVED[name](rows, question) if name in DERIVED else rows.column(name) for name in columns]
+        read = [_column(rows, name, question) for name in columns]
         group_of, first = group_rows(read)
         known = self.plans.setdefault(columns, {})
         keys: list[Key] = list(zip(*(values[first].tolist() for values in read), strict=True))
@@ -273,8 +202,8 @@ def _num_microbatches(rows: Candidates, question: Plan) -> IntColumn:
     return count
 
 
-DERIVED: dict[str, Callable[[Candidates, Plan], IntColumn]] = {
-    "num_microbatches": _num_microbatches,
-    "lent_ranks": lambda rows, _question: rows.tp * rows.cp * rows.dp_shard,
-}
-"""What is no column itself but made of some."""
+def _column(rows: Candidates, name: str, question: Plan) -> IntColumn:
+    """A field or one of ``FIGURES`` of every row."""
+    if name == "num_microbatches":
+        return _num_microbatches(rows, question)
+    return rows.figure(name, FIGURES[name]) if name in FIGURES else rows.column(name)

@@ -8,20 +8,17 @@ from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
-from shardwise.predict import predict
 from shardwise.recipe import Recompute
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import bigger_gpus, with_gpu
-from shardwise.search.evaluation import Evaluated
+from shardwise.search.evaluation import Evaluated, made_safe
 from shardwise.search.one_pass import counted_modes, find
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
-from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import short_variant
 from shardwise.search.space import Space
-from shardwise.search.team import ALONE, Team
 from shardwise.units import GIB, Bytes, Seconds, format_gib, format_percent, format_seconds
 
 __all__ = ["Sensitivity", "WhatIf", "what_if"]
@@ -55,13 +52,12 @@ class Sensitivity:
     changes: tuple[WhatIf, ...]
 
 
-def what_if(result: SearchResult, *, limits: SearchBounds, team: Team = ALONE) -> Sensitivity | None:
+def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None:
     """What binds the recommended plan of an answer; ``None`` when there is none.
 
     Args:
         result: the answer.
         limits: the bounds of the search; what is tried stays inside them.
-        team: who tries.
     """
     if not result.plans:
         return None
@@ -74,9 +70,7 @@ def what_if(result: SearchResult, *, limits: SearchBounds, team: Team = ALONE) -
         (f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", _with_more_memory(now.plan.cluster)),
         *_next_type(now.plan.cluster),
     ]
-    tried = team.each(
-        lambda machine: _tried(machine[0], replace(question, cluster=machine[1]), now, near, team), machines
-    )
+    tried = (_tried(change, replace(question, cluster=cluster), now, near) for change, cluster in machines)
     changes = tuple(change for change in tried if change is not None)
     return Sensitivity(binding=_what_binds(now, changes), changes=changes)
 
@@ -97,10 +91,10 @@ def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
     return []
 
 
-def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds, team: Team) -> WhatIf | None:
+def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> WhatIf | None:
     """The fastest plan around the answer; the plan itself where nothing faster was found on the same GPU."""
     try:
-        fitting = find(question, near, is_brief=True, team=team).evaluation.fitting
+        fitting = find(question, near, is_brief=True).evaluation.fitting
     except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
         return None
     if not now.prediction.memory.is_borderline:
@@ -121,8 +115,7 @@ def _safe(fitting: Sequence[Evaluated], modes: Sequence[Recompute]) -> tuple[Eva
     found = [one for one in fitting if not one.prediction.memory.is_borderline]
     for edge in fitting:
         if edge.prediction.memory.is_borderline:
-            for plan, memory in safely_recomputed(edge.plan, edge.prediction.memory, modes=modes):
-                found.append(replace(edge, plan=plan, prediction=predict(plan, memory=memory)))
+            found += made_safe(edge, modes)
     return tuple(found)
 
 

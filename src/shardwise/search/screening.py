@@ -1,4 +1,12 @@
-"""The rows of a space that fit, estimated as far as they can matter, and what became of all others."""
+"""The screening of a space: the rows that fit and may be the fastest, estimated, and what became of the others.
+
+1. Every axis is enumerated; a row that breaks a rule, or whose model states alone exceed the device, is dropped.
+2. A sample of the rows is weighed, and the fastest of it that fits is found. A row whose lower bound lies far above
+   that time is *slower*, whether or not it would fit.
+3. The others are weighed. Those that fit are estimated from the lowest bound up until none that is left can matter.
+4. A row that is too big is made to fit, by recomputing some blocks or by moving something to the host, where its bound
+   says that it may be the fastest then.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,18 +17,18 @@ import numpy as np
 from shardwise.plan import Plan
 from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, constant
+from shardwise.search.cuts import Cuts
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.pool import Pool, fewest_recomputed, highest_choice, least_offloaded, lowest_choice
 from shardwise.search.probes import Probes
 from shardwise.search.records import Objective
-from shardwise.search.refinement import ESTIMATED, Refinement, Wanted
+from shardwise.search.refinement import Refinement, Wanted
 from shardwise.search.space import Space
-from shardwise.search.team import ALONE, Team
 from shardwise.search.time_estimate import TimeEstimate
 from shardwise.search.validity import ValidCandidates, valid_candidates
-from shardwise.search.weighing import Weighing
+from shardwise.units import Bytes
 
-__all__ = ["Estimates", "estimate_space"]
+__all__ = ["Screened", "screen"]
 
 WANTED: dict[Objective, Wanted] = {
     "step_time": Wanted(within_ratio=1.1, front_ratio=1.3),
@@ -36,6 +44,10 @@ SMALL_SPACE, SMALL_RATIO = 30_000, 1.5
 SAMPLE_STRIDE = 17
 """Of larger spaces one row in so many is weighed and timed first. A prime, so that the sample runs through every option
 of every axis."""
+CLEARLY_RATIO = 1.02
+"""How far above the device the example of what does not fit is, so that the two figures differ as they are printed."""
+READ_AT_ONCE = 2048
+"""Rows whose whole memory is computed together in search of one that lacks little."""
 SOME_MEMORY_BYTES = 1
 ONLY_THE_FASTEST = Wanted(within_ratio=1.0, front_ratio=1.0)
 TRIED_SMALLEST = 64
@@ -43,7 +55,7 @@ TRIED_SMALLEST = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimates:
+class Screened:
     """The rows of a space that fit and are estimated, and what became of the others."""
 
     pool: Pool
@@ -61,14 +73,13 @@ class Estimates:
     """Finds a few rows that need the least memory."""
 
 
-def estimate_space(
+def screen(
     question: Plan,
     bounds: SearchBounds,
     *,
     objective: Objective = "step_time",
     wanted: Wanted | None = None,
-    team: Team = ALONE,
-) -> Estimates:
+) -> Screened:
     """Enumerate the space and estimate the rows that matter.
 
     Args:
@@ -76,11 +87,10 @@ def estimate_space(
         bounds: limits of the space.
         objective: what is to be small, which decides how far rows are estimated.
         wanted: how far instead.
-        team: who does it.
     """
     limits = wanted or WANTED[objective]
     space, capacity_bytes = Space(question=question, bounds=bounds), question.cluster.gpu.memory_bytes
-    estimate = _estimate_of(_Asked.of(question, team))
+    estimate = _estimate_of(_Asked.of(question))
     memory = estimate.memory
     dropped: list[Candidates] = []
     nearest: list[Candidates] = []
@@ -96,23 +106,23 @@ def estimate_space(
 
     valid = valid_candidates(space, states_fit=states_fit)
     num_valid = valid.num_too_big + int(space.num_decorations(valid.rows).sum())
-    first, moving = _first_and_moving(estimate, valid, space)
+    cuts = Cuts(estimate, valid.rows)
+    first, moving = _first_and_moving(cuts, valid, space)
     if len(first) <= SMALL_SPACE and wanted is None:
         limits = replace(limits, within_ratio=max(SMALL_RATIO, limits.within_ratio))
-    weighing = Weighing(refinement=first, memory=memory, capacity_bytes=capacity_bytes)
-    weighed = _weighed(weighing, limits)
-    is_content = objective == "memory" and bool((first.level == ESTIMATED).any())
+    weighed = _weighed(first, memory, limits, capacity_bytes)
+    is_content = objective == "memory" and bool(first.is_estimated.any())
     more = first.pool(weighed[:0]) if is_content else _made_to_fit(space, first, moving, weighed, memory=memory)
-    second = Refinement(estimate, more.rows, more.num_microbatches, after=first)
+    second = Refinement(cuts, more.rows, more.num_microbatches)
     second.needed_bytes = more.needed_bytes
     second.run(limits, known=first.estimated())
-    kept = [np.flatnonzero(part.level == ESTIMATED) for part in (first, second)]
+    kept = [np.flatnonzero(part.is_estimated) for part in (first, second)]
     too_big = weighed[first.needed_bytes[weighed] > capacity_bytes]
     row, mode, _ = first.recomputed(too_big)
     layers = space.most_layers(first.plain.pp[row]) if space.counts_layers else 1
     stands_for = np.where(mode > 0, layers, 1)
-    nearly = weighing.lacks_least(too_big)
-    return Estimates(
+    nearly = _lacks_least(first, too_big, memory, capacity_bytes)
+    return Screened(
         pool=first.pool(kept[0]).joined(more.take(kept[1])),
         step_s=np.concatenate([first.step_s[kept[0]], second.step_s[kept[1]]]),
         valid=valid,
@@ -120,7 +130,7 @@ def estimate_space(
         num_too_big=valid.num_too_big + int(stands_for.sum()),
         num_evaluated=len(weighed) + len(more),
         too_big=first.take(nearly) if len(nearly) or not nearest else nearest[0],
-        smallest=partial(_least_memory, weighing, weighed, dropped, space),
+        smallest=partial(_least_memory, first, weighed, dropped, space, memory),
     )
 
 
@@ -129,11 +139,10 @@ class _Asked:
     """A question, equal to those that only differ in what the tables of an estimate do not depend on."""
 
     key: Plan
-    team: Team
     question: Plan = field(compare=False)
 
     @staticmethod
-    def of(question: Plan, team: Team) -> "_Asked":
+    def of(question: Plan) -> "_Asked":
         """Without the size of the memory, and without what every row says of its own recipe."""
         node = question.cluster.node
         gpu = replace(node.gpu, memory_bytes=SOME_MEMORY_BYTES)
@@ -146,47 +155,69 @@ class _Asked:
             activation_offload=False,
         )
         cluster = replace(question.cluster, node=replace(node, gpu=gpu))
-        return _Asked(replace(question, cluster=cluster, recipe=recipe), team, question)
+        return _Asked(replace(question, cluster=cluster, recipe=recipe), question)
 
 
 @lru_cache(maxsize=2)
 def _estimate_of(asked: _Asked) -> TimeEstimate:
     """The tables of a question; asked again with more memory, they are filled already."""
-    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question, team=asked.team)))
+    return TimeEstimate(memory=MemoryEstimate(probes=Probes(question=asked.question)))
 
 
-def _weighed(weighing: Weighing, limits: Wanted) -> IntColumn:
+def _weighed(first: Refinement, memory: MemoryEstimate, limits: Wanted, capacity_bytes: Bytes) -> IntColumn:
     """Compute the memory of the rows that can be wanted and refine those that fit; the rows whose memory is known then.
 
     The fastest of an even sample that fits shows which bounds are too high for a row to be wanted; when nothing in the
     sample fits, all rows are weighed.
     """
-    first = weighing.refinement
     sample = np.arange(0, len(first), SAMPLE_STRIDE if len(first) > SMALL_SPACE else 1)
-    known = weighing.weigh(sample)
+    known = _weigh(first, sample, memory, capacity_bytes)
     first.run(ONLY_THE_FASTEST, among=known)
     found = first.estimated().step_s
     reach_s = max(limits.within_ratio, limits.front_ratio) * found[0] if len(found) else np.inf
     left = np.flatnonzero(np.isnan(first.needed_bytes) & (first.step_s <= reach_s))
     first.step_s[left] = first.bounds_s(left)
     others = left[first.step_s[left] <= reach_s]
-    known = np.concatenate([known, weighing.weigh(others)])
+    known = np.concatenate([known, _weigh(first, others, memory, capacity_bytes)])
     first.run(limits, among=np.sort(known))
     return np.flatnonzero(~np.isnan(first.needed_bytes))
 
 
-def _first_and_moving(
-    estimate: TimeEstimate, valid: ValidCandidates, space: Space
-) -> tuple[Refinement, Refinement | None]:
+def _weigh(first: Refinement, chosen: IntColumn, memory: MemoryEstimate, capacity_bytes: Bytes) -> IntColumn:
+    """Fill in the memory of some rows; those of them that fit.
+
+    What is too big is given what shows it, which may be less than it needs; what offloads more than its host holds is
+    given no end of it.
+    """
+    some = first.take(chosen)
+    needed = memory.device_bytes(some, enough_bytes=capacity_bytes)
+    needed[~memory.fits_host(some)] = np.inf
+    first.needed_bytes[chosen] = needed
+    return chosen[needed <= capacity_bytes]
+
+
+def _lacks_least(first: Refinement, too_big: IntColumn, memory: MemoryEstimate, capacity_bytes: Bytes) -> IntColumn:
+    """A row that lacks little and clearly does not fit, in an array; empty without."""
+    order = too_big[np.argsort(first.needed_bytes[too_big], kind="stable")]
+    for start in range(0, len(order), READ_AT_ONCE):
+        some = order[start : start + READ_AT_ONCE]
+        needed = memory.device_bytes(first.take(some))
+        clearly = np.where(needed > CLEARLY_RATIO * capacity_bytes, needed, np.inf)
+        if np.isfinite(clearly).any():
+            return some[[np.argmin(clearly)]]
+    return order[:0]
+
+
+def _first_and_moving(cuts: Cuts, valid: ValidCandidates, space: Space) -> tuple[Refinement, Refinement | None]:
     """The rows with the least on the host that is searched, and those that are there only to move more, if any."""
     rows, counts, ways = valid.rows, valid.num_microbatches, space.ways_to_recompute
     lowest = lowest_choice(rows)
     stays = lowest == space.least_offload
     plain = replace(rows, offload=lowest) if len(rows) else rows
     if stays.all():
-        return Refinement(estimate, plain, counts, ways=ways), None
-    first = Refinement(estimate, plain.take(stays), counts[stays], ways=ways)
-    return first, Refinement(estimate, plain.take(~stays), counts[~stays], ways=ways, after=first)
+        return Refinement(cuts, plain, counts, ways=ways), None
+    first = Refinement(cuts, plain.take(stays), counts[stays], ways=ways)
+    return first, Refinement(cuts, plain.take(~stays), counts[~stays], ways=ways)
 
 
 def _made_to_fit(
@@ -215,14 +246,19 @@ def _unfit(pool: Pool, space: Space) -> Pool:
     return replace(pool, rows=replace(pool.rows, offload=nothing), needed_bytes=np.full(len(pool), np.inf))
 
 
-def _least_memory(weighing: Weighing, weighed: IntColumn, dropped: list[Candidates], space: Space) -> Candidates:
+def _least_memory(
+    first: Refinement, weighed: IntColumn, dropped: list[Candidates], space: Space, memory: MemoryEstimate
+) -> Candidates:
     """The rows to look at when nothing fits, those that need least first."""
     if len(weighed) or not dropped or not len(dropped[0]):
-        return weighing.refinement.take(weighing.lightest(weighed, most=TRIED_SMALLEST))
-    rows = dropped[0]
-    deepest = np.full(len(rows), max(space.recomputes), dtype=np.int64)
-    divides = (rows.tp > 1) & (space.bounds.sequence_parallel is not False)
-    frugal = replace(rows, recompute=deepest, sequence_parallel=divides.astype(np.int64), offload=highest_choice(rows))
-    memory = MemoryEstimate(probes=Probes(question=space.question))
-    order = np.argsort(memory.device_bytes(frugal), kind="stable")
-    return frugal.take(order[:TRIED_SMALLEST])
+        lightest = weighed[np.argsort(first.needed_bytes[weighed], kind="stable")]
+        rows = first.take(lightest[:READ_AT_ONCE])
+    else:
+        rows = dropped[0]
+        deepest = constant(max(space.recomputes), len(rows))
+        divides = (rows.tp > 1) & (space.bounds.sequence_parallel is not False)
+        rows = replace(
+            rows, recompute=deepest, sequence_parallel=divides.astype(np.int64), offload=highest_choice(rows)
+        )
+    order = np.argsort(memory.device_bytes(rows), kind="stable")
+    return rows.take(order[:TRIED_SMALLEST])
