@@ -97,7 +97,7 @@ def read_back(files):
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(drawn=plans() | runnable_plans())
 def test_every_plan_within_the_words_of_a_target_comes_back(target, drawn):
     plan = plain(drawn, target)

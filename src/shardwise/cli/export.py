@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     if folder is not None:
         folder.mkdir(exist_ok=True)
         for file in files:
-            require_free(folder / file.name, is_forced=arguments.is_forced, example=file.name)
+            require_free(folder.joinpath(file.name), is_forced=arguments.is_forced, example=file.name)
         for file in files:
-            write_file(folder / file.name, file.text, is_forced=arguments.is_forced, example=file.name)
+            write_file(folder.joinpath(file.name), file.text, is_forced=arguments.is_forced, example=file.name)
     if arguments.is_json:
         from shardwise.render.json_text import json_text
 

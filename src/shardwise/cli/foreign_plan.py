@@ -11,7 +11,7 @@ from shardwise.errors import PlanError, ShardwiseError
 from shardwise.exchange.documents import read_documents
 from shardwise.exchange.facts import scalar_of
 from shardwise.exchange.model_name import model_source
-from shardwise.exchange.names import FILE, OPTION, Claim
+from shardwise.exchange.names import CLUSTER_PLACE, FILE, OPTION, Claim
 from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, Reading, plan_document, read_files
 from shardwise.exchange.recognise import PLAN_KEYS, views_of
 from shardwise.families import read_model
@@ -67,7 +67,7 @@ def read_foreign(
     on = read_cluster(cluster) if cluster is not None else None
     claims = [_setting(name, value) for name, value in settings.items()]
     if on is not None:
-        claims.append(Claim(field="world_size", value=on.num_gpus, place="--cluster", strength=FILE))
+        claims.append(Claim(field="world_size", value=on.num_gpus, place=CLUSTER_PLACE, strength=FILE))
     reading = read_files(files, settings=claims)
     source = model if model is not None else model_source(reading)
     return ForeignRun(reading=reading, model=None if source is None else read_model(source), cluster=on)

@@ -53,8 +53,8 @@ def join(claims: Sequence[Claim]) -> Joined:
     joined = Joined(values=values, against=against)
     if engines:
         joined.values["engine"] = engines[0]
-    if joined.number("dp_shard") == -1:
-        del joined.values["dp_shard"]
+    if (joined.number("dp_shard") or 0) < 1:  # -1 is what is left of the world
+        joined.values.pop("dp_shard", None)
     _degrees(joined)
     _data_ranks(joined)
     _split(joined)

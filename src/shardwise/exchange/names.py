@@ -13,6 +13,8 @@ from shardwise.fields import Value
 __all__ = ["Claim", "Name", "Readers", "Strength", "Tool", "View", "names_of", "nothing_more"]
 
 TOGETHER, BESIDE = "+", "-"
+CLUSTER_PLACE = "--cluster"
+"""Where the size of the world stands that a command line gives by its cluster."""
 Strength = int
 DEFAULT, FILE, LINE, OPTION = range(4)
 """How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""

@@ -197,7 +197,7 @@ def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[s
         raise PlanError(
             f"the files do not say {', '.join(questions)}",
             code="import-open",
-            fix=f"run `shardwise import` on the files for the options that answer it, the first being {questions[0]}",
+            fix="give each with the option of that field, such as --seq-len 4096, or to import with --set seq_len=4096",
         )
     values = {claim.field: claim.value for claim in reading.known if claim.value is not None}
     return {

@@ -61,7 +61,8 @@ def _parts(document: Document) -> tuple[Document, ...]:
     if document.program != LAUNCH_PROGRAM:
         return (document,)
     options = [_as_in_file(fact) for fact in document.facts if fact.key.startswith(ACCELERATE_OPTION)]
-    known = tuple(fact for fact in options if TOOLS["accelerate"].name_of(fact.key) is not None)
+    accelerate = TOOLS["accelerate"]
+    known = tuple(fact for fact in options if accelerate.name_of(fact.key) is not None)
     return (document, Document(file=document.file, facts=known, program="accelerate launch")) if known else (document,)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
 
 MAX_WORDS = 20_000
-MAX_LINE_CHARACTERS = 100_000
+MAX_LINE_CHARACTERS = 50_000
+"""Also what variables may add to one line, so that some that hold each other do not grow without end."""
 ASSIGNMENT = re.compile(r"^(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)(\+?)=")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
@@ -35,6 +36,7 @@ SWITCHES = frozenset(
 )
 """Options of launchers that take no value."""
 LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepspeed": "deepspeed"}
+ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "WORLD_SIZE", "FORCE_TORCHRUN", "NPROC_PER_NODE", "NNODES", "USE_MCA")
@@ -127,8 +129,14 @@ def _assign(script: _Script, name: str, value: str, *, is_added: bool = False) -
 def _worked_out(script: _Script, text: str) -> str:
     """The text with variables and whole-number arithmetic worked out, as far as the script sets them."""
 
+    left = MAX_LINE_CHARACTERS
+
     def referred(match: re.Match[str]) -> str:
+        nonlocal left
         name = match[1] or match[4]
+        left -= len(script.variables.get(name, ""))
+        if left < 0:
+            return ""
         if name in script.variables:
             return script.variables[name]
         if match[2] and match[3] and name not in SET_BY_SLURM:
@@ -185,7 +193,7 @@ def _read_command(script: _Script, words: list[str]) -> None:
             return
         elif name in LAUNCHERS:
             words = _read_launcher(script, LAUNCHERS[name], words[1:])
-        elif name == "accelerate" and words[1:2] == ["launch"]:
+        elif words[:2] == ACCELERATE_LAUNCH:
             words = _read_launcher(script, "accelerate", words[2:])
         elif name.startswith("python") and words[1:]:
             words = _after_python(words[1:])

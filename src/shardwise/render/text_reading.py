@@ -71,10 +71,12 @@ def _known_table(reading: Reading) -> Table:
     table = plain_table()
     for name in ("field", "value", "where it stands"):
         table.add_column(name)
+    disputed = {one.first.field for one in reading.contradictions}
     for field in SHOWN:
         claim = reading.claim(field)
         if claim is not None:
-            table.add_row(field, str(claim.value), claim.place)
+            value = "see below" if field in disputed else str(claim.value)
+            table.add_row(field, value, claim.place)
     return table
 
 

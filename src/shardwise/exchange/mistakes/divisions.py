@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from shardwise.exchange.mistakes.rule import Case, Conditions, Found
 
 MEGATRONS = ("megatron", "nemo", "megatron-bridge", "llamafactory")
+STRICT = ("megatron", "megatron-bridge")
+"""Tools that fill in no method of recomputation."""
 UNEVEN = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 BRIDGE_UNEVEN = ("model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage")
 LAYOUT_KEYS = (
@@ -137,9 +139,7 @@ def _recompute(case: Case) -> Iterator[Found]:
         for prefix in ("recompute", "model.recompute", "model.activations_checkpoint"):
             kind, method = view.text(f"{prefix}_granularity"), view.text(f"{prefix}_method")
             # Llama-Factory and NeMo fill in the method themselves.
-            is_strict = view.tool.name in ("megatron", "megatron-bridge") or not {"cutoff_len", "stage"} & set(
-                view.by_key
-            )
+            is_strict = view.tool.name in STRICT or not {"cutoff_len", "stage"} & set(view.by_key)
             if kind == "full" and method in ("", "none") and is_strict and view.tool.name != "nemo":
                 yield Found(
                     view.by_key[f"{prefix}_granularity"].place,

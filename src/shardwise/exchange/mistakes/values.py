@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from shardwise.exchange.mistakes.model_parts import fused_projection
 from shardwise.exchange.mistakes.rule import Case, Conditions, Found
+from shardwise.schedules.table import DEFAULT_SCHEDULE
 
+WITH_BLOCKS = ("deepspeed", "gpt-neox")
+"""Tools whose formats are blocks with a switch inside."""
 TEXT_FOR = {"true": "true", "false": "false"}
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "training.mixed_precision_reduce": ("float32",),
@@ -31,7 +34,7 @@ def _quoted(case: Case) -> Iterator[Found]:
 
 def _both_formats(case: Case) -> Iterator[Found]:
     for view in case.views():
-        keys = ("bf16.enabled", "fp16.enabled") if view.tool.name in ("deepspeed", "gpt-neox") else ("bf16", "fp16")
+        keys = ("bf16.enabled", "fp16.enabled") if view.tool.name in WITH_BLOCKS else ("bf16", "fp16")
         if all(view.value(key) is True for key in keys):
             yield Found(view.by_key[keys[1]].place, "bf16 and fp16 are both on", f"{keys[1]}: false")
 
@@ -82,7 +85,11 @@ def _idle_switches(case: Case) -> Iterator[Found]:
                 'components = ["model", "loss"]',
             )
         schedule = "parallelism.pipeline_parallel_schedule"
-        if schedule in view.by_key and case.number("pp") == 1 and view.text(schedule) not in ("1f1b", ""):
+        if (
+            schedule in view.by_key
+            and case.number("pp") == 1
+            and view.tool.ours(schedule, view.text(schedule)) != DEFAULT_SCHEDULE
+        ):
             yield Found(
                 view.by_key[schedule].place,
                 f"a schedule of {view.value(schedule)} does nothing with one pipeline stage",

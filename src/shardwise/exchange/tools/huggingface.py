@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from shardwise.exchange.names import Claim, Readers, View
 from shardwise.exchange.tools.megatron import recomputation
 
+DEEPSPEED = "deepspeed"
+"""The key that names its file, and the kind of run that Accelerate calls so."""
 STRATEGIES = {
     **{"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0},
     **{"hybrid_shard": 3, "4": 3, "hybrid_shard_zero2": 2, "5": 2},
@@ -37,7 +39,7 @@ def _accelerate(view: View) -> Iterator[Claim]:
     kind = view.text("distributed_type")
     if kind == "fsdp" or (not kind and "fsdp_config" in view.sections):
         yield from _fsdp(view)
-    elif kind == "deepspeed" or "deepspeed_config" in view.sections:
+    elif kind == DEEPSPEED or "deepspeed_config" in view.sections:
         yield view.claim("engine", "deepspeed", "distributed_type")
         for part, value in (("param", "parameters"), ("optimizer", "optimizer")):
             key = f"deepspeed_config.offload_{part}_device"
@@ -61,7 +63,7 @@ def _arguments(view: View) -> Iterator[Claim]:
     if is_sharded:
         yield from _fsdp(view)
     yield from _formats(view)
-    if view.text("deepspeed") not in ("", "false") or "zero_stage" in view.by_key:
+    if view.text(DEEPSPEED) not in ("", "false") or "zero_stage" in view.by_key:
         yield view.claim("engine", "deepspeed", "deepspeed", "zero_stage")
         is_sharded = True
     if view.is_line and is_sharded:

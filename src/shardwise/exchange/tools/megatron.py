@@ -6,6 +6,7 @@ from dataclasses import replace
 from shardwise.exchange.names import Claim, Readers, View
 from shardwise.recipe import Precision
 
+DEEPSPEED = "deepspeed"
 STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FORMATS: tuple[tuple[str, Precision], ...] = (
     ("fp8_format", "fp8-mixed"),
@@ -49,7 +50,7 @@ def _sharding(view: View) -> Iterator[Claim]:
         yield view.claim("zero_stage", STAGES.get(view.text(key), 0), key, "use_megatron_fsdp")
     elif view.number("zero_stage") is not None:
         yield view.claim("zero_stage", view.number("zero_stage"), "zero_stage")
-    elif "deepspeed" not in view.others:
+    elif DEEPSPEED not in view.others:
         yield view.claim("zero_stage", int(view.is_on("use_distributed_optimizer")), "use_distributed_optimizer")
     yield from _uneven_stages(view)
     copies = view.number("num_distributed_optimizer_instances")
