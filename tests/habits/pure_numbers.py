@@ -128,6 +128,10 @@ PURE_FIELDS = {
     "Check.limit",
     "Claim.computed",  # its unit is the field beside it
     "Claim.said",
+    "Claim.strength",  # a rank
+    "Claim.value",  # in the unit of the field it names
+    "Fact.value",  # as the file has it
+    "Name.default",
     "Drawing.height",  # pixels
     "GanttBar.end",  # in the unit of its picture
     "GanttBar.start",

@@ -36,16 +36,24 @@ class CommandEntry:
 
     name: str
     summary: str
+    module: str = ""
+    """The file in ``cli/``, where it cannot be called like the command."""
 
     def load(self) -> Command:
         """Import the module of the command."""
-        return cast("Command", import_module(f"shardwise.cli.{self.name}"))
+        return cast("Command", import_module(f"shardwise.cli.{self.module or self.name}"))
 
 
 COMMANDS = (
     CommandEntry(name="plan", summary="rank the layouts of a model on a cluster"),
     CommandEntry(name="predict", summary="memory, step time and cost of a plan, or of a JSONL file of plans"),
     CommandEntry(name="explain", summary="why a plan fits or not, what dominates, what to change; what an OOM was"),
+    CommandEntry(
+        name="import",
+        module="import_files",
+        summary="what the files of another training tool mean, what they leave open, and what is wrong in them",
+    ),
+    CommandEntry(name="export", summary="a plan as files of torchtitan, Megatron-LM, DeepSpeed or Accelerate"),
     CommandEntry(name="timeline", summary="the predicted step drawn, stream by stream, for Perfetto or as a page"),
     CommandEntry(
         name="simulate", summary="a strategy simulated step by step, with tables and pictures to check by hand"

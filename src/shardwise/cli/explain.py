@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
 from shardwise.cli.options import (
     add_engine_option,
+    add_foreign_options,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allocation-bytes", metavar="SIZE", help="a failed allocation: bytes, or such as '32.00 GiB'")
     parser.add_argument("--record", type=Path, metavar="FILE", help="a run, a record of `trace`, a memory snapshot")
     parser.add_argument("--strategies", action="store_true", dest="is_strategies", help="compare strategies for a PLAN")
+    add_foreign_options(parser)
     add_engine_option(parser)
     add_recipe_options(parser)
     add_layout_options(parser)

@@ -119,6 +119,13 @@ def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = Fals
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help=f"only after MODEL: {CLUSTER_HELP}")
 
 
+def add_foreign_options(parser: argparse.ArgumentParser) -> None:
+    """``--model`` and ``--cluster``, which the file of another tool does not say."""
+    text = "only with a PLAN that is a file of another tool (see import)"
+    parser.add_argument("--model", metavar="MODEL", dest="named_model", help=f"{text}: what is trained")
+    parser.add_argument("--cluster", metavar="CLUSTER", dest="named_cluster", help=f"{text}: what it runs on")
+
+
 def add_calibration_option(parser: argparse.ArgumentParser) -> None:
     """``--calibration``."""
     parser.add_argument(

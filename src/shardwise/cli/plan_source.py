@@ -25,7 +25,10 @@ CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
 
 def plan_from(arguments: argparse.Namespace) -> Plan:
     """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file."""
-    if arguments.cluster is not None:
+    foreign = plan_from_foreign(arguments)
+    if foreign is not None:
+        plan = foreign
+    elif arguments.cluster is not None:
         from shardwise.plan_file import read_plan
 
         require_model(arguments.source, beside=arguments.cluster)
@@ -50,6 +53,27 @@ def calibrated(plan: Plan, path: Path | None) -> Plan:
     from shardwise.predict.calibrated_cluster import calibrated_cluster
 
     return replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(path)))
+
+
+def plan_from_foreign(arguments: argparse.Namespace) -> Plan | None:
+    """The plan of files of other tools that stand where PLAN stands; ``None`` where PLAN is one of ours."""
+    given = [word for word in (arguments.source, arguments.cluster) if word is not None and word != STANDARD_INPUT]
+    paths = [Path(word) for word in given]
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    from shardwise.cli.foreign_plan import is_foreign, read_foreign
+
+    if not all(map(is_foreign, paths)):
+        return None
+    beside = vars(arguments)
+    parts = given_parts(arguments)
+    settings = {
+        **given_recipe(arguments),
+        **given_layout(arguments),
+        **({"engine": parts["engine"]} if "engine" in parts else {}),
+    }
+    run = read_foreign(paths, model=beside.get("named_model"), cluster=beside.get("named_cluster"), settings=settings)
+    return run.plan()
 
 
 def read_source(source: str, options: Mapping[str, object]) -> Plan:

@@ -22,6 +22,7 @@ from shardwise.cli.idle_options import ANSWER_ROWS, require_read
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
+    add_foreign_options,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the memory picture")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the picture that works offline")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
+    add_foreign_options(parser)
     add_engine_option(parser)
     add_recipe_options(parser)
     add_layout_options(parser)

@@ -1,0 +1,84 @@
+"""What documents say about fields of a plan, each claim in our words, and what of them could not be read."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from shardwise.exchange.facts import Fact, names_a_file
+from shardwise.exchange.names import BESIDE, CLUSTER_PLACE, DEFAULT, OPTION, TOGETHER, Claim, Name, Tool, View
+from shardwise.fields import Value
+
+TEXTS = frozenset(("model", "wrap_class"))
+"""Fields whose value is a name, not a number."""
+MAY_BE_ZERO = frozenset(("zero_stage", "dp_shard"))
+LEFT_TO_OTHERS = ("auto", "", "none")
+"""Values with which a file leaves a key to another one, or to the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A key, or the value of a known key, that nobody here understands."""
+
+    place: str
+    value: str
+
+
+def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
+    """What the table of the tool says of each key, then what follows from several together."""
+    claims: list[Claim] = []
+    unread: list[Unread] = []
+    for name in view.tool.names:
+        fact = view.by_key.get(name.key)
+        if fact is None:
+            if name.default is not None:
+                claims.append(view.claim(name.field, name.default))
+            continue
+        if name.field in (TOGETHER, BESIDE):
+            continue
+        value = _in_our_words(view.tool, name, fact)
+        if value is not None:
+            claims.append(view.claim(name.field, value, name.key))
+        elif str(fact.value).lower() not in LEFT_TO_OTHERS:
+            unread.append(_unread(fact))
+    unread.extend(
+        _unread(fact) for fact in view.by_key.values() if not view.tool.knows(fact.key) and not names_a_file(fact)
+    )
+    claims.extend(view.tool.work_out(view))
+    return [claim for claim in claims if _is_possible(claim)], unread
+
+
+def _in_our_words(tool: Tool, name: Name, fact: Fact) -> Value:
+    if name.values:
+        return tool.ours(name.key, str(fact.value))
+    if name.field in TEXTS:
+        first = fact.value[0] if isinstance(fact.value, tuple) and fact.value else fact.value
+        return str(first) if isinstance(first, str) and "$" not in first else None
+    if isinstance(fact.value, bool) or not isinstance(fact.value, int | float) or not isfinite(fact.value):
+        return None
+    return int(fact.value) if fact.value == int(fact.value) else fact.value
+
+
+def _is_possible(claim: Claim) -> bool:
+    """Whether a claim says something: degrees and counts begin at 1."""
+    if isinstance(claim.value, int) and not isinstance(claim.value, bool) and claim.field not in MAY_BE_ZERO:
+        return claim.value >= 1
+    return claim.value is not None
+
+
+def _unread(fact: Fact) -> Unread:
+    return Unread(place=fact.place, value=str(fact.value)[:60])
+
+
+def strongest(claims: list[Claim]) -> tuple[dict[str, Claim], list[tuple[Claim, Claim]]]:
+    """The strongest claim of every field, and pairs of claims that contradict each other.
+
+    A line overrules files and anything overrules a default; an option of ours settles every contradiction.
+    """
+    found: dict[str, Claim] = {}
+    against: list[tuple[Claim, Claim]] = []
+    for claim in sorted(claims, key=lambda one: -one.strength):
+        before = found.setdefault(claim.field, claim)
+        is_equal = claim.strength == before.strength or CLUSTER_PLACE in (claim.place, before.place)
+        is_said_twice = is_equal and claim.strength > DEFAULT and before.strength < OPTION
+        if is_said_twice and before.value != claim.value:
+            against.append((before, claim))
+    return found, against

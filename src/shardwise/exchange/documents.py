@@ -1,0 +1,76 @@
+"""From the files somebody has to documents of facts: JSON, YAML, TOML, scripts and the header of Megatron's log."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardwise.errors import PlanError
+from shardwise.exchange.facts import MAX_FACTS, Document, Fact, facts_of, scalar_of
+from shardwise.exchange.shell import read_script
+from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_bytes
+
+LOG_LINE = re.compile(r"^(?:\S*\d+:\s)?\s*([a-z][\w]*) \.{3,} (.*)$", flags=re.MULTILINE)
+"""Megatron prints ``  tensor_model_parallel_size ...................... 8``, launchers put the rank before it."""
+TREE_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+MANY_LOG_LINES = 5
+
+
+def read_documents(path: Path) -> tuple[Document, ...]:
+    """The documents of one file.
+
+    Raises:
+        PlanError: it cannot be read, or is not the kind of text that its ending says.
+    """
+    return parse_documents(decode_plan(read_plan_bytes(path), name=path.name), name=path.name)
+
+
+def parse_documents(text: str, *, name: str) -> tuple[Document, ...]:
+    """The documents in a text, whose kind the ending of the name says."""
+    suffix = Path(name).suffix.lower()
+    if suffix in TREE_SUFFIXES or text.lstrip().startswith("{"):
+        documents = _trees(text, name=name, suffix=suffix)
+    elif len(lines := LOG_LINE.findall(text)) >= MANY_LOG_LINES:
+        facts = (Fact(key=key, value=scalar_of(value.strip()), place=f"{name}:{key}") for key, value in lines)
+        documents = (Document(file=name, facts=tuple(facts), program="log"),)
+    else:
+        documents = read_script(text, file=name)
+    num_facts = sum(len(document.facts) for document in documents)
+    if num_facts > MAX_FACTS:
+        raise PlanError(
+            f"{name} has {num_facts} keys, more than any file of a training tool",
+            code="import-too-large",
+            fix="give the file that the tool reads, not one that it wrote",
+        )
+    return documents
+
+
+def _trees(text: str, *, name: str, suffix: str) -> tuple[Document, ...]:
+    trees: tuple[Mapping[str, object], ...]
+    if suffix == ".toml":
+        trees = (_toml(text, name=name),)
+    elif suffix in (".yaml", ".yml"):
+        parts = [part for part in re.split(r"(?m)^---\s*$", text) if part.strip()]
+        trees = tuple(parse_plan_text(part, name=name, is_yaml=True) for part in parts)
+    else:
+        trees = (parse_plan_text(text, name=name, is_yaml=False),)
+    found = []
+    for tree in trees:
+        found.append(Document(file=name, facts=facts_of(tree, file=name)))
+        found.extend(_inner_scripts(tree, name=name))
+    return tuple(found)
+
+
+def _toml(text: str, *, name: str) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PlanError(f"{name} is not TOML: {str(error)[:120]}", code="plan-syntax", fix="mend that line") from None
+
+
+def _inner_scripts(tree: Mapping[str, object], *, name: str) -> list[Document]:
+    """Shell inside a file: SkyPilot's ``run``."""
+    run = tree.get("run")
+    if isinstance(run, str) and ("resources" in tree or "num_nodes" in tree):
+        return list(read_script(run, file=name))
+    return []

@@ -1,0 +1,261 @@
+"""A plan as the files of another tool, from the table that reads them; what does not read back equal is refused."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+
+from shardwise.engines.table import EngineName
+from shardwise.errors import LayoutError, PlanError
+from shardwise.exchange.documents import parse_documents
+from shardwise.exchange.facts import REPEATED_PREFIXES, FactValue
+from shardwise.exchange.names import Tool
+from shardwise.exchange.reading import LAYOUT_FIELDS, RECIPE_FIELDS, read_parsed
+from shardwise.exchange.spelling import (
+    accelerate_keys,
+    argument_keys,
+    deepspeed_keys,
+    megatron_keys,
+    torchtitan_keys,
+)
+from shardwise.exchange.tools.table import TOOLS
+from shardwise.fields import Value
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.rules.changes import LAYOUT_FIELDS as CHANGED_LAYOUT
+from shardwise.rules.changes import apply_changes, complete, describe_changes
+from shardwise.rules.check import find_errors
+from shardwise.rules.defaults import fill_plan
+
+__all__ = ["TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
+
+Keys = Mapping[str, FactValue]
+ARGUMENTS = "--config training_arguments.yaml"
+NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
+"""Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """One file of an export."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A tool that plans are written for."""
+
+    name: str
+    engine: EngineName
+    tools: tuple[str, ...]
+    """Whose tables its files are written from."""
+    write: Callable[[Plan], tuple[TextFile, ...]]
+
+    @property
+    def checked_against(self) -> str:
+        """The versions of the tools that the names were checked against."""
+        return ", ".join(f"{TOOLS[name].title} {TOOLS[name].version}" for name in self.tools)
+
+
+class InexpressibleError(PlanError):
+    """A plan that a target cannot say; ``nearest`` is one that it can."""
+
+    def __init__(self, message: str, *, code: str, fix: str, nearest: Plan) -> None:
+        super().__init__(message, code=code, fix=fix)
+        self.nearest = nearest
+
+
+def export_plan(plan: Plan, *, to: str) -> tuple[TextFile, ...]:
+    """The files that make a tool run the plan.
+
+    Raises:
+        LayoutError: the target's engine cannot run the plan; the fix names the nearest one that it can.
+        InexpressibleError: the target has no words for a field.
+    """
+    target = TARGETS[to]
+    theirs = same_work(replace(plan, engine=target.engine))
+    refusals = find_errors(theirs)
+    if refusals:
+        raise LayoutError(f"{target.name}: {refusals[0].message}", code=refusals[0].rule, fix=refusals[0].fix)
+    files = target.write(theirs)
+    lost = _lost(theirs, _read_back(theirs, files))
+    if lost:
+        field = lost[0][0]
+        changes = complete(theirs, tuple(lost))
+        raise InexpressibleError(
+            f"{target.name} ({target.checked_against}) cannot say {field}={_value_of(theirs, field)}",
+            code="export-inexpressible",
+            fix=describe_changes(changes),
+            nearest=apply_changes(theirs, changes),
+        )
+    return files
+
+
+def same_work(plan: Plan) -> Plan:
+    """The plan as its import says it: data ranks that divide nothing are replicas."""
+    layout = plan.layout
+    if layout.zero_stage > 0 or layout.dp_shard == 1:
+        return plan
+    return replace(plan, layout=replace(layout, dp_replicate=layout.data_parallel_size, dp_shard=1))
+
+
+def _read_back(plan: Plan, files: tuple[TextFile, ...]) -> Plan:
+    """The plan that the files mean, for the same model and cluster."""
+    reading = read_parsed([document for file in files for document in parse_documents(file.text, name=file.name)])
+    values = {claim.field: claim.value for claim in reading.known if claim.value is not None}
+    return fill_plan(
+        {"seq_len": plan.recipe.seq_len, **{name: value for name, value in values.items() if name in RECIPE_FIELDS}},
+        {name: value for name, value in values.items() if name in LAYOUT_FIELDS},
+        model=plan.model,
+        cluster=plan.cluster,
+        engine=plan.engine,
+    )
+
+
+def _lost(plan: Plan, back: Plan) -> list[tuple[str, Value]]:
+    """Fields that did not come back, each with the value that came; what a plan leaves to its engine may be said."""
+    is_sharded = plan.layout.state_shard_size > 1
+    idle = (
+        set(NOT_OF_A_TARGET)
+        | (set() if is_sharded else {"zero_stage"})
+        | (set() if plan.layout.pp > 1 else {"schedule"})
+    )
+    if plan.layout.zero_stage < 3 or not is_sharded:
+        idle.add("reshard_after_forward")
+    if plan.recipe.recompute == "none":
+        idle |= {"recompute_layers", "recompute_modules"}
+    if plan.recipe.adapter == "none":
+        idle |= {"lora_rank", "lora_targets"}
+    idle -= {"compile"} if "compile" in _said_fields(plan.engine) else set()
+    pairs: tuple[tuple[Layout | Recipe, Layout | Recipe], ...] = (
+        (plan.layout, back.layout),
+        (plan.recipe, back.recipe),
+    )
+    return [
+        (one.name, getattr(theirs, one.name))
+        for ours, theirs in pairs
+        for one in fields(ours)
+        if one.name not in idle
+        and getattr(ours, one.name) is not None
+        and getattr(ours, one.name) != getattr(theirs, one.name)
+        and not (one.name == "global_batch_size" and plan.global_batch_size == back.global_batch_size)
+    ]
+
+
+def _said_fields(engine: EngineName) -> frozenset[str]:
+    target = next(target for target in TARGETS.values() if target.engine == engine)
+    return frozenset(name.field for tool in target.tools for name in TOOLS[tool].names)
+
+
+def _value_of(plan: Plan, field: str) -> Value:
+    value: Value = getattr(plan.layout if field in CHANGED_LAYOUT else plan.recipe, field)
+    return value
+
+
+def said_by(tool: Tool, plan: Plan, *, leave_out: frozenset[str] = frozenset()) -> dict[str, FactValue]:
+    """The keys of a tool that say fields of a plan one by one; fields that it has no word for are left out."""
+    records: tuple[Recipe | Layout, ...] = (plan.layout, plan.recipe)
+    said: dict[str, FactValue] = {}
+    for record in records:
+        for one in fields(record):
+            value = getattr(record, one.name)
+            found = None if value is None or one.name in leave_out else tool.theirs(one.name, value)
+            if found is not None:
+                said[found[0]] = found[1]
+    return said
+
+
+def nested(keys: Keys) -> dict[str, object]:
+    """Keys with dots as sections, with the prefix that some sections repeat."""
+    tree: dict[str, object] = {}
+    for key, value in keys.items():
+        *sections, name = key.split(".")
+        level = tree
+        for section in sections:
+            level = level.setdefault(section, {})  # type: ignore[assignment]
+        prefix = REPEATED_PREFIXES.get(".".join(sections), "")
+        level[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return tree
+
+
+def _toml(keys: Keys) -> str:
+    sections: dict[str, list[str]] = {}
+    for key, value in keys.items():
+        section, _, name = key.partition(".")
+        text = json.dumps(list(value) if isinstance(value, tuple) else value)
+        sections.setdefault(section, []).append(f"{name} = {text}")
+    return "\n".join(f"[{section}]\n" + "\n".join(lines) + "\n" for section, lines in sections.items())
+
+
+def _yaml(keys: Keys) -> str:
+    import yaml  # noqa: PLC0415 - only two targets write YAML
+
+    text: str = yaml.safe_dump(nested(keys), sort_keys=False)
+    return text
+
+
+def _launch_line(plan: Plan, program: str, arguments: str) -> str:
+    """torchrun on every node. What starts it there, and sets MASTER_ADDR, is the launcher's business."""
+    node = plan.cluster.node
+    meeting = ' --rdzv_backend c10d --rdzv_endpoint "$MASTER_ADDR:29500"' if plan.cluster.num_nodes > 1 else ""
+    start = f"torchrun --nnodes {plan.cluster.num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
+    return f"#!/bin/bash\n{start} {program} \\\n  {arguments}\n"
+
+
+def _write_torchtitan(plan: Plan) -> tuple[TextFile, ...]:
+    keys = {**said_by(TOOLS["torchtitan"], plan), **torchtitan_keys(plan)}
+    return (
+        TextFile(name="torchtitan.toml", text=_toml({key: value for key, value in keys.items() if value is not None})),
+        TextFile(name="launch.sh", text=_launch_line(plan, "-m torchtitan.train", "--job.config_file torchtitan.toml")),
+    )
+
+
+def _write_megatron(plan: Plan) -> tuple[TextFile, ...]:
+    keys = {**said_by(TOOLS["megatron"], plan), **megatron_keys(plan)}
+    flags = [_flag(key, value) for key, value in keys.items() if value not in (None, False)]
+    return (TextFile(name="pretrain.sh", text=_launch_line(plan, "pretrain_gpt.py", " \\\n  ".join(flags))),)
+
+
+def _flag(key: str, value: FactValue) -> str:
+    option = f"--{key.replace('_', '-')}"
+    if value is True:
+        return option
+    return f"{option} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def _write_arguments(plan: Plan, first: TextFile, extra: Keys, launch: str) -> tuple[TextFile, ...]:
+    idle = () if plan.recipe.adapter != "none" else ("lora_rank",)
+    said = said_by(TOOLS["trl"], plan, leave_out=frozenset(("zero_stage", *idle)))
+    arguments = TextFile(name="training_arguments.yaml", text=_yaml({**said, **argument_keys(plan), **extra}))
+    return (first, arguments, TextFile(name="launch.sh", text=launch))
+
+
+def _write_deepspeed(plan: Plan) -> tuple[TextFile, ...]:
+    whole = frozenset(name for name in ("tp", "cp") if getattr(plan.layout, name) == 1)
+    keys = {**said_by(TOOLS["deepspeed"], plan, leave_out=whole | {"optimizer"}), **deepspeed_keys(plan)}
+    first = TextFile(name="ds_config.json", text=json.dumps(nested(keys), indent=2) + "\n")
+    return _write_arguments(plan, first, {"deepspeed": "ds_config.json"}, _launch_line(plan, "train.py", ARGUMENTS))
+
+
+def _write_accelerate(plan: Plan) -> tuple[TextFile, ...]:
+    keys = {**said_by(TOOLS["accelerate"], plan, leave_out=frozenset(("zero_stage",))), **accelerate_keys(plan)}
+    machines = ""
+    if plan.cluster.num_nodes > 1:
+        machines = ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port 29500'
+    line = f"#!/bin/bash\naccelerate launch --config_file accelerate.yaml{machines} \\\n  train.py {ARGUMENTS}\n"
+    return _write_arguments(plan, TextFile(name="accelerate.yaml", text=_yaml(keys)), {}, line)
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        "torchtitan": Target(name="torchtitan", engine="torchtitan", tools=("torchtitan",), write=_write_torchtitan),
+        "megatron": Target(name="megatron", engine="megatron", tools=("megatron",), write=_write_megatron),
+        "deepspeed": Target(name="deepspeed", engine="deepspeed", tools=("deepspeed", "trl"), write=_write_deepspeed),
+        "accelerate": Target(
+            name="accelerate", engine="accelerate", tools=("accelerate", "trl"), write=_write_accelerate
+        ),
+    }
+)

@@ -1,0 +1,182 @@
+"""The record of one foreign tool: its names for our fields, read one way for import and the other way for export."""
+
+from collections.abc import Callable, Iterator, Mapping
+from csv import DictReader
+from dataclasses import dataclass, replace
+from dataclasses import field as record_field
+from functools import cache
+from importlib.resources import files
+
+from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
+from shardwise.fields import Value
+
+__all__ = ["Claim", "Name", "Readers", "Strength", "Tool", "View", "names_of", "nothing_more"]
+
+TOGETHER, BESIDE = "+", "-"
+CLUSTER_PLACE = "--cluster"
+"""Where the size of the world stands that a command line gives by its cluster."""
+Strength = int
+DEFAULT, FILE, LINE, OPTION = range(4)
+"""How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Name:
+    """One key of a tool: a row of ``tools/names/TOOL.csv``."""
+
+    key: str
+    field: str
+    """Our field, or a number that joins files together, such as ``world_size``; ``+`` where the key says something
+    together with others, ``-`` where a plan has no part of the key nor of anything below it."""
+    values: Mapping[str, Value] = record_field(default_factory=dict)
+    """Their values and ours, whatever the case; exports write the first of theirs. Without it both are one number."""
+    default: Value = None
+    """What the tool does when the key is absent, in our words; ``None`` where that says nothing."""
+
+
+def names_of(*tables: str) -> tuple[Name, ...]:
+    """The rows of some tables; of a key that stands in two the first counts. ``sizes@model`` puts a section before."""
+    rows: dict[str, Name] = {}
+    for table in tables:
+        name, _, section = table.partition("@")
+        for row in _rows(name):
+            key = f"{section}.{row.key}" if section else row.key
+            rows.setdefault(key, replace(row, key=key))
+    return tuple(rows.values())
+
+
+@cache
+def _rows(table: str) -> tuple[Name, ...]:
+    text = files("shardwise").joinpath(f"exchange/tools/names/{table}.csv").read_text(encoding="utf-8")
+    return tuple(
+        Name(
+            key=row["key"],
+            field=row["field"],
+            values={theirs: _ours(ours) for theirs, ours in _pairs(row["values"])},
+            default=_ours(row["default"]) if row["default"] else None,
+        )
+        for row in DictReader(text.splitlines())
+    )
+
+
+def _ours(text: str) -> Value:
+    """A value of ours; ``none`` is the name of a choice here."""
+    return text if text == "none" else scalar_of(text)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for pair in text.split():
+        theirs, _, ours = pair.rpartition("=")
+        yield theirs, ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a file says about one field, in our words."""
+
+    field: str
+    value: Value
+    place: str
+    strength: Strength = FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The facts of one document by key, as its tool reads them."""
+
+    tool: "Tool"
+    document: Document
+    by_key: Mapping[str, Fact]
+    is_line: bool
+    others: frozenset[str] = frozenset()
+    """Tools that read the other documents of the same reading."""
+
+    @property
+    def sections(self) -> frozenset[str]:
+        """Every key and every section above one."""
+        return self.document.keys()
+
+    def value(self, key: str) -> FactValue:
+        """The value of a key, ``None`` where it is absent."""
+        fact = self.by_key.get(key)
+        return None if fact is None else fact.value
+
+    def number(self, key: str) -> int | None:
+        """The value where it is a whole number."""
+        value = self.value(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def text(self, key: str) -> str:
+        """The value as text in lower case; empty where it is absent."""
+        value = self.value(key)
+        if isinstance(value, tuple):
+            return " ".join(str(item).lower() for item in value)
+        return "" if value is None else str(value).lower()
+
+    def is_on(self, key: str) -> bool:
+        """Whether a switch is on; a word for yes counts."""
+        return self.text(key) in ("true", "1", "yes", "on")
+
+    def claim(self, field: str, value: Value, *keys: str) -> Claim:
+        """A claim at the place of the first key that stands in the document; a default where none does."""
+        fact = next((self.by_key[key] for key in keys if key in self.by_key), None)
+        if fact is None:
+            return Claim(field=field, value=value, place=self.tool.default_place, strength=DEFAULT)
+        return Claim(field=field, value=value, place=fact.place, strength=LINE if self.is_line else FILE)
+
+
+WorkOut = Callable[[View], Iterator[Claim]]
+Readers = Mapping[str, WorkOut]
+"""By tool: what several keys of a document say together."""
+
+
+def nothing_more(_: View) -> Iterator[Claim]:
+    """For tools all of whose keys mean one field each."""
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool, as its files name things."""
+
+    name: str
+    title: str
+    version: str
+    """What its names and defaults were checked against; a file is read as if it were of this version."""
+    source: str
+    names: tuple[Name, ...]
+    work_out: WorkOut = nothing_more
+    """What follows from several keys together."""
+    programs: tuple[str, ...] = ()
+    """Parts of the names of programs that read these arguments."""
+
+    @property
+    def default_place(self) -> str:
+        """Where a value comes from that no file says."""
+        return f"default of {self.title} {self.version}".rstrip()
+
+    def theirs(self, field: str, value: Value) -> tuple[str, FactValue] | None:
+        """The key and the value that say a field: the first row of the field; ``None`` where no row can."""
+        name = next((name for name in self.names if name.field == field), None)
+        if name is None:
+            return None
+        if not name.values:
+            return name.key, value
+        word = next((theirs for theirs, ours in name.values.items() if ours == value), None)
+        return None if word is None else (name.key, word if word in ("no", "none") else scalar_of(word))
+
+    def ours(self, key: str, theirs: str) -> Value:
+        """What a word of theirs means in ours; the default of the key where it is empty."""
+        name = self.name_of(key)
+        if name is None or not theirs:
+            return None if name is None else name.default
+        return {one.lower(): ours for one, ours in name.values.items()}.get(theirs.lower())
+
+    def name_of(self, key: str) -> Name | None:
+        """The row of a key that says something."""
+        return next((name for name in self.names if name.key == key and name.field != BESIDE), None)
+
+    def knows(self, key: str) -> bool:
+        """Whether a key is one of the tool's, or stands in a section that a plan has no part of."""
+        sections = {key[:index] for index, letter in enumerate(key) if letter == "."} | {key}
+        return self.name_of(key) is not None or any(name.key in sections for name in self.names if name.field == BESIDE)

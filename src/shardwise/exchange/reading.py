@@ -1,0 +1,209 @@
+"""Read files of other tools as one description of a run: known, open, contradicted, not understood, and wrong."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise.engines.table import ENGINES
+from shardwise.errors import PlanError
+from shardwise.exchange.claims import Unread, claims_of
+from shardwise.exchange.documents import read_documents
+from shardwise.exchange.facts import Document, names_a_file
+from shardwise.exchange.join import Joined, join
+from shardwise.exchange.names import OPTION, Claim, View
+from shardwise.exchange.recognise import views_of
+from shardwise.fields import Value, plan_fields
+from shardwise.layout import Layout
+from shardwise.recipe import Recipe
+
+MAX_FILES = 32
+ASKED = (
+    *("engine", "world_size", "dp_replicate", "dp_shard", "zero_stage", "tp", "pp", "cp", "ep", "vpp"),
+    *("micro_batch_size", "global_batch_size", "num_microbatches", "seq_len", "precision", "optimizer", "recompute"),
+    "offload",
+)
+"""Fields without which a plan says too little: each is known, or listed as open."""
+FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "dp_replicate": ("world_size", "zero_stage"),
+    "dp_shard": ("world_size", "zero_stage"),
+    "global_batch_size": ("micro_batch_size", "world_size"),
+    "num_microbatches": ("global_batch_size", "micro_batch_size", "world_size"),
+}
+"""Open fields that the answer to another question fills, so that nobody is asked twice."""
+RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))
+LAYOUT_FIELDS = frozenset(one.name for one in plan_fields(Layout))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAs:
+    """What a file was taken for."""
+
+    file: str
+    tool: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """A field that the files do not say."""
+
+    field: str
+    follows_from: tuple[str, ...] = ()
+    """Other open fields whose answers fill this one; empty where it has to be asked for."""
+
+    @property
+    def option(self) -> str:
+        """The option that answers it."""
+        return "--cluster" if self.field == "world_size" else f"--set {self.field}=..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Two places that say different things about one field."""
+
+    first: Claim
+    second: Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What some files of other tools say about a run."""
+
+    read_as: tuple[ReadAs, ...]
+    known: tuple[Claim, ...]
+    """In the order of a plan; each with the place it came from."""
+    open: tuple[Open, ...]
+    contradictions: tuple[Contradiction, ...]
+    not_understood: tuple[Unread, ...]
+    named_files: tuple[str, ...]
+    """Files that these name and that were not given."""
+    views: tuple[View, ...]
+    """The documents themselves, for rules about mistakes and for whoever wants the rest."""
+
+    def claim(self, field: str) -> Claim | None:
+        """What is known about a field; ``None`` where it is open or nothing asks for it."""
+        return next((claim for claim in self.known if claim.field == field), None)
+
+    def value(self, field: str) -> Value:
+        """The value of a known field."""
+        claim = self.claim(field)
+        return None if claim is None else claim.value
+
+    def number(self, field: str) -> int | None:
+        """The value of a field that is a whole number."""
+        value = self.value(field)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def questions(self) -> tuple[Open, ...]:
+        """Open fields that have to be asked for."""
+        return tuple(one for one in self.open if not one.follows_from)
+
+
+def read_files(paths: Sequence[Path], *, settings: Iterable[Claim] = ()) -> Reading:
+    """The reading of several files together.
+
+    Args:
+        paths: of the files, which may be of several tools.
+        settings: what the user says beside them; it wins over every file.
+
+    Raises:
+        PlanError: a file cannot be read, or none is a file of a tool that is known here.
+    """
+    if len(paths) > MAX_FILES:
+        raise PlanError(
+            f"{len(paths)} files are more than {MAX_FILES}", code="import-too-large", fix="give fewer files"
+        )
+    documents = [document for path in paths for document in read_documents(path)]
+    reading = read_parsed(documents, settings=settings)
+    if not reading.read_as:
+        names = ", ".join(path.name for path in paths)[:200]
+        raise PlanError(
+            f"{names} is of no training tool that is known here",
+            code="import-unknown-file",
+            fix="give a DeepSpeed JSON, an Accelerate, TRL, NeMo, GPT-NeoX, nanotron, axolotl or LLaMA-Factory YAML, "
+            "a torchtitan TOML, or the script that starts the run",
+        )
+    return reading
+
+
+def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()) -> Reading:
+    """The reading of documents."""
+    views = views_of(documents)
+    claims: list[Claim] = list(settings)
+    unread: list[Unread] = []
+    for view in views:
+        said, left = claims_of(view)
+        claims.extend(said)
+        unread.extend(left)
+    seen = {view.document.file + view.document.program for view in views}
+    unread.extend(
+        Unread(place=fact.place, value=str(fact.value)[:60])
+        for document in documents
+        if document.file + document.program not in seen
+        for fact in document.facts
+        if not names_a_file(fact)
+    )
+    joined = join(claims)
+    contradictions = tuple(Contradiction(first=first, second=second) for first, second in joined.against)
+    return Reading(
+        read_as=tuple(dict.fromkeys(_read_as(view) for view in views)),
+        known=tuple(joined.values.values()),
+        open=_open_fields(joined),
+        contradictions=contradictions,
+        not_understood=tuple(dict.fromkeys(unread)),
+        named_files=_named_files(documents),
+        views=views,
+    )
+
+
+def _read_as(view: View) -> ReadAs:
+    return ReadAs(file=view.document.file, tool=view.tool.title, version=view.tool.version)
+
+
+def _open_fields(joined: Joined) -> tuple[Open, ...]:
+    missing = [name for name in ASKED if name not in joined.values]
+    if "engine" in joined.values and joined.values["engine"].value not in ENGINES:
+        missing.insert(0, "engine")
+    return tuple(
+        Open(field=name, follows_from=tuple(other for other in FOLLOWS.get(name, ()) if other in missing))
+        for name in missing
+    )
+
+
+def _named_files(documents: Sequence[Document]) -> tuple[str, ...]:
+    given = {document.file for document in documents}
+    named = [str(fact.value) for document in documents for fact in document.facts if names_a_file(fact)]
+    return tuple(dict.fromkeys(name for name in named if Path(name).name not in given))
+
+
+def plan_document(reading: Reading, *, model: object, cluster: object) -> dict[str, object]:
+    """The plan file that a reading without open questions comes to.
+
+    Raises:
+        PlanError: something is open, or contradicts itself.
+    """
+    settled = [claim for claim in reading.known if claim.strength == OPTION]
+    disputed = [one for one in reading.contradictions if one.first.field not in {claim.field for claim in settled}]
+    if disputed:
+        first, second = disputed[0].first, disputed[0].second
+        raise PlanError(
+            f"{first.field} is {first.value} by {first.place} and {second.value} by {second.place}",
+            code="import-contradiction",
+            fix=f"mend one of both, or say which with --set {first.field}={second.value}",
+        )
+    questions = [one.field for one in reading.questions if one.field != "world_size"]
+    if questions:
+        raise PlanError(
+            f"the files do not say {', '.join(questions)}",
+            code="import-open",
+            fix="give each with the option of that field, such as --seq-len 4096, or to import with --set seq_len=4096",
+        )
+    values = {claim.field: claim.value for claim in reading.known if claim.value is not None}
+    return {
+        "model": model,
+        "cluster": cluster,
+        "engine": values["engine"],
+        "recipe": {name: value for name, value in values.items() if name in RECIPE_FIELDS},
+        "layout": {name: value for name, value in values.items() if name in LAYOUT_FIELDS},
+    }

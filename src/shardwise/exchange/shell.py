@@ -1,0 +1,265 @@
+"""Shell scripts, batch scripts and command lines: variables worked out, launchers and programs told apart.
+
+Nothing is run. A variable that the script does not set stays as it is written and leaves its key open.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
+
+MAX_WORDS = 20_000
+MAX_LINE_CHARACTERS = 50_000
+"""Also what variables may add to one line, so that some that hold each other do not grow without end."""
+ASSIGNMENT = re.compile(r"^(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)(\+?)=")
+REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
+ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
+PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
+SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
+BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
+BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
+LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task"}
+SLURM_VARIABLES = {
+    "SLURM_NNODES": "nodes",
+    "SLURM_JOB_NUM_NODES": "nodes",
+    "SLURM_GPUS_PER_NODE": "gpus_per_node",
+    "SLURM_GPUS_ON_NODE": "gpus_per_node",
+    "SLURM_NTASKS_PER_NODE": "ntasks_per_node",
+    "SLURM_NTASKS": "ntasks",
+}
+SET_BY_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_PROCID", "SLURM_LOCALID")
+"""Variables of every step, so that a default beside them never counts."""
+SWITCHES = frozenset(
+    ("multi_gpu", "use_fsdp", "use_deepspeed", "standalone", "no_python", "tpu", "cpu", "exclusive", "no_ssh", "m")
+)
+"""Options of launchers that take no value."""
+LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepspeed": "deepspeed"}
+ACCELERATE_LAUNCH = ["accelerate", "launch"]
+DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
+ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "WORLD_SIZE", "FORCE_TORCHRUN", "NPROC_PER_NODE", "NNODES", "USE_MCA")
+"""Variables that change what a run is."""
+
+
+@dataclass(slots=True)
+class _Script:
+    """A script as far as it has been read."""
+
+    file: str
+    variables: dict[str, str] = field(default_factory=dict)
+    facts: list[Fact] = field(default_factory=list)
+    programs: list[Document] = field(default_factory=list)
+    num_words: int = 0
+
+    def say(self, key: str, value: FactValue, shown: str) -> None:
+        self.facts.append(Fact(key=key, value=value, place=f"{self.file}:{shown}"))
+
+
+def read_script(text: str, *, file: str) -> tuple[Document, ...]:
+    """The launchers of a script as one document, and the arguments of every program that they start as another."""
+    script = _Script(file=file)
+    for statement in _statements(text):
+        _read_statement(script, statement)
+    launch = Document(file=file, facts=tuple(script.facts), program="launch")
+    return (*((launch,) if script.facts else ()), *script.programs)
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Whole statements: lines joined where they end in a backslash, and where a quote or a list is still open."""
+    pending = ""
+    for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
+        stripped = line.strip()
+        if not pending and (not stripped or (stripped.startswith("#") and not stripped.startswith("#SBATCH"))):
+            continue
+        pending = f"{pending} {stripped.partition(' #')[0] if pending else stripped}".strip()
+        if len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
+            yield pending[:MAX_LINE_CHARACTERS]
+            pending = ""
+    if pending:
+        yield pending
+
+
+def _is_open(text: str) -> bool:
+    """Whether a quote, or the list of an assignment, has no end yet."""
+    plain = re.sub(r"\\.", "", text)
+    in_list = re.match(r"^(?:export\s+)?\w+\+?=\(", plain) is not None and not plain.rstrip().endswith(")")
+    without_single = re.sub(r"'[^']*'", "", re.sub(r'"[^"]*"', "", plain))
+    return in_list or "'" in without_single.replace('"', "") or '"' in without_single
+
+
+def _read_statement(script: _Script, statement: str) -> None:
+    batch = BATCH_LINE.match(statement)
+    if batch:
+        key = BATCH_SHORT.get(batch[1], batch[1].replace("-", "_"))
+        script.say(f"sbatch.{key}", scalar_of(batch[2]), f"--{batch[1]}")
+        _set_slurm(script, key, batch[2])
+        return
+    if statement.startswith("#"):
+        return
+    text = _worked_out(script, statement)
+    assignment = ASSIGNMENT.match(text)
+    if assignment:
+        rest = text[assignment.end() :]
+        words = [rest[1:-1]] if rest.startswith("(") and rest.endswith(")") else _words(rest)
+        if len(words) <= 1 or rest[:1] in "\"'(":
+            _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
+            return
+    for command in (
+        re.split(r"\s*(?:&&|\|\||;|\|)\s*(?=(?:[^\"']|\"[^\"]*\"|'[^']*')*$)", text) if len(text) < 2000 else [text]
+    ):
+        _read_command(script, _words(command))
+
+
+def _set_slurm(script: _Script, key: str, value: str) -> None:
+    if key in ("gres", "gpus_per_node"):
+        script.variables["SLURM_GPUS_PER_NODE"] = script.variables["SLURM_GPUS_ON_NODE"] = value.rpartition(":")[2]
+    for variable, source in SLURM_VARIABLES.items():
+        if source == key and key != "gpus_per_node":
+            script.variables[variable] = value
+
+
+def _assign(script: _Script, name: str, value: str, *, is_added: bool = False) -> None:
+    script.variables[name] = f"{script.variables.get(name, '')} {value}".strip() if is_added else value
+    if name in ENVIRONMENT:
+        script.say(f"env.{name}", scalar_of(value), name)
+
+
+def _worked_out(script: _Script, text: str) -> str:
+    """The text with variables and whole-number arithmetic worked out, as far as the script sets them."""
+
+    left = MAX_LINE_CHARACTERS
+
+    def referred(match: re.Match[str]) -> str:
+        nonlocal left
+        name = match[1] or match[4]
+        left -= len(script.variables.get(name, ""))
+        if left < 0:
+            return ""
+        if name in script.variables:
+            return script.variables[name]
+        if match[2] and match[3] and name not in SET_BY_SLURM:
+            value = match[3].strip("\"'")
+            if match[2] == "=":
+                _assign(script, name, value)
+            return value
+        return match[0]
+
+    for _ in range(3):
+        changed = REFERENCE.sub(referred, text)[:MAX_LINE_CHARACTERS]
+        if changed == text:
+            break
+        text = changed
+    return ARITHMETIC.sub(lambda match: _computed(script, match[1]), text)
+
+
+def _computed(script: _Script, expression: str) -> str:
+    """The value of a sum of products of whole numbers, or the text where it is none.
+
+    >>> _computed(_Script(file="x"), "2 * 8 + 1")
+    '17'
+    """
+    text = re.sub(r"[A-Za-z_]\w*", lambda match: script.variables.get(match[0], match[0]), expression).strip()
+    operations = {"*": int.__mul__, "/": int.__floordiv__, "%": int.__mod__, "+": int.__add__, "-": int.__sub__}
+    for pattern in (PRODUCT, SUM):
+        while match := pattern.search(text):
+            first, second = int(match[1][:12]), int(match[3][:12])
+            if second == 0 and match[2] in "/%":
+                return text
+            text = text[: match.start()] + str(operations[match[2]](first, second)) + text[match.end() :]
+    return text
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:  # a quote without an end
+        return text.split()
+
+
+def _read_command(script: _Script, words: list[str]) -> None:
+    """One command: variables before it, launchers around launchers, and at last the program."""
+    script.num_words += len(words)
+    while words and script.num_words < MAX_WORDS:
+        name = words[0]
+        prefix = ASSIGNMENT.match(name)
+        if prefix:
+            _assign(script, prefix[1], name[prefix.end() :])
+            words = words[1:]
+        elif name in SHELLS and len(words) > 2 and words[1].startswith("-") and "c" in words[1]:
+            for statement in _statements(words[2]):
+                _read_statement(script, statement)
+            return
+        elif name in LAUNCHERS:
+            words = _read_launcher(script, LAUNCHERS[name], words[1:])
+        elif words[:2] == ACCELERATE_LAUNCH:
+            words = _read_launcher(script, "accelerate", words[2:])
+        elif name.startswith("python") and words[1:]:
+            words = _after_python(words[1:])
+        elif name in ("exec", "time", "nohup", "env", "uv", "run", *SHELLS):
+            words = words[1:]
+        else:
+            _read_program(script, words)
+            return
+
+
+def _after_python(words: list[str]) -> list[str]:
+    while words and words[0].startswith("-") and words[0] != "-m":
+        words = words[1:]
+    if words[:1] == ["-m"] and words[1:2] and words[1] in DISTRIBUTED_MODULES:
+        return ["torchrun", *words[2:]]
+    return words[1:] if words[:1] == ["-m"] else words
+
+
+def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str]:
+    """Say the options of a launcher and return what it starts."""
+    script.say(f"{launcher}.is_used", True, launcher)
+    while words and words[0].startswith("-"):
+        option, has_value, value = words[0].lstrip("-").partition("=")
+        short = re.fullmatch(r"([Nnc])(\d+)", option)
+        if short:
+            option, has_value, value = short[1], "=", short[2]
+        key = (LAUNCH_SHORT.get(option, option) if launcher in ("srun", "mpirun") else option).replace("-", "_")
+        words = words[1:]
+        if not has_value and key not in SWITCHES and words and not words[0].startswith("--"):
+            value, words = words[0], words[1:]
+        if key == "m" and launcher != "mpirun":
+            return words
+        script.say(
+            f"{launcher}.{key}", scalar_of(value) if value else True, f"--{option}" if len(option) > 1 else f"-{option}"
+        )
+        if launcher == "srun":
+            _set_slurm(script, key, value)
+    return words
+
+
+def _read_program(script: _Script, words: list[str]) -> None:
+    """The arguments of a program as facts; ``a.b=c`` is one, as Hydra and Megatron-Bridge read it."""
+    program = "" if words[0].startswith("-") else words[0]
+    facts: list[Fact] = []
+    rest = words if not program else words[1:]
+    index = 0
+    while index < len(rest):
+        word = rest[index]
+        index += 1
+        if word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
+            option, has_value, value = word.partition("=")
+            values = [value] if has_value else []
+            while not has_value and index < len(rest) and not re.match(r"--|-[A-Za-z]", rest[index]):
+                values.append(rest[index])
+                index += 1
+            facts.append(_argument(script, option, values))
+        elif re.fullmatch(r"\+{0,2}[\w.]+=.*", word):
+            key, _, value = word.lstrip("+").partition("=")
+            facts.append(_argument(script, key, [value]))
+        elif "." in word:
+            facts.append(Fact(key="argument_file", value=word, place=f"{script.file}:{word}"))
+    if facts:
+        script.programs.append(Document(file=script.file, facts=tuple(facts), program=program or "arguments"))
+
+
+def _argument(script: _Script, option: str, values: list[str]) -> Fact:
+    scalars = tuple(scalar_of(value) for value in values)
+    value: FactValue = True if not scalars else scalars[0] if len(scalars) == 1 else scalars
+    return Fact(key=option.lstrip("-").replace("-", "_"), value=value, place=f"{script.file}:{option}")

@@ -1,0 +1,164 @@
+"""What a plan says to each target in several keys together: the inverse of the ``work_out`` of its tool."""
+
+from shardwise.exchange.facts import FactValue
+from shardwise.exchange.tools.megatron import STAGES
+from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
+from shardwise.plan import Plan
+
+Keys = dict[str, FactValue]
+FLAVORS = {"llama-3.1-8b": "8B", "llama-3.1-70b": "70B", "llama-3.1-405b": "405B"}
+"""Models of torchtitan 0.2.2 (models/llama3/__init__.py) whose names are flavors there."""
+
+
+def torchtitan_keys(plan: Plan) -> Keys:
+    """Batch, sharding and precision, and where the model and the data stand."""
+    layout, recipe = plan.layout, plan.recipe
+    share = plan.global_batch_size // layout.data_parallel_size
+    is_reshared_by_default = layout.reshard_after_forward == (layout.pp == 1)
+    reshard = "never" if layout.zero_stage == 2 else "default" if is_reshared_by_default else "always"
+    keys: Keys = {
+        "job.dump_folder": "./outputs",
+        "model.name": "llama3",
+        "model.flavor": FLAVORS.get(plan.model.name, plan.model.name),
+        "model.hf_assets_path": "./assets/hf/MODEL",
+        "training.dataset": "c4",
+        "training.local_batch_size": share if layout.pp > 1 else recipe.micro_batch_size,
+        "training.global_batch_size": plan.global_batch_size,
+        "training.dtype": "bfloat16" if recipe.precision == "bf16" else "float32",
+        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+        "parallelism.fsdp_reshard_after_forward": reshard,
+    }
+    if recipe.precision == "fp8-mixed":
+        # 0.2.2 registers the converter by this name (components/quantization/float8.py).
+        keys["model.converters"] = ("quantize.linear.float8",)
+    if layout.pp > 1:
+        keys["parallelism.pipeline_parallel_microbatch_size"] = recipe.micro_batch_size
+        keys["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
+        keys["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
+    if recipe.recompute == "selective":
+        keys["activation_checkpoint.selective_ac_option"] = "op"
+    if recipe.tokens is not None:
+        keys["training.steps"] = max(1, round(recipe.tokens / plan.tokens_per_step))
+    return keys
+
+
+def megatron_keys(plan: Plan) -> Keys:
+    """Sharding, precision and recomputation, the model's sizes, and where data and checkpoints stand."""
+    layout, recipe = plan.layout, plan.recipe
+    strategy = next(name for name, stage in STAGES.items() if stage == layout.zero_stage)
+    keys: Keys = {
+        **_megatron_model(plan),
+        "global_batch_size": plan.global_batch_size,
+        "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
+        "use_distributed_optimizer": layout.zero_stage == 1,
+        "use_megatron_fsdp": layout.zero_stage > 1,
+        "data_parallel_sharding_strategy": strategy if layout.zero_stage > 1 else None,
+        "num_distributed_optimizer_instances": layout.dp_replicate
+        if layout.zero_stage and layout.dp_replicate > 1
+        else None,
+        "num_virtual_stages_per_pipeline_rank": layout.vpp if layout.vpp > 1 else None,
+        "bf16": recipe.precision in ("bf16-mixed", "fp8-mixed"),
+        "fp16": recipe.precision == "fp16-mixed",
+        "fp8_format": "hybrid" if recipe.precision == "fp8-mixed" else None,
+        "use_precision_aware_optimizer": recipe.moment_dtype is not None,
+        "data_path": "DATA",
+        "save": "CHECKPOINTS",
+        "load": "CHECKPOINTS",
+    }
+    if recipe.recompute != "none":
+        keys["recompute_granularity"] = recipe.recompute
+    if recipe.recompute_modules is not None:
+        keys["recompute_modules"] = recipe.recompute_modules
+    if recipe.recompute == "full":
+        keys["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
+        keys["recompute_num_layers"] = recipe.recompute_layers or 1
+    if layout.stage_layers is not None:
+        keys["decoder_first_pipeline_num_layers"] = layout.stage_layers[0]
+        keys["decoder_last_pipeline_num_layers"] = layout.stage_layers[-1]
+    if recipe.tokens is not None:
+        keys["train_iters"] = max(1, round(recipe.tokens / plan.tokens_per_step))
+    return keys
+
+
+def _megatron_model(plan: Plan) -> Keys:
+    """Sizes of the model; its norms, positions and tokenizer are the user's to add."""
+    model = plan.model
+    keys: Keys = {
+        "num_layers": model.num_hidden_layers,
+        "hidden_size": model.hidden_size,
+        "max_position_embeddings": max(model.max_position_embeddings, plan.recipe.seq_len),
+    }
+    mixer, feed_forward = model.layers[-1].mixer, model.layers[-1].feed_forward
+    if isinstance(mixer, AttentionSpec):
+        keys["num_attention_heads"] = mixer.num_attention_heads
+        if mixer.num_key_value_heads != mixer.num_attention_heads:
+            keys["group_query_attention"] = True
+            keys["num_query_groups"] = mixer.num_key_value_heads
+    if isinstance(feed_forward, DenseSpec):
+        keys["ffn_hidden_size"] = feed_forward.intermediate_size
+        keys["swiglu"] = feed_forward.is_gated
+    elif isinstance(feed_forward, MoeSpec):
+        keys["num_experts"] = feed_forward.num_experts
+        keys["moe_router_topk"] = feed_forward.num_experts_per_tok
+        keys["ffn_hidden_size"] = feed_forward.moe_intermediate_size
+    return keys
+
+
+def deepspeed_keys(plan: Plan) -> Keys:
+    """The batch triple, formats and offload; optimizer and recomputation are the program's."""
+    recipe = plan.recipe
+    keys: Keys = {
+        "train_batch_size": plan.global_batch_size,
+        "gradient_accumulation_steps": plan.num_microbatches,
+        "bf16.enabled": recipe.precision in ("bf16-mixed", "fp8-mixed"),
+        "fp16.enabled": recipe.precision == "fp16-mixed",
+        "zero_optimization.contiguous_gradients": True,
+    }
+    device = "nvme" if recipe.offload == "nvme" else "cpu"
+    parts = {"none": (), "optimizer": ("optimizer",)}.get(recipe.offload, ("optimizer", "param"))
+    for part in parts:
+        keys[f"zero_optimization.offload_{part}.device"] = device
+        if device == "nvme":
+            keys[f"zero_optimization.offload_{part}.nvme_path"] = "/local_nvme"
+    return keys
+
+
+def accelerate_keys(plan: Plan) -> Keys:
+    """Processes, machines and FSDP2; version 1 is not written."""
+    layout = plan.layout
+    is_sharded = layout.zero_stage > 0 and (layout.state_shard_size > 1 or plan.recipe.offload != "none")
+    keys: Keys = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if is_sharded else "MULTI_GPU",
+        "num_machines": plan.cluster.num_nodes,
+        "num_processes": layout.world_size,
+        "machine_rank": 0,
+    }
+    if is_sharded:
+        keys["fsdp_config.version"] = 2
+        keys["fsdp_config.reshard_after_forward"] = layout.zero_stage == 3
+        keys["fsdp_config.offload_params"] = plan.recipe.offload == "parameters"
+        keys["fsdp_config.auto_wrap_policy"] = "TRANSFORMER_BASED_WRAP"
+    return keys
+
+
+def argument_keys(plan: Plan) -> Keys:
+    """Arguments of TRL's SFTConfig, which are TrainingArguments with a length of sequences."""
+    recipe = plan.recipe
+    keys: Keys = {
+        "model_name_or_path": plan.model.name,
+        "dataset_name": "DATASET",
+        "output_dir": "CHECKPOINTS",
+        "gradient_accumulation_steps": plan.num_microbatches,
+        "bf16": recipe.precision == "bf16-mixed",
+        "fp16": recipe.precision == "fp16-mixed",
+        "packing": True,
+    }
+    if recipe.adapter != "none":
+        keys["use_peft"] = True
+        keys["load_in_4bit"] = recipe.adapter == "qlora"
+        targets = {"attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "qv": ("q_proj", "v_proj")}
+        keys["lora_target_modules"] = targets.get(recipe.lora_targets, ("all-linear",))
+    if recipe.tokens is not None:
+        keys["max_steps"] = max(1, round(recipe.tokens / plan.tokens_per_step))
+    return keys

@@ -1,0 +1,134 @@
+"""Megatron-LM's arguments, and what speaks their names: Megatron-Bridge, NeMo and the Megatron of DeepSpeed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwise.exchange.names import Claim, Readers, View
+from shardwise.recipe import Precision
+
+DEEPSPEED = "deepspeed"
+STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+FORMATS: tuple[tuple[str, Precision], ...] = (
+    ("fp8_format", "fp8-mixed"),
+    ("fp8", "fp8-mixed"),
+    ("bf16", "bf16-mixed"),
+    ("fp16", "fp16-mixed"),
+)
+NEMO_FORMATS: dict[str, Precision] = {
+    "bf16": "bf16-mixed",
+    "bf16-mixed": "bf16-mixed",
+    "16": "fp16-mixed",
+    "16-mixed": "fp16-mixed",
+    "32": "fp32",
+}
+SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
+
+
+def _work_out(view: View) -> Iterator[Claim]:
+    engine = "deepspeed" if view.is_on("deepspeed") else "megatron"
+    yield view.claim("engine", engine, "deepspeed", *view.by_key)
+    yield from _sharding(view)
+    yield from recomputation(view)
+    yield from _sequence_parallel(view)
+    for key, precision in FORMATS:
+        if view.is_on(key) or view.text(key) in ("e4m3", "hybrid"):
+            yield view.claim("precision", precision, key)
+            if key == "bf16" and "main_grads_dtype" not in view.by_key:
+                # Gradients of bf16 weights are added up and reduced in fp32, unless a flag says otherwise.
+                yield view.claim("reduce_dtype", "fp32", "")
+            return
+    if view.document.program == "log":  # a log says every argument
+        yield view.claim("precision", "fp32", "bf16")
+
+
+def _sharding(view: View) -> Iterator[Claim]:
+    """The distributed optimizer is ZeRO 1; the two kinds of FSDP say their stage."""
+    if view.is_on("use_torch_fsdp2"):
+        yield view.claim("zero_stage", 3, "use_torch_fsdp2")
+    elif view.is_on("use_megatron_fsdp"):
+        key = "data_parallel_sharding_strategy"
+        yield view.claim("zero_stage", STAGES.get(view.text(key), 0), key, "use_megatron_fsdp")
+    elif view.number("zero_stage") is not None:
+        yield view.claim("zero_stage", view.number("zero_stage"), "zero_stage")
+    elif DEEPSPEED not in view.others:
+        yield view.claim("zero_stage", int(view.is_on("use_distributed_optimizer")), "use_distributed_optimizer")
+    yield from _uneven_stages(view)
+    copies = view.number("num_distributed_optimizer_instances")
+    if copies is not None:
+        yield view.claim("dp_replicate", copies, "num_distributed_optimizer_instances")
+
+
+def _uneven_stages(view: View) -> Iterator[Claim]:
+    """Layers of the first and the last stage; those between share the rest."""
+    keys = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+    first, last = (view.number(key) for key in keys)
+    pp, layers = view.number("pipeline_model_parallel_size") or 1, view.number("num_layers")
+    ends = [end for end in (first, last) if end is not None]
+    between = pp - len(ends)
+    if layers and ends and between > 0 and pp > 1 and (layers - sum(ends)) % between == 0:
+        middle = (layers - sum(ends)) // between
+        stages = [middle] * pp
+        stages[0], stages[-1] = first or middle, last or middle
+        yield view.claim("stage_layers", tuple(stages), *keys)
+
+
+def recomputation(view: View, *, prefix: str = "recompute") -> Iterator[Claim]:
+    """What is recomputed, and in how many layers of a stage."""
+    key = f"{prefix}_granularity"
+    if view.text(key) in ("full", "selective"):
+        yield view.claim("recompute", view.text(key), key)
+        layers = view.number(f"{prefix}_num_layers")
+        if view.text(f"{prefix}_method") == "block" and layers:
+            yield view.claim("recompute_layers", layers, f"{prefix}_num_layers")
+        modules = view.value(f"{prefix}_modules")
+        if modules is not None:
+            names = modules if isinstance(modules, tuple) else (modules,)
+            yield view.claim("recompute_modules", tuple(str(name) for name in names), f"{prefix}_modules")
+    elif view.is_on("recompute_activations"):
+        yield view.claim("recompute", "selective", "recompute_activations")
+    else:
+        yield view.claim("recompute", "none", key)
+
+
+def _sequence_parallel(view: View) -> Iterator[Claim]:
+    """With tp 1 Megatron turns it off and says nothing."""
+    is_on = view.is_on("sequence_parallel") and (view.number("tensor_model_parallel_size") or 1) > 1
+    yield view.claim("sequence_parallel", is_on, "sequence_parallel")
+
+
+def _inside(view: View, section: str) -> View:
+    """The keys of one section as if they stood at the top."""
+    return replace(view, by_key={key.removeprefix(f"{section}."): fact for key, fact in view.by_key.items()})
+
+
+def _bridge(view: View) -> Iterator[Claim]:
+    yield view.claim("engine", "megatron", *view.by_key)
+    yield view.claim("optimizer", "adamw", "optimizer.optimizer")
+    yield from recomputation(_inside(view, "model"))
+    yield from _sequence_parallel(_inside(view, "model"))
+    for key in ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"):
+        if key in view.by_key:
+            yield view.claim("zero_stage", int(view.is_on(key)), key)
+
+
+def _nemo(view: View) -> Iterator[Claim]:
+    inner = _inside(view, "model")
+    yield view.claim("engine", "megatron", *view.by_key)
+    yield from recomputation(inner, prefix="activations_checkpoint")
+    yield from _sequence_parallel(inner)
+    devices, nodes = view.number("trainer.devices"), view.number("trainer.num_nodes")
+    if devices and nodes:
+        yield view.claim("world_size", devices * nodes, "trainer.num_nodes")
+    # model.fp8 decides; trainer.precision and fp8_hybrid do not.
+    if view.is_on("model.fp8"):
+        yield view.claim("precision", "fp8-mixed", "model.fp8")
+    else:
+        yield view.claim("precision", NEMO_FORMATS.get(view.text("trainer.precision")), "trainer.precision")
+    optimizer = view.text("model.optim.name")
+    if optimizer:
+        yield view.claim("zero_stage", int(optimizer in SHARDED_OPTIMIZERS), "model.optim.name")
+        is_adam = "adam" in optimizer or optimizer in SHARDED_OPTIMIZERS
+        yield view.claim("optimizer", "adamw" if is_adam else None, "model.optim.name")
+
+
+READERS: Readers = {"megatron": _work_out, "nemo": _nemo, "megatron-bridge": _bridge}

@@ -1,0 +1,126 @@
+"""nanotron's YAML, Meta's params.json, job files of Kubernetes and SkyPilot, and the lines that start processes."""
+
+from collections.abc import Iterator, Mapping
+
+from shardwise.exchange.names import Claim, Readers, View
+from shardwise.fields import Value
+
+DTYPES: Mapping[str, Value] = {"bfloat16": "bf16", "float32": "fp32"}
+
+
+def _nanotron(view: View) -> Iterator[Claim]:
+    yield view.claim("engine", "nanotron", *view.by_key)
+    sizes = [view.number(f"parallelism.{key}") for key in ("dp", "tp", "pp", "context_parallel_size")]
+    if sizes[0] is not None:
+        world = sizes[0]
+        for size in sizes[1:]:
+            world *= size or 1
+        yield view.claim("world_size", world, "parallelism.dp")
+    if view.text("model.dtype") in DTYPES:
+        has_masters = view.is_on("optimizer.accumulate_grad_in_fp32")
+        name = DTYPES[view.text("model.dtype")]
+        yield view.claim("precision", "bf16-mixed" if name == "bf16" and has_masters else name, "model.dtype")
+
+
+def _meta(view: View) -> Iterator[Claim]:
+    """The model whose sizes these are, as the config of a Llama, by Meta's own rule for the width."""
+    sizes = [view.number(key) for key in ("dim", "n_layers", "n_heads")]
+    if None not in sizes and (view.number("vocab_size") or 0) > 0:
+        yield view.claim("model", "params.json", "dim")
+
+
+def llama_config(view: View) -> Mapping[str, object] | None:
+    """The model of a params.json as a Hugging Face config; ``None`` where its vocabulary is left to a tokenizer."""
+    dim, layers, heads, vocabulary = (view.number(key) or 0 for key in ("dim", "n_layers", "n_heads", "vocab_size"))
+    if min(dim, layers, heads, vocabulary) < 1:
+        return None
+    multiplier, multiple = view.value("ffn_dim_multiplier"), max(1, view.number("multiple_of") or 256)
+    width = int(8 * dim / 3)
+    if isinstance(multiplier, int | float):
+        width = int(multiplier * width)
+    return {
+        "model_type": "llama",
+        "hidden_size": dim,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": view.number("n_kv_heads") or heads,
+        "intermediate_size": multiple * -(-width // multiple),
+        "vocab_size": vocabulary,
+        "rope_theta": view.value("rope_theta") or 10000.0,
+    }
+
+
+def gpus_in(text: str) -> int | None:
+    """How many GPUs ``gpu:8``, ``gpu:h100:8`` or ``8`` stands for."""
+    last = text.rpartition(":")[2]
+    return int(last) if last.isdigit() and len(last) < 8 else None
+
+
+def batch_numbers(view: View) -> tuple[int | None, int | None]:
+    """Nodes and GPUs of a node that Slurm is asked for, on the batch lines or on the srun line."""
+    nodes = gpus = None
+    for section in ("sbatch", "srun"):
+        nodes = view.number(f"{section}.nodes") or nodes
+        for key in ("gres", "gpus_per_node"):
+            gpus = gpus_in(view.text(f"{section}.{key}")) or gpus
+    tasks, per_node = view.number("srun.ntasks"), view.number("srun.ntasks_per_node")
+    if nodes is None and tasks and per_node and tasks % per_node == 0:
+        nodes = tasks // per_node
+    return nodes, gpus
+
+
+def _launch(view: View) -> Iterator[Claim]:
+    nodes, gpus = batch_numbers(view)
+    if gpus and nodes:
+        yield view.claim("num_nodes", nodes, "sbatch.nodes", "srun.nodes", "srun.ntasks")
+    if "torchrun.is_used" in view.by_key:
+        per_node = view.value("torchrun.nproc_per_node")
+        processes = per_node if isinstance(per_node, int) else gpus if per_node in ("gpu", "auto") else None
+        machines = view.value("torchrun.nnodes")
+        count = 1 if machines is None else machines if isinstance(machines, int) else nodes
+        if processes is None and per_node is None and "torchrun.nnodes" not in view.by_key:
+            processes = 1
+        if isinstance(count, int) and isinstance(processes, int):
+            yield view.claim("world_size", count * processes, "torchrun.nproc_per_node", "torchrun.is_used")
+    elif "accelerate.num_processes" in view.by_key and view.number("accelerate.num_processes"):
+        yield view.claim("world_size", view.number("accelerate.num_processes"), "accelerate.num_processes")
+    elif "deepspeed.num_gpus" in view.by_key and view.number("deepspeed.num_gpus"):
+        machines = view.number("deepspeed.num_nodes") or 1
+        yield view.claim("world_size", machines * (view.number("deepspeed.num_gpus") or 0), "deepspeed.num_gpus")
+    elif "srun.is_used" in view.by_key and not {"accelerate.is_used", "deepspeed.is_used"} & set(view.by_key):
+        per_node = view.number("srun.ntasks_per_node") or view.number("sbatch.ntasks_per_node")
+        total = view.number("srun.ntasks") or view.number("sbatch.ntasks")
+        if total or (nodes and per_node):
+            world = total or (nodes or 0) * (per_node or 0)
+            yield view.claim("world_size", world, "srun.ntasks", "sbatch.ntasks_per_node", "srun.is_used")
+        elif nodes:
+            yield view.claim("world_size", nodes, "srun.nodes", "sbatch.nodes")
+
+
+def _kubernetes(view: View) -> Iterator[Claim]:
+    """Pods times the processes of each. A PyTorchJob's WORLD_SIZE counts pods, not processes."""
+    pods = [fact for key, fact in view.by_key.items() if key.endswith(("Master.replicas", "Worker.replicas"))]
+    commands = " ".join(str(fact.value) for key, fact in view.by_key.items() if ".command" in key or ".args" in key)
+    each = commands.replace(",", " ").replace("=", " ").split()
+    options = [word for word in ("--nproc_per_node", "--nproc-per-node") if word in each]
+    processes = gpus_in(each[each.index(options[0]) + 1]) if options and each[-1] != options[0] else 1
+    if pods and processes and all(isinstance(fact.value, int) for fact in pods):
+        total = sum(int(str(fact.value)) for fact in pods)
+        yield Claim(field="world_size", value=total * processes, place=pods[0].place)
+
+
+def _skypilot(view: View) -> Iterator[Claim]:
+    named = view.value("resources.accelerators")
+    if isinstance(named, str):
+        count = gpus_in(named) or 1  # a name without a count is one card
+        nodes = view.number("num_nodes") or 1
+        yield view.claim("world_size", nodes * count, "resources.accelerators")
+
+
+READERS: Readers = {
+    "nanotron": _nanotron,
+    "meta": _meta,
+    "launch": _launch,
+    "kubernetes": _kubernetes,
+    "skypilot": _skypilot,
+}

@@ -1,0 +1,124 @@
+"""What ``import`` and ``export`` print, write and refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.cli.main import main
+from shardwise.plan_file import read_plan
+
+FILES = Path(__file__).parent / "files"
+MEGATRON = str(FILES / "meg-llama70b-gh200" / "submit.sbatch")
+DEEPSPEED = [str(FILES / "x-ds-triple-world1" / "ds.json")]
+
+
+def answer(capsys, *words):
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_what_is_known_says_where_it_stands(capsys):
+    code, reading = answer(capsys, "import", MEGATRON)
+    assert code == 0
+    assert reading["schema"] == "shardwise.reading/1"
+    assert reading["known"]["pp"] == {"value": 8, "place": "submit.sbatch:--pipeline-model-parallel-size"}
+    assert reading["known"]["vpp"]["value"] == 2
+    assert reading["read_as"][1] == {"file": "submit.sbatch", "tool": "Megatron-LM", "version": "2026-08 (d98e8a64)"}
+
+
+def test_a_plan_is_written_when_nothing_is_open(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    words = ["import", MEGATRON, "--model", "llama-3-70b", "--cluster", "128xh100-sxm", "--out", str(out)]
+    assert main(words) == 0
+    plan = read_plan(out)
+    assert (plan.engine, plan.layout.tp, plan.layout.pp, plan.num_microbatches) == ("megatron", 4, 8, 256)
+    assert main(words) == 2
+    assert "output-exists" in capsys.readouterr().err
+
+
+def test_what_is_open_is_asked_for_and_not_filled_in(capsys, tmp_path):
+    words = (
+        "import",
+        *DEEPSPEED,
+        "--model",
+        "llama-2-7b",
+        "--cluster",
+        "4xa100-sxm-80",
+        "--out",
+        str(tmp_path / "p.json"),
+    )
+    code, error = answer(capsys, *words)
+    assert (code, error["code"]) == (2, "import-open")
+    assert "seq_len, precision, optimizer, recompute" in error["error"]
+    settings = ["seq_len=4096", "precision=bf16-mixed", "optimizer=adamw", "recompute=none"]
+    assert main([*words, *(word for setting in settings for word in ("--set", setting))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ("sequence=3", "plan-unknown-key"),
+        ("tp=many", "plan-wrong-type"),
+        ("tp", "cli-usage"),
+        ("zero_stage=9", "plan-out-of-range"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused(capsys, setting, code):
+    found, error = answer(capsys, "import", *DEEPSPEED, "--set", setting)
+    assert (found, error["code"]) == (2, code)
+
+
+def test_a_cluster_of_another_size_is_a_contradiction(capsys):
+    _, reading = answer(capsys, "import", MEGATRON, "--cluster", "64xh100-sxm")
+    claims = {one["field"]: [claim["value"] for claim in one["claims"]] for one in reading["contradictions"]}
+    assert sorted(claims["world_size"]) == [64, 128]
+
+
+def test_the_files_stand_where_a_plan_stands(capsys):
+    words = ["--model", "llama-3-70b", "--cluster", "128xh100-sxm"]
+    code, found = answer(capsys, "predict", MEGATRON, *words)
+    assert (code, found["schema"]) == (3, "shardwise.prediction/1")
+    assert answer(capsys, "explain", MEGATRON, *words, "--recompute", "full")[1]["schema"] == "shardwise.explanation/1"
+    assert answer(capsys, "predict", MEGATRON)[1]["code"] == "import-open"
+
+
+def test_a_file_of_nobody_is_refused(tmp_path, capsys):
+    path = tmp_path / "notes.txt"
+    path.write_text("hello world\n", encoding="utf-8")
+    assert answer(capsys, "import", str(path))[1]["code"] == "import-unknown-file"
+
+
+def test_exports_are_printed_or_written(tmp_path, capsys):
+    words = [
+        "export",
+        "llama-3.1-8b",
+        "16xh100-sxm",
+        "--seq-len",
+        "4096",
+        "--engine",
+        "torchtitan",
+        "--to",
+        "torchtitan",
+    ]
+    code, found = answer(capsys, *words)
+    assert (code, found["checked_against"]) == (0, "torchtitan 0.2.2")
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["launch.sh", "torchtitan.toml"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+
+
+def test_what_a_target_cannot_say_is_named_with_the_nearest_plan_and_its_cost(capsys):
+    words = ("export", "llama-3.1-8b", "16xh100-sxm", "--seq-len", "4096", "--loss-chunks", "4")
+    code, error = answer(capsys, *words, "--engine", "torchtitan", "--to", "torchtitan")
+    assert (code, error["code"]) == (2, "export-inexpressible")
+    assert "cannot say loss_chunks=4" in error["error"]
+    assert error["fix"].startswith("set loss_chunks=1: ")
+    assert "GiB on the fullest GPU" in error["fix"]
+
+
+def test_what_the_engine_of_a_target_cannot_run_is_its_rule(capsys):
+    words = ("export", "llama-3.1-8b", "16xh100-sxm", "--seq-len", "4096", "--pp", "2", "--global-batch-size", "64")
+    code, error = answer(capsys, *words, "--to", "accelerate")
+    assert code == 2
+    assert error["error"].startswith("accelerate: ")

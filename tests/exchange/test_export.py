@@ -1,0 +1,122 @@
+"""A plan written for a tool reads back as the same plan, and what a tool cannot say is named."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from shardwise.exchange.documents import parse_documents
+from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, same_work
+from shardwise.exchange.reading import read_parsed
+from shardwise.layout import Layout
+from shardwise.recipe import Recipe
+from shardwise.rules import apply_changes, find_errors
+from strategies import plans, runnable_plans
+
+SAID = {
+    "torchtitan": (
+        *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "schedule", "async_tensor_parallel"),
+        *(
+            "seq_len",
+            "micro_batch_size",
+            "global_batch_size",
+            "precision",
+            "optimizer",
+            "recompute",
+            "offload",
+            "compile",
+        ),
+    ),
+    "megatron": (
+        *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "ep", "vpp", "async_tensor_parallel"),
+        *("seq_len", "micro_batch_size", "global_batch_size", "optimizer", "recompute", "recompute_layers", "offload"),
+    ),
+    "deepspeed": (
+        *(
+            "dp_shard",
+            "zero_stage",
+            "tp",
+            "cp",
+            "seq_len",
+            "micro_batch_size",
+            "global_batch_size",
+            "optimizer",
+            "offload",
+        ),
+        *("precision", "overlap_grad_reduce"),
+    ),
+    "accelerate": (
+        *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "seq_len", "micro_batch_size", "global_batch_size"),
+        *("offload", "adapter"),
+    ),
+}
+"""Fields that each target has words for, over all values that its engine can run; the tests hold it to them."""
+UNSAID = {
+    "torchtitan": {"muon"},
+    "megatron": {"sgd", "lion"},
+    "deepspeed": {"sgd-momentum", "bf16", "fp8-mixed"},
+    "accelerate": {"sgd-momentum", "bf16"},
+}
+"""Values of these fields that a target has no word for."""
+ALWAYS = {"sequence_parallel", "reshard_after_forward", "vpp", "schedule"}
+
+
+def plain(plan, target):
+    """The plan with every field that the target has no words for at its default, and mended until no rule is broken."""
+    said = {*SAID[target], *ALWAYS}
+    defaults = {one.name: one.default for record in (Recipe, Layout) for one in fields(record) if one.name not in said}
+    engine = TARGETS[target].engine
+    plan = replace(
+        plan,
+        engine=engine,
+        recipe=replace(plan.recipe, **{k: v for k, v in defaults.items() if hasattr(plan.recipe, k)}),
+        layout=replace(plan.layout, **{k: v for k, v in defaults.items() if hasattr(plan.layout, k)}),
+    )
+    if plan.recipe.recompute != "full":
+        plan = replace(plan, recipe=replace(plan.recipe, recompute_layers=None))
+    if plan.layout.zero_stage == 0:
+        plan = replace(plan, recipe=replace(plan.recipe, offload="none"))
+    for _ in range(40):
+        plan = same_work(plan)
+        errors = find_errors(plan)
+        if not errors:
+            return plan if plan.engine == engine else None
+        plan = apply_changes(plan, errors[0].neighbour)
+    return None
+
+
+def idle_fields(plan):
+    """Fields that change nothing in this plan."""
+    return {
+        *(["zero_stage"] if plan.layout.state_shard_size == 1 else []),
+        *(["schedule"] if plan.layout.pp == 1 else []),
+    }
+
+
+def read_back(files):
+    return read_parsed([document for file in files for document in parse_documents(file.text, name=file.name)])
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(drawn=plans() | runnable_plans())
+def test_every_plan_within_the_words_of_a_target_comes_back(target, drawn):
+    plan = plain(drawn, target)
+    if plan is None:
+        return
+    try:
+        files = export_plan(plan, to=target)
+    except InexpressibleError as error:
+        unsaid = error.message.rpartition("cannot say ")[2]
+        files = ()
+    if not files:
+        name, _, value = unsaid.partition("=")
+        assert name not in SAID[target] or value in UNSAID[target], unsaid
+        return
+    reading = read_back(files)
+    assert reading.contradictions == ()
+    for name in SAID[target]:
+        record = plan.layout if hasattr(plan.layout, name) else plan.recipe
+        stated = getattr(record, name)
+        if stated is not None and name not in idle_fields(plan) and stated != "none":
+            assert reading.value(name) == stated, name

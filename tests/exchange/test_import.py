@@ -1,0 +1,110 @@
+"""Sixty files of real projects, retyped, mean the plans that stand in cases.jsonl, and their mistakes are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.catalog import read_cluster
+from shardwise.exchange import read_files
+from shardwise.exchange.mistakes import find_mistakes, load_kinds
+from shardwise.exchange.names import FILE, OPTION, Claim
+
+FOLDER = Path(__file__).parent
+CASES = {
+    case["id"]: case for case in map(json.loads, (FOLDER / "cases.jsonl").read_text(encoding="utf-8").splitlines())
+}
+DIFFERENCES = {
+    # A launch line says neither how the program shards nor that it does not.
+    "k8s-pytorchjob-simple": {"dp_shard"},
+    "skypilot-ddp": {"dp_replicate", "dp_shard", "zero_stage"},
+    "x-k8s-no-node-rank": {"dp_replicate", "dp_shard", "zero_stage"},
+    "x-k8s-trainjob-mpi": {"world_size", "dp_replicate", "dp_shard", "zero_stage"},
+    "x-acc-uneven-machines": {"engine", "dp_replicate", "dp_shard", "zero_stage"},
+    "x-lf-deepspeed-yaml": {"dp_replicate", "dp_shard", "zero_stage"},
+    "x-meta-mp2-one-process": {"dp_replicate", "dp_shard", "zero_stage", "tp", "optimizer", "recompute"},
+    # Nothing asks for an offload, so there is none; a default of the optimizer is the tool's.
+    "open-instruct-tulu70b": {"optimizer", "offload"},
+    "x-k8s-jobset-one-node-worlds": {"world_size", "offload"},
+    "x-slurm-launch-node-address": {"offload"},
+    "x-acc-8-of-16": {"optimizer", "recompute"},
+    # A line holds every argument, so that silence is the tool's default.
+    "x-megds-pp2-zero2": {"optimizer", "recompute"},
+    "x-ds-offload-client-optimizer": {"recompute"},
+    "x-meg-80-layers-pp16-vpp": {"dp_shard"},
+    "x-meg-last-stage-pp1": {"dp_shard"},
+    "x-acc-procs-per-machine": {"world_size", "dp_replicate"},
+    # What a recipe in Python says cannot be read from the line that names it.
+    "x-nemo-one-task": {"engine", "tp", "pp", "cp", "optimizer", "recompute"},
+    # The world is read as one process here, so that the mistake shows.
+    "x-ds-triple-world1": {"world_size", "dp_replicate"},
+}
+"""Fields that are read in another way than the table has them, and why."""
+
+
+def reading_of(case, settings=()):
+    files = sorted((FOLDER / "files" / case["id"]).iterdir())
+    if case["world_size"]:
+        settings = [*settings, Claim(field="world_size", value=case["world_size"], place="--cluster", strength=FILE)]
+    return read_files(files, settings=settings)
+
+
+def said(reading, field):
+    """What a reading says of a field: its value, both sides of a contradiction, or that it is open."""
+    disputed = [
+        claim.value for one in reading.contradictions if one.first.field == field for claim in (one.first, one.second)
+    ]
+    known = reading.value(field)
+    return {"open" if known is None or disputed else known, known, *disputed} - {None}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_files_mean_the_plan(name):
+    case = CASES[name]
+    reading = reading_of(case)
+    differ = {
+        field
+        for field, wanted in (case["plan"] or {}).items()
+        if not said(reading, field) & set(wanted if isinstance(wanted, list) else [wanted])
+    }
+    assert differ == DIFFERENCES.get(name, set())
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_mistake_is_named_and_no_right_file_is_blamed(name):
+    case = CASES[name]
+    cluster = read_cluster(case["cluster"]) if "cluster" in case else None
+    found = find_mistakes(reading_of(case), cluster=cluster)
+    assert (case["mistake"] in {mistake.code for mistake in found}) if case["mistake"] else found == ()
+    assert all(mistake.place and mistake.what and mistake.fix for mistake in found)
+
+
+def test_there_are_forty_kinds_of_mistakes_and_the_silent_ones_come_first():
+    kinds = load_kinds()
+    assert len({kind.code for kind in kinds}) >= 40
+    assert sum(kind.tool_says == "silent" for kind in kinds) >= 10
+    assert all(kind.source for kind in kinds)
+
+
+def test_a_setting_wins_and_settles_a_contradiction():
+    chosen = [Claim(field="precision", value="bf16-mixed", place="--set", strength=OPTION)]
+    reading = reading_of(CASES["x-hf-bf16-left-on"], chosen)
+    assert reading.value("precision") == "bf16-mixed"
+    assert not [one for one in reading.contradictions if one.first.field == "precision"]
+
+
+def test_what_is_not_understood_is_kept():
+    reading = reading_of(CASES["meg-starcoder"])
+    assert [(one.place, one.value) for one in reading.not_understood] == [
+        ("train.slurm:--attention-head-type", "multiquery")
+    ]
+
+
+def test_a_file_that_another_names_and_that_was_not_given_is_said():
+    assert read_files([FOLDER / "files/x-hf-ds-mismatch/args.yaml"]).named_files == ("ds.json",)
+
+
+def test_only_what_nothing_else_answers_is_asked_for():
+    reading = reading_of(CASES["lf-fsdp2-2gpus"])
+    questions = [one.field for one in reading.questions]
+    assert questions == ["micro_batch_size", "seq_len", "optimizer", "recompute"]

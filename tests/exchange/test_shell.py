@@ -1,0 +1,49 @@
+"""Scripts are read as a shell would read them, as far as nothing has to be run."""
+
+import pytest
+
+from shardwise.exchange.shell import read_script
+
+
+def facts(text):
+    return {fact.key: fact.value for document in read_script(text, file="run.sh") for fact in document.facts}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("N=8\ntorchrun --nproc_per_node $N train.py --tp 2", "torchrun.nproc_per_node", 8),
+        ("N=${GPUS:-4}\ntorchrun --nproc_per_node=${N} t.py --a 1", "torchrun.nproc_per_node", 4),
+        (': "${A:=3}"\npython t.py --a $A', "a", 3),
+        ("A=2\nB=$((A * 4 + 1))\npython t.py --b $B", "b", 9),
+        ("ARGS=(\n  --tp 2\n  --pp 4\n)\npython t.py ${ARGS[@]}", "pp", 4),
+        ('ARGS="--tp 2 "\nARGS+="--pp 8"\npython t.py $ARGS', "pp", 8),
+        ("#SBATCH --nodes=4\npython t.py --n $SLURM_NNODES", "n", 4),
+        ("#SBATCH -N 4\nsrun -n2 python t.py --n 1", "srun.ntasks", 2),
+        ('srun bash -c "RANK=\\$SLURM_PROCID python t.py --n 5"', "n", 5),
+        ("python -m torch.distributed.run --nnodes 2 t.py --n 5", "torchrun.nnodes", 2),
+        ("A=1 B=2 torchrun --nproc-per-node gpu t.py --n 5 # no", "torchrun.nproc_per_node", "gpu"),
+        ("python t.py model.size=7 +train.n=3", "train.n", 3),
+        ("python t.py --flag --n -1", "n", -1),
+        ("python t.py --n $UNKNOWN", "n", "$UNKNOWN"),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=1", "env.CUDA_DEVICE_MAX_CONNECTIONS", 1),
+    ],
+)
+def test_a_script_says(text, key, value):
+    assert facts(text)[key] == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=$B\nB=$A\npython t.py --n $A",
+        "A='" + "x" * 300_000,
+        "$(( 1 / 0 ))\npython t.py --n $((8/0))",
+        "python t.py " + "--n 1 " * 30_000,
+        "A=$A$A$A$A\n" * 50 + "python t.py --n $A",
+        'bash -c "bash -c \\"bash -c x\\""',
+        "`$(((((",
+    ],
+)
+def test_no_script_hangs_or_fails(text):
+    read_script(text, file="run.sh")
