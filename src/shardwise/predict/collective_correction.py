@@ -104,9 +104,11 @@ def _groups_for(kind: CollectiveKind, placement: Placement, book: SweepBook) -> 
     """The timed groups that meet over the same kind of links, and whether this collective was timed on this very part.
 
     Curves over message sizes are looked for first, on ever looser terms, lone readings only where there is no curve.
+    Between hosts only the same network counts: the shape of another's curve is farther off than the model alone.
     """
+    levels = book.levels[:1] if placement.num_hosts > 1 else book.levels
     for wants_curve in (True, False):
-        for level, ratios in enumerate(book.levels):
+        for level, ratios in enumerate(levels):
             for stand_in in STAND_INS.get(kind, (kind,)):
                 is_other = stand_in != kind
                 found = ratios.get(_loosened(_regime(stand_in, placement, is_ring=is_other), level), ())

@@ -53,7 +53,7 @@ class CollectiveCurve:
     def call(self, num_bytes: float) -> CallTime:
         """The same with the choice behind it."""
         chosen = min(self.candidates, key=lambda candidate: candidate.time_s(num_bytes))
-        waits = chosen.latency_at(num_bytes) > chosen.moving_s(num_bytes)
+        waits = chosen.latency_s > chosen.moving_s(num_bytes)
         return CallTime(
             duration_s=self.time_s(num_bytes),
             algorithm=chosen.algorithm,

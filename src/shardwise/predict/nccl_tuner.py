@@ -1,9 +1,9 @@
 """NCCL's own choice of algorithm and protocol for a collective, and the time it thereby expects.
 
-Every algorithm and protocol that NCCL would consider is a line ``latency + bytes / bandwidth``, with the two
-corrections of its tuner: trees are slower for messages of medium size, rings over several hosts wait longer once their
-buffers are full. NCCL takes the fastest; so do we. Latencies and caps are NCCL's (``src/graph/tuning.cc``, commit
-5067397, ``catalog/hardware/data/nccl_constants.csv``), bandwidths those reached on the links of the placement.
+Every algorithm and protocol that NCCL would consider is a line ``latency + bytes / bandwidth``, with its tuner's
+correction of trees, which are slower for messages of medium size. NCCL takes the fastest; so do we. Latencies of a step
+and caps are NCCL's (``src/graph/tuning.cc``, commit 5067397, ``catalog/hardware/data/nccl_constants.csv``), bandwidths
+those reached on the links of the placement. Steps over several hosts hold each other up (:data:`QUEUE_RATIO`).
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,12 @@ Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat", "p2p"]
 TREE_FRACTION = 0.92
 PLAIN_TREE_FRACTION = 0.85
 """A tree whose parent and children share one NIC, as with one rank per host."""
-RING_PLATEAU_RATIO, OLD_RING_PLATEAU_RATIO = 1.4, 1.9
-"""Latency of a Simple ring over hosts once every rank and channel has 64 bytes; the second before Ampere."""
-PLATEAU_BYTES_PER_STEP = 64
+QUEUE_RATIO = 2.4
+"""How much longer steps over several hosts take than the sum of their means. A rank begins a step when it has done the
+last one and its neighbour has sent: a step that takes longer than others holds up all behind it, and a collective takes
+as long as the slowest chain of steps, not the mean one. With times of a step that vary as much as their mean
+(exponentially) a ring of LL128 with eight ranks a host takes 2.4 times the sum, whatever its length
+(``tests/predict/test_long_rings.py``). Fitted to nothing; docs/collectives.md says what measurements want."""
 NETWORK_OVERHEAD_US = 1.0
 """Least of any ring step when a network is part of the ring, three times that for Simple; Intel's and most hosts."""
 NVLS_LATENCY_US, NVLS_TREE_NETWORK_US = 25.0, 20.9
@@ -43,17 +46,11 @@ class Candidate:
     algorithm: Algorithm
     protocol: ProtocolName
     latency_s: Seconds
+    """The part of the time that no bandwidth shortens."""
     byte_s: float
     link: str
     """Of the level that takes longest: the scale-up link, PCIe or the network."""
-    plateau_latency_s: Seconds = 0.0
-    """Latency once the message has ``plateau_bytes``; 0 when it never changes."""
-    plateau_bytes: float = float("inf")
     corrections: tuple[float, ...] = ()
-
-    def latency_at(self, num_bytes: float) -> Seconds:
-        """The part of the time that no bandwidth shortens."""
-        return self.plateau_latency_s if num_bytes >= self.plateau_bytes else self.latency_s
 
     def moving_s(self, num_bytes: float) -> Seconds:
         """The part of the time that bytes take."""
@@ -62,7 +59,7 @@ class Candidate:
 
     def time_s(self, num_bytes: float) -> Seconds:
         """Expected time of one call."""
-        return self.latency_at(num_bytes) + self.moving_s(num_bytes)
+        return self.latency_s + self.moving_s(num_bytes)
 
 
 def _correction(corrections: tuple[float, ...], num_bytes: float) -> float:
@@ -157,18 +154,12 @@ def _rings(placement: Placement, *, passes: int) -> Iterator[Candidate]:
             byte_s = max(byte_s, volume / (limit * _channels(placement)))
         steps_us = _ring_steps_us(protocol, placement, passes)
         latency_us = protocol.ring_base_us + steps_us
-        is_delayed = protocol is SIMPLE and passes == 2 and placement.num_hosts > 1
-        ratio = OLD_RING_PLATEAU_RATIO if placement.arch.startswith("Volta") else RING_PLATEAU_RATIO
         yield Candidate(
             algorithm="ring",
             protocol=protocol.name,
             latency_s=latency_us * MICROSECOND,
             byte_s=byte_s,
             link=level.link,
-            plateau_latency_s=ratio * latency_us * MICROSECOND,
-            plateau_bytes=PLATEAU_BYTES_PER_STEP * placement.size * _channels(placement)
-            if is_delayed
-            else float("inf"),
         )
 
 
@@ -182,9 +173,18 @@ def _ring_steps_us(protocol: Protocol, placement: Placement, passes: int) -> flo
         inside_us = max(inside_us, NETWORK_OVERHEAD_US * (3 if protocol is SIMPLE else 1))
     is_alone = placement.ranks_per_host == 1
     network_us = protocol.tree_network_us if is_alone else protocol.ring_network_us
-    network_us += _extra_us(protocol, placement)
     hops = placement.num_hosts - 1
-    return passes * (hops * network_us + (placement.size - 1 - hops) * inside_us)
+    steps_us = hops * network_us + (placement.size - 1 - hops) * inside_us
+    return passes * (_queued_us(steps_us, placement) + hops * _extra_us(protocol, placement))
+
+
+def _queued_us(steps_us: float, placement: Placement) -> float:
+    """What steps take that hold each other up.
+
+    Inside one host they hardly vary, and for ranks alone on their hosts NCCL's latencies hold the waits already.
+    """
+    holds_up = placement.num_hosts > 1 and placement.ranks_per_host > 1
+    return QUEUE_RATIO * steps_us if holds_up else steps_us
 
 
 def _extra_us(protocol: Protocol, placement: Placement) -> float:
@@ -208,8 +208,8 @@ def _trees(placement: Placement) -> Iterator[Candidate]:
             limit = (limits.tree_ll128 if protocol is LL128 else limits.tree_simple)[hosts]
             byte_s = max(byte_s, volume / (limit * _channels(placement)))
         inside_us = protocol.tree_pcie_us if placement.is_pcie else protocol.tree_scale_up_us
-        network_us = protocol.tree_network_us + _extra_us(protocol, placement)
-        steps_us = (placement.ranks_per_host - 1) * inside_us + _depth(placement) * network_us
+        steps_us = (placement.ranks_per_host - 1) * inside_us + _depth(placement) * protocol.tree_network_us
+        steps_us = _queued_us(steps_us, placement) + _depth(placement) * _extra_us(protocol, placement)
         yield Candidate(
             algorithm="tree",
             protocol=protocol.name,
@@ -238,7 +238,7 @@ def _in_switch(placement: Placement) -> Iterator[Candidate]:
     crossings = 1 if placement.num_hosts == 2 else 2
     network_rate = placement.network_bandwidth_bytes_per_s * placement.ranks_per_host
     across = max(crossings / (network_rate * NVLS_TREE_FRACTION), 1 / limit)
-    network_us = NVLS_TREE_NETWORK_US + _extra_us(SIMPLE, placement)
+    network_us = _queued_us(NVLS_TREE_NETWORK_US, placement) + _extra_us(SIMPLE, placement)
     yield Candidate(
         algorithm="nvls_tree",
         protocol="Simple",
@@ -271,7 +271,7 @@ def _broadcasts(placement: Placement) -> Iterator[Candidate]:
         protocol = next(protocol for protocol in PROTOCOLS if protocol.name == ring.protocol)
         if placement.num_hosts > 1:
             step_us = protocol.tree_network_us if protocol is SIMPLE else protocol.ring_network_us
-            step_us += _extra_us(protocol, placement)
+            step_us = _queued_us(step_us, placement) + _extra_us(protocol, placement)
         else:
             step_us = protocol.ring_pcie_us if placement.is_pcie else protocol.ring_scale_up_us
         yield Candidate(
