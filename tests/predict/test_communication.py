@@ -77,9 +77,9 @@ def test_a_tiny_all_reduce_takes_ncclls_latency():
 
 
 def test_gathers_over_a_thousand_ranks_pay_for_every_hop():
-    """127 network and 896 NVLink steps: about 4.8 ms with the Simple protocol."""
+    """127 network and 896 NVLink steps: 2.2 ms by NCCL's means of LL128, 2.4 times that with waits, and the bytes."""
     duration_s = seconds("128 x dgx-h100", "all_gather", 64 * MIB, 1024)
-    assert 1.5e-3 < duration_s < 5.5e-3
+    assert 5.3e-3 < duration_s < 5.8e-3
     assert seconds("1 x dgx-h100", "all_gather", 64 * MIB, 8) < duration_s / 5
 
 

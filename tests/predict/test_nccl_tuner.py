@@ -7,7 +7,7 @@ from shardwise.catalog.hardware.nccl_constants import load_nccl_constants
 from shardwise.predict.group_placement import place_group
 from shardwise.predict.nccl_protocols import ARCH_LIMITS, PROTOCOLS
 from shardwise.predict.nccl_tuner import best_candidate, candidates
-from shardwise.units import GIB, KIB, MIB
+from shardwise.units import GIB, MIB
 
 
 def placed(cluster, size, stride=1, **settings):
@@ -63,25 +63,24 @@ def test_aggregated_trees_need_one_rank_a_host():
     assert {c.algorithm for c in candidates("all_gather", placed("16 x dgx-h100", 128))} == {"ring"}
 
 
-def test_latencies_follow_the_tuner():
-    """1,024 ranks on 128 hosts: 127 steps of 14 us and 896 of 3.4; trees 2 (7 x 4 + 7 x 14) + 8.4."""
+def test_latencies_are_the_tuners_times_what_steps_hold_each_other_up():
+    """1,024 ranks on 128 hosts: 127 steps of 14 us and 896 of 3.4; trees 2 (7 x 4 + 7 x 14); the base is paid once."""
     ring, tree = (
         next(c for c in candidates(kind, placed("128 x dgx-h100", 1024)) if (c.algorithm, c.protocol) == wanted)
         for kind, wanted in (("all_gather", ("ring", "Simple")), ("all_reduce", ("tree", "Simple")))
     )
-    assert ring.latency_s == pytest.approx(4832.8e-6)
-    assert tree.latency_s == pytest.approx(260.4e-6)
+    assert ring.latency_s == pytest.approx((8.4 + 2.4 * 4824.4) * 1e-6)
+    assert tree.latency_s == pytest.approx((8.4 + 2.4 * 252) * 1e-6)
 
 
-def test_a_ring_over_hosts_waits_longer_once_its_buffers_are_full():
-    """1.4 times the latency from 64 bytes a rank and channel."""
-    ring = next(
-        c
-        for c in candidates("all_reduce", placed("4 x dgx-h100", 32))
-        if (c.algorithm, c.protocol) == ("ring", "Simple")
+def test_steps_hold_each_other_up_only_where_several_ranks_of_a_host_take_part():
+    """Inside a host, and of ranks alone on theirs, the tuner's latencies stand: 7 x 3.4 us, 127 x 14 us."""
+    inside, alone = (
+        next(c for c in candidates("all_gather", placement) if (c.algorithm, c.protocol) == ("ring", "Simple"))
+        for placement in (placed("1 x dgx-h100", 8), placed("128 x dgx-h100", 128, 8))
     )
-    assert ring.plateau_bytes == 64 * 32 * 8
-    assert ring.latency_at(16 * KIB) / ring.latency_at(16 * KIB - 1) == pytest.approx(1.4)
+    assert inside.latency_s == pytest.approx((8.4 + 7 * 3.4) * 1e-6)
+    assert alone.latency_s == pytest.approx((8.4 + 127 * 14) * 1e-6)
 
 
 def test_corrections_and_limits_are_those_of_the_catalogue():

@@ -32,8 +32,8 @@ def plan_on(gpu_id="h100-sxm", *, model=None, precision="bf16-mixed", ep=1):
     [
         ("h100-sxm", (0.90, 1.27)),
         ("b200-sxm", (0.90, 1.27)),
-        ("h200-sxm", (0.90, 1.38)),
-        ("gb200", (0.90, 1.38)),
+        ("h200-sxm", (0.90, 1.46)),
+        ("gb200", (0.90, 1.46)),
         ("v100-sxm2-32", (0.90, 1.66)),
         ("mi300x", (0.90, 1.66)),
     ],
@@ -44,7 +44,7 @@ def test_the_less_is_known_of_a_part_the_wider_its_band(gpu_id, ratios):
 
 def test_eight_bits_and_experts_widen_it_where_they_are_used():
     assert band_ratios(plan_on(precision="fp8-mixed")) == (0.70, 1.58)
-    assert band_ratios(plan_on("a100-sxm-80", precision="fp8-mixed")) == (0.90, 1.38)
+    assert band_ratios(plan_on("a100-sxm-80", precision="fp8-mixed")) == (0.90, 1.46)
     mixture = read_model("mixtral-8x7b")
     assert band_ratios(plan_on(model=mixture)) == (0.90, 1.27)
     assert band_ratios(plan_on(model=mixture, ep=8)) == (0.60, 1.61)

@@ -33,7 +33,7 @@ MEASURED = BandReason(
 BORROWED = BandReason(
     name="borrowed",
     low_ratio=0.90,
-    high_ratio=1.38,
+    high_ratio=1.46,
     sentence="its matrix products are scaled from another part of its architecture",
 )
 SPECIFICATION = BandReason(
