@@ -1,7 +1,8 @@
 """Collectives over many hosts: why their steps take longer than the sum of their means, and what that does to a step.
 
 Published: Llama-2-7B under flat FSDP loses 37 % of its tokens per second and GPU from 128 to 2,048 H100, where two to
-four tensor-parallel ranks are faster (arXiv:2411.13055). Nothing here is fitted to it.
+four tensor-parallel ranks are faster (arXiv:2411.13055). The ratio is computed, but which way of computing it
+to take was decided with these readings in view (docs/collectives.md).
 """
 
 import numpy as np

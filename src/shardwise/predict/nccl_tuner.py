@@ -28,7 +28,8 @@ QUEUE_RATIO = 2.4
 last one and its neighbour has sent: a step that takes longer than others holds up all behind it, and a collective takes
 as long as the slowest chain of steps, not the mean one. With times of a step that vary as much as their mean
 (exponentially) a ring of LL128 with eight ranks a host takes 2.4 times the sum, whatever its length
-(``tests/predict/test_long_rings.py``). Fitted to nothing; docs/collectives.md says what measurements want."""
+(``tests/predict/test_long_rings.py``). A network that carries several steps at once would make it 1.9; of the two, 2.4
+was taken with measurements in view (docs/collectives.md)."""
 NETWORK_OVERHEAD_US = 1.0
 """Least of any ring step when a network is part of the ring, three times that for Simple; Intel's and most hosts."""
 NVLS_LATENCY_US, NVLS_TREE_NETWORK_US = 25.0, 20.9
