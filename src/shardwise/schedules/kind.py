@@ -37,7 +37,7 @@ class ScheduleKind:
     steady_microbatches_per_rank: int = 2
     """Micro-batches for every rank of the pipeline that fill and drain it; more of them repeat what it does between."""
     filling: Filling = "passes"
-    """Which passes a rank waits for while the pipeline fills and drains (``search/pipeline_waits.py``, ``hop_s``)."""
+    """Which passes a rank waits for while the pipeline fills and drains (``predict/pipeline_time.py``)."""
     is_searched: bool = True
     """Whether a search tries it unasked."""
     torch_class: str | None = None
