@@ -102,10 +102,12 @@ def test_transformer_engine_keeps_a_placeholder_for_every_matrix_of_different_bl
     """``get_dummy_wgrad`` caches one for each shape: blocks that differ only in their window share theirs."""
     full = shapes.llama_3_8b().layers[0]
     windowed = replace(full, mixer=replace(full.mixer, sliding_window=1024))
+    renamed = replace(full, weights=tuple(replace(one, name=f"other.{one.name}") for one in full.weights))
     narrow = shapes.dense_layer(hidden_size=4096, intermediate_size=7168, heads=32, kv_heads=8)
     for layers, elements in (
         ((full,) * 4, MATRICES),
         ((full, windowed, full, windowed), MATRICES),
+        ((full, renamed) * 2, MATRICES),
         ((full, narrow) * 2, MATRICES + MATRICES - 3 * 4096 * 7168),
     ):
         plan = plan_of("megatron", model=replace(shapes.llama_3_8b(), layers=layers), tp=2, zero_stage=1)
@@ -161,6 +163,8 @@ def test_torchs_stages_keep_a_buffer_for_every_micro_batch_and_direction():
     recipe = {"global_batch_size": 8}
     found = [messages("native", stage=stage, recipe=recipe, pp=4) for stage in range(4)]
     assert found == [8 * HIDDEN, 8 * 2 * HIDDEN, 8 * 2 * HIDDEN, 8 * HIDDEN]
+    twice = [messages("native", stage=at, recipe=recipe, pp=4, vpp=2, schedule="interleaved") for at in (0, 1)]
+    assert twice == [8 * 3 * HIDDEN, 8 * 4 * HIDDEN]
 
 
 def exchanged(plan):
@@ -170,7 +174,7 @@ def exchanged(plan):
 
 
 def test_exchanges_inside_a_block_need_what_each_axis_moves():
-    """tp: the hidden states; cp: keys and values to send and to receive, of at least one head; neither alone: nothing."""
+    """tp: the hidden states; cp: keys and values to send and to receive, of at least one head; else nothing."""
     assert exchanged(plan_of("megatron", dp_shard=2, zero_stage=1)) == 0
     assert exchanged(plan_of("megatron", tp=4, zero_stage=1)) == HIDDEN
     keys = 2 * 2 * 2048 * 8 * 128 * 2
@@ -187,3 +191,17 @@ def test_experts_exchange_every_copy_of_a_token_both_ways():
     divided = plan_of("megatron", model=model, tp=2, sequence_parallel=True, dp_shard=8, ep=8, zero_stage=1)
     assert exchanged(divided) == 3 * 4096 * 64 * 2 + 4096 * 64 * 2
     assert exchanged(plan_of("megatron", model=model, dp_shard=8, zero_stage=1)) == 0
+
+
+def test_eight_bit_moments_are_numbers_for_at_most_so_many_elements():
+    """33 bytes for each of 16,777,216, or for the largest matrix; none where the host updates."""
+
+    def numbers(model=None, **recipe):
+        plan = plan_of("native", model=model, recipe={"optimizer": "adamw-8bit", **recipe}, dp_shard=8)
+        return alive(plan, "8-bit moments as numbers")
+
+    assert numbers()[STEP] == sum(numbers()) == 33 * 16_777_216
+    layer = shapes.dense_layer(hidden_size=64, intermediate_size=256, heads=4, kv_heads=4)
+    small = shapes.model(layer, num_layers=2, hidden_size=64, vocab_size=1024)
+    assert numbers(small)[STEP] == 33 * 64 * 1024
+    assert set(numbers(offload="optimizer")) == {0}

@@ -108,7 +108,7 @@ def test_tables_stay_gathered_until_the_first_blocks_backward_and_are_reduced_la
 
 
 def test_a_block_meets_the_fp32_gradients_of_the_one_before_it():
-    """4 bytes an element of the block behind it; after its backward its own 2 and 4 as well. None is before the last."""
+    """4 bytes an element of the block behind it; after its backward its own 2 and 4 as well. None precedes the last."""
     found = alive(plan_of(), "gradients being reduced")
     assert found[HEAD] == found[LAST_BLOCK] == 0
     assert found[AFTER_LAST] == (2 + 4) * BLOCK
