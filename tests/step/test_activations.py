@@ -119,6 +119,8 @@ def test_a_mamba_block_keeps_its_projections_step_sizes_and_scan():
     layer = replace(gpt_layer(), mixer=mixer, feed_forward=None)
     kept = sum(t.num_bytes for t in saved_tensors(layer, context(hidden_size=768)) if t.name.startswith("mamba."))
     assert kept == 2 * 512 * (2 * width + width + width + rank + state + state + 2 * width)
+    halved = sum(t.num_bytes for t in saved_tensors(layer, context(tp=2)) if t.name.startswith("mamba."))
+    assert halved == 2 * 512 * (6 * width // 2 + rank + state + state)
 
 
 def by_name(layer, ctx):
@@ -300,6 +302,14 @@ def test_scores_are_kept_once_more_in_fp32_unless_one_kernel_makes_softmax(chang
     """In 16 bits 2 bytes a score, 4 of the fp32 copy; dropout a mask of 1 and its output of 2 (Korthikanti's 5)."""
     saved = by_name(llama_layer(), context(is_eager_attention=True, **changes))
     assert saved["attention.scores"] == each * 512 * 512 * 32
+
+
+def test_a_fused_softmax_keeps_the_scores_inside_a_window_alone():
+    layer = replace(llama_layer(), mixer=replace(llama_layer().mixer, sliding_window=128))
+    saved = by_name(layer, context(is_eager_attention=True))
+    assert saved["attention.scores"] == 2 * 512 * 128 * 32
+    unfused = by_name(layer, context(is_eager_attention=True, has_fused_softmax=False))
+    assert unfused["attention.scores"] == (2 + 4) * 512 * 512 * 32
 
 
 def test_parallel_branches_share_a_norm_and_have_one_residual():
