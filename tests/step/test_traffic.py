@@ -7,7 +7,7 @@ import pytest
 import shapes
 from shardwise.layout import Layout
 from shardwise.model import DenseSpec, MambaSpec
-from step.test_operations import LLAMA, by_name, operations_of, plan_of
+from step.test_operations import LLAMA, by_name, fp8_plan, operations_of, plan_of
 
 TOKENS, HIDDEN, WIDTH = 8192, 4096, 14_336
 STREAM = TOKENS * HIDDEN
@@ -56,9 +56,10 @@ def test_elementwise_kernels_of_an_eager_block():
 
 
 def test_numbers_of_four_bytes_move_twice_as_much():
-    half, full = traffic(plan_of(precision="bf16", compile=True)), traffic(plan_of(precision="fp32", compile=True))
-    for name in ("norms", "residuals", "attention.rotary", "mlp.activation", "attention.core", "self_attn.q_proj"):
-        assert full[name] == 2 * half[name]
+    half, full = plan_of(precision="bf16", compile=True), plan_of(precision="fp32", compile=True)
+    for name in ("norms", "residuals", "attention.rotary", "mlp.activation", "attention.core"):
+        assert both(full, name) == tuple(2 * one for one in both(half, name))
+    assert traffic(full)["self_attn.q_proj"] == 2 * traffic(half)["self_attn.q_proj"]
 
 
 def test_norms_of_queries_and_keys_move_these():
@@ -190,6 +191,8 @@ def test_a_scan_is_bound_by_memory_and_computes_9_flop_a_state():
     assert (found["scan"].flop, found["scan.backward"].flop) == (9 * TOKENS * 8192 * 16, 18 * TOKENS * 8192 * 16)
     halved = by_name(plan_of(replace(LLAMA, layers=(layer,) * 4), layout=Layout(tp=2, zero_stage=0)))
     assert 2 * halved["scan"].num_bytes == found["scan"].num_bytes
+    full = plan_of(replace(LLAMA, layers=(layer,) * 4), precision="fp32")
+    assert both(full, "scan") == (2 * 20 * TOKENS * 8192, 2 * 40 * TOKENS * 8192)
 
 
 def test_a_plain_feed_forward_has_one_activation():
@@ -312,3 +315,68 @@ def test_megatron_pads_its_table_to_128_rows_for_every_tensor_parallel_rank():
     for tp, rows in ((1, 1024), (4, 256), (16, 128)):
         assert by_name(plan_of(model, engine="megatron", layout=Layout(tp=tp, zero_stage=0)))["head"].n == rows
     assert by_name(plan_of(model, engine="fsdp2", layout=Layout(tp=16, zero_stage=0)))["head"].n == 63
+
+
+def test_cross_attention_adds_a_sum_and_a_dropout():
+    layer = LLAMA.layers[0]
+    crossed = replace(LLAMA, layers=(replace(layer, cross_attention=layer.mixer),) * 4, hidden_dropout_fraction=0.1)
+    plan = plan_of(crossed, compile=True)
+    assert both(plan, "residuals") == (3 * 6 * STREAM, 3 * 6 * STREAM)
+    assert both(plan, "dropout") == (3 * STREAM, 3 * STREAM)
+
+
+def test_gradients_of_divided_sequences_are_cast_before_they_are_gathered():
+    """5 bytes of what enters a product backward: columns are half as wide on 2 ranks, and o and down see half of the
+    tokens; 3 bytes of inputs, which are of half of the tokens or half as wide."""
+    plan = fp8_plan(compile=True, layout=Layout(tp=2, zero_stage=0, sequence_parallel=True))
+    gradients = TOKENS * (4096 + 2 * 1024 + 2 * WIDTH) // 2 + TOKENS // 2 * (4096 + 4096)
+    inputs = TOKENS * (4096 + 4096 + 4096 + WIDTH) // 2
+    assert traffic(plan)["fp8 casts.backward"] == 5 * gradients + 3 * inputs
+
+
+def test_8_bit_products_read_8_bits_and_write_16():
+    into, out, weights = TOKENS * HIDDEN, TOKENS * WIDTH, HIDDEN * WIDTH
+    found = traffic(fp8_plan(compile=True))
+    assert found["mlp.gate_proj"] == into + weights + 2 * out
+    assert found["mlp.gate_proj.dgrad"] == out + weights + 2 * into
+    assert found["mlp.gate_proj.wgrad"] == into + out + 2 * weights
+
+
+@pytest.mark.parametrize(("is_compiled", "each"), [(True, 2.5), (False, 10.5)])
+def test_tensor_parallel_ranks_unpack_their_part_of_4_bit_weights(is_compiled, each):
+    plan = plan_of(adapter="qlora", compile=is_compiled, layout=Layout(tp=2, zero_stage=0))
+    assert both(plan, "dequantise") == (each * 218_103_808 / 2, each * 218_103_808 / 2)
+
+
+def host(plan):
+    found = by_name(plan)
+    return tuple(
+        sum(one.num_kernels for name, one in found.items() if name.startswith("host calls") and one.phase == phase)
+        for phase in ("forward", "backward")
+    )
+
+
+def test_the_host_issues_so_many_kernels_around_a_block():
+    """An FSDP2 unit 54 and 67, over one rank 32 and 50, tensor parallelism 20 and 56, DTensors 190 and 225, Megatron
+    two for each of two sums or four gathers and scatters, autocast 10 and 13, adding gradients one for each weight."""
+    assert host(plan_of(engine="fsdp2", layout=Layout(dp_shard=8))) == (54, 67)
+    assert host(native()) == (54, 67)
+    assert host(native(tp=2)) == (54 + 20, 67 + 56)
+    assert host(plan_of(layout=Layout(tp=2, zero_stage=0))) == (32 + 20, 50 + 56)
+    assert host(plan_of(engine="fsdp2", layout=Layout(dp_shard=8, tp=2), compile=False)) == (54 + 190, 67 + 225)
+    assert host(plan_of(engine="megatron")) == (0, 9)
+    for sequence_parallel, calls in ((False, 4), (True, 8)):
+        layout = Layout(tp=2, zero_stage=0, sequence_parallel=sequence_parallel)
+        assert host(plan_of(engine="megatron", layout=layout)) == (calls, calls + 9)
+    autocast = Layout(dp_shard=8, zero_stage=0)
+    assert host(plan_of(engine="fsdp1", layout=autocast)) == (10, 13)
+    assert host(plan_of(engine="fsdp1", layout=autocast, global_batch_size=16)) == (10, 13 + 9)
+
+
+def test_the_host_issues_more_beside_adapted_and_packed_matrices():
+    """Seven matrices: 3 and 1 kernels beside an adapted one, 2 and 6 beside one in 4 bits."""
+    eager = {"compile": False, "precision": "bf16", "lora_targets": "all-linear"}
+    plain = host(plan_of(**eager | {"adapter": "none"}))
+    adapted, packed = host(plan_of(adapter="lora", **eager)), host(plan_of(adapter="qlora", **eager))
+    assert adapted == (plain[0] + 7 * 3, plain[1] + 7 * 1)
+    assert packed == (adapted[0] + 7 * 2, adapted[1] + 7 * 6)
