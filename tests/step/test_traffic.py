@@ -218,7 +218,9 @@ def test_fsdp_copies_out_of_what_it_gathers_and_into_what_it_reduces():
     assert once(native(reshard_after_forward=False))["reduce copies"] == (2 + 4) * MODEL
     exchanged = once(native(exchange_gradients=True))["reduce copies"]
     assert exchanged == (2 + 2 + 2 + 2 + 2) * MODEL + 4 * MODEL // 8
-    assert once(native(spread_vocabulary=True))["gather copies"] == (2 + 2) * (MODEL - 2 * TABLE)
+    spread = once(native(spread_vocabulary=True))
+    assert spread["gather copies"] == (2 + 2) * (MODEL - 2 * TABLE)
+    assert spread["reduce copies"] == (2 + 2 + 2 + 4) * (MODEL - 2 * TABLE)
 
 
 def test_autocast_casts_weights_and_adds_fp32_gradients():
