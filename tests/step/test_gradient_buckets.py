@@ -107,7 +107,7 @@ def moments_of(*args, **kwargs):
 
 
 def test_a_bucket_is_complete_with_its_last_gradient_in_the_order_of_backward():
-    """Unit 0 is the head, then four blocks, then the embedding. A block's products fill a bucket each from 26 MiB on."""
+    """Unit 0 is the head, then four blocks, then the embedding; the widest products fill a bucket each."""
     found = moments_of(Layout(dp_shard=8, zero_stage=0))
     assert found == sorted(found)
     assert [index for index, _ in found][:1] == [0]

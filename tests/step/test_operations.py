@@ -161,7 +161,7 @@ def test_qlora_expands_its_weights_in_both_passes():
 
 @pytest.mark.parametrize(
     ("is_causal", "window", "expected"),
-    [(True, None, 49 / 2), (False, None, 49), (True, 3, 3 * 7 - 4.5), (True, 9, 49 / 2)],
+    [(True, None, 49 / 2), (False, None, 49), (True, 3, 3 * 7 - 4.5), (True, 9, 49 / 2), (False, 7, 49)],
 )
 def test_pairs_one_head_attends_to(is_causal, window, expected):
     assert attended_pairs(seq_len=7, is_causal=is_causal, sliding_window=window) == expected

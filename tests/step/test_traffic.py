@@ -228,6 +228,8 @@ def test_autocast_casts_weights_and_adds_fp32_gradients():
     found = once(plan_of(engine="fsdp1", layout=Layout(dp_shard=8, zero_stage=0)))
     assert found["autocast copies"] == (4 + 2) * MODEL
     assert found["gradient accumulation"] == (2 + 4 + 4) * MODEL
+    pure = once(plan_of(engine="fsdp2", layout=Layout(), precision="bf16"))
+    assert "autocast copies" not in pure
 
 
 @pytest.mark.parametrize(("layout", "passes"), [({"dp_shard": 8}, 3), ({"cp": 2}, 3), ({}, 1)])
