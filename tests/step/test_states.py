@@ -38,6 +38,7 @@ def test_zero_divides_states_in_turn(zero_stage, parameters, optimizer):
     assert alive(plan, "parameters")[LOAD] == 4 * MODEL // parameters
     assert alive(plan, "optimizer")[STEP] == 8 * MODEL // optimizer
     assert alive(plan, "optimizer")[LOAD] == 0
+    assert alive(plan, "gradients")[STEP] == 4 * MODEL // (8 if zero_stage >= 2 else 1)
     megatron = plan_of("megatron", zero_stage=min(zero_stage, 1))
     ranks = 1 if zero_stage == 0 else 8
     assert alive(megatron, "optimizer")[LOAD] == pytest.approx(4 * MODEL / ranks, abs=100)
@@ -90,8 +91,8 @@ def test_tensor_parallel_ranks_cut_rows_of_columns_first():
     assert hold(down, Division.of(Layout(tp=2, dp_shard=3)), is_sharded_by_tensor=True).dense_shard == 1366 * 7168
 
 
-def offloaded(where):
-    plan = plan_of("deepspeed", recipe={"offload": where})
+def offloaded(where, **recipe):
+    plan = plan_of("deepspeed", recipe={"offload": where, **recipe})
     (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
     context = StageContext(plan=plan, stage=stage)
     return plan, held_states(context), context.states
@@ -114,6 +115,9 @@ def test_offload_moves_states_to_the_host_with_a_half_more_for_staging():
     assert held.nvme_bytes == pytest.approx(12 * shard, rel=1e-6)
     assert held.host.optimizer_bytes == 0
     assert held.host.gradients_bytes == pytest.approx((1 + 1.5) * states.gradient_bytes * shard, rel=1e-6)
+    plan, held, _ = offloaded("parameters", adapter="lora", lora_targets="qv")
+    adapters = 32 * 16 * (2 * 4096 + 4096 + 1024)
+    assert held.host.parameters_bytes == pytest.approx(2 * (MODEL + adapters) / 8, rel=1e-6)
     plan, held, _ = offloaded("none")
     assert (held.host.total_bytes, held.nvme_bytes) == (0, 0)
 
@@ -175,9 +179,9 @@ GRADIENTS = 2 * 4096 * (2 * 4096 + 4096 + 1024 + 1024 + 4096 + 2 * 14_336 + 4096
 """Of what two norms and seven products of a block put out for 4,096 tokens, in 16 bits."""
 
 
-def zb_h1(**layout):
-    recipe = {"recompute": "full", "global_batch_size": 16}
-    return plan_of("native", recipe=recipe, dp_shard=1, pp=4, schedule="zb-h1", **layout)
+def zb_h1(*, recipe=None, **layout):
+    chosen = {"recompute": "full", "global_batch_size": 16} | (recipe or {})
+    return plan_of("native", recipe=chosen, dp_shard=1, pp=4, schedule="zb-h1", **layout)
 
 
 def test_zero_bubble_stages_keep_gradients_of_outputs_of_as_many_micro_batches_as_stages_precede():
@@ -200,6 +204,8 @@ def test_a_divided_head_waits_as_what_its_loss_made():
         assert found[HEAD] == 0
         assert found[LAST_BLOCK] == found[END - 1] == HIDDEN + 2 * TABLE // 2 + rest
         assert found[END] == 0
+    frozen = zb_h1(tp=2, recipe={"adapter": "lora"})
+    assert alive(frozen, name, stage=3)[LAST_BLOCK] == HIDDEN + 3 * HIDDEN
 
 
 def test_what_the_running_micro_batch_kept_waits_from_each_blocks_backward_to_the_end():
@@ -211,3 +217,14 @@ def test_what_the_running_micro_batch_kept_waits_from_each_blocks_backward_to_th
     first, after_first = 2, 3  # this stage has no head: load, forward, then backward of its last block
     assert (found[first], found[after_first]) == (0, each)
     assert max(alive(zb_h1(), "waiting for gradients of weights of blocks[0]", stage=0)) == 0
+
+
+def test_of_two_chunks_half_of_a_rank_waits():
+    """The running micro-batch is one chunk's."""
+    plan = zb_h1(vpp=2)
+    head = alive(plan, "waiting for gradients of weights", stage=3)
+    assert head[LAST_BLOCK] == (3 * HIDDEN + 2 * 4096 * 128_256) // 2
+    found = alive(plan, "waiting for gradients of weights of blocks[0]", stage=1)
+    assert max(found) == 8 * (HIDDEN + GRADIENTS) // 2
+    others = alive(plan, "waiting for gradients of weights of other micro-batches", stage=1)
+    assert others[FORWARD] == 8 * GRADIENTS // 2
