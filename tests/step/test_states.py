@@ -73,12 +73,14 @@ def test_experts_matrices_count_once_for_the_largest_and_all_for_muon():
     attention = 4 * 64 * 64
     whole = hold(layer.weights, Division.of(Layout()), is_sharded_by_tensor=False)
     assert (whole.expert, whole.dense) == (3 * 16 * 32 * 64, attention + 16 * 64 + 2 * 64)
+    assert whole.full == whole.shard == whole.expert + whole.dense
     assert whole.largest_matrix == 64 * 64
     assert whole.matrices == attention + 16 * 64 + 3 * 32 * 64
     divided = hold(layer.weights, Division.of(Layout(dp_shard=8, ep=4)), is_sharded_by_tensor=True)
     assert divided.matrices == whole.matrices
     assert divided.expert == whole.expert // 4
     assert divided.expert_shard == whole.expert // 8
+    assert divided.shard == divided.expert_shard + divided.dense_shard
 
 
 def test_tensor_parallel_ranks_cut_rows_of_columns_first():
