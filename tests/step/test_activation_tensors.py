@@ -4,6 +4,7 @@ import pytest
 
 import shapes
 from shardwise.layout import Layout
+from shardwise.step.loss import num_own_pieces
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_inventory import stage_inventory
 from step.moments import (
@@ -203,3 +204,26 @@ def test_gpipes_last_stage_keeps_what_every_loss_made_until_backward_ends():
 def test_stages_without_the_head_hold_no_logits():
     plan = native(pp=4, recipe={"global_batch_size": 8})
     assert [max(logits(plan, stage)) > 0 for stage in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("tokens", "pieces"), [(4096, 1), (4097, 2), (8192, 2), (1, 1)])
+def test_pieces_of_our_loss_are_at_most_512_mib(tokens, pieces):
+    """4,096 x 65,536 logits of 2 bytes are exactly so many."""
+    assert num_own_pieces(num_tokens=tokens, vocab_rows=65_536, element_bytes=2) == pieces
+
+
+@pytest.mark.parametrize(("tp", "each"), [(1, (2, 2, 2)), (2, (4, 4, 4))])
+def test_transformer_engines_loss_works_in_place_and_divided_keeps_a_copy(tp, each):
+    found = logits(plan_of("megatron", recipe={"fused_loss": True}, tp=tp, zero_stage=1))
+    assert found[LOSS : HEAD + 1] == [one * LOGITS // tp for one in each]
+
+
+def test_dtensors_loss_holds_more_copies():
+    """Traced: one more fp32 copy forward, and the logits stay."""
+    found = logits(plan_of("fsdp2", recipe={"compile": False}, tp=2, zero_stage=3, dp_shard=2))
+    assert found[LOSS : HEAD + 1] == [one * LOGITS // 2 for one in (14, 18, 4)]
+
+
+def test_eager_fp32_logits_need_no_copy_of_ours():
+    found = logits(native(dp_shard=8, recipe={"precision": "fp32", "compile": False, "loss_chunks": 4}))
+    assert found[LOSS] == 4 * 1024 * VOCAB
