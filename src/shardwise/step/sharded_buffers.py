@@ -58,7 +58,7 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
 
 
 def _gathered_in_forward(context: StageContext, blocks: Sequence[Unit]) -> Iterator[Tensor]:
-    """Blocks that are freed after their forward, all but the last one. Pipelines free nothing: the stage has the head."""
+    """Blocks that are freed after their forward, all but the last one. A pipeline frees none."""
     timeline, forward = context.timeline, context.timeline.forward
     one = largest(context.gathered_bytes(unit) for unit in blocks)
     copies = FORWARD_COPIES.get(context.profile.sharding, 2) + context.plan.layout.prefetch_units - 1
