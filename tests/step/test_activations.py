@@ -6,7 +6,7 @@ import pytest
 
 from shapes import dense_layer, moe_layer
 from shardwise.model import MambaSpec
-from shardwise.step.activations import BackwardContext, BlockContext, backward_temporaries, saved_tensors
+from shardwise.step.activations import Adapter, BackwardContext, BlockContext, backward_temporaries, saved_tensors
 
 
 def context(**changes):
@@ -119,3 +119,238 @@ def test_a_mamba_block_keeps_its_projections_step_sizes_and_scan():
     layer = replace(gpt_layer(), mixer=mixer, feed_forward=None)
     kept = sum(t.num_bytes for t in saved_tensors(layer, context(hidden_size=768)) if t.name.startswith("mamba."))
     assert kept == 2 * 512 * (2 * width + width + width + rank + state + state + 2 * width)
+    halved = sum(t.num_bytes for t in saved_tensors(layer, context(tp=2)) if t.name.startswith("mamba."))
+    assert halved == 2 * 512 * (6 * width // 2 + rank + state + state)
+
+
+def by_name(layer, ctx):
+    return {tensor.name: tensor.num_bytes for tensor in saved_tensors(layer, ctx)}
+
+
+def llama_layer():
+    return dense_layer(hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8)
+
+
+@pytest.mark.parametrize("has_fused_activation", [True, False])
+@pytest.mark.parametrize("make", [llama_layer, gpt_layer])
+def test_tensor_and_sequence_parallelism_together_divide_all_of_a_block(make, has_fused_activation):
+    ctx = context(has_fused_activation=has_fused_activation, has_fused_norm=False, hidden_dropout=True)
+    layer = make()
+    divided = by_name(layer, replace(ctx, tp=4, is_sequence_parallel=True))
+    assert {name: 4 * num_bytes for name, num_bytes in divided.items()} == by_name(layer, ctx)
+
+
+def test_a_statistic_of_a_norm_and_a_head_is_one_fp32_number():
+    saved = by_name(llama_layer(), context())
+    assert saved["norm_statistics"] == 2 * 4 * 512
+    assert saved["attention.log_sum_exp"] == 32 * 4 * 512
+
+
+def test_dtensor_keeps_the_gathered_input_of_products_and_not_of_norms():
+    """The norms' outputs are whole on all four ranks; their inputs and the residual stream are divided."""
+    divided = by_name(llama_layer(), context(tp=4, is_sequence_parallel=True, saves_gathered_input=True))
+    assert divided["norm_outputs"] == 2 * 2 * 512 * 4096
+    assert divided["input"] == 2 * 512 * 4096 // 4
+
+
+def moe_with(shared=0, *, is_gated=True):
+    layer = moe_layer(hidden_size=64, expert_size=32, heads=4, kv_heads=4, experts=16, per_token=3)
+    spec = replace(layer.feed_forward, shared_intermediate_size=shared, is_gated=is_gated)
+    return replace(layer, feed_forward=spec)
+
+
+def experts(layer, **changes):
+    saved = by_name(layer, context(hidden_size=64, tokens=16, **changes))
+    return {name: num_bytes for name, num_bytes in saved.items() if name.startswith(("experts", "router"))}
+
+
+def test_what_experts_keep_of_each_copy_of_a_token():
+    """48 copies of 2 bytes: 64 in, 32 before SwiGLU, 32 up and 32 of the activated gate, 32 into the last product."""
+    assert experts(moe_with()) == {
+        "experts.dispatched_input": 48 * 64 * 2,
+        "experts.pre_activation": 48 * 32 * 2,
+        "experts.intermediates": 48 * (32 + 32) * 2,
+        "experts.down_input": 48 * 32 * 2,
+        "experts.output": 48 * 64 * 2,
+        "router.scores": 4 * 16 * 16,
+    }
+    assert experts(moe_with(), has_fused_activation=True)["experts.intermediates"] == 48 * 32 * 2
+    assert "experts.intermediates" not in experts(moe_with(is_gated=False))
+    assert "experts.output" not in experts(moe_with(), keeps_expert_outputs=False)
+    assert experts(moe_with(), copies_exchanged_rows=True)["experts.dispatched_input"] == 3 * 48 * 64 * 2
+
+
+def test_a_divided_sequence_sends_fewer_tokens_to_experts_and_a_divided_expert_is_narrower():
+    whole = experts(moe_with())
+    divided = experts(moe_with(), tp=4, is_sequence_parallel=True)
+    assert {name: 4 * num_bytes for name, num_bytes in divided.items()} == whole
+    narrow = experts(moe_with(), expert_tp=2)
+    for name in ("pre_activation", "intermediates", "down_input"):
+        assert 2 * narrow[f"experts.{name}"] == whole[f"experts.{name}"]
+    assert narrow["experts.dispatched_input"] == whole["experts.dispatched_input"]
+
+
+def test_shared_experts_keep_what_a_dense_feed_forward_does():
+    saved = by_name(moe_with(shared=48), context(hidden_size=64, tokens=16))
+    shared = {name: num_bytes for name, num_bytes in saved.items() if name.startswith("shared_experts")}
+    assert sum(shared.values()) == 4 * 2 * 16 * 48
+    assert set(by_name(moe_with(), context(hidden_size=64, tokens=16))).isdisjoint(shared)
+
+
+def test_an_adapter_keeps_its_narrow_products_and_dropout_its_inputs_with_masks():
+    """Rank 16 beside q and v: 2 x 16 numbers a token. Dropout adds two inputs of 4,096 numbers of 2 bytes and 1.
+
+    Beside all seven matrices, tensor parallelism divides the inputs of o (4,096) and down (14,336) and no others.
+    """
+
+    def kept(targets, **changes):
+        adapter = Adapter(rank=16, targets=targets, has_dropout=changes.pop("has_dropout", False))
+        return by_name(llama_layer(), context(adapter=adapter, **changes))["adapters"]
+
+    assert kept("qv") == 512 * 2 * 16 * 2
+    assert kept("qv", has_dropout=True) == 512 * (2 * 16 * 2 + 2 * 4096 * 3)
+    inputs = 5 * 4096 + (4096 + 14336) // 2
+    assert kept("all-linear", has_dropout=True, tp=2) == 512 * (7 * 16 * 2 + inputs * 3)
+
+
+def test_cross_attention_adds_a_norm_a_residual_and_a_mask():
+    """Everything an attention keeps, once more, and of the stream its input, its norm's output and a byte of mask."""
+    layer = replace(gpt_layer(), cross_attention=gpt_layer().mixer, num_norms=3)
+    ctx = context(hidden_dropout=True)
+    assert coefficient(layer, ctx) - coefficient(gpt_layer(), ctx) == 2 * 4 + 2 + 2 + 1
+
+
+def test_megatrons_cross_attention_has_a_norm_of_its_own():
+    layer = replace(gpt_layer(), cross_attention=gpt_layer().mixer, num_norms=3)
+    saved = by_name(layer, context(fuses_norms=True))
+    for name in ("attention", "cross_attention", "feed_forward"):
+        assert saved[f"{name}.norm_output"] == 2 * 512 * 4096
+    eight_bits = by_name(layer, context(fuses_norms=True, has_fp8_inputs=True))
+    for name in ("attention", "cross_attention", "feed_forward"):
+        assert eight_bits[f"{name}.norm_output"] == 512 * 4096
+
+
+def test_a_router_keeps_16_bits_and_a_shared_expert_8_beside_them():
+    """Megatron-LM ``core/transformer/moe/router.py``: routed experts read copies, which are dispatched first."""
+
+    def norm(shared, *, has_fp8_inputs):
+        ctx = context(hidden_size=64, tokens=16, fuses_norms=True, has_fp8_inputs=has_fp8_inputs)
+        return by_name(moe_with(shared), ctx)["feed_forward.norm_output"]
+
+    assert (
+        norm(0, has_fp8_inputs=True) == norm(0, has_fp8_inputs=False) == norm(48, has_fp8_inputs=False) == 2 * 16 * 64
+    )
+    assert norm(48, has_fp8_inputs=True) == (2 + 1) * 16 * 64
+
+
+def latent_layer():
+    spec = replace(
+        llama_layer().mixer,
+        kind="mla",
+        q_lora_rank=1536,
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        head_dim=192,
+        v_head_dim=128,
+    )
+    return replace(llama_layer(), mixer=spec)
+
+
+def test_latent_attention_keeps_compressed_rows_before_and_after_their_norms():
+    """DeepSeek-V3's ranks: 1,536 + 512 numbers normed, and 64 that rotate; keys and values of all 32 heads."""
+    saved = by_name(latent_layer(), context())
+    assert saved["attention.latents"] == 2 * 512 * (1536 + 512 + 64)
+    assert saved["attention.normed_latents"] == 2 * 512 * (1536 + 512)
+    assert saved["attention.query"] == saved["attention.key"] == 2 * 512 * 32 * 192
+    assert saved["attention.value"] == saved["attention.output"] == 2 * 512 * 32 * 128
+    divided = by_name(latent_layer(), context(tp=4, is_sequence_parallel=True))
+    assert 4 * divided["attention.latents"] == saved["attention.latents"]
+    assert 4 * divided["attention.normed_latents"] == saved["attention.normed_latents"]
+    in_8_bits = by_name(latent_layer(), context(fuses_norms=True, has_fp8_inputs=True))
+    assert in_8_bits["attention.normed_latents"] == 512 * (1536 + 512)
+    assert in_8_bits["attention.norm_output"] == 2 * 512 * 4096  # both down projections keep 8 bits of their own
+
+
+def test_our_context_parallelism_keeps_keys_and_values_of_all_ranks_and_two_pieces_of_output():
+    own, whole = by_name(llama_layer(), context()), by_name(llama_layer(), context(gathered_sequence_ratio=4))
+    more = {name: num_bytes / own[name] for name, num_bytes in whole.items() if num_bytes != own[name]}
+    assert more == {"attention.key": 4, "attention.value": 4, "attention.output": 2}
+
+
+def test_a_rank_has_at_least_one_key_head():
+    saved = by_name(llama_layer(), context(tp=16))
+    assert saved["attention.key"] == saved["attention.value"] == 2 * 512 * 128
+    assert saved["attention.query"] == 2 * 512 * 2 * 128
+
+
+def test_norms_of_queries_and_keys_keep_their_inputs():
+    layer = replace(llama_layer(), mixer=replace(llama_layer().mixer, has_qk_norm=True))
+    assert by_name(layer, context())["attention.qk_norm_inputs"] == 2 * 512 * (32 + 8) * 128
+    assert by_name(layer, context(expands_key_values=True))["attention.qk_norm_inputs"] == 2 * 512 * (32 + 32) * 128
+
+
+@pytest.mark.parametrize(
+    ("changes", "each"),
+    [
+        ({"element_bytes": 4}, 4),
+        ({"has_fused_softmax": False}, 4 + 2),
+        ({}, 2),
+        ({"attention_dropout": True}, 2 + 1 + 2),
+    ],
+)
+def test_scores_are_kept_once_more_in_fp32_unless_one_kernel_makes_softmax(changes, each):
+    """In 16 bits 2 bytes a score, 4 of the fp32 copy; dropout a mask of 1 and its output of 2 (Korthikanti's 5)."""
+    saved = by_name(llama_layer(), context(is_eager_attention=True, **changes))
+    assert saved["attention.scores"] == each * 512 * 512 * 32
+
+
+def test_a_fused_softmax_keeps_the_scores_inside_a_window_alone():
+    layer = replace(llama_layer(), mixer=replace(llama_layer().mixer, sliding_window=128))
+    saved = by_name(layer, context(is_eager_attention=True))
+    assert saved["attention.scores"] == 2 * 512 * 128 * 32
+    unfused = by_name(layer, context(is_eager_attention=True, has_fused_softmax=False))
+    assert unfused["attention.scores"] == (2 + 4) * 512 * 512 * 32
+
+
+def test_parallel_branches_share_a_norm_and_have_one_residual():
+    """GPT-J: attention and feed-forward read the same norm's output."""
+    layer = replace(gpt_layer(), is_parallel=True, num_norms=1)
+    saved = by_name(layer, context())
+    assert saved["norm_outputs"] == 2 * 512 * 4096
+    assert "feed_forward.residual" not in saved
+    fused = by_name(layer, context(fuses_norms=True))
+    assert "feed_forward.norm_output" not in fused
+    assert fused["attention.norm_output"] == 2 * 512 * 4096
+
+
+def test_a_compiled_block_of_ours_keeps_no_norm_unless_ranks_gather_it():
+    """Kernels of backward make norms and SwiGLU's product again; what tensor-parallel ranks gathered stays."""
+    saved = by_name(llama_layer(), context(remakes_elementwise=True))
+    assert "norm_outputs" not in saved
+    assert "mlp.down_input" not in saved
+    assert by_name(llama_layer(), context(remakes_elementwise=True, tp=2))["norm_outputs"] == 2 * 2 * 512 * 4096
+    assert "experts.down_input" in by_name(moe_with(), context(remakes_elementwise=True))
+
+
+def test_backward_of_every_kind_of_block():
+    """The residual gradient (2 T h) and, widest, one plain activation, experts' two gradients and their input's, or
+    softmax and its gradient; tensor parallelism divides all but the residual stream."""
+    stream = 2 * 512 * 4096
+    assert backward_temporaries(gpt_layer(), context(), BackwardContext()) == stream + 2 * 512 * 16384
+    assert backward_temporaries(gpt_layer(), context(tp=2), BackwardContext()) == stream + 2 * 512 * 16384 // 2
+    sequence = context(tp=2, is_sequence_parallel=True)
+    assert backward_temporaries(gpt_layer(), sequence, BackwardContext()) == (stream + 2 * 512 * 16384) // 2
+    norms = BackwardContext(num_norms_remade=2)
+    assert backward_temporaries(gpt_layer(), context(), norms) == 3 * stream + 2 * 512 * 16384
+    small = {"hidden_size": 64, "tokens": 16}
+    routed = 2 * 48 * (2 * 32 + 64)
+    assert backward_temporaries(moe_with(), context(**small), BackwardContext()) == 2 * 16 * 64 + routed
+    halved = context(tp=2, is_sequence_parallel=True, **small)
+    assert backward_temporaries(moe_with(), halved, BackwardContext()) == (2 * 16 * 64 + routed) // 2
+    narrow = backward_temporaries(moe_with(), context(expert_tp=2, **small), BackwardContext())
+    assert narrow == 2 * 16 * 64 + 2 * 48 * (32 + 64)
+    long = context(is_eager_attention=True, seq_len=8192)
+    assert backward_temporaries(gpt_layer(), long, BackwardContext()) == stream + 2 * 2 * 512 * 32 * 8192
+    assert backward_temporaries(gpt_layer(), replace(long, tp=4), BackwardContext()) == (
+        stream + 2 * 2 * 512 * 32 * 8192 // 4
+    )

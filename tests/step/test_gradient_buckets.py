@@ -99,3 +99,21 @@ def test_routed_gradients_have_buckets_of_their_own_where_their_groups_differ():
 def test_adapters_alone_fill_one_small_bucket():
     (gradients,) = buckets_of(Layout(dp_shard=8, zero_stage=0), adapter="lora", lora_rank=16)
     assert gradients.elements == 4 * 16 * (2 * 8192 + 2 * 5120)
+
+
+def moments_of(*args, **kwargs):
+    (gradients,) = buckets_of(*args, **kwargs)
+    return [(bucket.complete.index, bucket.complete.fraction) for bucket in gradients.buckets]
+
+
+def test_a_bucket_is_complete_with_its_last_gradient_in_the_order_of_backward():
+    """Unit 0 is the head, then four blocks, then the embedding; the widest products fill a bucket each."""
+    found = moments_of(Layout(dp_shard=8, zero_stage=0))
+    assert found == sorted(found)
+    assert [index for index, _ in found][:1] == [0]
+    assert {index for index, _ in found} == {0, 1, 2, 3, 4, 5}
+    assert found[-1] == (5, 1.0)
+    down, widest = 4096 * 14_336, 218_112_000
+    inside = [share for index, share in found if index == 1]
+    assert inside[0] == pytest.approx(down / widest)
+    assert all(0 < share <= 1 for share in inside)

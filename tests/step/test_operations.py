@@ -161,7 +161,7 @@ def test_qlora_expands_its_weights_in_both_passes():
 
 @pytest.mark.parametrize(
     ("is_causal", "window", "expected"),
-    [(True, None, 49 / 2), (False, None, 49), (True, 3, 3 * 7 - 4.5), (True, 9, 49 / 2)],
+    [(True, None, 49 / 2), (False, None, 49), (True, 3, 3 * 7 - 4.5), (True, 9, 49 / 2), (False, 7, 49)],
 )
 def test_pairs_one_head_attends_to(is_causal, window, expected):
     assert attended_pairs(seq_len=7, is_causal=is_causal, sliding_window=window) == expected
@@ -175,6 +175,7 @@ def test_a_window_cuts_attention_and_nothing_else():
     full = flop(plan_of(), "forward", kinds=("attention",))
     assert attention / full == pytest.approx((1024 * 8192 - 1024**2 / 2) / (8192**2 / 2))
     assert flop(plan_of(model), "forward", kinds=("matmul",)) == flop(plan_of(), "forward", kinds=("matmul",))
+    assert [o.n for o in operations_of(plan_of(model)) if o.name == "attention.core"] == [1024]
 
 
 def test_alternating_blocks_are_listed_once_each():
@@ -481,3 +482,18 @@ def test_deepspeeds_pipeline_adds_bf16_gradients_to_an_fp32_copy_of_them():
 def test_gradients_that_products_add_up_or_every_micro_batch_reduces_need_no_such_kernel():
     assert added_bytes("megatron") == 0.0
     assert added_bytes("deepspeed", zero_stage=2) == 0.0
+
+
+def test_tensor_parallel_ranks_share_copies_of_tokens_or_the_width_of_experts():
+    """Each of two ranks sends half of the copies to whole experts, or all of them to halves of experts."""
+    layer = shapes.moe_layer(hidden_size=2048, expert_size=768, heads=32, kv_heads=4, experts=128, per_token=8)
+    model = shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)
+
+    def up(**layout):
+        found = by_name(plan_of(model, seq_len=1024, layout=Layout(zero_stage=0, **layout)))["mlp.experts.up_proj"]
+        return found.m, found.n, found.flop
+
+    flop = 2 * 1024 * 8 * 2048 * 768
+    assert up() == (1024 * 8 // 128, 768, flop)
+    assert up(tp=2) == (1024 * 8 // 128 // 2, 768, flop / 2)
+    assert up(tp=2, expert_tp=2) == (1024 * 8 // 128, 384, flop / 2)

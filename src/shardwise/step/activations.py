@@ -205,7 +205,7 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
 def _megatron_norm_outputs(layer: LayerSpec, elements: int, context: BlockContext) -> Iterator[SavedTensor]:
     """What the readers of every norm keep of its output; only a norm that is a module of its own can be recomputed.
 
-    In 16 bits all readers keep one tensor. In 8 bits every linear layer keeps its own, and a router the 16 bits.
+    In 16 bits all readers keep one tensor. In 8 bits every linear layer keeps its own byte, and a router the 16 bits.
 
     Source: Megatron-LM ``core/models/gpt/gpt_layer_specs.py`` (``input_layernorm`` and ``pre_mlp_layernorm`` are
         modules with MLA and with experts, else ``IdentityOp``), ``core/transformer/moe/router.py``.
@@ -213,7 +213,7 @@ def _megatron_norm_outputs(layer: LayerSpec, elements: int, context: BlockContex
     size, readers = context.element_bytes, 2 if _is_latent(layer) else 1
     if layer.mixer is not None and context.saves_attention_input:
         modules: tuple[RecomputeModule, ...] = ("layernorm",) if _is_latent(layer) else ()
-        kept = readers * context.input_bytes if context.has_fp8_inputs else size
+        kept = readers if context.has_fp8_inputs else size
         yield SavedTensor(name="attention.norm_output", num_bytes=elements * kept, modules=modules)
     if layer.cross_attention is not None and context.saves_attention_input:
         yield SavedTensor(name="cross_attention.norm_output", num_bytes=elements * context.input_bytes)

@@ -100,7 +100,10 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
 
 
 def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
-    """Blocks and the token table go after forward; the last block, the head and the rest stay."""
+    """Blocks and the token table go after forward; the last block, the head and the rest stay.
+
+    Pipelines free nothing, so the stage has the head.
+    """
     timeline, compute, layout = context.timeline, context.states.compute_bytes, context.plan.layout
     blocks, ahead = _blocks(context), context.plan.layout.prefetch_units
     component: MemoryComponent = "gathered_parameters"
@@ -110,12 +113,11 @@ def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     last = context.gathered_bytes(blocks[-1]) if blocks else 0
     copies = 1 + ahead
     yield _tensor("gathered blocks (forward)", component, copies * largest_unit, timeline.forward, timeline.forward)
-    if timeline.loss_forward > timeline.forward:
-        head = compute * tables.head
-        yield _tensor("gathered last block", component, last, timeline.loss_forward, timeline.head_backward)
-        yield _tensor("gathered head", component, head, timeline.loss_forward, timeline.head_backward)
-        flat = either(head > 0, head, last) * (context.vocabulary_ranks == 1)
-        yield _tensor("flat gather", component, flat, timeline.loss_forward, timeline.loss_forward)
+    head = compute * tables.head
+    yield _tensor("gathered last block", component, last, timeline.loss_forward, timeline.head_backward)
+    yield _tensor("gathered head", component, head, timeline.loss_forward, timeline.head_backward)
+    flat = either(head > 0, head, last) * (context.vocabulary_ranks == 1)
+    yield _tensor("flat gather", component, flat, timeline.loss_forward, timeline.loss_forward)
     if layout.reshard_size:
         total = sum(context.gathered_bytes(unit) * unit.count for unit in blocks) - largest_unit
         total = total + compute * tables.embedding

@@ -58,14 +58,13 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
 
 
 def _gathered_in_forward(context: StageContext, blocks: Sequence[Unit]) -> Iterator[Tensor]:
-    """Blocks that are freed after their forward, all but the last one."""
+    """Blocks that are freed after their forward, all but the last one. A pipeline frees none."""
     timeline, forward = context.timeline, context.timeline.forward
     one = largest(context.gathered_bytes(unit) for unit in blocks)
     copies = FORWARD_COPIES.get(context.profile.sharding, 2) + context.plan.layout.prefetch_units - 1
     yield tensor("gathered blocks (forward)", "gathered_parameters", copies * one, forward, forward)
-    if timeline.loss_backward > forward:
-        last = timeline.head_backward
-        yield tensor("gathered last block", "gathered_parameters", one, timeline.loss_forward, last)
+    last = timeline.head_backward
+    yield tensor("gathered last block", "gathered_parameters", one, timeline.loss_forward, last)
     yield from _kept_for_backward(context)
 
 

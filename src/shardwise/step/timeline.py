@@ -55,7 +55,6 @@ class Timeline:
     """When one micro-batch has gone backward and others wait; where there is no such moment, the end of backward."""
     backward_end: int
     optimizer: int
-    checkpoint: int
 
     @property
     def spans_of_backward(self) -> tuple[tuple[int, int], ...]:
@@ -116,7 +115,6 @@ def stage_timeline(counts: tuple[int, ...], *, has_head: bool, forwards_come_fir
         first_backward_end=first_backward_end,
         backward_end=backward_end,
         optimizer=backward_end + 1,
-        checkpoint=backward_end + 2,
     )
 
 

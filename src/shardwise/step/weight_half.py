@@ -57,8 +57,7 @@ def held_for_weights(context: StageContext, totals: Sequence[Bytes]) -> Iterator
     timeline, vpp = context.timeline, context.plan.layout.vpp
     end = timeline.backward_end - 1
     head = head_gradients(context) // vpp
-    if timeline.head_backward < end:
-        yield Tensor(name=NAME, component="activations", num_bytes=head, born=timeline.head_backward + 1, dies=end)
+    yield Tensor(name=NAME, component="activations", num_bytes=head, born=timeline.head_backward + 1, dies=end)
     for run, held in enumerate(context.held_runs):
         gradients = held.count * context.blocks[run].gradients
         num_bytes = (resident(context, totals[run]) + gradients) // vpp
