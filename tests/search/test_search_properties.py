@@ -161,13 +161,14 @@ def test_no_pin_finds_faster_plans(model, cluster, engine, seq_len, batch, pin):
 
 def test_what_predictions_correct_brings_other_variants_before_the_fastest(monkeypatch):
     asked = {
-        "model": read_model("gpt-oss-120b"),
-        "cluster": read_cluster("64xb200-sxm"),
-        "recipe": Recipe(seq_len=2048, global_batch_size=256),
+        "model": read_model("mixtral-8x7b"),
+        "cluster": read_cluster("16xrtx-4090"),
+        "recipe": Recipe(seq_len=4096, global_batch_size=32, compile=False),
+        "engine": "torchtitan",
     }
     fastest_s = search(**asked).pareto[0].prediction.time.step_s
     monkeypatch.setattr(one_pass, "_predict_challengers", lambda *_: None)
-    assert fastest_s < 0.97 * search(**asked).pareto[0].prediction.time.step_s
+    assert fastest_s < 0.995 * search(**asked).pareto[0].prediction.time.step_s
 
 
 @settings(max_examples=30)
