@@ -7,6 +7,7 @@ import pytest
 
 import shapes
 from shardwise.layout import Layout
+from shardwise.step.collective_calls import Groups
 from step.test_collectives import N, calls_of, moe_model, plan_of
 
 HIDDEN = 2048 * 4096 * 2
@@ -342,3 +343,8 @@ def test_experts_on_projected_tokens_receive_narrow_ones():
     model = replace(moe_model(), layers=(replace(layer, weights=weights),) * 3)
     plan = plan_of(Layout(dp_shard=4, ep=4), model=model)
     assert {call.num_bytes for call in calls_of(plan) if call.axis == "ep"} == {2048 * 8 * 512 * 2}
+
+
+def test_ranks_that_hold_the_same_experts_are_as_far_apart_as_experts_reach():
+    """Four ranks of experts of two each lie side by side: 8 GPUs."""
+    assert Groups(layout=Layout(dp_shard=8, tp=2, ep=4, expert_tp=2)).expert_shards.stride == 8

@@ -230,3 +230,10 @@ def test_of_two_chunks_half_of_a_rank_waits():
     assert max(found) == 8 * (HIDDEN + GRADIENTS) // 2
     others = alive(plan, "waiting for gradients of weights of other micro-batches", stage=1)
     assert others[FORWARD] == 8 * GRADIENTS // 2
+
+
+def test_eight_of_32_recomputed_blocks_are_a_quarter():
+    plan = plan_of(recipe={"recompute": "full", "recompute_layers": 8})
+    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    context = StageContext(plan=plan, stage=stage)
+    assert context.recomputed_fraction(context.held_runs[0].layer) == 8 / 32
