@@ -1,7 +1,6 @@
 """The allocator's history: recorded over the first steps, written once, and also when training fails."""
 
 import pytest
-import torch
 
 from shardwise.errors import PlanError
 from shardwise.launch.surroundings import require_allocator
@@ -16,8 +15,10 @@ def calls(monkeypatch):
     def record(enabled="all", **_facts):
         found.append(("record", enabled))
 
-    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", record)
-    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: found.append(("dump", path)))
+    monkeypatch.setattr("shardwise.train.allocator_history.record_allocator_history", record)
+    monkeypatch.setattr(
+        "shardwise.train.allocator_history.dump_allocator_history", lambda path: found.append(("dump", path))
+    )
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
     return found
 
