@@ -1,4 +1,4 @@
-"""What a field of a plan is: said once, beside the field, for everything that reads, checks, offers or explains it."""
+"""Each field of a plan is described once, beside the field, for all code that reads, checks, offers or explains it."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
@@ -51,14 +51,14 @@ class Field:
     """One field of a plan. Its record says what comes first here; the rest follows from annotation and default."""
 
     help: str
-    """What it is, as ``--help`` says it."""
+    """The sentence that ``--help`` prints."""
     _: KW_ONLY
     left_out: str = "{}"
     """What a plan has that leaves it out, as ``--help`` says it; ``{}`` stands for the default."""
     offered_by: str = ""
     """Engines that read it, as ``--help`` says it, where not all do."""
     lowest: float = 1
-    """Of numbers, as ``highest``; both are in the range."""
+    """The smallest number allowed; it and ``highest`` are in the range."""
     highest: float = MAX_COUNT
     rest: int | None = None
     """A number out of range that a plan file may hold: it asks for what is left of the world."""
@@ -66,9 +66,9 @@ class Field:
     """Values that it may have; where the record does not say so, those that the annotation lists."""
     example: str = "8"
     synonyms: tuple[str, ...] = ()
-    """What other tools call it; named in the fix when somebody writes that."""
+    """Names that other tools have for it; when somebody writes one, the fix names ours."""
     instead_of_zero: str = ""
-    """What says the thing that a zero might mean; named in the fix."""
+    """The setting that says what a zero might have meant; the fix names it."""
     needs: Needs | None = None
 
     name: str = ""

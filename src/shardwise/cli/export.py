@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _with_cost(error: "InexpressibleError") -> "InexpressibleError":
-    """The same error with what the nearest plan is predicted to need."""
+    """Return the error with the predicted memory and step of the nearest plan added to its fix."""
     from shardwise.exchange.export import InexpressibleError
     from shardwise.predict import predict
     from shardwise.rules import find_errors

@@ -1,4 +1,4 @@
-"""What documents say about fields of a plan, each claim in our words, and what of them could not be read."""
+"""Documents become claims about fields of a plan, in our words; keys that could not be read are kept beside them."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -23,7 +23,7 @@ class Unread:
 
 
 def claims_of(view: View) -> tuple[list[Claim], list[Unread]]:
-    """What the table of the tool says of each key, then what follows from several together."""
+    """Yield the claims of single keys by the tool's table, then the claims that follow from several keys together."""
     claims: list[Claim] = []
     unread: list[Unread] = []
     for name in view.tool.names:
@@ -58,7 +58,7 @@ def _in_our_words(tool: Tool, name: Name, fact: Fact) -> Value:
 
 
 def _is_possible(claim: Claim) -> bool:
-    """Whether a claim says something: degrees and counts begin at 1."""
+    """Return whether a claim has a usable value: degrees and counts begin at 1."""
     if isinstance(claim.value, int) and not isinstance(claim.value, bool) and claim.field not in MAY_BE_ZERO:
         return claim.value >= 1
     return claim.value is not None

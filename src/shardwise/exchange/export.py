@@ -51,7 +51,7 @@ class Target:
     name: str
     engine: EngineName
     tools: tuple[str, ...]
-    """Whose tables its files are written from."""
+    """The name of the tool whose tables give the keys of the exported files."""
     write: Callable[[Plan], tuple[TextFile, ...]]
 
     @property

@@ -1,4 +1,4 @@
-"""What a foreign file says, before anybody knows what it means: keys with values, each with the place it stands at."""
+"""Facts are the keys and values of a foreign file, each with its place, before they are given a meaning."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Document:
     file: str
     facts: tuple[Fact, ...]
     program: str = ""
-    """What the arguments are handed to; empty for a file."""
+    """The program that the arguments are handed to; empty for a file."""
 
     def keys(self) -> frozenset[str]:
         """Every key, each section above a key among them."""
@@ -44,7 +44,7 @@ FILE_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 
 
 def names_a_file(fact: Fact) -> bool:
-    """Whether a fact names another file of the run."""
+    """Return whether a fact names another file of the run."""
     is_key = fact.key.rpartition(".")[2] in FILE_KEYS
     return is_key and isinstance(fact.value, str) and fact.value.endswith(FILE_SUFFIXES)
 
@@ -94,7 +94,7 @@ WORDS: Mapping[str, Scalar] = {"true": True, "false": False, "none": None, "null
 
 
 def scalar_of(text: str) -> Scalar:
-    """What a word of a command line, or of a log, stands for.
+    """Return the value that a word of a command line or a log stands for.
 
     >>> [scalar_of(word) for word in ("8", "1e-5", "True", "bf16")]
     [8, 1e-05, True, 'bf16']

@@ -9,7 +9,7 @@ from shardwise.fields import Value
 from shardwise.schedules.table import CHUNKED_SCHEDULE
 
 ENGINE_ORDER = ("deepspeed", "megatron", "torchtitan", "nanotron", "accelerate", "fsdp1")
-"""Which engine runs the step where several tools are joined: DeepSpeed under Megatron or a Trainer is DeepSpeed."""
+"""The engine that runs the step where tools are joined: DeepSpeed under Megatron or a Trainer is DeepSpeed."""
 NOWHERE = "no file asks for it"
 MODEL_AXES = ("tp", "cp", "pp")
 

@@ -13,7 +13,7 @@ FLAVORS = {"llama3": "llama-3.1-{}", "llama4": "llama-4-{}", "qwen3": "qwen3-{}"
 
 
 def model_source(reading: Reading) -> str | Mapping[str, object] | None:
-    """What ``read_model`` takes for the model of the files; ``None`` where they name none that is known."""
+    """Return what ``read_model`` takes for the named model; ``None`` where the files name none that is known."""
     meta = next((view for view in reading.views if view.tool.name == "meta"), None)
     if meta is not None:
         return llama_config(meta)

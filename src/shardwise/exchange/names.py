@@ -14,7 +14,7 @@ __all__ = ["Claim", "Name", "Readers", "Strength", "Tool", "View", "names_of", "
 
 TOGETHER, BESIDE = "+", "-"
 CLUSTER_PLACE = "--cluster"
-"""Where the size of the world stands that a command line gives by its cluster."""
+"""The place that is printed for a number of GPUs that the user gave with ``--cluster``."""
 Strength = int
 DEFAULT, FILE, LINE, OPTION = range(4)
 """How much a claim weighs: a tool's default, a file, a command line, and what the user of ``import`` says."""
@@ -31,7 +31,7 @@ class Name:
     values: Mapping[str, Value] = record_field(default_factory=dict)
     """Their values and ours, whatever the case; exports write the first of theirs. Without it both are one number."""
     default: Value = None
-    """What the tool does when the key is absent, in our words; ``None`` where that says nothing."""
+    """The value, in our words, that the tool uses when the key is absent; ``None`` where that sets no field."""
 
 
 def names_of(*tables: str) -> tuple[Name, ...]:
@@ -72,7 +72,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a file says about one field, in our words."""
+    """A claim is the value that one file gives one field, in our words."""
 
     field: str
     value: Value
@@ -114,7 +114,7 @@ class View:
         return "" if value is None else str(value).lower()
 
     def is_on(self, key: str) -> bool:
-        """Whether a switch is on; a word for yes counts."""
+        """Return whether a switch is on; a word for yes counts."""
         return self.text(key) in ("true", "1", "yes", "on")
 
     def claim(self, field: str, value: Value, *keys: str) -> Claim:
@@ -142,17 +142,17 @@ class Tool:
     name: str
     title: str
     version: str
-    """What its names and defaults were checked against; a file is read as if it were of this version."""
+    """The version whose source the names and defaults were checked against; files are read as files of this version."""
     source: str
     names: tuple[Name, ...]
     work_out: WorkOut = nothing_more
-    """What follows from several keys together."""
+    """The function that makes claims which follow from several keys together."""
     programs: tuple[str, ...] = ()
     """Parts of the names of programs that read these arguments."""
 
     @property
     def default_place(self) -> str:
-        """Where a value comes from that no file says."""
+        """Return the place that is printed for a value that no file gives."""
         return f"default of {self.title} {self.version}".rstrip()
 
     def theirs(self, field: str, value: Value) -> tuple[str, FactValue] | None:
@@ -166,7 +166,7 @@ class Tool:
         return None if word is None else (name.key, word if word in ("no", "none") else scalar_of(word))
 
     def ours(self, key: str, theirs: str) -> Value:
-        """What a word of theirs means in ours; the default of the key where it is empty."""
+        """Translate a value of the tool into ours; an empty value gives the default of the key."""
         name = self.name_of(key)
         if name is None or not theirs:
             return None if name is None else name.default
@@ -177,6 +177,6 @@ class Tool:
         return next((name for name in self.names if name.key == key and name.field != BESIDE), None)
 
     def knows(self, key: str) -> bool:
-        """Whether a key is one of the tool's, or stands in a section that a plan has no part of."""
+        """Return whether the tool has this key, or the key stands in a section that no plan has a field for."""
         sections = {key[:index] for index, letter in enumerate(key) if letter == "."} | {key}
         return self.name_of(key) is not None or any(name.key in sections for name in self.names if name.field == BESIDE)

@@ -36,7 +36,7 @@ LAYOUT_FIELDS = frozenset(one.name for one in plan_fields(Layout))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAs:
-    """What a file was taken for."""
+    """One file, and the tool whose format it was read as."""
 
     file: str
     tool: str
@@ -67,7 +67,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What some files of other tools say about a run."""
+    """A reading joins the claims that files of other tools make about one run."""
 
     read_as: tuple[ReadAs, ...]
     known: tuple[Claim, ...]
@@ -81,7 +81,7 @@ class Reading:
     """The documents themselves, for rules about mistakes and for whoever wants the rest."""
 
     def claim(self, field: str) -> Claim | None:
-        """What is known about a field; ``None`` where it is open or nothing asks for it."""
+        """Return the value of a field with its place; ``None`` where it is open or no file asks for it."""
         return next((claim for claim in self.known if claim.field == field), None)
 
     def value(self, field: str) -> Value:

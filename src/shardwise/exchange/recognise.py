@@ -1,4 +1,4 @@
-"""Whose file it is: the tool that knows most of its keys, and at a tie the one with fewer names."""
+"""A file belongs to the tool that knows most of its keys; at a tie, to the tool with fewer names."""
 
 from collections.abc import Iterable
 from dataclasses import replace

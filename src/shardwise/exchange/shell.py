@@ -67,7 +67,7 @@ def read_script(text: str, *, file: str) -> tuple[Document, ...]:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Whole statements: lines joined where they end in a backslash, and where a quote or a list is still open."""
+    """Yield whole statements: a line that ends in a backslash, an open quote or an open list is joined to the next."""
     pending = ""
     for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
         stripped = line.strip()
@@ -82,7 +82,7 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _is_open(text: str) -> bool:
-    """Whether a quote, or the list of an assignment, has no end yet."""
+    """Return whether a quote, or the list of an assignment, has no end yet."""
     plain = re.sub(r"\\.", "", text)
     in_list = re.match(r"^(?:export\s+)?\w+\+?=\(", plain) is not None and not plain.rstrip().endswith(")")
     without_single = re.sub(r"'[^']*'", "", re.sub(r'"[^"]*"', "", plain))

@@ -1,4 +1,4 @@
-"""What a plan says to each target in several keys together: the inverse of the ``work_out`` of its tool."""
+"""Fields of a plan that a target needs several keys for are written here: the inverse of the tool's ``work_out``."""
 
 from shardwise.exchange.facts import FactValue
 from shardwise.exchange.tools.megatron import STAGES

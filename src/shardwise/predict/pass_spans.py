@@ -107,7 +107,7 @@ def _by(spans: Iterable[Span], key_of: Callable[[Span], SpanKey | None]) -> dict
 
 
 def _within_s(spans: Iterable[Span], intervals: Sequence[Interval]) -> Seconds:
-    """How much of some spans lies within disjoint intervals."""
+    """Return the seconds of some spans that lie within disjoint intervals."""
     begins_s = [start_s for start_s, _ in intervals]
     total_s = 0.0
     for span in spans:

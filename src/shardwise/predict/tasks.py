@@ -18,7 +18,7 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedCall:
-    """What one collective adds to a pass."""
+    """The exposed time that one collective adds to a pass."""
 
     name: str
     axis: str
@@ -69,7 +69,7 @@ def laid_to_calls(run: Run, *, exposed_s: Seconds) -> dict[int, Seconds]:
 
 
 def by_call(tasks: Sequence[Task], exposed: Mapping[int, Seconds], *, scale: float = 1.0) -> tuple[ExposedCall, ...]:
-    """What tasks expose, equal names together."""
+    """Add up the exposed time of tasks that have equal names."""
     totals: dict[tuple[str, str], Seconds] = {}
     for position, seconds in exposed.items():
         key = (tasks[position].name, tasks[position].stream)

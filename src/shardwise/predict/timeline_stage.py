@@ -39,7 +39,7 @@ class PassKey:
     name: str
     """``forward``, ``backward``, ``input_backward`` or ``weight_backward``."""
     is_edge: bool = False
-    """Whether it is the first forward or the last backward of a step without a pipeline."""
+    """Return whether it is the first forward or the last backward of a step without a pipeline."""
 
     @property
     def phase(self) -> OperationPhase:
@@ -67,7 +67,7 @@ class _Unlisted:
     hidden_s: Seconds
     exposed_s: Seconds
     is_at_edge: bool
-    """Whether only the pass at the edge of the step has it."""
+    """It is true where only the pass at the edge of the step has the collective."""
 
 
 class StageDrawing:

@@ -11,7 +11,7 @@ from shardwise.exchange.reading import Reading
 from shardwise.model import ModelSpec
 
 ToolSays = Literal["silent", "warns", "hangs", "crashes", "refused"]
-"""What the tool itself does with the mistake."""
+"""The ways in which a tool treats a mistake."""
 SEVERITY: tuple[ToolSays, ...] = get_args(ToolSays)
 """From worst to best for the user of the tool."""
 
@@ -37,7 +37,7 @@ class Case:
         return self.reading.number(field) or 0
 
     def place(self, field: str) -> str:
-        """Where a known field stands."""
+        """Return the place at which a known field stands."""
         claim = self.reading.claim(field)
         return "" if claim is None else claim.place
 
@@ -81,5 +81,5 @@ class Mistake:
 
     @property
     def tool_says(self) -> ToolSays:
-        """What the tool does with it."""
+        """The way in which the tool treats the mistake."""
         return self.kind.tool_says

@@ -73,7 +73,7 @@ def _uneven_stages(view: View) -> Iterator[Claim]:
 
 
 def recomputation(view: View, *, prefix: str = "recompute") -> Iterator[Claim]:
-    """What is recomputed, and in how many layers of a stage."""
+    """Yield the claims on recomputation: its kind, and the number of layers of a stage."""
     key = f"{prefix}_granularity"
     if view.text(key) in ("full", "selective"):
         yield view.claim("recompute", view.text(key), key)

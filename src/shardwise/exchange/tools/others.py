@@ -51,7 +51,7 @@ def llama_config(view: View) -> Mapping[str, object] | None:
 
 
 def gpus_in(text: str) -> int | None:
-    """How many GPUs ``gpu:8``, ``gpu:h100:8`` or ``8`` stands for."""
+    """Return the number of GPUs that ``gpu:8``, ``gpu:h100:8`` or ``8`` asks for."""
     last = text.rpartition(":")[2]
     return int(last) if last.isdigit() and len(last) < 8 else None
 
