@@ -347,3 +347,11 @@ def test_a_plan_has_a_file_and_an_ending_of_its_own(tmp_path, capsys, monkeypatc
     assert told[0] in answer["error"]
     assert (answer["code"], answer["fix"].endswith(told[1])) == ("output-path", True)
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_config_beside_a_cluster_file_is_a_question_and_no_file_of_another_tool(capsys):
+    """What ``make demo`` asks."""
+    files = ["examples/tiny-llama/config.json", "examples/two-cores.toml"]
+    options = "--seq-len 256 --global-batch-size 8 --precision fp32 --no-compile --no-what-if"
+    assert main(["plan", *files, *options.split()]) == 0
+    assert "one processor core" in capsys.readouterr().out

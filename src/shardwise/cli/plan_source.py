@@ -61,6 +61,8 @@ def plan_from_foreign(arguments: argparse.Namespace) -> Plan | None:
     paths = [Path(word) for word in given]
     if not paths or not all(path.is_file() for path in paths):
         return None
+    if arguments.cluster is not None and _is_cluster(arguments.cluster):
+        return None  # a model's config.json beside a cluster of ours
     from shardwise.cli.foreign_plan import is_foreign, read_foreign
 
     if not all(map(is_foreign, paths)):
