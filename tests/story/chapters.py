@@ -88,9 +88,10 @@ def _prose_numbers(text: str) -> Iterator[str]:
             yield number
 
 
-def update(path: Path, chapter: Chapter) -> None:
-    """Write the page and its pictures."""
-    path.write_text(chapter.text, encoding="utf-8")
+def update(path: Path, chapter: Chapter, keeps_text: bool) -> None:
+    """Write the pictures, and the page unless it keeps its text (it differs in rounding alone)."""
+    if not keeps_text:
+        path.write_text(chapter.text, encoding="utf-8")
     PICTURES.mkdir(exist_ok=True)
     for name, svg in chapter.pictures:
         (PICTURES / f"{name}.svg").write_text(svg, encoding="utf-8")
