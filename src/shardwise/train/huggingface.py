@@ -108,5 +108,6 @@ def _apart(whole: Any, places_BS: Tensor, dtype: torch.dtype) -> dict[str, Any]:
 
     make_masks = getattr(whole, "create_masks_for_generate", create_masks_for_generate)
     hidden_BS0 = torch.empty((*places_BS.shape, 0), dtype=dtype, device=places_BS.device)
-    masks = make_masks(whole.config, hidden_BS0, attention_mask=None, cache=None, position_ids=places_BS)
+    # Neither a mask of padding nor a cache, by position: the cache's name has changed since transformers 5.17.
+    masks = make_masks(whole.config, hidden_BS0, None, None, position_ids=places_BS)
     return {"position_ids": places_BS, "attention_mask": masks}
