@@ -84,7 +84,7 @@ class MemoryPrediction:
     capacity_bytes: Bytes
     stages: tuple[StageMemory, ...]
     host_capacity_bytes: Bytes
-    """Per node; 0 when unknown."""
+    """Host memory per node; 0 when unknown."""
     host_bytes_per_node: Bytes
     nvme_capacity_bytes: Bytes
     nvme_bytes_per_node: Bytes
@@ -150,13 +150,13 @@ class CommunicationEntry:
     total_s: Seconds
     exposed_s: Seconds
     algorithm: str = ""
-    """What NCCL takes for one call: ring, tree, nvls, nvls_tree, pat or p2p."""
+    """Algorithm that NCCL takes for one call: ring, tree, nvls, nvls_tree, pat or p2p."""
     protocol: str = ""
-    """LL, LL128 or Simple."""
+    """NCCL's protocol: LL, LL128 or Simple."""
     bottleneck: str = ""
     """What limits one call: latency, the scale-up link, PCIe or the network."""
     basis: str = ""
-    """measured on such a group, scaled from other groups on the same links, or modelled."""
+    """Origin of the time: measured on such a group, scaled from other groups on the same links, or modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +177,12 @@ class ExposedCommunication:
 
     @property
     def shared_by_axes_s(self) -> Seconds:
-        """What goes only when several axes are free; below zero where they expose the same wait."""
+        """Seconds that go only when several axes are free; below zero where they expose the same wait."""
         return _rest_s(self.total_s, self.axes)
 
     @property
     def shared_by_units_s(self) -> Seconds:
-        """The same of units."""
+        """Seconds that go only when several units are free; below zero where they expose the same wait."""
         return _rest_s(self.total_s, self.units)
 
 

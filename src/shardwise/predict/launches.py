@@ -46,10 +46,10 @@ class AheadBlock:
     forward_s: Seconds
     backward_s: Seconds
     selective_s: Seconds
-    """What recomputing selectively adds."""
+    """Seconds that selective recomputation adds."""
     full_s: Seconds
     exposed_fraction: float
-    """Of what its collectives expose on the device, the part that its launches do not hide."""
+    """Part of its collectives' exposed time on the device that its launches do not hide."""
 
 
 def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, full: DeviceAndHost, exposed_s: Seconds) -> AheadBlock:
@@ -73,13 +73,13 @@ def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, full: DeviceAndHo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Until when each side is busy."""
+    """Times until which the device and the host are busy."""
 
     device_s: Seconds = 0.0
     host_s: Seconds = 0.0
 
     def after(self, *, count: int, device_s: Seconds, issue_s: Seconds) -> "Clocks":
-        """Both after equal pieces.
+        """The clocks after ``count`` equal pieces.
 
         The first of n ends at ``max(max(d, h) + D, h + H)``, all of them at ``max(first + (n - 1) D, h + n H)``.
 
@@ -95,12 +95,12 @@ class Clocks:
         return Clocks(device_s=max(first_s + (count - 1) * device_s, issued_s), host_s=issued_s)
 
     def behind(self, most_s: Seconds) -> "Clocks":
-        """With a host no further ahead than its queue is long."""
+        """The clocks with the host no further ahead than its queue is long."""
         return Clocks(device_s=self.device_s, host_s=max(self.host_s, self.device_s - most_s))
 
 
 def through(runs: Iterable[Piece], start: Clocks = Clocks(), *, with_waits: bool = True) -> Clocks:
-    """Both after a pass of pieces."""
+    """The clocks after a pass of pieces."""
     now = start
     for piece in runs:
         computed_s = sum(work.duration_s for work in piece.works)

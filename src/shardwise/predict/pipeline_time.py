@@ -26,15 +26,15 @@ NO_SEND_S = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDuration:
-    """From the beginning of a step to its last backward."""
+    """Seconds from the beginning of a step to its last backward."""
 
     total_s: Seconds
     sends_s: Seconds
-    """The part of it that would go if sends took no time, where a schedule runs them beside computation."""
+    """The part of ``total_s`` that would go if sends took no time, where a schedule runs them beside computation."""
     gathers_s: Seconds
-    """The part that would go if parameters were there when the step begins."""
+    """The part of ``total_s`` that would go if parameters were there when the step begins."""
     ends_s: tuple[Seconds, ...]
-    """Of every stage: when its last backward is done."""
+    """When the last backward of each stage is done."""
 
 
 def gathers_at_step_begin(plan: Plan) -> bool:
@@ -122,7 +122,7 @@ def pipeline_times(
 
 
 def pipeline_time_s(*, stages: Sequence[ChunkTimes], layout: Layout, num_microbatches: int) -> Seconds:
-    """Time from the first forward to the last backward of a step of so many micro-batches in each stage.
+    """Time from the first forward to the last backward of a step of ``num_microbatches`` in each stage.
 
     GPipe is two flow shops, one after the other. Otherwise the slowest stage works through all micro-batches; the
     others' single micro-batches fill and drain the pipeline around it. Interleaving divides the filling by the chunks

@@ -28,7 +28,7 @@ from shardwise.units import Bytes, Seconds
 
 TimelineSource = Literal["simulated", "measured"]
 MOST_SPANS = 100_000
-"""All ranks together. A rank with more than its share has only its first and last micro-batch drawn block by block."""
+"""Spans of all ranks. A rank with more than its share draws only its first and last micro-batch block by block."""
 INSIDE_S = 1e-6
 """An arrow begins this long before the end of the span that sends it, so that it belongs to it."""
 PIPELINE_NOTE = "data parallelism of a pipeline is one span per collective, its hidden part beside the passes"
@@ -63,7 +63,7 @@ class TimelineRank:
     """One rank and what it does in the step."""
 
     rank: int
-    """Of the whole job."""
+    """Number of the rank in the whole job."""
     stage: int
     spans: tuple[Span, ...]
     """On streams such as ``stage 0/compute``."""
@@ -83,9 +83,9 @@ class TimelineFlow:
     stream: str
     """The part of both ranks' streams after the slash."""
     start_s: Seconds
-    """Within the span that makes the message."""
+    """A time within the span that makes the message."""
     end_s: Seconds
-    """At the beginning of the span that takes it."""
+    """Beginning of the span that takes the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class StepTimeline:
 
     @property
     def num_spans(self) -> int:
-        """Of all ranks."""
+        """Spans of all drawn ranks."""
         return sum(len(rank.spans) for rank in self.ranks)
 
 

@@ -39,11 +39,11 @@ class PassKey:
     name: str
     """``forward``, ``backward``, ``input_backward`` or ``weight_backward``."""
     is_edge: bool = False
-    """Return whether it is the first forward or the last backward of a step without a pipeline."""
+    """Whether it is the first forward or the last backward of a step without a pipeline."""
 
     @property
     def phase(self) -> OperationPhase:
-        """Of the pass."""
+        """Phase that the operations of the pass belong to."""
         return "forward" if self.name == "forward" else "backward"
 
 
@@ -58,7 +58,7 @@ class PlacedPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unlisted:
-    """What each pass has of a collective that the simulated passes do not list.
+    """How much of a collective that the simulated passes do not list each pass has.
 
     A part runs beside the pass, the rest is waited for at its end.
     """
@@ -67,7 +67,7 @@ class _Unlisted:
     hidden_s: Seconds
     exposed_s: Seconds
     is_at_edge: bool
-    """It is true where only the pass at the edge of the step has the collective."""
+    """Whether only the pass at the edge of the step has the collective."""
 
 
 class StageDrawing:
