@@ -23,7 +23,7 @@ class Span:
     micro_batch: int | None = None
     chunk: int | None = None
     exposed_s: Seconds = 0.0
-    """Of communication: by how much it makes the step longer, as the prediction lays waits and slowdowns to it."""
+    """Seconds by which communication makes the step longer, as the prediction attributes waits and slowdowns to it."""
 
     @property
     def duration_s(self) -> Seconds:
