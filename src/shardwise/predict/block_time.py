@@ -44,8 +44,8 @@ def block_time(tasks: Sequence[Task], *, compute_s: Seconds) -> BlockTime:
     """Run one direction of a block.
 
     Args:
-        tasks: of it.
-        compute_s: what its computation takes alone and in whole products, which may be longer than in pieces; a block
+        tasks: the tasks of that direction.
+        compute_s: seconds of its computation alone and in whole products, which may be longer than in pieces; a block
             takes no less.
     """
     tasks = tuple(tasks)

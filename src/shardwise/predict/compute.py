@@ -181,9 +181,9 @@ def phase_times(
 
     Args:
         operations: the list.
-        gpu: that computes.
-        rates: its kernels'.
-        durations: their ``durations_s``, when known.
+        gpu: the device that computes.
+        rates: the rates of its kernels.
+        durations: the operations' ``durations_s``, when known.
     """
     operations = tuple(operations)
     timed = durations_s(operations, gpu=gpu, rates=rates) if durations is None else durations

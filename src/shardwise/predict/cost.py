@@ -42,7 +42,7 @@ class CostRequest:
     seq_len: int | None = None
     """Sequence length with which causal attention is counted too; ``None`` counts ``6 N``."""
     usd_per_gpu_hour: Dollars | None = None
-    """The user's price; it goes before ``prices``."""
+    """The user's price; it takes precedence over ``prices``."""
     prices: tuple[Price, ...] = ()
     """The price book of the GPU, the one that is used first; how far apart they are is a part of the answer."""
     goodput_fraction: float | None = None

@@ -199,8 +199,8 @@ class _NetworkRates:
 def _network_rates(cluster: Cluster, *, size: int, stride: int, hosts: int) -> _NetworkRates:
     """One GPU's share of the fabric, where links above a pod are fewer than below.
 
-    Of a ring only the hop that leaves a pod uses those links, so with m hosts in a pod an m-th of the traffic does; an
-    all-to-all sends most of its bytes there; of neighbours those that lie ``stride`` before the pod's end do.
+    Only the hop of a ring that leaves a pod uses those links, so with m hosts in a pod an m-th of the traffic does. An
+    all-to-all sends most of its bytes there, and neighbours' messages go there from a pod's last ``stride`` GPUs.
     """
     if hosts == 1:
         return _NetworkRates()

@@ -134,9 +134,9 @@ def step_lines(
     Args:
         forward: one micro-batch.
         backward: one micro-batch.
-        num_microbatches: of the step.
+        num_microbatches: micro-batches of the step.
         most_ahead_s: how far the host can be ahead.
-        with_waits: with the collectives inside blocks, or as if they were free.
+        with_waits: whether the collectives inside blocks take time, or are free.
     """
     totals = {True: 0.0, False: 0.0}
     clocks = Clocks()
@@ -173,11 +173,11 @@ def launched(
     """The passes of a stage beside the launching host, with the collectives inside blocks and without.
 
     Args:
-        compute: of a whole step, every group of kernels waiting for its own launches.
+        compute: times of a whole step, with every group of kernels waiting for its own launches.
         forward: one micro-batch.
         backward: one micro-batch.
-        copies: of sharding around the blocks of one micro-batch, which no launch is ahead of.
-        num_microbatches: of a step.
+        copies: sharding copies around the blocks of one micro-batch, which no launch is ahead of.
+        num_microbatches: micro-batches of a step.
         most_ahead_s: how far the host can run ahead.
     """
 

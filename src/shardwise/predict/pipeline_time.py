@@ -74,10 +74,10 @@ def pipeline_duration(
     """Simulate a schedule; ``None`` where its order cannot be written.
 
     Args:
-        plan: with its schedule.
-        chunks: of all stages in model order.
-        send_s: one message between neighbours, beside computation.
-        gathers_s: of every stage, by how much gathers that begin with its first pass prolong it.
+        plan: the plan whose schedule is simulated.
+        chunks: times of the chunks of all stages, in model order.
+        send_s: seconds of one message between neighbours, beside computation.
+        gathers_s: seconds by which gathers that begin with each stage's first pass prolong it.
     """
     shape = schedule_shape(plan)
     if shape is None:

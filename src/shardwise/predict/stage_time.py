@@ -367,7 +367,7 @@ def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iter
 def _under_other_blocks(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
     """Every collective in full, but for exchanges that run under the blocks of another micro-batch.
 
-    Of those, what exceeds the computation of their phase is exposed, and what is hidden slows both sides. Sends of a
+    What of those exceeds the computation of their phase is exposed, and what is hidden slows both sides. Sends of a
     pipeline are simulated with their schedule.
     """
     hidden_s: dict[OperationPhase, Seconds] = {}

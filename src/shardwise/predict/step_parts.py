@@ -211,7 +211,7 @@ def _alone(time: StageTime, offload: OffloadTime) -> StepWaits:
 
 
 def _closed_duration(plan: Plan, times: Sequence[StageTime], gathers_s: Sequence[Seconds]) -> PipelineDuration:
-    """Without an order of passes: nothing hides while the pipeline fills and drains."""
+    """Seconds of a pipeline without an order of passes, where nothing hides while it fills and drains."""
     per_micro_batch = [_micro_batch(time, plan.num_microbatches) for time in times]
     whole_s = pipeline_time_s(stages=per_micro_batch, layout=plan.layout, num_microbatches=plan.num_microbatches)
     longest_s = max(gathers_s)
@@ -239,7 +239,7 @@ def _is_reduction(time: CollectiveTime) -> bool:
 
 
 def _with_exposed(time: StageTime, is_meant: Callable[[CollectiveTime], bool], exposed_s: Seconds) -> StageTime:
-    """Exposed seconds laid to some collectives, by what each exposes alone or by its time; none more than its time."""
+    """Divide exposed seconds among some collectives, by what each exposes alone or by its time, up to its time."""
     meant = [call for call in time.collectives if is_meant(call)]
     alone_s = sum(call.exposed_s for call in meant)
     total_s = sum(call.total_s for call in meant)

@@ -1,7 +1,7 @@
 """Tasks of a device beside those of its process groups: when they run, and what the collectives among them expose.
 
 Computation is one line of tasks. The line is late where it waits for a collective, or is slowed by one that runs beside
-it. Both are laid to the collectives that were running at that time, so their shares sum to what it is late in the end.
+it. Both are attributed to the collectives that ran at that time, so their shares sum to the delay at the end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ def exposed_by_task(run: Run, line: Sequence[int]) -> dict[int, Seconds]:
     """Seconds by which each task beside the line makes the line later, by position of the task.
 
     Args:
-        run: of a whole program.
+        run: the run of a whole program.
         line: positions of the tasks that run one after the other whatever else happens.
     """
     shares = Shares(run, line)
@@ -59,8 +59,8 @@ def laid_to_calls(run: Run, *, exposed_s: Seconds) -> dict[int, Seconds]:
     """Seconds by which a program of one line of computation takes longer, by the collective that ran meanwhile.
 
     Args:
-        run: of the program.
-        exposed_s: what the shares are to sum to.
+        run: the run of the program.
+        exposed_s: seconds that the shares sum to.
     """
     found = exposed_by_task(run, [position for position, task in enumerate(run.tasks) if task.stream == COMPUTE])
     total_s = sum(found.values())

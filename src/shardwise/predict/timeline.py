@@ -313,7 +313,7 @@ def _call_span(stage: int, call: CollectiveTime, start_s: Seconds, duration_s: S
 
 
 def _host_spans(stage: int, offload: OffloadTime, start_s: Seconds) -> Iterator[Span]:
-    """Copies that nothing hides, then the update; the drives turn states over while the processors update."""
+    """Exposed copies, then the update; the drives read and write states while the CPUs update."""
     updating_s = start_s + offload.copies_s
     for stream, name, from_s, duration_s in (
         ("host", "copies that nothing hides", start_s, offload.copies_s),

@@ -77,10 +77,10 @@ class StageDrawing:
         """Take one stage.
 
         Args:
-            plan: what is drawn.
-            clock: that timed it.
-            stage: which of its stages.
-            time: of that stage.
+            plan: the plan that is drawn.
+            clock: the clock that timed it.
+            stage: the stage that is drawn.
+            time: the time of that stage.
             scheduled: its passes where a schedule places them; without a pipeline they follow each other.
         """
         self._plan, self._clock, self._time = plan, clock, time

@@ -70,7 +70,7 @@ def peak_sets(order: Order, *, waiting_fraction: float = 1.0, set_sizes: Sequenc
     """The most activation sets that an order keeps at once, in chunks.
 
     Args:
-        order: of one rank.
+        order: the order of one rank.
         waiting_fraction: share of a set that is still kept between input gradient and weight gradient.
         set_sizes: size of a set of each chunk of the model; 1 for all when left out.
     """

@@ -9,7 +9,7 @@ from shardwise.simulate.engine import Run, Task, checked
 from shardwise.units import Seconds
 
 _ENDS, _STARTS = 0, 1
-"""At one moment what ends goes before what starts, so that no stream is counted busy twice."""
+"""At one time ends are handled before starts, so that no stream is counted busy twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ def run_contended(program: Iterable[Task], contentions: Sequence[Contention]) ->
     Without contentions the result is that of :func:`shardwise.simulate.engine.run_program`, moment for moment.
 
     Raises:
-        SimulationError: as ``run_program``; or a slowdown below 1.
+        SimulationError: where ``run_program`` raises it, or a slowdown is below 1.
     """
     tasks = checked(program)
     for contention in contentions:

@@ -152,7 +152,7 @@ def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
 
 
 def spread_tensors(context: StageContext) -> Iterator[Tensor]:
-    """What the backward of a spread vocabulary holds: tokens of all ranks, and gradients before their cast to fp32."""
+    """Tensors in the backward of a spread vocabulary: tokens of all ranks, and gradients before their cast to fp32."""
     ranks, block, timeline = context.vocabulary_ranks, context.block_context, context.timeline
     tokens = ranks * context.tokens * block.hidden_size * block.element_bytes
     for held, at in (

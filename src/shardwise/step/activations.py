@@ -111,7 +111,7 @@ class BackwardContext:
 
     num_gated_tensors: int = 2
     """Tensors as wide as the feed-forward that the backward of a gated activation makes: its output's gradient and two
-    of its own take the place of one. A compiler makes the activation again as well, all beside what it reads; where
+    of its own take the place of one. A compiler recomputes the activation as well, all beside what it reads; where
     blocks are recomputed our trainer writes over that (``train/decoder/gated.py``)."""
     num_norms_remade: int = 0
     """Number of norm outputs that a compiled block makes once when all of it is recomputed, and holds for products."""
@@ -355,7 +355,7 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext, backward: Back
     """Gradient tensors alive at once inside a block's backward, beyond what its saved tensors free on the way.
 
     The widest point is the gated activation: gradients of its input (two widths) and output stand beside what is kept,
-    while the down projection's input has just been freed, or made again with them; the residual gradient is alive
+    while the down projection's input has just been freed, or recomputed with them; the residual gradient is alive
     throughout.
     """
     size = context.element_bytes

@@ -40,7 +40,7 @@ def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
 
 
 def model_parallel_collectives(context: StageContext) -> tuple[Collective, ...]:
-    """The part that divided matrices, sequences and experts, or a spread vocabulary, make micro-batches wait for."""
+    """Collectives of divided matrices, sequences, experts or vocabulary, for which micro-batches wait."""
     return (*_blocks(context), *_tables(context), *token_collectives(context))
 
 
@@ -389,8 +389,8 @@ def gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     """Gradients that tensor-parallel ranks have parts of.
 
     Under sequence parallelism norms, routers and undivided experts have seen part of the tokens. Copies of key-value
-    heads serve different query heads; without the sum they would drift apart. Of an adapter beside a divided matrix one
-    factor is whole, and each rank knows the part of its gradient that comes through its part of the other.
+    heads serve different query heads; without the sum they would drift apart. Beside a divided matrix one
+    factor of an adapter is whole, and each rank knows the part of its gradient that comes through the other's part.
     """
     layout = context.plan.layout
     if layout.tp == 1:

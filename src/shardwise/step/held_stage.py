@@ -113,7 +113,7 @@ def fullest_stages(alike: Iterable[Sequence[Stage]], pipeline: Pipeline) -> tupl
 
     Args:
         alike: stages that hold equal blocks (:func:`by_content`).
-        pipeline: that they belong to.
+        pipeline: the pipeline that they belong to.
     """
     found: list[Stage] = []
     for first, *others in alike:

@@ -88,8 +88,8 @@ def hold(weights: tuple[Weight, ...], division: Division, *, is_sharded_by_tenso
     """What the worst rank holds of ``weights``.
 
     Args:
-        weights: of one unit.
-        division: the degrees.
+        weights: the weights of one unit.
+        division: the degrees that divide them.
         is_sharded_by_tensor: FSDP2 cuts every tensor along its first dim in ``ceil`` chunks; otherwise tensors are
             flattened together first.
     """

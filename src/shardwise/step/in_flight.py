@@ -51,7 +51,7 @@ def waits_for_weights(*, pp: int, schedule: Schedule, stage: int) -> bool:
 def waiting_sets(*, pp: int, vpp: int, schedule: Schedule, stage: int, num_microbatches: int) -> float:
     """Micro-batches of a whole stage whose weights' half waits while another's inputs' half runs.
 
-    Of torch's zb-h1 as many chunks as there are stages before.
+    Under torch's zb-h1 these are as many chunks as there are stages before.
 
     >>> waiting_sets(pp=4, vpp=1, schedule="zb-h1", stage=3, num_microbatches=8)
     3.0

@@ -1,7 +1,7 @@
 """The moments of one step at which a stage's memory is looked at.
 
-Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice. Of a
-pipeline that runs all its forward passes first, the backward is that of the first micro-batch: activations are most and
+Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice. Where
+a pipeline runs all its forward passes first, the backward is that of the first micro-batch: activations are most and
 gradients come with it. Two more moments then say what the second micro-batch meets.
 """
 

@@ -1,7 +1,7 @@
 """What waits between the halves of a split backward pass, for gradients of inputs and then of weights.
 
-The half for inputs frees nothing: the graph stays. And it leaves the gradient of what every product and norm put out,
-from which the other half starts. The first stage has no inputs to differentiate, and runs both halves as one.
+The half for inputs frees nothing: the graph stays. It also leaves the output gradient of every product and norm, from
+which the other half starts. The first stage has no inputs to differentiate, and runs both halves as one.
 
 Source: torch 2.13 ``distributed/pipelining/_backward.py`` (``stage_backward_input``: ``retain_graph=True``,
     ``param_group["grads"]``), ``stage.py`` (``backward_one_chunk``). Against traced runs: ``docs/memory.md``.
