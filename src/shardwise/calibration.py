@@ -1,4 +1,4 @@
-"""What was measured of one machine: tables that replace the catalogue's where they reach, and factors from runs.
+"""Measurements of one machine: tables that replace the catalogue's where they reach, and factors from runs.
 
 A calibration hangs on the cluster it is used for, so that whatever turns a plan into seconds finds it there.
 """
@@ -112,7 +112,7 @@ class GroupTable:
 
     @property
     def shortest_s(self) -> Seconds:
-        """Duration of the fastest message."""
+        """Shortest duration of any message."""
         return min((point.duration_s for point in self.points), default=0.0)
 
 

@@ -40,7 +40,7 @@ class PhaseMemory:
     phase: Phase
     allocated_bytes: Bytes
     reserved_bytes: Bytes
-    """What the allocator holds: after the first step it keeps its high-water mark, so only loading has its own."""
+    """Bytes the allocator holds: after the first step it keeps its high-water mark, so only loading has its own."""
     device_used_bytes: Bytes
     moment: str
     """The moment of the mark, such as ``backward of layers.31``."""
@@ -69,7 +69,7 @@ class StageMemory:
 
     @property
     def needed_bytes(self) -> Bytes:
-        """What the rank cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
+        """Bytes the rank cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
         return self.device_used_bytes - self.peak_reserved_bytes + self.peak_allocated_bytes
 
     def component_bytes(self, component: MemoryComponent) -> Bytes:
@@ -99,17 +99,17 @@ class MemoryPrediction:
 
     @property
     def needed_bytes(self) -> Bytes:
-        """What the neediest device cannot do without; cached blocks are given back before an allocation fails."""
+        """Bytes the neediest device cannot do without; cached blocks are given back before an allocation fails."""
         return max(stage.needed_bytes for stage in self.stages)
 
     @property
     def spare_bytes(self) -> Bytes:
-        """What that device has beyond its need; 0 when it does not fit."""
+        """Bytes that the neediest device has beyond its need; 0 when it does not fit."""
         return max(0, self.capacity_bytes - self.needed_bytes)
 
     @property
     def missing_bytes(self) -> Bytes:
-        """What that device lacks; 0 when it fits."""
+        """Bytes that the neediest device lacks; 0 when it fits."""
         return max(0, self.needed_bytes - self.capacity_bytes)
 
     @property
@@ -132,7 +132,7 @@ class MemoryPrediction:
 
     @property
     def headroom_bytes(self) -> Bytes:
-        """What is left on the worst device; negative when it does not fit."""
+        """Bytes left on the worst device; negative when it does not fit."""
         return self.capacity_bytes - self.worst.device_used_bytes
 
 
@@ -161,7 +161,7 @@ class CommunicationEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedShare:
-    """What the step would lose if one axis or one unit communicated in no time and all others as they do."""
+    """Seconds the step would lose if one axis or unit communicated in no time and all others as they do."""
 
     name: str
     exposed_s: Seconds

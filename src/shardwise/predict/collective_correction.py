@@ -39,7 +39,7 @@ class GroupRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What measurements make of the modelled times of one group."""
+    """Times of one group over message sizes, after measurements have corrected the model."""
 
     times: Knots
     """Times of the group itself; beyond the ends, the ratio at that end multiplies the model's times."""
@@ -84,7 +84,7 @@ def at(knots: Knots, position: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """What has to agree for a ratio to carry over from one group to another."""
+    """The properties that two groups must share for a measured ratio to carry over from one to the other."""
 
     kind: CollectiveKind
     link: str
@@ -195,7 +195,7 @@ def _one_per_size(groups: Iterable[GroupRatio], gpu_id: str) -> tuple[GroupRatio
 
 
 def _shape_of(group: GroupRatio) -> GroupRatio:
-    """The curve below its own plateau: how much slower than the model the group is at small messages."""
+    """The curve over its own plateau: how much further small messages fall behind the model than large ones."""
     plateau = group.ratios[-1][1]
     return replace(group, ratios=tuple((x, y - plateau) for x, y in group.ratios))
 
@@ -230,7 +230,7 @@ def _at_size(groups: Sequence[GroupRatio], placement: Placement) -> tuple[Knots,
 
 
 def _wire_byte_s(kind: CollectiveKind, placement: Placement) -> float:
-    """What the line rates allow at best."""
+    """Seconds a byte takes at the line rates of the links, which no measurement can beat."""
     ideal = replace(
         placement,
         inner_bandwidth_bytes_per_s=placement.inner_line_bytes_per_s,

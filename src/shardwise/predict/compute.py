@@ -66,9 +66,9 @@ class PhaseTimes:
     backward_work: DeviceAndHost = NO_WORK
     recompute_work: DeviceAndHost = NO_WORK
     host_gain_s: Seconds = 0.0
-    """What all phases would take less on a host as fast as the fastest of those measured."""
+    """Seconds that all phases would take less on a host as fast as the fastest of those measured."""
     host_loss_s: Seconds = 0.0
-    """What all phases would take longer on a host as slow as the slowest of those measured."""
+    """Seconds that all phases would take longer on a host as slow as the slowest of those measured."""
 
     def plus(self, other: "PhaseTimes", *, times: int) -> "PhaseTimes":
         """Sum with another, taken ``times`` times; a sum has no work of its own."""
@@ -150,7 +150,7 @@ def attention_fraction(operation: Operation, rates: KernelRates) -> float:
 
 
 def _attention_tail(operation: Operation, rates: KernelRates) -> float:
-    """What few heads and short sequences leave idle at the end, over what the fits contain."""
+    """Rate with few heads or short sequences, whose last tiles leave multiprocessors idle, over the fitted rate."""
     if rates.num_sms <= 1 or not operation.n or not operation.k:
         return 1.0
     is_backward = operation.phase == "backward"
@@ -221,7 +221,7 @@ def phase_times(
 
 
 def computed_again(once: PhaseTimes, again: PhaseTimes) -> PhaseTimes:
-    """What recomputation adds to a block; selectively, its launches are part of the backward pass that they are in.
+    """Times that recomputation adds to a block; selectively, its launches belong to the backward pass that they are in.
 
     Whole blocks are launched while the device runs them, as every phase of an eager host (``launches.py``). Where the
     host asks of every operation whether it is kept, it takes longer than the little that is repeated: a backward pass

@@ -13,7 +13,7 @@ ENDINGS = (" over replicas", " experts", " all_gather", " reduce_scatter", " all
 
 
 def exposed_communication(plan: Plan) -> ExposedCommunication:
-    """What the step of a plan would lose if communication were free, and if only one axis or one unit of it were.
+    """Seconds the step of a plan would lose if communication were free, and if only one axis or one unit of it were.
 
     Free collectives take no time and slow nothing down; the copies around them stay. What several of them hide behind
     each other is exposed by none alone, and a wait that two of them cause goes only with both, so the parts need not

@@ -58,7 +58,7 @@ ASSUMED_LINK_BYTES_PER_S = 31.5e9
 ASSUMED_LATENCY_US = 30.0
 """TCP in a data centre, assumed where no latency is known."""
 INCLUDED_LATENCY_US = 5.0
-"""What NCCL's own constants hold of a network's latency: its shortest tree step."""
+"""Part of a network's latency that NCCL's own constants contain: its shortest tree step."""
 RDMA_KINDS = ("InfiniBand", "RoCE")
 SOCKET_KINDS = ("Ethernet", "GPUDirect-TCPX", "loopback")
 
@@ -78,7 +78,7 @@ class Placement:
     arch: str
     gpu_id: str
     network_id: str
-    """Empty for a group inside one host."""
+    """Network between the hosts; empty for a group inside one host."""
     fabric: str
     """``rdma`` or ``sockets``; empty for a group inside one host."""
     inner_line_bytes_per_s: BytesPerSecond
@@ -264,7 +264,7 @@ def link_fraction(cluster: Cluster) -> LinkFraction:
 
 
 def placement_doubts(cluster: Cluster) -> tuple[str, ...]:
-    """What no figure is known of and had to be assumed, in sentences; each widens the band."""
+    """Figures that are unknown and had to be assumed, in sentences; each widens the band."""
     node, network = cluster.node, cluster.node.network
     doubts = []
     if node.gpus_per_node > 1 and not node.scale_up_bandwidth_bytes_per_s:

@@ -35,7 +35,7 @@ def launches_ahead(plan: Plan) -> bool:
 
 
 def launched_work(work: DeviceAndHost, *, is_ahead: bool) -> DeviceAndHost:
-    """A phase of a block on the device, and what is left to launch of it at another time."""
+    """Seconds of a phase of a block on the device, and of launches that are left for another time."""
     return work if is_ahead else DeviceAndHost(max(work.device_s, work.host_s), 0.0)
 
 
@@ -157,7 +157,7 @@ class Launched:
 
     compute: PhaseTimes
     forward_fraction: float
-    """The part that is left of what forward passes wait for inside blocks, beside a host that is busy meanwhile."""
+    """Part of the exposed time inside blocks in forward that remains beside a host that is busy meanwhile."""
     backward_fraction: float
 
 
@@ -216,7 +216,7 @@ def launched(
 
 
 def _told_apart(line_s: Seconds, runs: Sequence[Piece]) -> tuple[Seconds, Seconds]:
-    """Backward and recomputation of backward passes, divided as the device computes them."""
+    """Seconds of backward and of recomputation in backward passes, divided as the device computes them."""
     again_s = total_s = 0.0
     for piece in runs:
         for work in piece.works:

@@ -24,7 +24,7 @@ FADING_PER_DOUBLED_RANKS = 0.03
 
 @dataclass(frozen=True, slots=True)
 class PlanSizes:
-    """What decides which kernels and links a plan uses, and its habits."""
+    """The sizes that decide which kernels and links a plan uses, and its habits."""
 
     sizes: tuple[float, ...]
     """Width, tokens of a rank's micro-batch, sequence, tensor and pipeline degree, in factors of two."""

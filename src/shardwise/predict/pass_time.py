@@ -76,7 +76,7 @@ def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Secon
 
 
 def _left_over_s(num_runs: int, program: PassProgram, run: Run) -> list[Seconds]:
-    """When the last task ends that runs of pieces before each run have started."""
+    """For each run of pieces, when the last task of the runs before it ends."""
     ends_s = [0.0] * num_runs
     for pieces in program.pieces:
         ends_s[pieces.index] = max(ends_s[pieces.index], *(run.ends_s[position] for position in pieces.tasks))

@@ -101,7 +101,7 @@ def pipeline_duration(
 def pipeline_times(
     plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds, gathers_s: Sequence[Seconds]
 ) -> PipelineTimes:
-    """What a schedule needs to be timed; a stage's gathers delay the first of its chunks.
+    """Times from which a schedule is simulated; a stage's gathers delay the first of its chunks.
 
     DualPipe feeds micro-batches from both ends: the second half of its ranks begin with their second chunk.
     """

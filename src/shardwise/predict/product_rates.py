@@ -49,7 +49,7 @@ READING_NOISE = 1e-3
 """Squared distance below which readings are averaged instead of repeated: two readings of one product differ by 3 %."""
 
 UNTABLED_FRACTION = 0.86
-"""What products of real layers hold of the best shape of a part: 0.95 on A100 PCIe, 0.86 on H100 (at its power limit)
+"""Share of a part's best shape that products of real layers hold: 0.95 on A100 PCIe, 0.86 on H100 (at its power limit)
 and 0.66 on B200, each by its own table; the middle one stands for parts without a table."""
 DEFAULT_GEMM_FRACTION = 0.75
 """Share that torch's own estimator uses for every part (torch ``utils/_runtime_estimation.py``)."""

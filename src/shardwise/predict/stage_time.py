@@ -237,7 +237,7 @@ class StageClock:
         return found
 
     def _launched(self, context: StageContext, book: WorkBook, work: StageWork) -> Launched:
-        """What the launching host makes of the stage's computation and of what it waits for inside its blocks."""
+        """The stage's computation and exposed time inside blocks, as slow as the launching host makes them."""
         compute = book.total
         if not launches_ahead(self._plan):
             return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
@@ -252,7 +252,7 @@ class StageClock:
         )
 
     def call(self, call: Collective) -> CallTime:
-        """One call of a collective: which algorithm NCCL takes and what limits it."""
+        """Time of one call of a collective, with the algorithm that NCCL takes and what limits it."""
         return collective_call(call, placement=self._placement(call))
 
     def _placement(self, call: Collective) -> Placement:

@@ -183,7 +183,7 @@ def _waits(
 
 
 def _update_starts_s(plan: Plan, times: Sequence[StageTime], reduced_s: Sequence[Seconds]) -> tuple[Seconds, ...]:
-    """When each stage may update: together behind the norm, or each on its own when nothing is clipped."""
+    """When each stage may update: all together behind the norm, or each on its own when nothing is clipped."""
     ready_s = tuple(end_s + time.before_norm_s for end_s, time in zip(reduced_s, times, strict=True))
     return (max(ready_s),) * len(times) if needs_norm(plan) else ready_s
 

@@ -42,7 +42,7 @@ NOTE = "simulated by shardwise predict from the plan alone; nothing of it was me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineCall:
-    """One collective of a rank: what a span with its name and axis carries, and how."""
+    """One collective of a rank, which the spans with its name and axis stand for."""
 
     name: str
     axis: Axis
@@ -271,7 +271,7 @@ def _data_parallelism(plan: Plan, parts: StepParts, stage: int, drawing: StageDr
 
 
 def _end_of_step(parts: StepParts, stage: int) -> Iterator[Span]:
-    """What follows the last backward: the norm that all ranks wait for, then clipping, the update and the host."""
+    """Spans after the last backward: the norm that all ranks wait for, then clipping, the update and the host."""
     time, offload, waits = parts.times[stage], parts.offloads[stage], parts.waits
     after = [call for call in time.collectives if call.collective.phase == "optimizer"]
     sums = [call for call in after if is_before_update(call.collective)]

@@ -27,7 +27,7 @@ STREAM_NAMES = ("compute", "send_forward", "send_backward")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTime:
-    """What one rank does with the time of a step."""
+    """How one rank spends the time of a step."""
 
     rank: int
     busy_s: Seconds

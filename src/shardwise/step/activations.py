@@ -168,7 +168,7 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
 
 
 def _adapters(layer: LayerSpec, adapter: Adapter, context: BlockContext) -> SavedTensor:
-    """What LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
+    """Tensors that LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
     element = context.element_bytes
     added = adapter_weights(layer, rank=adapter.rank, targets=adapter.targets)
     first = [weight for weight in added if weight.name.endswith("lora_A")]
@@ -204,7 +204,7 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
 
 
 def _megatron_norm_outputs(layer: LayerSpec, elements: int, context: BlockContext) -> Iterator[SavedTensor]:
-    """What the readers of every norm keep of its output; only a norm that is a module of its own can be recomputed.
+    """Norm outputs that their readers keep; only a norm that is a module of its own can be recomputed.
 
     In 16 bits all readers keep one tensor. In 8 bits every linear layer keeps its own byte, and a router the 16 bits.
 

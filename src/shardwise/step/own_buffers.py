@@ -145,7 +145,7 @@ def _in_backward(context: StageContext, unit: Unit, tables: Tables) -> Iterator[
 def _second(context: StageContext, unit: Unit) -> Bytes:
     """Bytes that the second block's backward holds beyond the first's, without the table: it still gathers ahead.
 
-    Its own inputs are alive as well, but the gradients of one block less; where those are more, they count with the first.
+    Its own inputs are alive, too, but the gradients of one block less; where those are more, they count with the first.
     """
     ahead = least(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
     is_born_late = context.plan.num_microbatches == 1

@@ -22,7 +22,7 @@ TABLES = "embedding and head"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnUnit:
-    """Equal units of FSDP2."""
+    """Units of FSDP2 that are equal, ``count`` of them."""
 
     name: str
     gathered_bytes: Bytes
