@@ -1,4 +1,4 @@
-"""What was measured of one machine: tables that replace the catalogue's where they reach, and factors from runs.
+"""Measurements of one machine: tables that replace the catalogue's where they reach, and factors from runs.
 
 A calibration hangs on the cluster it is used for, so that whatever turns a plan into seconds finds it there.
 """
@@ -12,7 +12,7 @@ CALIBRATION_SCHEMA = "shardwise.calibration/1"
 
 MeasuredDevice = Literal["cuda", "cpu"]
 MeasuredDtype = Literal["bf16", "fp32"]
-"""That of weights while they are multiplied: on devices and on processors."""
+"""Dtype of weights while they are multiplied, on GPUs and on CPUs."""
 MeasuredPass = Literal["forward", "dgrad", "wgrad"]
 MeasuredCall = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast"]
 ResidualName = Literal[
@@ -37,16 +37,16 @@ class MachineFacts:
 
     device_kind: MeasuredDevice
     device: str
-    """As the driver or the operating system names it."""
+    """Name that the driver or the operating system gives the device."""
     gpu_id: str
     """The catalogue's name of the part; empty when it has none."""
     num_processes: int
     host: str
     processor: str
     versions: tuple[tuple[str, str], ...]
-    """Of Python, torch, CUDA, NCCL and the driver, those that are there."""
+    """Versions of Python, torch, CUDA, NCCL and the driver, as far as they are installed."""
     clocks_mhz: tuple[tuple[str, float], ...] = ()
-    """Of the first device while it worked."""
+    """Clock rates of the first device while it worked."""
     power_limit_w: float = 0.0
     command: str = ""
 
@@ -64,7 +64,7 @@ class ProductPoint:
 
     @property
     def rate_flop_per_s(self) -> FlopPerSecond:
-        """What it reached."""
+        """FLOP per second that the product reached."""
         return 2.0 * self.m * self.n * self.k / self.duration_s
 
 
@@ -84,14 +84,14 @@ class AttentionPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedBytes:
-    """How long so many bytes took."""
+    """Bytes that were moved, and how long that took."""
 
     num_bytes: Bytes
     duration_s: Seconds
 
     @property
     def rate_bytes_per_s(self) -> BytesPerSecond:
-        """What it reached."""
+        """Bytes per second that were reached."""
         return self.num_bytes / self.duration_s
 
 
@@ -112,7 +112,7 @@ class GroupTable:
 
     @property
     def shortest_s(self) -> Seconds:
-        """Of any message."""
+        """Shortest duration of any message."""
         return min((point.duration_s for point in self.points), default=0.0)
 
 
@@ -135,12 +135,12 @@ class BlockPoint:
 
     @property
     def num_tokens(self) -> int:
-        """Of all sequences."""
+        """Tokens of all sequences."""
         return self.num_sequences * self.seq_len
 
     @property
     def sizes(self) -> tuple[int | str, ...]:
-        """Equal for the same block, gathered or not."""
+        """A key that is equal for the same block, gathered or not."""
         widths = (self.hidden_size, self.intermediate_size, self.num_attention_heads, self.num_key_value_heads)
         return (*widths, self.head_dim, self.seq_len, self.num_sequences, self.dtype)
 
@@ -158,7 +158,7 @@ class TablesPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """What runs say and tables do not explain: measured over predicted, drawn towards 1 while runs are few."""
+    """Measured over predicted values that the tables do not explain, drawn towards 1 while runs are few."""
 
     name: ResidualName
     ratio: float
@@ -170,7 +170,7 @@ class Calibration:
     """Everything known of one machine. Two are equal when their digests are."""
 
     digest: str
-    """Of the file's content."""
+    """Digest of the file's content."""
     date: str = field(compare=False)
     machine: MachineFacts = field(compare=False)
     products: tuple[ProductPoint, ...] = field(default=(), compare=False)
@@ -187,7 +187,7 @@ class Calibration:
     overlap_slowdown_ratio: float | None = field(default=None, compare=False)
     """How many times longer computation and a collective take while both run."""
     meeting_s: Seconds | None = field(default=None, compare=False)
-    """What a collective takes longer between computations than in a loop of its own, the median of several."""
+    """Seconds that a collective takes longer between computations than in a loop of its own, the median of several."""
     host_to_device_bytes_per_s: BytesPerSecond | None = field(default=None, compare=False)
     device_to_host_bytes_per_s: BytesPerSecond | None = field(default=None, compare=False)
     disk_write_bytes_per_s: BytesPerSecond | None = field(default=None, compare=False)
@@ -200,12 +200,12 @@ class Calibration:
 
     @property
     def best_flop_per_s(self) -> FlopPerSecond:
-        """Of all products."""
+        """Highest rate of all timed products."""
         return max((point.rate_flop_per_s for point in self.products), default=0.0)
 
     @property
     def best_move_bytes_per_s(self) -> BytesPerSecond:
-        """Of elementwise kernels too large for a cache."""
+        """Rate of the largest timed elementwise kernel, which no cache holds; 0 when none was timed."""
         return max(self.moves, key=lambda point: point.num_bytes).rate_bytes_per_s if self.moves else 0.0
 
     @property
@@ -229,5 +229,5 @@ class Calibration:
 
     @property
     def runs_on_processors(self) -> bool:
-        """Whether kernels ran on the processors that also issue them."""
+        """Whether kernels ran on the CPUs that also issue them."""
         return self.machine.device_kind == "cpu"

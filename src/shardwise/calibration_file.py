@@ -26,9 +26,9 @@ DIGEST_CHARACTERS = 16
 MAX_BYTES = 20_000_000
 PAIRS = ("versions", "clocks_mhz")
 ZEROS = ("meeting_s", "power_limit_w", "num_runs", "disk_write_bytes_per_s", "disk_read_bytes_per_s")
-"""Numbers that are 0 where there was nothing to measure; everything else somebody divides by."""
+"""Fields that may be 0 because there was nothing to measure; predictions divide by all others."""
 LEAST, MOST = 1e-12, 1e18
-"""Between them lies every duration, rate, size and ratio."""
+"""Every duration, rate, size and ratio lies between these two."""
 RATES = (
     "kernel_launch_s",
     "overlap_slowdown_ratio",
@@ -104,7 +104,7 @@ def calibration_object(calibration: Calibration) -> dict[str, object]:
 
 
 def digest_of(document: Mapping[str, object]) -> str:
-    """Of a document's content, whatever the order of its keys."""
+    """Digest of a document's content, whatever the order of its keys."""
     text = json.dumps(document, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 

@@ -40,7 +40,7 @@ class PhaseMemory:
     phase: Phase
     allocated_bytes: Bytes
     reserved_bytes: Bytes
-    """What the allocator holds: after the first step it keeps its high-water mark, so only loading has its own."""
+    """Bytes the allocator holds: after the first step it keeps its high-water mark, so only loading has its own."""
     device_used_bytes: Bytes
     moment: str
     """The moment of the mark, such as ``backward of layers.31``."""
@@ -69,7 +69,7 @@ class StageMemory:
 
     @property
     def needed_bytes(self) -> Bytes:
-        """What the rank cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
+        """Bytes the rank cannot do without: live tensors and what lies outside the allocator, no cached blocks."""
         return self.device_used_bytes - self.peak_reserved_bytes + self.peak_allocated_bytes
 
     def component_bytes(self, component: MemoryComponent) -> Bytes:
@@ -84,7 +84,7 @@ class MemoryPrediction:
     capacity_bytes: Bytes
     stages: tuple[StageMemory, ...]
     host_capacity_bytes: Bytes
-    """Per node; 0 when unknown."""
+    """Host memory per node; 0 when unknown."""
     host_bytes_per_node: Bytes
     nvme_capacity_bytes: Bytes
     nvme_bytes_per_node: Bytes
@@ -99,17 +99,17 @@ class MemoryPrediction:
 
     @property
     def needed_bytes(self) -> Bytes:
-        """What the neediest device cannot do without; cached blocks are given back before an allocation fails."""
+        """Bytes the neediest device cannot do without; cached blocks are given back before an allocation fails."""
         return max(stage.needed_bytes for stage in self.stages)
 
     @property
     def spare_bytes(self) -> Bytes:
-        """What that device has beyond its need; 0 when it does not fit."""
+        """Bytes that the neediest device has beyond its need; 0 when it does not fit."""
         return max(0, self.capacity_bytes - self.needed_bytes)
 
     @property
     def missing_bytes(self) -> Bytes:
-        """What that device lacks; 0 when it fits."""
+        """Bytes that the neediest device lacks; 0 when it fits."""
         return max(0, self.needed_bytes - self.capacity_bytes)
 
     @property
@@ -132,7 +132,7 @@ class MemoryPrediction:
 
     @property
     def headroom_bytes(self) -> Bytes:
-        """What is left on the worst device; negative when it does not fit."""
+        """Bytes left on the worst device; negative when it does not fit."""
         return self.capacity_bytes - self.worst.device_used_bytes
 
 
@@ -150,18 +150,18 @@ class CommunicationEntry:
     total_s: Seconds
     exposed_s: Seconds
     algorithm: str = ""
-    """What NCCL takes for one call: ring, tree, nvls, nvls_tree, pat or p2p."""
+    """Algorithm that NCCL takes for one call: ring, tree, nvls, nvls_tree, pat or p2p."""
     protocol: str = ""
-    """LL, LL128 or Simple."""
+    """NCCL's protocol: LL, LL128 or Simple."""
     bottleneck: str = ""
     """What limits one call: latency, the scale-up link, PCIe or the network."""
     basis: str = ""
-    """measured on such a group, scaled from other groups on the same links, or modelled."""
+    """Origin of the time: measured on such a group, scaled from other groups on the same links, or modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedShare:
-    """What the step would lose if one axis or one unit communicated in no time and all others as they do."""
+    """Seconds the step would lose if one axis or unit communicated in no time and all others as they do."""
 
     name: str
     exposed_s: Seconds
@@ -177,12 +177,12 @@ class ExposedCommunication:
 
     @property
     def shared_by_axes_s(self) -> Seconds:
-        """What goes only when several axes are free; below zero where they expose the same wait."""
+        """Seconds that go only when several axes are free; below zero where they expose the same wait."""
         return _rest_s(self.total_s, self.axes)
 
     @property
     def shared_by_units_s(self) -> Seconds:
-        """The same of units."""
+        """Seconds that go only when several units are free; below zero where they expose the same wait."""
         return _rest_s(self.total_s, self.units)
 
 

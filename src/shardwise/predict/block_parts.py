@@ -26,14 +26,14 @@ class Direction:
 
     total_s: Seconds = 0.0
     products_s: Seconds = 0.0
-    """Of matrix products."""
+    """Seconds of the part's matrix products."""
     pieces_s: Seconds = 0.0
-    """Of the same products when each is cut into as many pieces as tensor-parallel ranks."""
+    """Seconds of the same products when each is cut into as many pieces as tensor-parallel ranks."""
     num_products: int = 0
 
     @property
     def others_s(self) -> Seconds:
-        """Of what is no product."""
+        """Seconds of everything but matrix products."""
         return self.total_s - self.products_s
 
 
@@ -47,7 +47,7 @@ class Part:
 
     @property
     def whole_backward_s(self) -> Seconds:
-        """With weight gradients."""
+        """Backward seconds with weight gradients."""
         return self.backward.total_s + self.weight_backward_s
 
 

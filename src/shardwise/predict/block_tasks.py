@@ -31,11 +31,11 @@ class TimedCall:
 
     @property
     def total_s(self) -> Seconds:
-        """Over the whole step."""
+        """Seconds of all calls of the step."""
         return self.collective.count * self.call_s
 
     def task(self) -> Task:
-        """One call, beside computation."""
+        """One call as a task beside computation."""
         call = self.collective
         return Task(
             name=call.name,
@@ -46,7 +46,7 @@ class TimedCall:
         )
 
     def wait(self, duration_s: Seconds) -> Task:
-        """So much of it as computation waits for."""
+        """The part of one call that computation waits for, as a task."""
         call = self.collective
         return Task(name=call.name, stream=call.axis, duration_s=duration_s, category=call.kind)
 
@@ -57,7 +57,7 @@ def is_in_block(call: Collective) -> bool:
 
 
 def is_under_other_blocks(call: Collective) -> bool:
-    """Exchanges of experts that run under the blocks of another micro-batch (DualPipe)."""
+    """Whether a call is an exchange of experts that runs under the blocks of another micro-batch (DualPipe)."""
     return call.axis == "ep" and call.is_overlappable
 
 
@@ -68,7 +68,7 @@ class BlockTasks:
     forward: tuple[Task, ...]
     backward: tuple[Task, ...]
     again: tuple[Task, ...]
-    """What communicates of the forward once more, where the block is recomputed; empty otherwise."""
+    """Communication of the forward that is repeated where the block is recomputed; empty otherwise."""
     forward_s: Seconds
     backward_s: Seconds
     again_s: Seconds
@@ -76,12 +76,12 @@ class BlockTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHabits:
-    """What an engine runs beside the collectives of a block."""
+    """Which computation an engine runs beside the collectives of a block."""
 
     tensor: TensorHabits
     cp: int
     hides_combine: bool
-    """Shared experts run beside the way back of routed tokens."""
+    """Whether shared experts run beside the way back of routed tokens."""
 
 
 def forward_tasks(
@@ -91,7 +91,7 @@ def forward_tasks(
     *,
     phase: OperationPhase = "forward",
 ) -> tuple[Task, ...]:
-    """A block's forward, or the same again when it is recomputed."""
+    """Tasks of a block's forward, or of the same forward when it is recomputed."""
     writer = TaskWriter(calls, phase)
     pairs = _num_pairs(writer)
     for index, branch in enumerate(branches):
@@ -108,7 +108,7 @@ def forward_tasks(
 
 
 def backward_tasks(branches: Sequence[Branch], calls: Iterable[Task], habits: BlockHabits) -> tuple[Task, ...]:
-    """A block's backward, without what is recomputed for it."""
+    """Tasks of a block's backward, without recomputation."""
     writer = TaskWriter(calls, "backward")
     pairs = _num_pairs(writer)
     for index, branch in reversed(tuple(enumerate(branches))):
@@ -128,7 +128,7 @@ def backward_tasks(branches: Sequence[Branch], calls: Iterable[Task], habits: Bl
 
 
 def _num_pairs(writer: TaskWriter) -> int:
-    """Branches whose products communicate: one sum in each direction."""
+    """Number of branches whose products communicate: one sum in each direction."""
     return max(writer.count("tp", "reduce_scatter"), writer.count("tp", "all_reduce"))
 
 

@@ -18,7 +18,7 @@ class BlockTime:
     tasks: tuple[Task, ...]
     duration_s: Seconds
     exposed: tuple[ExposedCall, ...]
-    """They sum to the duration minus that with free communication."""
+    """Exposed seconds of each collective; they sum to the duration minus that with free communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class BlockTimes:
     forward: BlockTime
     backward: BlockTime
     recompute: BlockTime | None
-    """What is run again where the block is recomputed, when it communicates."""
+    """The recomputed forward, where it communicates."""
 
 
 def block_times(tasks: BlockTasks) -> BlockTimes:
@@ -44,8 +44,8 @@ def block_time(tasks: Sequence[Task], *, compute_s: Seconds) -> BlockTime:
     """Run one direction of a block.
 
     Args:
-        tasks: of it.
-        compute_s: what its computation takes alone and in whole products, which may be longer than in pieces; a block
+        tasks: the tasks of that direction.
+        compute_s: seconds of its computation alone and in whole products, which may be longer than in pieces; a block
             takes no less.
     """
     tasks = tuple(tasks)
@@ -61,7 +61,7 @@ def block_time(tasks: Sequence[Task], *, compute_s: Seconds) -> BlockTime:
 
 
 def block_waits_s(tasks: Sequence[Task], *, compute_s: Seconds) -> Seconds:
-    """What all that a block waits for adds up to, without saying what it is laid to: the sum of ``exposed``."""
+    """Seconds that a block waits for all its collectives together: the sum of ``exposed``."""
     if all(task.stream == COMPUTE for task in tasks):
         return 0.0
     if is_chain(tasks):

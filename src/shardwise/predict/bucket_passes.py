@@ -25,12 +25,12 @@ class _Unit:
     """The head, a block or the embedding in a pass."""
 
     before_s: Seconds
-    """Recomputation, which makes no gradients."""
+    """Seconds of recomputation, which makes no gradients."""
     duration_s: Seconds
 
     @property
     def whole_s(self) -> Seconds:
-        """Both."""
+        """Seconds of recomputation and of the backward."""
         return self.before_s + self.duration_s
 
 
@@ -72,7 +72,7 @@ def bucket_pieces(
 
 
 def _between_s(units: Sequence[_Unit], start: Moment, end: Moment) -> Seconds:
-    """Computation from one moment to another."""
+    """Seconds of computation from one moment to another."""
     if start.index == end.index:
         return (end.fraction - start.fraction) * units[end.index].duration_s
     rest_s = (1 - start.fraction) * units[start.index].duration_s if start.index >= 0 else 0.0
@@ -82,7 +82,7 @@ def _between_s(units: Sequence[_Unit], start: Moment, end: Moment) -> Seconds:
 
 
 def _counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Equal neighbours as one piece."""
+    """Merge equal neighbours into one piece."""
     for piece, equal in groupby(pieces):
         yield replace(piece, count=sum(1 for _ in equal))
 
@@ -122,7 +122,7 @@ def _calls_of(calls: Sequence[TimedCall], gradients: BucketedGradients) -> Itera
 
 
 def queued_reductions(pieces: Sequence[Piece]) -> tuple[ExposedCall, ...] | None:
-    """What reductions of one group add to a pass that never waits for them, in one sweep; ``None`` for several groups.
+    """Exposed seconds of one group's reductions in a pass that never waits for them; ``None`` for several groups.
 
     Reductions queue behind the piece that completes them. While both run, both are slowed.
     """

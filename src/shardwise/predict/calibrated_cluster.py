@@ -7,7 +7,7 @@ from shardwise.calibration import Calibration
 from shardwise.cluster import Cluster
 
 MOST_NAMED_PARTS = 2
-"""A calibration that timed no more is named by what it timed; `shardwise calibrate` times everything."""
+"""A calibration that timed no more parts than this is named by them; `shardwise calibrate` times everything."""
 
 
 def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:

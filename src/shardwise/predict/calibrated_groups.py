@@ -34,7 +34,7 @@ def communication_ratio(axis: Axis, calibration: Calibration | None) -> float:
 
 
 def meeting_s(placement: Placement) -> Seconds:
-    """What ranks that computed add to every call: they arrive one by one, and the threads that carry it have to wake.
+    """Seconds that every call takes longer behind computation: ranks arrive one by one, and its threads have to wake.
 
     Calls are timed in loops that do nothing else, a step computes between them. Calls that follow each other at once,
     a few after the last backward, are taken to meet as all others. 0 without a calibration that timed it.
@@ -78,7 +78,7 @@ def _tables(kind: CollectiveKind, calibration: Calibration) -> list[GroupTable]:
 
 
 def _usable(table: GroupTable, calibration: Calibration) -> tuple[TimedBytes, ...]:
-    """The points that links decide; where processors compute, the host is part of the link."""
+    """The points that links decide; where CPUs compute, the host is part of the link."""
     if calibration.runs_on_processors:
         return table.points
     from_s = HOST_BOUND_RATIO * table.shortest_s
@@ -86,7 +86,7 @@ def _usable(table: GroupTable, calibration: Calibration) -> tuple[TimedBytes, ..
 
 
 def _rising(times: Knots) -> Knots:
-    """More bytes never take less time."""
+    """The knots, with no time below that of fewer bytes."""
     kept: list[tuple[float, float]] = []
     for position, log_time in times:
         kept.append((position, max(log_time, kept[-1][1]) if kept else log_time))

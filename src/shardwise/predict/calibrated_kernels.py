@@ -43,7 +43,7 @@ def _squared_distance(one: Position, other: Position) -> float:
 
 @cache
 def product_ratios(gpu: Gpu, calibration: Calibration, product_pass: str, family: str) -> Ratios:
-    """Of the matrix products of one pass and width."""
+    """Measured over catalogued times of the matrix products of one pass and width."""
     catalogued = product_rates(gpu)
     points = []
     for point in calibration.products:
@@ -77,12 +77,12 @@ def _calibrated_products(gpu: Gpu, calibration: Calibration) -> ProductRates:
 
 
 def attention_position(*, seq_len: int, head_dim: int) -> Position:
-    """Where a core lies among those that were timed."""
+    """Position of an attention core among those that were timed."""
     return log2(max(1, seq_len)), log2(max(1, head_dim))
 
 
 def attention_flop(point: AttentionPoint) -> float:
-    """Of a causal forward: ``2 (d_qk + d_v)`` for each of half the pairs."""
+    """FLOP of a causal forward: ``2 (d_qk + d_v)`` for each of half the pairs."""
     pairs = point.num_sequences * point.num_attention_heads * point.seq_len**2 / 2
     return 4.0 * pairs * point.head_dim
 
@@ -94,7 +94,8 @@ class MeasuredRate:
     points: tuple[TimedBytes, ...]
 
     def duration_s(self, num_bytes: float) -> Seconds:
-        """Between two sizes by the logarithms of both; beyond them at the rate of the nearest."""
+        """Seconds for so many bytes: interpolated in logarithms between timed sizes, beyond them at the rate of the
+        nearest."""
         first, last = self.points[0], self.points[-1]
         if num_bytes <= first.num_bytes:
             return num_bytes / first.rate_bytes_per_s
@@ -107,7 +108,7 @@ class MeasuredRate:
 
     @property
     def largest_bytes_per_s(self) -> BytesPerSecond:
-        """Of the largest size."""
+        """Rate that the largest size reached."""
         return self.points[-1].rate_bytes_per_s
 
 

@@ -15,9 +15,9 @@ from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 PRECISIONS: Mapping[str, Precision] = {"bf16": "bf16", "fp32": "fp32"}
-"""What the runtime's blocks compute in when they hold weights of a dtype."""
+"""Precision in which the native engine's blocks compute when they hold weights of a dtype."""
 TIMED_HEAD_DIM = 64
-"""Of the model whose tables are timed, which has no block."""
+"""Head dim of the model around timed tables, of which no block is timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class TimedPart:
 
     plan: Plan
     forward_and_backward: tuple[Operation, ...]
-    """Of the block."""
+    """Operations of the block in both passes."""
     tables: tuple[Operation, ...]
-    """Of the embedding, the head and the loss."""
+    """Operations of the embedding, the head and the loss."""
     copies: tuple[Operation, ...]
-    """What gathering adds around the block."""
+    """Copies that gathering adds around the block."""
 
 
 def block_of(point: BlockPoint, cluster: Cluster) -> TimedPart:
-    """The block that was timed."""
+    """The model and operations of a block that was timed."""
     fields = {
         "hidden_size": point.hidden_size,
         "intermediate_size": point.intermediate_size,
@@ -55,7 +55,7 @@ def block_of(point: BlockPoint, cluster: Cluster) -> TimedPart:
 
 
 def tables_of(point: TablesPoint, cluster: Cluster) -> TimedPart:
-    """The tables that were timed."""
+    """The model and operations of tables that were timed."""
     fields = {
         "hidden_size": point.hidden_size,
         "intermediate_size": point.hidden_size,

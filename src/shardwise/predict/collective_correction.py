@@ -22,7 +22,7 @@ STAND_INS: dict[CollectiveKind, tuple[CollectiveKind, ...]] = {
     "all_gather": ("all_gather", "reduce_scatter", "all_reduce"),
     "reduce_scatter": ("reduce_scatter", "all_gather", "all_reduce"),
 }
-"""Whose ratio stands for a collective that was not timed on these links: both are halves of a ring's all-reduce."""
+"""Collective whose ratio stands for one not timed on these links: both are halves of a ring's all-reduce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class GroupRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What measurements make of the modelled times of one group."""
+    """Times of one group over message sizes, after measurements have corrected the model."""
 
     times: Knots
-    """Of the group itself; the model times the ratio at the ends holds beyond them."""
+    """Times of the group itself; beyond the ends, the ratio at that end multiplies the model's times."""
     is_measured: bool
     """Whether this very group was timed; otherwise the times are carried over from others."""
     source: str
@@ -73,7 +73,7 @@ def correction(kind: CollectiveKind, placement: Placement, *, book: SweepBook) -
 
 
 def at(knots: Knots, position: float) -> float:
-    """Linear between knots, held beyond them."""
+    """Value at a position: linear between knots, constant beyond them."""
     if position <= knots[0][0]:
         return knots[0][1]
     for (left, low), (right, high) in pairwise(knots):
@@ -84,16 +84,16 @@ def at(knots: Knots, position: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """What has to agree for a ratio to carry over from one group to another."""
+    """The properties that two groups must share for a measured ratio to carry over from one to the other."""
 
     kind: CollectiveKind
     link: str
-    """Empty where every rank is alone in its domain."""
+    """Type of the scale-up link; empty where every rank is alone in its domain."""
     crosses_host: bool
     ranks_per_host: int
-    """Of groups that span hosts; 0 for the others."""
+    """Ranks on each host, for groups that span hosts; 0 for the others."""
     adds_in_switch: bool
-    """Inside one domain; over several hosts NCCL takes rings for large messages either way."""
+    """Whether the switch adds, inside one domain; over several hosts NCCL takes rings for large messages either way."""
     fabric: str
     """rdma, sockets, or empty inside one host."""
     network_id: str
@@ -195,7 +195,7 @@ def _one_per_size(groups: Iterable[GroupRatio], gpu_id: str) -> tuple[GroupRatio
 
 
 def _shape_of(group: GroupRatio) -> GroupRatio:
-    """How it falls behind the model at small messages; the plateau is that of its own links."""
+    """The curve over its own plateau: how much further small messages fall behind the model than large ones."""
     plateau = group.ratios[-1][1]
     return replace(group, ratios=tuple((x, y - plateau) for x, y in group.ratios))
 
@@ -230,7 +230,7 @@ def _at_size(groups: Sequence[GroupRatio], placement: Placement) -> tuple[Knots,
 
 
 def _wire_byte_s(kind: CollectiveKind, placement: Placement) -> float:
-    """What the line rates allow at best."""
+    """Seconds a byte takes at the line rates of the links, which no measurement can beat."""
     ideal = replace(
         placement,
         inner_bandwidth_bytes_per_s=placement.inner_line_bytes_per_s,

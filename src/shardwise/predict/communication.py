@@ -35,7 +35,7 @@ class CallTime:
     """``latency``, or the link that takes longest: NVLink, xGMI, PCIe, network."""
     basis: Basis
     source: str = ""
-    """Of the measurements; empty for the model."""
+    """Where the measurements that corrected the time come from; empty when it is the model's alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class CollectiveCurve:
         return modelled_s if self.correction is None else self._corrected_s(num_bytes, modelled_s, self.correction)
 
     def call(self, num_bytes: float) -> CallTime:
-        """The same with the choice behind it."""
+        """Time of one call, with the algorithm, protocol and bottleneck behind it."""
         chosen = min(self.candidates, key=lambda candidate: candidate.time_s(num_bytes))
         waits = chosen.latency_s > chosen.moving_s(num_bytes)
         return CallTime(
@@ -90,7 +90,7 @@ def collective_curve(kind: CollectiveKind, placement: Placement, copies_per_toke
 def curve_by(
     kind: CollectiveKind, placement: Placement, *, book: SweepBook, copies_per_token: int = 1
 ) -> CollectiveCurve:
-    """The same by other sweeps, or by none."""
+    """Times of one kind of collective of a group, by the sweeps of a book, which may be empty."""
     sends_once = copies_per_token > 1 and placement.num_hosts > 1
     return CollectiveCurve(
         candidates=candidates(kind, placement, copies_per_token),

@@ -25,7 +25,7 @@ OPERATION_PHASES: tuple[OperationPhase, ...] = get_args(OperationPhase)
 
 @dataclass(frozen=True, slots=True)
 class DeviceAndHost:
-    """The same kernels on the device, and issued by the host."""
+    """Seconds that the device takes for a list of kernels, and that the host takes to issue them."""
 
     device_s: Seconds = 0.0
     host_s: Seconds = 0.0
@@ -36,11 +36,11 @@ class DeviceAndHost:
 
     @property
     def longest_s(self) -> Seconds:
-        """When neither side runs ahead of the other."""
+        """Seconds when neither side runs ahead of the other."""
         return max(self.device_s, self.host_s)
 
     def at_pace(self, ratio: float) -> "DeviceAndHost":
-        """The same on a host that takes so many times as long."""
+        """These kernels, issued by a host that takes ``ratio`` times as long."""
         return DeviceAndHost(self.device_s, ratio * self.host_s)
 
 
@@ -53,7 +53,7 @@ class PhaseTimes:
 
     forward_s: Seconds = 0.0
     backward_s: Seconds = 0.0
-    """Input and weight gradients together."""
+    """Seconds of input and weight gradients together."""
     weight_backward_s: Seconds = 0.0
     """The part of ``backward_s`` that zero-bubble schedules can delay."""
     recompute_s: Seconds = 0.0
@@ -62,13 +62,13 @@ class PhaseTimes:
     """The part of ``forward_s`` that ring attention hides its messages under."""
     attention_backward_s: Seconds = 0.0
     forward_work: DeviceAndHost = NO_WORK
-    """Of one list of kernels: its forward without one side waiting for the other."""
+    """Device and host seconds of the forward of one list of kernels, without one side waiting for the other."""
     backward_work: DeviceAndHost = NO_WORK
     recompute_work: DeviceAndHost = NO_WORK
     host_gain_s: Seconds = 0.0
-    """What all phases would take less on a host as fast as the fastest of those measured."""
+    """Seconds that all phases would take less on a host as fast as the fastest of those measured."""
     host_loss_s: Seconds = 0.0
-    """What they would take longer on one as slow as the slowest."""
+    """Seconds that all phases would take longer on a host as slow as the slowest of those measured."""
 
     def plus(self, other: "PhaseTimes", *, times: int) -> "PhaseTimes":
         """Sum with another, taken ``times`` times; a sum has no work of its own."""
@@ -114,7 +114,7 @@ def operation_time_s(operation: Operation, *, gpu: Gpu, rates: KernelRates) -> S
 
 
 def _attention_ratio(operation: Operation, rates: KernelRates) -> float:
-    """Measured over catalogued time of a core."""
+    """Measured over catalogued time of an attention core."""
     ratios = rates.attention_backward if operation.phase == "backward" else rates.attention_forward
     if ratios is None:
         return 1.0
@@ -122,7 +122,7 @@ def _attention_ratio(operation: Operation, rates: KernelRates) -> float:
 
 
 def _product_s(operation: Operation, rates: KernelRates) -> Seconds:
-    """A product, or as many as its FLOP hold; experts' products share one grouped kernel."""
+    """Seconds of a product, or of as many as the FLOP hold; experts' products share one grouped kernel."""
     times = operation.flop / (2.0 * operation.m * operation.n * operation.k)
     is_grouped = operation.kind == "grouped_matmul" and times > 1.5
     is_wgrad = operation.name.endswith(".wgrad")
@@ -150,7 +150,7 @@ def attention_fraction(operation: Operation, rates: KernelRates) -> float:
 
 
 def _attention_tail(operation: Operation, rates: KernelRates) -> float:
-    """What few heads and short sequences leave idle at the end, over what the fits contain."""
+    """Rate with few heads or short sequences, whose last tiles leave multiprocessors idle, over the fitted rate."""
     if rates.num_sms <= 1 or not operation.n or not operation.k:
         return 1.0
     is_backward = operation.phase == "backward"
@@ -181,9 +181,9 @@ def phase_times(
 
     Args:
         operations: the list.
-        gpu: that computes.
-        rates: its kernels'.
-        durations: their ``durations_s``, when known.
+        gpu: the device that computes.
+        rates: the rates of its kernels.
+        durations: the operations' ``durations_s``, when known.
     """
     operations = tuple(operations)
     timed = durations_s(operations, gpu=gpu, rates=rates) if durations is None else durations
@@ -221,7 +221,7 @@ def phase_times(
 
 
 def computed_again(once: PhaseTimes, again: PhaseTimes) -> PhaseTimes:
-    """What recomputation adds to a block; selectively, its launches are part of the backward pass that they are in.
+    """Times that recomputation adds to a block; selectively, its launches belong to the backward pass that they are in.
 
     Whole blocks are launched while the device runs them, as every phase of an eager host (``launches.py``). Where the
     host asks of every operation whether it is kept, it takes longer than the little that is repeated: a backward pass

@@ -7,20 +7,20 @@ The ratio is for the time in which both run: two tasks that take T alone and sta
 from shardwise.predict.group_placement import Placement
 
 SCALE_UP_SLOWDOWN = 1.50
-"""Inside one NVLink domain. Measured on 2 and 4 H100: equal times of matrix products and of all-gathers,
+"""Slowdown inside one NVLink domain. Measured on 2 and 4 H100: equal times of matrix products and of all-gathers,
 reduce-scatters or all-reduces of 256 MiB, started together, take 1.41 to 1.59 times as long as either alone, 1.50 in
 the mean of the six (``benchmarks/results/2026-11-27-h100-contention.csv``). Such a pair says how long both take, not
 which of them suffers, so both take the same ratio."""
 NETWORK_SLOWDOWN = 1.126
-"""Across a network or PCIe, where a collective waits for the wire and needs less of the device: no measurement of
-ours; PKU-DAIR/Hetu-Galvatron ships 1.126 for the overlapped time, Calculon takes 1.02 for InfiniBand."""
+"""Slowdown across a network or PCIe, where a collective waits for the wire and needs less of the device: no measurement
+of ours; PKU-DAIR/Hetu-Galvatron ships 1.126 for the overlapped time, Calculon takes 1.02 for InfiniBand."""
 
 
 def slowdown_ratio(placement: Placement) -> float:
     """How many times longer a group's collectives and computation take while both run.
 
-    Ranks that reach each other over several levels wait for the slowest of them. A calibration says it of groups inside
-    its host.
+    Ranks that reach each other over several levels wait for the slowest of them. Groups inside a calibrated host take
+    the calibration's ratio.
     """
     calibration = placement.calibration
     if calibration is not None and calibration.overlap_slowdown_ratio is not None and placement.num_hosts == 1:

@@ -37,7 +37,7 @@ def attention_tasks(writer: TaskWriter, name: str, duration_s: Seconds, *, cp: i
 
 
 def _ring(writer: TaskWriter, name: str, piece_s: Seconds, hops: list[Task]) -> None:
-    """Piece i needs hop i, which starts with piece i - 1."""
+    """Ring attention: piece i needs hop i, which starts with piece i - 1."""
     worked = passed = writer.tail
     for number, hop in enumerate((*hops, None)):
         ready = tuple(dict.fromkeys((*worked, *passed)))

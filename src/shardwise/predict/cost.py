@@ -24,14 +24,14 @@ from shardwise.recipe import MAX_SEQ_LEN
 from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
 
 LOWEST_SHARE = 0.001
-"""Of peak, or of wall time: nothing that runs is slower, and smaller ones make years that no number holds."""
+"""Smallest MFU and goodput accepted: no run is slower, and smaller shares make years that no number holds."""
 TYPICAL_MFU_FRACTION = 0.40
 """A well-tuned dense run in bf16: Llama 3 405B reports 0.38 to 0.43 (arXiv:2407.21783, table 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRequest:
-    """A run to be priced without a layout: FLOP, hardware and the share of its peak that is reached."""
+    """A run to be priced without a layout: its FLOP, hardware and the share of the hardware's peak that is reached."""
 
     model: ModelSpec
     tokens: float
@@ -40,9 +40,9 @@ class CostRequest:
     mfu_fraction: float | None = None
     """The user's MFU; ``None`` takes ``TYPICAL_MFU_FRACTION`` and says how far published runs lie from it."""
     seq_len: int | None = None
-    """Counts causal attention too when given; ``None`` counts ``6 N``."""
+    """Sequence length with which causal attention is counted too; ``None`` counts ``6 N``."""
     usd_per_gpu_hour: Dollars | None = None
-    """The user's price; it goes before ``prices``."""
+    """The user's price; it takes precedence over ``prices``."""
     prices: tuple[Price, ...] = ()
     """The price book of the GPU, the one that is used first; how far apart they are is a part of the answer."""
     goodput_fraction: float | None = None
@@ -131,7 +131,7 @@ def _check(request: CostRequest) -> None:
 
 
 def _problem(request: CostRequest) -> tuple[str, str, str] | None:
-    """The first figure that cannot be, as code, message and fix."""
+    """The first impossible figure of the request, as code, message and fix."""
     if not (isfinite(request.tokens) and 0 < request.tokens <= 1e18):
         return "cost-tokens", f"tokens={request.tokens:g} is not a positive count below 1e18", "set tokens=1e12"
     if request.seq_len is not None and not 0 < request.seq_len <= MAX_SEQ_LEN:

@@ -17,18 +17,18 @@ NOT_A_MARKET_PRICE = ("user", "assumed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """One assumption at both ends, as what the cost is multiplied by there."""
+    """One assumption at both ends, each as a factor on the cost."""
 
     assumption: str
     basis: str
     low_ratio: float
     high_ratio: float
     moves_hours: bool = True
-    """False for a price, which changes dollars alone."""
+    """Whether it changes GPU-hours; false for a price, which changes dollars alone."""
 
 
 def mfu_spread(mfu_fraction: float) -> Spread:
-    """From the MFU that nine in ten published runs stay below to the one that nine in ten exceed."""
+    """Cost factors from the MFU that nine in ten published runs stay below to the one that nine in ten exceed."""
     low, high = min(LOW_MFU_FRACTION, mfu_fraction), max(HIGH_MFU_FRACTION, mfu_fraction)
     return Spread(
         assumption="MFU",
@@ -39,7 +39,7 @@ def mfu_spread(mfu_fraction: float) -> Spread:
 
 
 def step_time_spread(time: TimePrediction) -> Spread:
-    """The band of the predicted step time."""
+    """Cost factors at the ends of the predicted step time's band."""
     return Spread(
         assumption="step time",
         basis=f"{format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}, the prediction's band",
@@ -49,7 +49,7 @@ def step_time_spread(time: TimePrediction) -> Spread:
 
 
 def goodput_spread(goodput: Goodput) -> Spread:
-    """From the best published failure rate to the worst."""
+    """Cost factors from the best published failure rate to the worst."""
     best, worst = format_percent(goodput.high_fraction), format_percent(goodput.low_fraction)
     return Spread(
         assumption="goodput",
@@ -60,7 +60,7 @@ def goodput_spread(goodput: Goodput) -> Spread:
 
 
 def price_spread(prices: tuple[Price, ...]) -> Spread | None:
-    """From the cheapest to the dearest price of the book; ``None`` when only one is known."""
+    """Cost factors from the cheapest to the dearest price of the book; ``None`` when only one is known."""
     asked = prices[0].usd_per_gpu_hour if prices else 0.0
     market = [price.usd_per_gpu_hour for price in prices if price.kind not in NOT_A_MARKET_PRICE]
     if not asked or len(set(market)) < 2:

@@ -13,7 +13,7 @@ ENDINGS = (" over replicas", " experts", " all_gather", " reduce_scatter", " all
 
 
 def exposed_communication(plan: Plan) -> ExposedCommunication:
-    """What the step of a plan would lose if communication were free, and if only one axis or one unit of it were.
+    """Seconds the step of a plan would lose if communication were free, and if only one axis or one unit of it were.
 
     Free collectives take no time and slow nothing down; the copies around them stay. What several of them hide behind
     each other is exposed by none alone, and a wait that two of them cause goes only with both, so the parts need not
@@ -36,14 +36,14 @@ def exposed_communication(plan: Plan) -> ExposedCommunication:
 
 
 def _shares(names: Iterable[str], whole_s: float, lost_s: Callable[[str], float]) -> Iterable[ExposedShare]:
-    """A single name has all of it."""
+    """Exposed seconds of each name; a single name has all of them."""
     names = tuple(names)
     for name in names:
         yield ExposedShare(name=name, exposed_s=whole_s if len(names) == 1 else lost_s(name))
 
 
 def unit_of(call: Collective) -> str:
-    """What a collective is about: a run of blocks, the tables, all gradients, a kind of parallelism inside blocks.
+    """Unit of a collective: a run of blocks, the tables, all gradients, or a kind of parallelism inside blocks.
 
     >>> from shardwise.step.inventory import Collective
     >>> unit_of(Collective(name="all-reduce blocks[0] over replicas", kind="all_reduce", axis="dp_replicate",

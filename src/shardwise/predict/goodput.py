@@ -8,7 +8,7 @@ from shardwise.units import Seconds
 GPUS_PER_FAILURE_NODE = 8
 """Published failure rates are per node of eight GPUs."""
 MIN_FRACTION = 1e-3
-"""Below this failures outrun restarts and the job does not finish; the floor keeps the figures finite."""
+"""Lowest goodput: below it failures outrun restarts and the job does not finish; the floor keeps the figures finite."""
 MAX_EXPONENT = 50.0
 
 
@@ -18,9 +18,9 @@ class Reliability:
 
     failures_per_node_day: float
     restart_s: Seconds
-    """From a failure until training runs again."""
+    """Seconds from a failure until training runs again."""
     blocking_s: Seconds
-    """What one checkpoint holds training up; not the time until the file is safe."""
+    """Seconds that one checkpoint holds training up; not the time until the file is safe."""
     description: str
 
 

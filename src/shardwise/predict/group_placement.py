@@ -18,12 +18,12 @@ class LinkFraction:
     """Share of a scale-up link's line rate that collectives reach."""
 
     link: str
-    """The beginning of the node's scale-up type."""
+    """Beginning of the node's scale-up type."""
     arch: str
     fraction: float
-    """Of rings."""
+    """Share that rings reach."""
     in_switch_fraction: float = 0.0
-    """Of an all-reduce that the switch performs (NVLS); 0 where there is none."""
+    """Share that an all-reduce performed by the switch (NVLS) reaches; 0 where there is none."""
     min_num_in_switch_gpus: int = 0
 
 
@@ -44,9 +44,9 @@ LINK_FRACTIONS = (
 DEFAULT_LINK_FRACTION = 0.75
 """About the lowest plateau published for a scale-up link."""
 DEFAULT_NETWORK_FRACTION = 0.85
-"""Fabrics without a reading: EFA reaches 0.85 of its line rate, InfiniBand and RoCE 0.96 per NIC."""
+"""Share of the line rate of fabrics without a reading: EFA reaches 0.85, InfiniBand and RoCE 0.96 per NIC."""
 EXCHANGE_FRACTION = 0.71
-"""All-to-all in a domain: 8 x H100 320 of 450 GB/s, A100 210 of 300, B200 640 of 900 (NVIDIA slides)."""
+"""All-to-all's share in a domain: 8 x H100 320 of 450 GB/s, A100 210 of 300, B200 640 of 900 (NVIDIA slides)."""
 PCIE_EXCHANGE_FRACTION = 0.19
 """All-to-all of more GPUs than one root complex has: 12 of 63 GB/s on PCIe 5, 24 of 121 on PCIe 6, two times four GPUs
 (NVIDIA slides): half of the bytes cross between the sockets."""
@@ -54,11 +54,11 @@ ROOT_COMPLEX_GPUS = 4
 MESSAGE_GROUP_FRACTION = 0.832
 """Tokens sent once per node: 41.6 of 50 GB/s, the low end of DeepEP's plotted rates (arXiv:2505.09343, figure 7)."""
 ASSUMED_LINK_BYTES_PER_S = 31.5e9
-"""PCIe 4 x16, where no figure of a link is known."""
+"""PCIe 4 x16, assumed where no rate of a link is known."""
 ASSUMED_LATENCY_US = 30.0
-"""TCP in a data centre, where no latency is known."""
+"""TCP in a data centre, assumed where no latency is known."""
 INCLUDED_LATENCY_US = 5.0
-"""What NCCL's own constants hold of a network's latency: its shortest tree step."""
+"""Part of a network's latency that NCCL's own constants contain: its shortest tree step."""
 RDMA_KINDS = ("InfiniBand", "RoCE")
 SOCKET_KINDS = ("Ethernet", "GPUDirect-TCPX", "loopback")
 
@@ -78,34 +78,34 @@ class Placement:
     arch: str
     gpu_id: str
     network_id: str
-    """Empty for a group inside one host."""
+    """Network between the hosts; empty for a group inside one host."""
     fabric: str
     """``rdma`` or ``sockets``; empty for a group inside one host."""
     inner_line_bytes_per_s: BytesPerSecond
-    """One GPU's scale-up links by their line rate; 0 when no two ranks share a domain."""
+    """Line rate of one GPU's scale-up links; 0 when no two ranks share a domain."""
     inner_bandwidth_bytes_per_s: BytesPerSecond
-    """The same as rings reach it."""
+    """Rate of one GPU's scale-up links that rings reach."""
     exchange_bandwidth_bytes_per_s: BytesPerSecond
-    """The same as an all-to-all reaches it."""
+    """Rate of one GPU's scale-up links that an all-to-all reaches."""
     switch_bandwidth_bytes_per_s: BytesPerSecond
-    """The same for an all-reduce that the switch performs; 0 where NCCL does not choose that."""
+    """Rate of an all-reduce that the switch performs; 0 where NCCL does not choose that."""
     host_bandwidth_bytes_per_s: BytesPerSecond
-    """One GPU's way to another domain of its host; 0 when there is one domain per host."""
+    """Rate from one GPU to another domain of its host; 0 when there is one domain per host."""
     network_line_bytes_per_s: BytesPerSecond
     network_bandwidth_bytes_per_s: BytesPerSecond
     """One GPU's share of the NICs, as rings and trees reach it; 0 inside one host."""
     network_exchange_bytes_per_s: BytesPerSecond
-    """The same as an all-to-all reaches it."""
+    """One GPU's share of the NICs, as an all-to-all reaches it."""
     network_message_bytes_per_s: BytesPerSecond
-    """The same for messages between neighbours."""
+    """One GPU's share of the NICs, as messages between neighbours reach it."""
     is_pcie: bool
     """Whether ranks of one host meet over PCIe."""
     has_ll128: bool
     """Whether NCCL may use its 128-byte protocol: NVLink inside, NICs beside their GPUs."""
     extra_latency_us: float
-    """Of a network step, beyond what NCCL's constants hold."""
+    """Latency of a network step in microseconds, beyond what NCCL's constants hold."""
     calibration: Calibration | None = None
-    """What was measured of these machines."""
+    """Measurements of these machines, where there are some."""
 
     @property
     def uses_in_switch_reduction(self) -> bool:
@@ -181,7 +181,7 @@ def _spans(cluster: Cluster, *, size: int, stride: int, is_chain: bool) -> tuple
 
 
 def _unshared_ratio(cluster: Cluster, stride: int) -> float:
-    """Of a host that ends inside a stage only ``stride`` GPUs send on: of NICs that all share they get more."""
+    """How many even shares of the NICs a sending GPU gets: at a host's end inside a stage only ``stride`` GPUs send."""
     node = cluster.node
     if not 0 < node.num_nics < node.gpus_per_node or stride >= node.gpus_per_node:
         return 1.0
@@ -199,8 +199,8 @@ class _NetworkRates:
 def _network_rates(cluster: Cluster, *, size: int, stride: int, hosts: int) -> _NetworkRates:
     """One GPU's share of the fabric, where links above a pod are fewer than below.
 
-    Of a ring only the hop that leaves a pod uses those links, so with m hosts in a pod an m-th of the traffic does; an
-    all-to-all sends most of its bytes there; of neighbours those that lie ``stride`` before the pod's end do.
+    Only the hop of a ring that leaves a pod uses those links, so with m hosts in a pod an m-th of the traffic does. An
+    all-to-all sends most of its bytes there, and neighbours' messages go there from a pod's last ``stride`` GPUs.
     """
     if hosts == 1:
         return _NetworkRates()
@@ -226,7 +226,7 @@ def _network_rates(cluster: Cluster, *, size: int, stride: int, hosts: int) -> _
 
 
 def _host_bandwidth(cluster: Cluster) -> BytesPerSecond:
-    """PCIe of one GPU as it is reached."""
+    """Rate that one GPU reaches over PCIe."""
     line = cluster.gpu.pcie_bandwidth_bytes_per_s or ASSUMED_LINK_BYTES_PER_S
     return line * next(row.fraction for row in LINK_FRACTIONS if row.link == "PCIe")
 
@@ -264,7 +264,7 @@ def link_fraction(cluster: Cluster) -> LinkFraction:
 
 
 def placement_doubts(cluster: Cluster) -> tuple[str, ...]:
-    """What no figure is known of and had to be assumed, in sentences; each widens the band."""
+    """Figures that are unknown and had to be assumed, in sentences; each widens the band."""
     node, network = cluster.node, cluster.node.network
     doubts = []
     if node.gpus_per_node > 1 and not node.scale_up_bandwidth_bytes_per_s:

@@ -35,7 +35,7 @@ def launches_ahead(plan: Plan) -> bool:
 
 
 def launched_work(work: DeviceAndHost, *, is_ahead: bool) -> DeviceAndHost:
-    """A phase of a block on the device, and what is left to launch of it at another time."""
+    """Seconds of a phase of a block on the device, and of launches that are left for another time."""
     return work if is_ahead else DeviceAndHost(max(work.device_s, work.host_s), 0.0)
 
 
@@ -46,10 +46,10 @@ class AheadBlock:
     forward_s: Seconds
     backward_s: Seconds
     selective_s: Seconds
-    """What recomputing selectively adds."""
+    """Seconds that selective recomputation adds."""
     full_s: Seconds
     exposed_fraction: float
-    """Of what its collectives expose on the device, the part that its launches do not hide."""
+    """Part of its collectives' exposed time on the device that its launches do not hide."""
 
 
 def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, full: DeviceAndHost, exposed_s: Seconds) -> AheadBlock:
@@ -73,13 +73,13 @@ def ahead_block(once: PhaseTimes, *, selective: DeviceAndHost, full: DeviceAndHo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """Until when each side is busy."""
+    """Times until which the device and the host are busy."""
 
     device_s: Seconds = 0.0
     host_s: Seconds = 0.0
 
     def after(self, *, count: int, device_s: Seconds, issue_s: Seconds) -> "Clocks":
-        """Both after equal pieces.
+        """The clocks after ``count`` equal pieces.
 
         The first of n ends at ``max(max(d, h) + D, h + H)``, all of them at ``max(first + (n - 1) D, h + n H)``.
 
@@ -95,12 +95,12 @@ class Clocks:
         return Clocks(device_s=max(first_s + (count - 1) * device_s, issued_s), host_s=issued_s)
 
     def behind(self, most_s: Seconds) -> "Clocks":
-        """With a host no further ahead than its queue is long."""
+        """The clocks with the host no further ahead than its queue is long."""
         return Clocks(device_s=self.device_s, host_s=max(self.host_s, self.device_s - most_s))
 
 
 def through(runs: Iterable[Piece], start: Clocks = Clocks(), *, with_waits: bool = True) -> Clocks:
-    """Both after a pass of pieces."""
+    """The clocks after a pass of pieces."""
     now = start
     for piece in runs:
         computed_s = sum(work.duration_s for work in piece.works)
@@ -134,9 +134,9 @@ def step_lines(
     Args:
         forward: one micro-batch.
         backward: one micro-batch.
-        num_microbatches: of the step.
+        num_microbatches: micro-batches of the step.
         most_ahead_s: how far the host can be ahead.
-        with_waits: with the collectives inside blocks, or as if they were free.
+        with_waits: whether the collectives inside blocks take time, or are free.
     """
     totals = {True: 0.0, False: 0.0}
     clocks = Clocks()
@@ -157,7 +157,7 @@ class Launched:
 
     compute: PhaseTimes
     forward_fraction: float
-    """The part that is left of what forward passes wait for inside blocks, beside a host that is busy meanwhile."""
+    """Part of the exposed time inside blocks in forward that remains beside a host that is busy meanwhile."""
     backward_fraction: float
 
 
@@ -173,11 +173,11 @@ def launched(
     """The passes of a stage beside the launching host, with the collectives inside blocks and without.
 
     Args:
-        compute: of a whole step, every group of kernels waiting for its own launches.
+        compute: times of a whole step, with every group of kernels waiting for its own launches.
         forward: one micro-batch.
         backward: one micro-batch.
-        copies: of sharding around the blocks of one micro-batch, which no launch is ahead of.
-        num_microbatches: of a step.
+        copies: sharding copies around the blocks of one micro-batch, which no launch is ahead of.
+        num_microbatches: micro-batches of a step.
         most_ahead_s: how far the host can run ahead.
     """
 
@@ -216,7 +216,7 @@ def launched(
 
 
 def _told_apart(line_s: Seconds, runs: Sequence[Piece]) -> tuple[Seconds, Seconds]:
-    """Backward and recomputation of backward passes, divided as the device computes them."""
+    """Seconds of backward and of recomputation in backward passes, divided as the device computes them."""
     again_s = total_s = 0.0
     for piece in runs:
         for work in piece.works:

@@ -10,7 +10,7 @@ ProtocolName = Literal["LL", "LL128", "Simple"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One of NCCL's protocols: microseconds of a call and per step, and what it leaves of the bandwidth."""
+    """One of NCCL's protocols: microseconds of a call and of a step, and the share of the bandwidth that it leaves."""
 
     name: ProtocolName
     ring_base_us: float
@@ -89,13 +89,13 @@ LL, LL128, SIMPLE = PROTOCOLS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchLimits:
-    """Most that one part moves, on one, two and more hosts, in bytes per second."""
+    """Most bytes per second that GPUs of one architecture move, on one, two and more hosts."""
 
     arch: str
     low_latency: tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond]
-    """By the LL protocol; over several hosts NCCL asks the processor's maker instead."""
+    """Limit of the LL protocol; over several hosts NCCL looks it up by the CPU's vendor instead."""
     ring_ll128: tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond]
-    """Per channel, as the others below."""
+    """Limit of one channel, as in the fields below."""
     tree_ll128: tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond]
     tree_simple: tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond]
     nvls_tree: tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond]

@@ -50,7 +50,7 @@ class Candidate:
     """The part of the time that no bandwidth shortens."""
     byte_s: float
     link: str
-    """Of the level that takes longest: the scale-up link, PCIe or the network."""
+    """The kind of link that takes longest: the scale-up link, PCIe or the network."""
     corrections: tuple[float, ...] = ()
 
     def moving_s(self, num_bytes: float) -> Seconds:
@@ -74,7 +74,7 @@ def _correction(corrections: tuple[float, ...], num_bytes: float) -> float:
 
 @lru_cache(maxsize=4096)
 def candidates(kind: CollectiveKind, placement: Placement, copies_per_token: int = 1) -> tuple[Candidate, ...]:
-    """What NCCL may choose from for one kind of collective of one group.
+    """Algorithms and protocols that NCCL may choose from for one kind of collective of one group.
 
     ``copies_per_token`` is above 1 for an exchange that sends a token once to every host and copies it there.
     """
@@ -92,7 +92,7 @@ def candidates(kind: CollectiveKind, placement: Placement, copies_per_token: int
 def best_candidate(
     kind: CollectiveKind, placement: Placement, num_bytes: float, copies_per_token: int = 1
 ) -> Candidate:
-    """The one that NCCL expects to be fastest for this message."""
+    """The algorithm and protocol that NCCL expects to be fastest for this message."""
     return min(candidates(kind, placement, copies_per_token), key=lambda candidate: candidate.time_s(num_bytes))
 
 
@@ -180,7 +180,7 @@ def _ring_steps_us(protocol: Protocol, placement: Placement, passes: int) -> flo
 
 
 def _queued_us(steps_us: float, placement: Placement) -> float:
-    """What steps take that hold each other up.
+    """Microseconds of steps that hold each other up.
 
     Inside one host they hardly vary, and for ranks alone on their hosts NCCL's latencies hold the waits already.
     """

@@ -31,9 +31,9 @@ host: the pairs (PXB) of the 8 x A100-SXM4 in NVIDIA/nvbandwidth#53 (2025-11). O
 direction while the others rest (NVIDIA/nvbandwidth#11, 2023-11); with all of them at it, both directions at once, 5 to
 6 are left for each. With PCIe 5 every GPU has a switch of its own (topology of an 8 x H100 SXM in NVIDIA/nccl#1264)."""
 PCIE_5_BYTES_PER_S: BytesPerSecond = 60e9
-"""Sixteen lanes of it have more than this one way, and of PCIe 4 less."""
+"""Sixteen lanes of PCIe 5 have more than this one way, those of PCIe 4 less."""
 COHERENT_LINK_BYTES_PER_S: BytesPerSecond = 200e9
-"""A link faster than any PCIe is NVLink-C2C."""
+"""A host link at least this fast is NVLink-C2C: no PCIe is."""
 NVME_READ_BYTES_PER_S: BytesPerSecond = 2.9e9
 NVME_WRITE_BYTES_PER_S: BytesPerSecond = 2.04e9
 """One drive (stas00/ml-engineering, storage: fio on a Samsung 980 PRO)."""
@@ -49,18 +49,18 @@ class OffloadTime:
     copies_s: Seconds
     """Exposed copies of parameters, gradients and activations."""
     processors_s: Seconds
-    """The optimizer on the host's processors."""
+    """Seconds of the optimizer on the host's CPUs."""
     drives_s: Seconds
-    """Its states read from drives and written back, beside the processors."""
+    """Seconds in which its states are read from drives and written back, beside the CPUs."""
 
     @property
     def update_s(self) -> Seconds:
-        """The optimizer, by the slower of the two."""
+        """Seconds of the optimizer, which the slower of CPUs and drives decides."""
         return max(self.processors_s, self.drives_s)
 
     @property
     def total_s(self) -> Seconds:
-        """Everything."""
+        """Seconds of copies and optimizer together."""
         return self.copies_s + self.update_s
 
 
@@ -72,13 +72,13 @@ class HostCopies:
     """Bytes that one rank exchanges with its host."""
 
     activation_bytes: float
-    """To the host in the forward and back in the backward of every micro-batch."""
+    """Bytes to the host in the forward and back in the backward of every micro-batch."""
     parameter_bytes: float
-    """To the device in every pass of every micro-batch."""
+    """Bytes to the device in every pass of every micro-batch."""
     gradient_bytes: float
-    """To the host in the last backward."""
+    """Bytes to the host in the last backward."""
     weight_bytes: float
-    """To the device after the update."""
+    """Bytes to the device after the update."""
 
 
 def host_copies(context: StageContext) -> HostCopies:
@@ -129,8 +129,8 @@ def copy_s(context: StageContext, num_bytes: float) -> Seconds:
 
 
 def host_copy_bytes_per_s(node: Node) -> BytesPerSecond:
-    """What one GPU copies to or from its host while all GPUs of the node do: its link, its part of a shared one, or its
-    part of the host's memory."""
+    """Bytes per second that one GPU copies to or from its host while all GPUs of the node do: the rate of its link, its
+    part of a shared one, or its part of the host's memory."""
     link = node.gpu.pcie_bandwidth_bytes_per_s
     rate = link * HOST_LINK_FRACTION
     if link >= COHERENT_LINK_BYTES_PER_S:
@@ -159,7 +159,7 @@ def host_copy_sentence(node: Node) -> str:
 
 
 def _exposed_s(runs: Sequence[Piece], work: StageWork, coming_s: Seconds, leaving_s: Seconds) -> Seconds:
-    """What copies add to a pass, divided evenly among its blocks."""
+    """Exposed seconds that copies add to a pass, divided evenly among its blocks."""
     if not coming_s and not leaving_s:
         return 0.0
     share = 1 / max(1, work.num_blocks)
@@ -176,7 +176,7 @@ def _exposed_s(runs: Sequence[Piece], work: StageWork, coming_s: Seconds, leavin
 
 
 def _copy(direction: str, duration_s: Seconds) -> Task:
-    """Copy engines take nothing from the multiprocessors, so nobody is slowed."""
+    """One copy as a task; copy engines take nothing from the multiprocessors, so it slows nothing."""
     return Task(name=f"copies {direction}", stream=direction, duration_s=duration_s, category="offload")
 
 
@@ -187,12 +187,12 @@ def host_update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:
 
 
 def _processors_s(shard: int, cluster: Cluster) -> Seconds:
-    """All ranks of a node share its memory bandwidth."""
+    """Seconds of the update on the CPUs; all ranks of a node share its memory bandwidth."""
     return cpu_adam_s(num_params=shard * cluster.node.gpus_per_node, host_bandwidth_bytes_per_s=HOST_ADAM_BYTES_PER_S)
 
 
 def _drives_s(shard: int, cluster: Cluster) -> Seconds:
-    """All ranks of a node share its drives."""
+    """Seconds of reading and writing states; all ranks of a node share its drives."""
     return nvme_step_s(
         num_params=shard * cluster.node.gpus_per_node,
         read_bytes_per_s=NVME_READ_BYTES_PER_S * ASSUMED_DRIVES_PER_NODE,

@@ -11,18 +11,20 @@ from math import exp, log2
 from shardwise.plan import Plan
 
 FADING_PER_DOUBLING = 0.1
-"""Of a doubled width, micro-batch, sequence, tensor or pipeline degree. This and the next were chosen on the families
-that are never reported (VTRAINM, LLMF, AUTOMODEL, TR8): one row carried over whole leaves 9.8 % in the mean of their
-medians, fading 7.7, at half the strength 8.8 and at twice 7.8 (``benchmarks/one_reading.py``)."""
+"""Decrease of the carried share's logarithm for each doubling of width, micro-batch, sequence, tensor or pipeline
+degree. This and the next were chosen on the families that are never reported (VTRAINM, LLMF, AUTOMODEL, TR8): one row
+carried over whole leaves 9.8 % in the mean of their medians, fading 7.7, at half the strength 8.8 and at twice 7.8
+(``benchmarks/one_reading.py``)."""
 FADING_PER_CHANGE = 0.1
-"""Of another precision, recomputation, part, engine, adapter, compilation, or experts instead of none."""
+"""Decrease of that logarithm for another precision, recomputation, part, engine, adapter, compilation, or experts
+instead of none."""
 FADING_PER_DOUBLED_RANKS = 0.03
-"""Of a job on twice the GPUs: a third of a size, since what is measured of a rank stays."""
+"""Decrease of that logarithm for twice the GPUs: a third of that of a size, since what is measured of a rank stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSizes:
-    """What decides which kernels and links a plan uses, and its habits."""
+    """The sizes that decide which kernels and links a plan uses, and its habits."""
 
     sizes: tuple[float, ...]
     """Width, tokens of a rank's micro-batch, sequence, tensor and pipeline degree, in factors of two."""
@@ -64,7 +66,7 @@ def carried_share(measured: PlanSizes, other: PlanSizes) -> float:
 
 
 def carried_ratio(ratio: float, measured: PlanSizes, other: PlanSizes) -> float:
-    """What to multiply the prediction of a plan with, given measured over predicted time of another.
+    """Factor on the predicted time of a plan, given measured over predicted time of another.
 
     >>> alike = PlanSizes((12.0,), 8, ())
     >>> carried_ratio(1.2, alike, alike), round(carried_ratio(1.2, alike, PlanSizes((22.0,), 8, ())), 2)

@@ -16,21 +16,21 @@ from shardwise.step.inventory import OperationPhase
 from shardwise.units import Seconds
 
 ROUNDING = 1e-12
-"""Summed-up spans shorter than this share of their pass are none."""
+"""Spans whose sum is shorter than this share of their pass are left out."""
 SpanKey = tuple[str, str]
-"""Name and stream of collectives."""
+"""Name and stream of a collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSpans:
-    """Spans from 0 on, on streams without their stage; ``compute`` is one of them."""
+    """The spans of one pass from time 0 on; names of streams lack the stage, and ``compute`` is one of them."""
 
     spans: tuple[Span, ...]
     duration_s: Seconds
 
     @property
     def exposed(self) -> dict[SpanKey, Seconds]:
-        """What the pass is longer because of each of its collectives, hidden ones included with 0."""
+        """Seconds by which each collective makes the pass longer; 0 for hidden ones."""
         found: dict[SpanKey, Seconds] = {}
         for span in self.spans:
             if span.category in COMMUNICATION:
@@ -39,7 +39,7 @@ class PassSpans:
         return found
 
     def fitted(self, duration_s: Seconds, *, waits_ratio: float = 1.0) -> "PassSpans":
-        """The same in another time: it waits for communication a ratio of its time, and computes for the rest."""
+        """This pass in another duration: waits take ``waits_ratio`` times as long, computation takes the rest."""
         waits = split_rank(self.spans, step_s=self.duration_s).exposed
         moved = _moved(waits, self.duration_s, duration_s, waits_ratio)
         free_s: dict[str, Seconds] = {}
@@ -54,14 +54,14 @@ class PassSpans:
         return PassSpans(spans=tuple(spans), duration_s=duration_s)
 
     def laid(self, ratios: Mapping[SpanKey, float]) -> "PassSpans":
-        """The same with what each collective exposes multiplied; by 0 where no ratio is given."""
+        """This pass with the exposed seconds of each collective times its ratio, or times 0 where none is given."""
         spans = (replace(span, exposed_s=_times(span, ratios)) if span.exposed_s else span for span in self.spans)
         return replace(self, spans=tuple(spans))
 
     def summary(self) -> "PassSpans":
-        """The same with one span for each kind of computation, then one for what is waited for of each collective.
+        """This pass with one span for each kind of computation, then one for the exposed part of each collective.
 
-        What computation hides of a collective is a span of its own beside it. All sums are those of the pass.
+        The hidden part of a collective is a span of its own beside computation. All sums are those of the pass.
         """
         least_s = ROUNDING * self.duration_s
         split = split_rank(self.spans, step_s=self.duration_s)
@@ -125,7 +125,7 @@ def _times(span: Span, ratios: Mapping[SpanKey, float]) -> Seconds:
 def _moved(
     waits: Sequence[Interval], duration_s: Seconds, new_s: Seconds, waits_ratio: float
 ) -> Callable[[Seconds], Seconds]:
-    """Where a moment of a pass comes to lie when waits and the rest are stretched by a ratio each."""
+    """Where a moment of a pass comes to lie when the waits are stretched by one ratio and the rest by another."""
     begins_s = [start_s for start_s, _ in waits]
     before_s = [0.0, *accumulate(end_s - start_s for start_s, end_s in waits)]
     waited_s = before_s[-1]
@@ -183,7 +183,7 @@ def _shifted(spans: Iterable[Span], by_s: Seconds) -> Iterator[Span]:
 
 
 def _inside(block: BlockWork, phase: OperationPhase) -> PassSpans:
-    """One block of a pass."""
+    """The spans of one block of a pass."""
     if block.times is None:
         return _line((*block.works(phase), *block.waits(phase)))
     if phase == "forward":

@@ -26,9 +26,9 @@ class PassTime:
 
     duration_s: Seconds
     line_s: Seconds
-    """Computation and what waits in line with it, as fast as it is launched."""
+    """Computation and the collectives that wait in line with it, as fast as they are launched."""
     exposed: tuple[ExposedCall, ...]
-    """They sum to the difference."""
+    """Exposed seconds by collective; they sum to ``duration_s`` less ``line_s``."""
     num_simulated: int
     """Pieces that went through the engine."""
 
@@ -49,7 +49,7 @@ def pass_time(
 
 
 def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Seconds] | None:
-    """By how much each left-out piece of every run delays the rest; ``None`` when a run does not repeat yet."""
+    """Seconds by which each left-out piece of every run delays the rest; ``None`` when a run does not repeat yet."""
     tolerance_s = RELATIVE_ROUNDING * run.makespan_s
     left_over_s = _left_over_s(len(runs), program, run)
     shifts = []
@@ -76,7 +76,7 @@ def _shifts(runs: Sequence[Piece], program: PassProgram, run: Run) -> list[Secon
 
 
 def _left_over_s(num_runs: int, program: PassProgram, run: Run) -> list[Seconds]:
-    """Until when what earlier runs of pieces started still runs beside each."""
+    """For each run of pieces, when the last task of the runs before it ends."""
     ends_s = [0.0] * num_runs
     for pieces in program.pieces:
         ends_s[pieces.index] = max(ends_s[pieces.index], *(run.ends_s[position] for position in pieces.tasks))

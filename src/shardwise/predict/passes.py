@@ -34,10 +34,10 @@ class Piece:
     gathers: tuple[Task, ...] = ()
     """Collectives before the piece, or its copies from the host."""
     reductions: tuple[Task, ...] = ()
-    """Those after it, each behind the one before it."""
+    """Collectives after the piece, each behind the one before it."""
     count: int = 1
     issue_s: Seconds = 0.0
-    """Time the host takes to launch all of it."""
+    """Seconds the host takes to launch the whole piece."""
 
     @property
     def line_s(self) -> Seconds:
@@ -50,35 +50,35 @@ class PieceTasks:
     """Positions of the tasks of one piece in its program."""
 
     index: int
-    """Of the run the piece belongs to."""
+    """Position of the run that the piece belongs to."""
     tasks: tuple[int, ...]
     line: tuple[int, ...]
-    """Those of its tasks that run one after the other whatever else happens: computation and what it waits for."""
+    """Tasks that run one after the other whatever else happens: computation and the collectives it waits for."""
 
     @property
     def last_work(self) -> int:
-        """What the next piece comes after."""
+        """The last task in line, which the next piece comes after."""
         return self.line[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassProgram:
-    """The tasks of a pass, and which pieces of the runs they are."""
+    """The tasks of a pass, and which of them belong to which piece."""
 
     tasks: tuple[Task, ...]
     pieces: tuple[PieceTasks, ...]
-    """In the order they run."""
+    """The pieces in the order they run."""
 
     @property
     def line(self) -> list[int]:
-        """Positions of what runs one after the other."""
+        """Positions of the tasks that run one after the other."""
         return [position for piece in self.pieces for position in piece.line]
 
 
 def pass_program(
     runs: Sequence[Piece], *, is_throttled: bool, most_pieces: int | None = None, prefetch_units: int = 1
 ) -> PassProgram:
-    """List the tasks of a pass; of a run no more than ``most_pieces`` pieces."""
+    """List the tasks of a pass, with no more than ``most_pieces`` pieces of each run."""
     writer = _PassWriter(is_throttled=is_throttled, has_launches=is_launch_bound(runs))
     pieces = [
         (index, piece)
@@ -108,9 +108,9 @@ class _PassWriter:
         self._is_throttled = is_throttled
         self._issued_by = HOST if has_launches else None
         self._gathered: list[list[int]] = []
-        """Of every piece: the gathers it waits for."""
+        """For every piece, positions of the gathers it waits for."""
         self._reduced: list[int | None] = []
-        """Of every finished piece: its first reduction."""
+        """For every finished piece, the position of its first reduction."""
 
     def gather(self, piece: Piece) -> None:
         """Issue the gathers of the next piece, behind the piece before the current one."""

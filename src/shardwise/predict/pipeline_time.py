@@ -26,15 +26,15 @@ NO_SEND_S = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDuration:
-    """From the beginning of a step to its last backward."""
+    """Seconds from the beginning of a step to its last backward."""
 
     total_s: Seconds
     sends_s: Seconds
-    """The part of it that would go if sends took no time, where a schedule runs them beside computation."""
+    """The part of ``total_s`` that would go if sends took no time, where a schedule runs them beside computation."""
     gathers_s: Seconds
-    """The part that would go if parameters were there when the step begins."""
+    """The part of ``total_s`` that would go if parameters were there when the step begins."""
     ends_s: tuple[Seconds, ...]
-    """Of every stage: when its last backward is done."""
+    """When the last backward of each stage is done."""
 
 
 def gathers_at_step_begin(plan: Plan) -> bool:
@@ -74,10 +74,10 @@ def pipeline_duration(
     """Simulate a schedule; ``None`` where its order cannot be written.
 
     Args:
-        plan: with its schedule.
-        chunks: of all stages in model order.
-        send_s: one message between neighbours, beside computation.
-        gathers_s: of every stage, by how much gathers that begin with its first pass prolong it.
+        plan: the plan whose schedule is simulated.
+        chunks: times of the chunks of all stages, in model order.
+        send_s: seconds of one message between neighbours, beside computation.
+        gathers_s: seconds by which gathers that begin with each stage's first pass prolong it.
     """
     shape = schedule_shape(plan)
     if shape is None:
@@ -101,7 +101,7 @@ def pipeline_duration(
 def pipeline_times(
     plan: Plan, *, chunks: Sequence[ChunkTimes], send_s: Seconds, gathers_s: Sequence[Seconds]
 ) -> PipelineTimes:
-    """What a schedule needs to be timed; a stage's gathers delay the first of its chunks.
+    """Times from which a schedule is simulated; a stage's gathers delay the first of its chunks.
 
     DualPipe feeds micro-batches from both ends: the second half of its ranks begin with their second chunk.
     """
@@ -122,7 +122,7 @@ def pipeline_times(
 
 
 def pipeline_time_s(*, stages: Sequence[ChunkTimes], layout: Layout, num_microbatches: int) -> Seconds:
-    """Time from the first forward to the last backward of a step of so many micro-batches in each stage.
+    """Time from the first forward to the last backward of a step of ``num_microbatches`` in each stage.
 
     GPipe is two flow shops, one after the other. Otherwise the slowest stage works through all micro-batches; the
     others' single micro-batches fill and drain the pipeline around it. Interleaving divides the filling by the chunks

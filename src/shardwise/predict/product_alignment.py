@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shardwise.cluster import Dtype, Gpu
 
 ALIGNED_ELEMENTS: dict[Dtype, int] = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4}
-"""16 bytes. Products of 8 bits must be aligned and are not listed."""
+"""Elements in 16 bytes, to which rows are aligned. Products of 8 bits must be aligned and are not listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class UnalignedShares:
     """Share of the dense peak that large unaligned products hold on H100."""
 
     even_fraction: float
-    """Widths divisible by two or four."""
+    """Share with widths divisible by two or four."""
     odd_forward_fraction: float
     odd_backward_fraction: float
 

@@ -42,17 +42,17 @@ BEST_MEMORY_FRACTION = 0.89
 
 NEAREST_MATRICES = 4
 NEAREST = 6
-"""Weights (output and input features), then readings of them with other tokens."""
+"""How many nearest weights (output and input features), and nearest readings of them, a ratio is the mean of."""
 NEIGHBOUR_REACH = 2.0
 """Distance, in factors of two, at which one reading weighs as much as the median of all."""
 READING_NOISE = 1e-3
 """Squared distance below which readings are averaged instead of repeated: two readings of one product differ by 3 %."""
 
 UNTABLED_FRACTION = 0.86
-"""What products of real layers hold of the best shape of a part: 0.95 on A100 PCIe, 0.86 on H100 (at its power limit)
+"""Share of a part's best shape that products of real layers hold: 0.95 on A100 PCIe, 0.86 on H100 (at its power limit)
 and 0.66 on B200, each by its own table; the middle one stands for parts without a table."""
 DEFAULT_GEMM_FRACTION = 0.75
-"""torch's own estimator uses this for every part (torch ``utils/_runtime_estimation.py``)."""
+"""Share that torch's own estimator uses for every part (torch ``utils/_runtime_estimation.py``)."""
 
 IDLE_W = 127.0
 SUSTAINED_W = 686.0
@@ -66,8 +66,8 @@ SUSTAINED_FP8_RATIOS = (1.066, 1.012)
 (Transformer Engine's choice): 1,280 and 1,215 of a best 1,403 TFLOP/s against 680 of 795, medians of four shapes on one
 H100 (``2026-11-28-h100-power.csv``)."""
 SUSTAINED_BLACKWELL_FLOP_PER_S: FlopPerSecond = 1150e12
-"""The same on B200 of 1,000 W: nine of ten products of more than 1 TFLOP in SimuMax's table stay below 0.51 of 2,250
-TFLOP/s, while the first ones of each run reach 0.65 and the best shape 0.776."""
+"""Sustained rate of B200 of 1,000 W: nine of ten products of more than 1 TFLOP in SimuMax's table stay below 0.51 of
+2,250 TFLOP/s, while the first ones of each run reach 0.65 and the best shape 0.776."""
 BLACKWELL_W = 1000.0
 SUSTAINED_ATTENTION_RATIO = 0.79
 """Fused attention over products at the same limit: 538 against 680 TFLOP/s (FLOP of the causal half)."""
@@ -81,7 +81,7 @@ class BestShape:
     """Catalogue id, or the beginning of an architecture name."""
     fraction: float
     fp8_fraction: float = 0.0
-    """0 when not measured."""
+    """Share in 8 bits; 0 when not measured."""
 
 
 BEST_SHAPES = (
@@ -111,7 +111,7 @@ BEST_SHAPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChoice:
-    """Whose kernels stand for an architecture."""
+    """The part whose kernels stand for an architecture."""
 
     arch: str
     """The beginning of an architecture name."""
@@ -120,7 +120,7 @@ class TableChoice:
     peak_flop_per_s: FlopPerSecond
     memory_bandwidth_bytes_per_s: float
     is_sustained: bool
-    """Timed in loops long enough for power to settle; else the sustained rate caps it."""
+    """Whether the table was timed in loops long enough for power to settle; else the sustained rate caps it."""
 
 
 TABLES = (

@@ -30,7 +30,7 @@ class StagePass:
     phase: OperationPhase
     runs: tuple[Piece, ...]
     rounds: int
-    """How many micro-batches of a step have it."""
+    """Number of a step's micro-batches that have this pass."""
     is_throttled: bool
     prefetch_units: int
 
@@ -74,12 +74,12 @@ def _by_rounds(calls: Sequence[TimedCall]) -> Iterator[tuple[int, list[TimedCall
 
 
 def plain_runs(context: StageContext, work: StageWork, phase: OperationPhase) -> tuple[Piece, ...]:
-    """A pass without data parallelism."""
+    """The pieces of a pass without data parallelism."""
     return _units(context, [], work, phase)
 
 
 def exposed_calls(one: StagePass) -> tuple[ExposedCall, ...]:
-    """What the collectives of a pass add to it."""
+    """Exposed seconds of each collective of a pass."""
     if (
         not one.is_throttled
         and one.phase == "backward"

@@ -54,37 +54,39 @@ class StageTime:
     stage: int
     compute: PhaseTimes
     chunks: tuple[ChunkTimes, ...]
-    """One micro-batch in each chunk of the stage, in model order, with what it waits for."""
+    """Times of one micro-batch in each chunk of the stage, in model order, with what it waits for."""
     collectives: tuple[CollectiveTime, ...]
     forward_flop: Flop
-    """Of matrix products and attention on one rank."""
+    """FLOP of matrix products and attention in forward on one rank."""
     recompute_flop: Flop
     norm_s: Seconds
     """The part of the optimizer's computation that the norm of all gradients needs."""
     work: StageWork
-    """One micro-batch, from which a timeline draws passes."""
+    """Work of one micro-batch, from which a timeline draws passes."""
     passes: tuple[StagePass, ...]
     """The passes that were simulated with their data parallelism."""
 
     @property
     def gathers_s(self) -> Seconds:
-        """What data parallelism adds to the forwards of a step."""
+        """Seconds that data parallelism adds to the forwards of a step."""
         return sum(time.exposed_s for time in self.collectives if is_data_parallel(time.collective, "forward"))
 
     @property
     def reductions_s(self) -> Seconds:
-        """What data parallelism adds to the backwards of a step."""
+        """Seconds that data parallelism adds to the backwards of a step."""
         return sum(time.exposed_s for time in self.collectives if is_data_parallel(time.collective, "backward"))
 
     @property
     def before_norm_s(self) -> Seconds:
-        """From its last reduction until a rank knows the norm of all gradients, if it waits for no other rank."""
+        """Seconds from a rank's last reduction until it knows the norm of all gradients, if it waits for no other
+        rank."""
         sums_s = sum(time.exposed_s for time in self.collectives if is_before_update(time.collective))
         return self.norm_s + sums_s
 
     @property
     def update_s(self) -> Seconds:
-        """From there to the end of its step: clipping, the update, and gathers of what was updated."""
+        """Seconds from knowing the norm to the end of the step: clipping, the update, and gathers of what was
+        updated."""
         others_s = sum(
             time.exposed_s
             for time in self.collectives
@@ -104,12 +106,12 @@ class StageTime:
 
     @property
     def step_exposed_s(self) -> Seconds:
-        """Communication that does not repeat with the pipeline: data parallelism and the optimizer's."""
+        """Exposed communication that does not repeat with the pipeline: data parallelism and the optimizer's."""
         return sum(time.exposed_s for time in self.collectives if not _is_per_micro_batch(time.collective))
 
     @property
     def busy_s(self) -> Seconds:
-        """Forward, backward, recomputation and what they wait for, all micro-batches."""
+        """Seconds of forward, backward, recomputation and what they wait for, over all micro-batches."""
         compute = self.compute.forward_s + self.compute.backward_s + self.compute.recompute_s
         return compute + self.model_parallel_exposed_s
 
@@ -154,7 +156,7 @@ class StageClock:
         return replace(found, stage=stage.index)
 
     def stage_key(self, stage: Stage) -> tuple[object, ...]:
-        """Equal for stages that take equally long."""
+        """A key that is equal for stages that take equally long."""
         return (
             (stage.index == 0, stage.index == self._plan.layout.pp - 1, stage.has_embedding, stage.has_head),
             tuple((id(layer), count) for layer, count in stage.layer_runs),
@@ -235,7 +237,7 @@ class StageClock:
         return found
 
     def _launched(self, context: StageContext, book: WorkBook, work: StageWork) -> Launched:
-        """What the launching host makes of the stage's computation and of what it waits for inside its blocks."""
+        """The stage's computation and exposed time inside blocks, as slow as the launching host makes them."""
         compute = book.total
         if not launches_ahead(self._plan):
             return Launched(compute=compute, forward_fraction=1.0, backward_fraction=1.0)
@@ -250,7 +252,7 @@ class StageClock:
         )
 
     def call(self, call: Collective) -> CallTime:
-        """One call of a collective: which algorithm NCCL takes and what limits it."""
+        """Time of one call of a collective, with the algorithm that NCCL takes and what limits it."""
         return collective_call(call, placement=self._placement(call))
 
     def _placement(self, call: Collective) -> Placement:
@@ -281,7 +283,7 @@ class StageClock:
 def _data_parallel(
     data: Sequence[TimedCall], passes: Iterable[StagePass], times: tuple[CollectiveTime, ...]
 ) -> tuple[CollectiveTime, ...]:
-    """The times with what passes expose of data parallelism."""
+    """The times of collectives with what passes expose of data parallelism."""
     exposed: dict[CallKey, Seconds] = {}
     for one in passes:
         for call in exposed_calls(one):
@@ -304,7 +306,7 @@ def _flop(groups: tuple[OperationGroup, ...], phase: OperationPhase) -> Flop:
 
 
 def waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
-    """What all micro-batches wait for, by phase."""
+    """Exposed seconds of all micro-batches by phase."""
     waited: dict[OperationPhase, Seconds] = {"forward": 0.0, "backward": 0.0, "recompute": 0.0, "optimizer": 0.0}
     for time in times:
         if _is_per_micro_batch(time.collective):
@@ -313,7 +315,7 @@ def waited_s(times: Iterable[CollectiveTime]) -> dict[OperationPhase, Seconds]:
 
 
 def _in_blocks(context: StageContext, work: StageWork) -> dict[CallKey, Seconds]:
-    """What nothing hides of the collectives inside all blocks of a stage, over the whole step."""
+    """Exposed seconds of the collectives inside all blocks of a stage, over the whole step."""
     found: dict[CallKey, Seconds] = {}
 
     def add(phase: OperationPhase, calls: Iterable[ExposedCall], num_blocks: float) -> None:
@@ -355,7 +357,7 @@ def _with_exposed(times: Iterable[CollectiveTime], exposed: dict[CallKey, Second
 
 
 def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iterator[CollectiveTime]:
-    """Collectives inside blocks less what of them the host's launches hide."""
+    """The times of collectives, with those inside blocks less exposed by what the host's launches hide."""
     for time in times:
         call = time.collective
         share = host.forward_fraction if call.phase == "forward" else host.backward_fraction
@@ -365,7 +367,7 @@ def _hidden_by_launches(times: Iterable[CollectiveTime], host: Launched) -> Iter
 def _under_other_blocks(calls: Sequence[TimedCall], *, compute: PhaseTimes) -> Iterable[CollectiveTime]:
     """Every collective in full, but for exchanges that run under the blocks of another micro-batch.
 
-    Of those, what exceeds the computation of their phase is exposed, and what is hidden slows both sides. Sends of a
+    What of those exceeds the computation of their phase is exposed, and what is hidden slows both sides. Sends of a
     pipeline are simulated with their schedule.
     """
     hidden_s: dict[OperationPhase, Seconds] = {}

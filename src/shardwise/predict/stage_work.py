@@ -28,21 +28,21 @@ class BlockWork:
     name: str
     count: int = 1
     forward_s: Seconds = 0.0
-    """On the device, as the next two."""
+    """Seconds of the device, as in the next two fields."""
     backward_s: Seconds = 0.0
     recompute_s: Seconds = 0.0
     forward_issue_s: Seconds = 0.0
-    """To launch it."""
+    """Seconds that the host takes to launch the forward."""
     backward_issue_s: Seconds = 0.0
-    """With what is recomputed."""
+    """Seconds that the host takes to launch the backward, recomputation included."""
     forward_waits: tuple[Task, ...] = ()
-    """What of the collectives inside it nothing hides."""
+    """The exposed time of each collective inside the block."""
     backward_waits: tuple[Task, ...] = ()
-    """With those of what is recomputed."""
+    """The exposed time of each collective in backward, recomputation included."""
     times: BlockTimes | None = None
-    """Of a block that communicates: how it was run by itself."""
+    """How one block was simulated by itself; ``None`` when it does not communicate."""
     recomputed_fraction: float = 0.0
-    """Of these blocks."""
+    """Share of these blocks that is recomputed."""
 
     def works(self, phase: OperationPhase) -> tuple[Task, ...]:
         """Computation in a pass, recomputation first."""
@@ -55,16 +55,16 @@ class BlockWork:
         return Task(name=f"{phase} {self.name}", stream=COMPUTE, duration_s=duration_s, category=phase)
 
     def waits(self, phase: OperationPhase) -> tuple[Task, ...]:
-        """What computation waits for in a pass."""
+        """Exposed collectives that computation waits for in a pass."""
         return self.forward_waits if phase == "forward" else self.backward_waits
 
     def issue_s(self, phase: OperationPhase) -> Seconds:
-        """To launch it in a pass."""
+        """Seconds that the host takes to launch the pass."""
         return self.forward_issue_s if phase == "forward" else self.backward_issue_s
 
 
 EMBEDDING, HEAD = BlockWork(name="embedding"), BlockWork(name="head")
-"""Of stages that hold none."""
+"""Empty tables, for stages that hold none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +76,17 @@ class StageWork:
     head: BlockWork = HEAD
 
     def in_order(self, phase: OperationPhase) -> tuple[BlockWork, ...]:
-        """The blocks between the tables, as a pass comes to them."""
+        """Blocks and tables in the order in which a pass comes to them."""
         own = (self.embedding, *self.blocks, self.head)
         return own if phase == "forward" else own[::-1]
 
     @property
     def num_blocks(self) -> int:
-        """Of the stage."""
+        """Blocks of the stage."""
         return sum(block.count for block in self.blocks)
 
     def all_waits(self, phase: OperationPhase) -> tuple[Task, ...]:
-        """What a whole pass waits for inside its blocks and tables, equal names together."""
+        """Exposed collectives inside the blocks and tables of a whole pass, those with one name together."""
         found: dict[tuple[str, str], Task] = {}
         totals_s: dict[tuple[str, str], Seconds] = {}
         for block in (*self.blocks, self.embedding, self.head):
@@ -97,7 +97,7 @@ class StageWork:
         return tuple(replace(call, duration_s=totals_s[key]) for key, call in found.items())
 
     def issue_s(self, phase: OperationPhase) -> Seconds:
-        """To launch the whole pass."""
+        """Seconds that the host takes to launch the whole pass."""
         return sum(block.count * block.issue_s(phase) for block in (*self.blocks, self.embedding, self.head))
 
 
@@ -109,18 +109,18 @@ class WorkBook:
     times: tuple[PhaseTimes, ...]
     blocks: BlockBook
     block_times: Mapping[int, BlockTimes] = field(default_factory=dict)
-    """Of every block with collectives inside, by the identity of its layer."""
+    """Simulated times of every block with collectives inside, by the identity of its layer."""
 
     @property
     def total(self) -> PhaseTimes:
-        """The whole step."""
+        """Seconds of the whole step."""
         total = NO_TIME
         for group, times in zip(self.groups, self.times, strict=True):
             total = total.plus(times, times=group.count)
         return total
 
     def of_part(self, part: GroupPart) -> PhaseTimes:
-        """One execution of the embedding, the head or the copies."""
+        """Seconds of one execution of the embedding, the head or the copies."""
         found = [times for group, times in zip(self.groups, self.times, strict=True) if group.part == part]
         return found[0] if found else NO_TIME
 

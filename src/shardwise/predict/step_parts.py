@@ -23,19 +23,19 @@ from shardwise.units import Seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWaits:
-    """When the stages of a step reach what they wait for each other at."""
+    """When the stages of a step reach the points at which they wait for each other."""
 
     ends_s: tuple[Seconds, ...]
-    """Of every stage: when its last backward is done, without its reductions."""
+    """When each stage's last backward is done, without its reductions."""
     sends_s: Seconds
-    """Of the critical stage's own messages beside computation."""
+    """Exposed seconds of the critical stage's own messages, where they run beside computation."""
     gathers_s: Seconds
-    """What the last backward of all stages would come earlier if parameters were there at the beginning."""
+    """Seconds by which the last backward of all stages would come earlier if parameters were there at the beginning."""
     reductions_s: Seconds
-    """What the step would end earlier if gradients were reduced when backward ends."""
+    """Seconds by which the step would end earlier if gradients were reduced when backward ends."""
     updates_start_s: tuple[Seconds, ...]
-    """Of every stage: the barrier of the step, where it clips. Every stage has then reduced its gradients and knows the
-    norm of all of them, and only then does any rank clip and update, whatever it did before."""
+    """When each stage may update. Where the step clips, this is a barrier: every stage has then reduced its gradients
+    and knows the norm of all of them, and only then does any rank clip and update, whatever it did before."""
     step_s: Seconds
     """When the last stage has updated."""
 
@@ -69,14 +69,14 @@ class StepParts:
 
     @property
     def bubble_s(self) -> Seconds:
-        """What the critical stage waits for others: in the pipeline, for their gradients, for their updates."""
+        """Seconds the critical stage waits for others: in the pipeline, for their gradients, for their updates."""
         if len(self.times) == 1:
             return 0.0
         return max(0.0, self.waits.step_s - own_s(self.slowest, self.offloads[self.critical]))
 
     @property
     def step_s(self) -> Seconds:
-        """From the first forward to the last update."""
+        """Seconds from the first forward to the last update."""
         return self.waits.step_s
 
     @property
@@ -86,7 +86,7 @@ class StepParts:
 
     @property
     def send_s(self) -> Seconds:
-        """One message between neighbours, where a schedule runs it beside computation."""
+        """Seconds of one message between neighbours, where a schedule runs it beside computation."""
         return message_s(self.times)
 
 
@@ -128,7 +128,7 @@ def _offloads(plan: Plan, stages: Sequence[Stage], clock: StageClock) -> tuple[O
 
 
 def own_s(time: StageTime, offload: OffloadTime) -> Seconds:
-    """Everything a stage does in a step, without waiting for other stages."""
+    """Seconds of everything a stage does in a step, without waiting for other stages."""
     return time.busy_s + time.step_exposed_s + time.compute.optimizer_s + offload.total_s
 
 
@@ -183,13 +183,13 @@ def _waits(
 
 
 def _update_starts_s(plan: Plan, times: Sequence[StageTime], reduced_s: Sequence[Seconds]) -> tuple[Seconds, ...]:
-    """When each stage may update: together behind the norm, or each on its own when nothing is clipped."""
+    """When each stage may update: all together behind the norm, or each on its own when nothing is clipped."""
     ready_s = tuple(end_s + time.before_norm_s for end_s, time in zip(reduced_s, times, strict=True))
     return (max(ready_s),) * len(times) if needs_norm(plan) else ready_s
 
 
 def _within(slack_s: Seconds, waits_s: Sequence[Seconds]) -> Iterator[Seconds]:
-    """The waits in turn, as far as the slack reaches."""
+    """Each wait in turn, cut to the slack that is left."""
     for wait_s in waits_s:
         taken_s = min(wait_s, max(0.0, slack_s))
         slack_s -= taken_s
@@ -197,7 +197,7 @@ def _within(slack_s: Seconds, waits_s: Sequence[Seconds]) -> Iterator[Seconds]:
 
 
 def _alone(time: StageTime, offload: OffloadTime) -> StepWaits:
-    """One stage: everything in turn."""
+    """Waits of a single stage, which does everything in turn."""
     end_s = time.busy_s + time.gathers_s
     norm_known_s = end_s + time.reductions_s + time.before_norm_s
     return StepWaits(
@@ -211,7 +211,7 @@ def _alone(time: StageTime, offload: OffloadTime) -> StepWaits:
 
 
 def _closed_duration(plan: Plan, times: Sequence[StageTime], gathers_s: Sequence[Seconds]) -> PipelineDuration:
-    """Without an order of passes: nothing hides while the pipeline fills and drains."""
+    """Seconds of a pipeline without an order of passes, where nothing hides while it fills and drains."""
     per_micro_batch = [_micro_batch(time, plan.num_microbatches) for time in times]
     whole_s = pipeline_time_s(stages=per_micro_batch, layout=plan.layout, num_microbatches=plan.num_microbatches)
     longest_s = max(gathers_s)
@@ -220,7 +220,7 @@ def _closed_duration(plan: Plan, times: Sequence[StageTime], gathers_s: Sequence
 
 
 def message_s(times: Iterable[StageTime]) -> Seconds:
-    """One message between neighbours; all of them carry the same activations."""
+    """Seconds of one message between neighbours; all of them carry the same activations."""
     sends = (time for stage in times for time in stage.collectives if is_send(time))
     return next((time.total_s / time.collective.count for time in sends), 0.0)
 
@@ -239,7 +239,7 @@ def _is_reduction(time: CollectiveTime) -> bool:
 
 
 def _with_exposed(time: StageTime, is_meant: Callable[[CollectiveTime], bool], exposed_s: Seconds) -> StageTime:
-    """Exposed seconds laid to some collectives, by what each exposes alone or by its time; none more than its time."""
+    """Divide exposed seconds among some collectives, by what each exposes alone or by its time, up to its time."""
     meant = [call for call in time.collectives if is_meant(call)]
     alone_s = sum(call.exposed_s for call in meant)
     total_s = sum(call.total_s for call in meant)

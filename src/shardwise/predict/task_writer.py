@@ -19,7 +19,7 @@ class TaskWriter:
     def __init__(self, calls: Iterable[Task], phase: OperationPhase) -> None:
         self.phase = phase
         self.tail: tuple[int, ...] = ()
-        """Positions of what the next task comes after."""
+        """Positions of the tasks that the next task comes after."""
         self._calls = list(calls)
         self._tasks: list[Task] = []
 
@@ -31,7 +31,7 @@ class TaskWriter:
         return None
 
     def count(self, axis: str, kind: CollectiveKind) -> int:
-        """Calls of a kind without a place."""
+        """Number of calls of a kind that have no place yet."""
         return sum(call.stream == axis and call.category == kind for call in self._calls)
 
     def work(self, name: str, duration_s: Seconds) -> None:
@@ -51,13 +51,13 @@ class TaskWriter:
         self.tail = (started or before) if worked == before else (*started, *worked)
 
     def add_work(self, name: str, duration_s: Seconds, after: tuple[int, ...]) -> tuple[int, ...]:
-        """List computation; its position, or what it would come after when there is none."""
+        """List computation; returns its position, or what it would come after when there is none."""
         if duration_s <= 0:
             return after
         return self._add(Task(name=name, stream=COMPUTE, duration_s=duration_s, depends_on=after, category=self.phase))
 
     def add_call(self, call: Task, after: tuple[int, ...]) -> tuple[int, ...]:
-        """List a collective; its position."""
+        """List a collective; returns its position."""
         return self._add(replace(call, depends_on=after))
 
     def finished(self) -> tuple[Task, ...]:
@@ -73,7 +73,7 @@ class TaskWriter:
 
 
 def in_turn(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """The same one after the other, as under a host that waits for each."""
+    """The tasks one after the other, as under a host that waits for each."""
     return tuple(
         replace(task, depends_on=(position - 1,) if position else (), slowdown_ratio=1.0)
         for position, task in enumerate(tasks)

@@ -1,7 +1,7 @@
 """Tasks of a device beside those of its process groups: when they run, and what the collectives among them expose.
 
 Computation is one line of tasks. The line is late where it waits for a collective, or is slowed by one that runs beside
-it. Both are laid to the collectives that were running at that time, so their shares sum to what it is late in the end.
+it. Both are attributed to the collectives that ran at that time, so their shares sum to the delay at the end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ def run_tasks(tasks: Sequence[Task]) -> Run:
 
 
 def _contentions(ratios: Mapping[str, float]) -> Iterator[Contention]:
-    """Computation against streams, both ways."""
+    """Contentions of computation with streams, both ways."""
     for ratio in dict.fromkeys(ratios.values()):
         streams = tuple(stream for stream, own in ratios.items() if own == ratio)
         yield Contention(slowed=(COMPUTE,), while_busy=streams, slowdown_ratio=ratio)
@@ -43,10 +43,10 @@ def _contentions(ratios: Mapping[str, float]) -> Iterator[Contention]:
 
 
 def exposed_by_task(run: Run, line: Sequence[int]) -> dict[int, Seconds]:
-    """By position of a task beside the line: by how much it makes the line later.
+    """Seconds by which each task beside the line makes the line later, by position of the task.
 
     Args:
-        run: of a whole program.
+        run: the run of a whole program.
         line: positions of the tasks that run one after the other whatever else happens.
     """
     shares = Shares(run, line)
@@ -56,11 +56,11 @@ def exposed_by_task(run: Run, line: Sequence[int]) -> dict[int, Seconds]:
 
 
 def laid_to_calls(run: Run, *, exposed_s: Seconds) -> dict[int, Seconds]:
-    """What a program of one line of computation takes longer, by the collectives that ran meanwhile.
+    """Seconds by which a program of one line of computation takes longer, by the collective that ran meanwhile.
 
     Args:
-        run: of the program.
-        exposed_s: what the shares are to sum to.
+        run: the run of the program.
+        exposed_s: seconds that the shares sum to.
     """
     found = exposed_by_task(run, [position for position, task in enumerate(run.tasks) if task.stream == COMPUTE])
     total_s = sum(found.values())
@@ -80,7 +80,7 @@ def by_call(tasks: Sequence[Task], exposed: Mapping[int, Seconds], *, scale: flo
 
 
 class Shares:
-    """Time by which the line is later than it could be, by the task that ran meanwhile."""
+    """Seconds by which the line is later than it could be, by the task that ran meanwhile."""
 
     def __init__(self, run: Run, line: Iterable[int]) -> None:
         in_line = set(line)
@@ -88,10 +88,10 @@ class Shares:
         self._run = run
         self._beside = [position for position in range(len(run.tasks)) if position not in in_line]
         self._end_s = 0.0
-        """Of what was laid of the line."""
+        """When the part of the line that is accounted for ends."""
 
     def lay(self, line: Iterable[int], *, times: int = 1) -> None:
-        """What held up the next tasks of the line and slowed them down, as often as they stand for."""
+        """Account for what held up and slowed down the next tasks of the line, ``times`` times."""
         run = self._run
         for position in line:
             start_s, end_s = run.starts_s[position], run.ends_s[position]
@@ -103,7 +103,7 @@ class Shares:
             self._end_s = end_s
 
     def lay_tail(self) -> None:
-        """What ran after the end of the line."""
+        """Account for what ran after the end of the line."""
         if self._run.makespan_s > self._end_s:
             self._lay(self._end_s, self._run.makespan_s, self._run.makespan_s - self._end_s, 1)
 

@@ -26,10 +26,10 @@ class TensorHabits:
 
     ranks: int
     overlaps_gradients: bool
-    """Column-parallel products run their backward beside its collectives."""
+    """Whether column-parallel products run their backward beside its collectives."""
     is_async: bool
     partial_sum_s: Seconds = 0.0
-    """Reading every rank's partial result and writing their sum, which a whole reduce-scatter does on the way."""
+    """Seconds to read every rank's partial result and write their sum, which a whole reduce-scatter does on the way."""
 
 
 def gathered_products(writer: TaskWriter, name: str, work: Direction, habits: TensorHabits, *, is_paired: bool) -> None:
@@ -79,7 +79,7 @@ def _reduction(writer: TaskWriter) -> Task | None:
 
 
 def _gather_in_pieces(writer: TaskWriter, call: Task, name: str, work: Direction, ranks: int) -> None:
-    """All pieces but the last beside the gather: ``max(work, call + work / ranks)``."""
+    """Multiply all pieces but the last beside the gather: ``max(work, call + work / ranks)``."""
     before = writer.tail
     gathered = writer.add_call(replace(call, slowdown_ratio=1.0), before)
     pieces = writer.add_work(name, work.pieces_s * (ranks - 1) / ranks, before)
@@ -89,7 +89,7 @@ def _gather_in_pieces(writer: TaskWriter, call: Task, name: str, work: Direction
 
 
 def _scatter_in_pieces(writer: TaskWriter, call: Task, name: str, work: Direction, habits: TensorHabits) -> None:
-    """All pieces but the first beside the reduction, then their sum."""
+    """Multiply all pieces but the first beside the reduction, then sum them."""
     writer.work(f"{name}, elementwise", work.others_s)
     writer.work(f"{name}, first piece", work.pieces_s / habits.ranks)
     before = writer.tail

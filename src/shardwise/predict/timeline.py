@@ -28,7 +28,7 @@ from shardwise.units import Bytes, Seconds
 
 TimelineSource = Literal["simulated", "measured"]
 MOST_SPANS = 100_000
-"""All ranks together. A rank with more than its share has only its first and last micro-batch drawn block by block."""
+"""Spans of all ranks. A rank with more than its share draws only its first and last micro-batch block by block."""
 INSIDE_S = 1e-6
 """An arrow begins this long before the end of the span that sends it, so that it belongs to it."""
 PIPELINE_NOTE = "data parallelism of a pipeline is one span per collective, its hidden part beside the passes"
@@ -42,7 +42,7 @@ NOTE = "simulated by shardwise predict from the plan alone; nothing of it was me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineCall:
-    """One collective of a rank: what a span with its name and axis carries, and how."""
+    """One collective of a rank, which the spans with its name and axis stand for."""
 
     name: str
     axis: Axis
@@ -63,7 +63,7 @@ class TimelineRank:
     """One rank and what it does in the step."""
 
     rank: int
-    """Of the whole job."""
+    """Number of the rank in the whole job."""
     stage: int
     spans: tuple[Span, ...]
     """On streams such as ``stage 0/compute``."""
@@ -83,9 +83,9 @@ class TimelineFlow:
     stream: str
     """The part of both ranks' streams after the slash."""
     start_s: Seconds
-    """Within the span that makes the message."""
+    """A time within the span that makes the message."""
     end_s: Seconds
-    """At the beginning of the span that takes it."""
+    """Beginning of the span that takes the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class StepTimeline:
 
     @property
     def num_spans(self) -> int:
-        """Of all ranks."""
+        """Spans of all drawn ranks."""
         return sum(len(rank.spans) for rank in self.ranks)
 
 
@@ -271,7 +271,7 @@ def _data_parallelism(plan: Plan, parts: StepParts, stage: int, drawing: StageDr
 
 
 def _end_of_step(parts: StepParts, stage: int) -> Iterator[Span]:
-    """What follows the last backward: the norm that all ranks wait for, then clipping, the update and the host."""
+    """Spans after the last backward: the norm that all ranks wait for, then clipping, the update and the host."""
     time, offload, waits = parts.times[stage], parts.offloads[stage], parts.waits
     after = [call for call in time.collectives if call.collective.phase == "optimizer"]
     sums = [call for call in after if is_before_update(call.collective)]
@@ -313,7 +313,7 @@ def _call_span(stage: int, call: CollectiveTime, start_s: Seconds, duration_s: S
 
 
 def _host_spans(stage: int, offload: OffloadTime, start_s: Seconds) -> Iterator[Span]:
-    """Copies that nothing hides, then the update; the drives turn states over while the processors update."""
+    """Exposed copies, then the update; the drives read and write states while the CPUs update."""
     updating_s = start_s + offload.copies_s
     for stream, name, from_s, duration_s in (
         ("host", "copies that nothing hides", start_s, offload.copies_s),

@@ -24,9 +24,9 @@ class RankSplit:
     offload_s: Seconds
     """Time in which only copies to or from the host, or the update there, run."""
     idle_s: Seconds
-    """The rest: waiting for other stages."""
+    """Seconds of waiting for other stages: the rest."""
     exposed: tuple[Interval, ...]
-    """When communication is exposed."""
+    """Intervals in which communication is exposed."""
 
 
 def split_rank(spans: Sequence[Span], *, step_s: Seconds) -> RankSplit:
@@ -62,7 +62,7 @@ def is_computing(span: Span) -> bool:
 
 
 def _joined(spans: Iterable[Span], step_s: Seconds) -> list[Interval]:
-    """When at least one span runs before the slowest rank's step is over."""
+    """Intervals in which at least one span runs, before the slowest rank's step is over."""
     return _merged((span.start_s, min(span.end_s, step_s)) for span in spans if min(span.end_s, step_s) > span.start_s)
 
 

@@ -39,11 +39,11 @@ class PassKey:
     name: str
     """``forward``, ``backward``, ``input_backward`` or ``weight_backward``."""
     is_edge: bool = False
-    """Return whether it is the first forward or the last backward of a step without a pipeline."""
+    """Whether it is the first forward or the last backward of a step without a pipeline."""
 
     @property
     def phase(self) -> OperationPhase:
-        """Of the pass."""
+        """Phase that the operations of the pass belong to."""
         return "forward" if self.name == "forward" else "backward"
 
 
@@ -58,7 +58,7 @@ class PlacedPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unlisted:
-    """What each pass has of a collective that the simulated passes do not list.
+    """The part of each pass in a collective that the simulated passes do not list.
 
     A part runs beside the pass, the rest is waited for at its end.
     """
@@ -67,7 +67,7 @@ class _Unlisted:
     hidden_s: Seconds
     exposed_s: Seconds
     is_at_edge: bool
-    """It is true where only the pass at the edge of the step has the collective."""
+    """Whether only the pass at the edge of the step has the collective."""
 
 
 class StageDrawing:
@@ -77,10 +77,10 @@ class StageDrawing:
         """Take one stage.
 
         Args:
-            plan: what is drawn.
-            clock: that timed it.
-            stage: which of its stages.
-            time: of that stage.
+            plan: the plan that is drawn.
+            clock: the clock that timed it.
+            stage: the stage that is drawn.
+            time: the time of that stage.
             scheduled: its passes where a schedule places them; without a pipeline they follow each other.
         """
         self._plan, self._clock, self._time = plan, clock, time
@@ -147,7 +147,7 @@ class StageDrawing:
                 yield time
 
     def _exposed_in_passes(self, phase: OperationPhase) -> dict[SpanKey, Seconds]:
-        """What all simulated passes expose of each of their collectives."""
+        """Exposed seconds of each collective, summed over the simulated passes."""
         found: dict[SpanKey, Seconds] = {}
         for key in self._keys:
             for name, exposed_s in self._simulated[key].exposed.items() if key.phase == phase else ():
@@ -155,7 +155,7 @@ class StageDrawing:
         return found
 
     def _ratios_of(self, phase: OperationPhase) -> dict[SpanKey, float]:
-        """What the prediction says to be exposed, over what the simulated passes expose."""
+        """Exposed seconds of each collective as predicted, over those of the simulated passes."""
         listed = self._listed[phase]
         predicted = dict.fromkeys(listed, 0.0)
         for time in self._calls(phase):
@@ -206,7 +206,7 @@ class StageDrawing:
         return PassSpans(spans=tuple(span for span in spans if span.duration_s > 0), duration_s=now)
 
     def _computed_s(self, phase: OperationPhase) -> Seconds:
-        """Computation of one micro-batch, as the prediction counts it."""
+        """Seconds of computation of one micro-batch, as the prediction counts them."""
         compute = self._time.compute
         total_s = compute.forward_s if phase == "forward" else compute.backward_s + compute.recompute_s
         return total_s / self._plan.num_microbatches
@@ -260,7 +260,7 @@ class StageDrawing:
         return stage_work(context, clock.work_book(context), clock.timed_calls(context), is_ahead=True)
 
     def _launched(self, key: PassKey) -> Iterator[Span]:
-        """What the CPU launches in a pass, where that takes longer than to run it for some block.
+        """Spans of the CPU's launches in a pass, where launching some block takes longer than running it.
 
         A CPU that is ahead launches one piece after the other; one that is not starts a piece with the device.
         """
@@ -307,12 +307,12 @@ class StageDrawing:
 
 
 def _stream(call: Collective) -> str:
-    """Messages have one a direction."""
+    """The stream of a collective; messages have one for each direction."""
     return f"pp {call.phase}" if call.axis == "pp" else call.axis
 
 
 def _alone(plan: Plan) -> Iterator[PassKey]:
-    """Without a pipeline: forward and backward of one micro-batch after the other."""
+    """Passes without a pipeline: forward and backward of one micro-batch after the other."""
     last = plan.num_microbatches - 1
     for number in range(last + 1):
         yield PassKey(chunk=0, name="forward", is_edge=number == 0)

@@ -13,7 +13,7 @@ LETTERS: tuple[tuple[Pass, str], ...] = (
     ("input_backward", "I"),
     ("weight_backward", "W"),
 )
-"""The letters that ``torch.distributed.pipelining`` prints."""
+"""Letters that ``torch.distributed.pipelining`` prints for each pass."""
 _LETTER_OF = dict(LETTERS)
 
 
@@ -44,9 +44,9 @@ class Degrees:
 
     pp: int
     num_microbatches: int
-    """Per data-parallel rank and step."""
+    """Micro-batches per data-parallel rank and step."""
     vpp: int = 1
-    """Chunks a rank runs."""
+    """Number of chunks that a rank runs."""
     num_microbatches_per_round: int | None = None
     """Micro-batches in a round of an interleaved schedule; ``None`` stands for pp."""
     num_extra_warmup: int = 0

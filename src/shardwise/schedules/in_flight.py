@@ -14,16 +14,16 @@ from shardwise.schedules.shape import ScheduleShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """The worst moments of one rank, each in chunks: one micro-batch of one of the rank's chunks is one."""
+    """The most chunks that one rank keeps at once; one micro-batch of one chunk counts as one."""
 
     rank: int
     num_kept: int
-    """From the start of a forward to the end of the weight gradient: what is kept when it is kept whole till then."""
+    """Chunks kept from the start of a forward to the end of the weight gradient, when all is kept until then."""
     num_before_backward: int
-    """From the start of a forward to the end of the input gradient: whole activation sets."""
+    """Chunks kept from the start of a forward to the end of the input gradient: whole activation sets."""
     num_waiting_for_weights: int
-    """From the end of the input gradient to the end of the weight gradient: inputs and output gradients of the matrix
-    products."""
+    """Chunks kept from the end of the input gradient to the end of the weight gradient: inputs and output gradients of
+    the matrix products."""
     vpp: int
     """Chunks that one micro-batch runs through on the rank."""
 
@@ -70,7 +70,7 @@ def peak_sets(order: Order, *, waiting_fraction: float = 1.0, set_sizes: Sequenc
     """The most activation sets that an order keeps at once, in chunks.
 
     Args:
-        order: of one rank.
+        order: the order of one rank.
         waiting_fraction: share of a set that is still kept between input gradient and weight gradient.
         set_sizes: size of a set of each chunk of the model; 1 for all when left out.
     """

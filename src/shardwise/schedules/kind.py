@@ -21,17 +21,17 @@ class ScheduleKind:
     least_chunks: int = 1
     """Chunks of a rank below which the layout may not go."""
     is_v_shaped: bool = False
-    """The ranks lie along the chunks there and back again, not round after round."""
+    """Whether the ranks lie along the chunks there and back again, not round after round."""
     model_copies: int = 1
     """Copies of the model in one pipeline: two where micro-batches start at both ends, of which each rank holds a chunk
     of either."""
     splits_backward: bool = False
-    """Gradients of inputs and of weights are separate passes."""
+    """Whether gradients of inputs and of weights are separate passes."""
     overlaps_passes: bool = False
-    """A forward and a backward of two micro-batches run as one block, and experts exchange tokens of one under the
-    computation of the other."""
+    """Whether a forward and a backward of two micro-batches run as one block, and experts exchange tokens of one under
+    the computation of the other."""
     runs_forwards_first: bool = False
-    """Every forward is done before the first backward."""
+    """Whether every forward is done before the first backward."""
     least_microbatches_per_rank: int = 0
     """Micro-batches that a step needs for every rank of the pipeline; 0 where any number runs."""
     steady_microbatches_per_rank: int = 2
@@ -41,7 +41,7 @@ class ScheduleKind:
     is_searched: bool = True
     """Whether a search tries it unasked."""
     torch_class: str | None = None
-    """Its class in ``torch.distributed.pipelining``; ``None`` where torch has none."""
+    """Class of the schedule in ``torch.distributed.pipelining``; ``None`` where torch has none."""
 
     @property
     def placement(self) -> Placement:
@@ -70,7 +70,7 @@ class ScheduleKind:
 
     @property
     def puts_weights_off(self) -> bool:
-        """Whether torch's ranks behind the first keep what gradients of weights need while others' inputs go on.
+        """Whether torch's ranks behind the first keep what gradients of weights need while input gradients go on.
 
         Not counted are the V-shaped schedules, whose ranks hold most where few wait.
         """

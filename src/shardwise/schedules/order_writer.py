@@ -16,17 +16,17 @@ class OrderWriter:
 
     @property
     def num_pending_weights(self) -> int:
-        """Weight gradients whose input gradient is written but not they themselves."""
+        """Number of weight gradients that are still missing while their input gradient is written."""
         return len(self._pending_weights)
 
     def forward(self, chunk: int, *, joins_next: bool = False) -> None:
-        """The next micro-batch through a chunk."""
+        """Write the forward of the next micro-batch through a chunk."""
         number = self._next_forward.get(chunk, 0)
         self._next_forward[chunk] = number + 1
         self._actions.append(Action("forward", chunk, number, joins_next))
 
     def backward(self, chunk: int, *, is_split: bool = False) -> None:
-        """The next micro-batch back through a chunk; of a split one the weight gradient is left pending."""
+        """Write the next micro-batch's backward through a chunk; a split one leaves its weight gradient pending."""
         number = self._next_backward.get(chunk, 0)
         self._next_backward[chunk] = number + 1
         kind: Pass = "input_backward" if is_split else "backward"
@@ -35,17 +35,17 @@ class OrderWriter:
             self._pending_weights.append(Action("weight_backward", chunk, number))
 
     def forward_and_backward(self, *, forward: int, backward: int) -> None:
-        """One overlapped block: a forward of one chunk and a whole backward of another."""
+        """Write one overlapped block: a forward of one chunk and a whole backward of another."""
         self.forward(forward, joins_next=True)
         self.backward(backward)
 
     def oldest_weight(self) -> None:
-        """The weight gradient that has been pending longest, if any is."""
+        """Write the weight gradient that has been pending longest, if any is."""
         if self._pending_weights:
             self._actions.append(self._pending_weights.popleft())
 
     def oldest_weight_of(self, chunk: int) -> None:
-        """The weight gradient of one chunk that has been pending longest, if any is."""
+        """Write the weight gradient of one chunk that has been pending longest, if any is."""
         for action in self._pending_weights:
             if action.chunk == chunk:
                 self._pending_weights.remove(action)
@@ -53,7 +53,7 @@ class OrderWriter:
                 return
 
     def order(self, *, num_microbatches: int | None = None) -> Order:
-        """What was written, without micro-batches that do not exist."""
+        """The order that was written, without micro-batches that do not exist."""
         if num_microbatches is None:
             return tuple(self._actions)
         return tuple(action for action in self._actions if action.micro_batch < num_microbatches)

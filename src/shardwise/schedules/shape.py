@@ -14,9 +14,9 @@ class ScheduleShape:
     name: ScheduleName
     pp: int
     num_microbatches: int
-    """Per data-parallel rank and step."""
+    """Micro-batches per data-parallel rank and step."""
     vpp: int = 1
-    """Chunks a rank runs; V-shaped schedules always run two, schedules of one chunk always one."""
+    """Chunks that a rank runs; V-shaped schedules always run two, schedules of one chunk always one."""
     num_microbatches_per_round: int | None = None
     """Micro-batches in a round of an interleaved schedule: pp for Megatron; ``None`` stands for torch's even share."""
     num_extra_warmup: int = 0
@@ -42,7 +42,7 @@ class PipelineSchedule:
     """The shape that was asked for, with its chunks and rounds filled in."""
     placement: Placement
     orders: tuple[Order, ...]
-    """One per rank."""
+    """The order of each rank."""
     model_copies: int = 1
     """Copies of the model that the chunks hold together."""
 

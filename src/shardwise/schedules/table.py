@@ -94,14 +94,14 @@ SCHEDULE_KINDS: Mapping[ScheduleName, ScheduleKind] = MappingProxyType(
     }
 )
 SCHEDULES: tuple[Schedule, ...] = tuple(name for name in get_args(Schedule) if name in SCHEDULE_KINDS)
-"""Those that a plan may name; the columns of a search hold positions in it."""
+"""Schedules that a plan may name; the columns of a search hold positions in it."""
 SPLITTING_SCHEDULES: tuple[Schedule, ...] = tuple(
     name for name in SCHEDULES if SCHEDULE_KINDS[name].torch_splits_backward
 )
-"""Those that torch runs with backward in two halves."""
+"""Schedules that torch runs with backward in two halves."""
 TWICE_HELD_SCHEDULES: tuple[Schedule, ...] = tuple(name for name in SCHEDULES if SCHEDULE_KINDS[name].model_copies == 2)
-"""Those whose ranks hold a stage of each of two copies of the model."""
+"""Schedules whose ranks hold a stage of each of two copies of the model."""
 TORCH_SCHEDULES: frozenset[Schedule] = frozenset(
     name for name in SCHEDULES if SCHEDULE_KINDS[name].torch_class is not None
 )
-"""Those that ``torch.distributed.pipelining`` runs."""
+"""Schedules that ``torch.distributed.pipelining`` runs."""

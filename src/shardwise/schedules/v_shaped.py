@@ -44,7 +44,7 @@ def _split_backward(writer: OrderWriter, chunk: int) -> None:
 
 
 def _drain(writer: OrderWriter, *, down: int, up: int, num_pairs: int, num_last: int) -> None:
-    """Input gradients of both chunks first, then those on the way down with a weight gradient each, then the rest."""
+    """Write input gradients of both chunks, then those on the way down with a weight gradient each, then the rest."""
     for _ in range(num_pairs):
         writer.backward(down, is_split=True)
         writer.backward(up, is_split=True)
@@ -89,7 +89,7 @@ def dualpipe_order(rank: int, degrees: Degrees) -> Order:
 
 
 def _dualpipe_writer(rank: int, degrees: Degrees, *, down: int, up: int) -> OrderWriter:
-    """The steps both have in common, by the distance of a rank from its end."""
+    """Write the steps both have in common, by the distance of a rank from its end."""
     pp = degrees.pp
     others = pp - 1 - rank
     writer = OrderWriter()
@@ -119,7 +119,7 @@ def _dualpipe_writer(rank: int, degrees: Degrees, *, down: int, up: int) -> Orde
 
 
 def _drain_with_weights(writer: OrderWriter, *, rank: int, down: int, up: int, others: int) -> None:
-    """The last rank + 1 pairs, the second half of their backwards split; then their weight gradients fill the gaps."""
+    """Write the last rank + 1 pairs, the later half of their backwards split; then weight gradients fill the gaps."""
     for index in range(2 * (rank + 1)):
         writer.backward(down if index % 2 else up, is_split=index > rank)
     for _ in range(others):

@@ -9,7 +9,7 @@ from shardwise.simulate.engine import Run, Task, checked
 from shardwise.units import Seconds
 
 _ENDS, _STARTS = 0, 1
-"""At one moment what ends goes before what starts, so that no stream is counted busy twice."""
+"""At one time ends are handled before starts, so that no stream is counted busy twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Contention:
 
 
 def run_contended(program: Iterable[Task], contentions: Sequence[Contention]) -> Run:
-    """When every task runs if streams slow each other down; a task's progress is piecewise linear.
+    """Run a program whose streams slow each other down; a task's progress is piecewise linear.
 
     Without contentions the result is that of :func:`shardwise.simulate.engine.run_program`, moment for moment.
 
     Raises:
-        SimulationError: as ``run_program``; or a slowdown below 1.
+        SimulationError: where ``run_program`` raises it, or a slowdown is below 1.
     """
     tasks = checked(program)
     for contention in contentions:
@@ -94,7 +94,7 @@ class _Running:
 
     node: int
     left_s: Seconds
-    """Of its undisturbed duration."""
+    """Seconds that are left of its undisturbed duration."""
     ratio: float
     """How many times slower than undisturbed it runs now."""
     since_s: Seconds
@@ -120,7 +120,7 @@ class _Clock:
     ends: list[Seconds] = field(default_factory=list)
 
     def run(self) -> None:
-        """Until the queue is empty."""
+        """Handle events until the queue is empty."""
         for contention in self.contentions:
             for slowed in contention.slowed:
                 self.slowed_by.setdefault(slowed, []).append(contention)
@@ -149,7 +149,7 @@ class _Clock:
             self._adjust(now, stream)
 
     def _announce(self, time_s: Seconds, priority: int, node: int) -> int:
-        """Put an event into the queue; its sequence number."""
+        """Put an event into the queue; returns its sequence number."""
         self.num_events += 1
         heappush(self.queue, (time_s, priority, self.num_events, node))
         return self.num_events
@@ -158,7 +158,7 @@ class _Clock:
         running.event = self._announce(now + running.left_s * running.ratio, _ENDS, running.node)
 
     def _release(self, now: Seconds, node: int) -> None:
-        """Start what waited for nothing but this node."""
+        """Start the tasks that waited for nothing but this node."""
         for follower in self.program.followers[node]:
             self.waiting[follower] -= 1
             if self.waiting[follower] == 0:

@@ -36,7 +36,7 @@ class Task:
     micro_batch: int | None = None
     chunk: int | None = None
     slowdown_ratio: float = 1.0
-    """Of communication: how many times slower it and computation are while both run. Plain programs do not read it."""
+    """How many times slower a collective and computation are while both run; plain programs do not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def makespan_s(self) -> Seconds:
-        """From the beginning to the last end."""
+        """Seconds from the beginning to the last end."""
         return max(self.ends_s, default=0.0)
 
     @property
@@ -91,7 +91,7 @@ class Run:
 
 
 def run_program(program: Iterable[Task]) -> Run:
-    """When every task runs if streams do not disturb each other.
+    """Run a program whose streams do not disturb each other.
 
     A task starts when its stream is free, what it depends on is done and its CPU has issued it.
 

@@ -27,18 +27,19 @@ STREAM_NAMES = ("compute", "send_forward", "send_backward")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTime:
-    """What one rank does with the time of a step."""
+    """How one rank spends the time of a step."""
 
     rank: int
     busy_s: Seconds
-    """Computing."""
+    """Seconds of computing."""
     first_start_s: Seconds
     last_end_s: Seconds
-    """Of what its compute stream does, a blocking send included."""
+    """When the last work on its compute stream ends, a blocking send included."""
 
     @property
     def waiting_s(self) -> Seconds:
-        """Between its first start and its last end: for inputs, and for its own sends if they block."""
+        """Seconds it waits between its first start and its last end: for inputs, and for its own sends if they
+        block."""
         return self.last_end_s - self.first_start_s - self.busy_s
 
 
@@ -99,7 +100,7 @@ def run_pipeline(asked: ScheduleShape, times: PipelineTimes, *, may_extrapolate:
 def _pipeline_run(
     shape: ScheduleShape, timed: TimedGraph, *, added_s: Seconds = 0.0, added_busy_s: tuple[Seconds, ...] = ()
 ) -> PipelineRun:
-    """What a timed graph says of every rank, with the steady part that was left out of it."""
+    """Times of every rank from a timed graph, with the steady part that was left out of the graph."""
     ranks = []
     for rank in range(shape.pp):
         nodes = timed.graph.streams[rank]
@@ -171,7 +172,7 @@ def _span(stream: str, kind: NodeKind, chunk: int, number: int, from_to_s: tuple
 
 
 def pipeline_tasks(asked: ScheduleShape, times: PipelineTimes) -> tuple[Task, ...]:
-    """The same step as a program for the event engine, to be run with other streams or under contention.
+    """The step as a program for the event engine, to be run with other streams or under contention.
 
     Gathers before first forwards are left out: such a program has streams of its own for them.
     """

@@ -39,7 +39,7 @@ NODE_KINDS: tuple[NodeKind, ...] = get_args(NodeKind)
 
 
 WorkCounts = tuple[tuple[int, int], ...]
-"""Numbers of work, and how often each is done."""
+"""Numbers of kinds of work, each with how often it is done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,21 +48,21 @@ class PipelineGraph:
 
     schedule: PipelineSchedule
     first: tuple[int, ...]
-    """Of each node: the one before it on its stream."""
+    """For each node, the one before it on its stream."""
     second: tuple[int, ...]
-    """Of each node: the one whose result it takes."""
+    """For each node, the one whose result it takes."""
     work: tuple[int, ...]
-    """Of each node: which duration it has. Kind k (of ``NODE_KINDS``) of chunk c has number k times chunks plus c."""
+    """For each node, the number of its duration: k times chunks plus c for kind k (of ``NODE_KINDS``) of chunk c."""
     micro_batch: tuple[int, ...]
     streams: tuple[tuple[int, ...], ...]
     """Nodes of each stream in the order they run: the compute streams of all ranks, then their sends to the next
     chunk, then their sends to the one before."""
     partner: Mapping[int, tuple[int, int]]
-    """Of each joined node: the chunk and the micro-batch of its backward."""
+    """For each joined node, the chunk and the micro-batch of its backward."""
     compute_counts: tuple[WorkCounts, ...]
-    """Per rank: how often it does each kind of computation."""
+    """For each rank, how often it does each kind of computation."""
     first_forwards: tuple[int, ...]
-    """Per chunk: the node of its first forward."""
+    """For each chunk, the node of its first forward."""
 
     @property
     def num_nodes(self) -> int:
@@ -103,9 +103,9 @@ class FirstPass:
     """What the first forward of a chunk waits for beside its input: parameters that are gathered for the step."""
 
     not_before_s: Seconds = 0.0
-    """When gathers issued at the beginning of the step are far enough for it."""
+    """When gathers issued at the beginning of the step have come far enough for this forward."""
     longer_s: Seconds = 0.0
-    """What gathers add that are issued when its input is there."""
+    """Seconds that gathers add when they are issued once the input is there."""
 
 
 def end_times_s(
@@ -128,7 +128,7 @@ def end_times_s(
 
 
 def _extend(ends: list[Seconds], graph: PipelineGraph, durations_s: Sequence[Seconds], *, until: int) -> None:
-    """The ends of the next nodes, up to one."""
+    """Compute the ends of the next nodes, up to one."""
     part = slice(len(ends) - 1, until)
     append = ends.append
     durations = map(durations_s.__getitem__, graph.work[part])
@@ -211,7 +211,7 @@ class _GraphWriter:
         ]
 
     def advance(self, rank: int, order: Sequence[Action], position: int) -> int:
-        """Write the actions of a rank from a position on, up to the first whose input is not there; its position."""
+        """Write a rank's actions from a position on; returns the position of the first whose input is not there."""
         while position < len(order):
             action = order[position]
             needed = self._needed(action)
@@ -250,7 +250,7 @@ class _GraphWriter:
         self._hand_on(backward, node)
 
     def _add(self, stream: int, work: int, micro_batch: int, needed: int) -> int:
-        """Append a node to a stream; its number."""
+        """Append a node to a stream; returns its number."""
         self._first.append(self._last[stream])
         self._second.append(needed)
         self._work.append(work)
@@ -281,7 +281,7 @@ class _GraphWriter:
         return inputs, lane * self._schedule.shape.pp + rank, self._code_of[kind] + source
 
     def graph(self) -> PipelineGraph:
-        """What was written."""
+        """The graph of the nodes that were written."""
         return PipelineGraph(
             schedule=self._schedule,
             first=tuple(self._first),
@@ -298,7 +298,7 @@ class _GraphWriter:
         )
 
     def _first_forwards(self) -> tuple[int, ...]:
-        """By chunk, the first node that runs it forward; a work of forwards has its chunk's number."""
+        """For each chunk, the first node that runs it forward; a work of forwards has its chunk's number."""
         num_chunks, joined = self._schedule.num_chunks, self._code_of["joined"]
         found: dict[int, int] = {}
         for node, work in enumerate(self._work, start=1):

@@ -25,17 +25,17 @@ class ChunkTimes:
 
     forward_s: Seconds = 0.0
     input_backward_s: Seconds = 0.0
-    """Recomputation and input gradient."""
+    """Seconds of recomputation and of the input gradient."""
     weight_backward_s: Seconds = 0.0
 
     @property
     def backward_s(self) -> Seconds:
-        """Both halves."""
+        """Seconds of both halves of backward."""
         return self.input_backward_s + self.weight_backward_s
 
     @property
     def total_s(self) -> Seconds:
-        """Forward and backward."""
+        """Seconds of forward and backward."""
         return self.forward_s + self.input_backward_s + self.weight_backward_s
 
 
@@ -44,16 +44,16 @@ NO_TIME = ChunkTimes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
-    """Everything a schedule needs to be timed."""
+    """Everything that is needed to time a schedule."""
 
     chunks: tuple[ChunkTimes, ...]
-    """In model order, all chunks of all ranks."""
+    """Times of all chunks of all ranks, in model order."""
     sends_s: tuple[Seconds, ...] = ()
-    """Across each boundary between two chunks, one direction; empty when sends take no time."""
+    """Seconds of a send across each boundary between two chunks, one direction; empty when sends take no time."""
     is_send_blocking: bool = False
     """Whether a rank computes nothing while it sends, as without overlapped point-to-point communication."""
     first_passes: tuple[FirstPass, ...] = ()
-    """By chunk, what its first forward waits for; empty when it waits for nothing but its input."""
+    """What the first forward of each chunk waits for; empty when it waits for nothing but its input."""
     joined_ratio: float | None = None
     """Time of a pair of DualPipe, run as one block, over the sum of its forward and its backward; below 1 when they
     hide each other's communication. ``None`` when nothing is overlapped and the two run in turn, as in torch."""
@@ -117,7 +117,7 @@ def node_durations_s(times: PipelineTimes, schedule: PipelineSchedule) -> list[S
 
 
 def _joined_s(chunks: Sequence[ChunkTimes], ratio: float) -> list[Seconds]:
-    """A joined block runs one chunk of a V forward and the rank's other chunk backward."""
+    """Seconds of joined blocks, each of which runs one chunk of a V forward and the rank's other chunk backward."""
     return [ratio * (chunk.forward_s + other.backward_s) for chunk, other in zip(chunks, reversed(chunks), strict=True)]
 
 
@@ -127,16 +127,16 @@ class TimedGraph:
 
     graph: PipelineGraph
     durations_s: list[Seconds]
-    """By kind of work."""
+    """Duration of each kind of work, by its number."""
     ends_s: list[Seconds]
-    """By node; the entry at 0 is the beginning of the step."""
+    """When each node ends; the entry at 0 is the beginning of the step."""
 
     def start_s(self, node: int) -> Seconds:
         """When a node starts."""
         return self.ends_s[node] - self.durations_s[self.graph.work[node - 1]]
 
     def busy_s(self, counts: WorkCounts) -> Seconds:
-        """Time that computations take which are done so often."""
+        """Seconds of computations that are done so often."""
         return sum(self.durations_s[work] * count for work, count in counts)
 
 

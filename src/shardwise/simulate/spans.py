@@ -15,7 +15,7 @@ class Span:
     """One task from its start to its end."""
 
     stream: str
-    """Who did it, such as ``stage 0/compute``; what is before the slash is a process of a timeline."""
+    """Stream that ran it, such as ``stage 0/compute``; the part before the slash is a process of a timeline."""
     name: str
     category: SpanCategory
     start_s: Seconds
@@ -23,9 +23,9 @@ class Span:
     micro_batch: int | None = None
     chunk: int | None = None
     exposed_s: Seconds = 0.0
-    """Of communication: by how much it makes the step longer, as the prediction lays waits and slowdowns to it."""
+    """Seconds by which communication makes the step longer, as the prediction attributes waits and slowdowns to it."""
 
     @property
     def duration_s(self) -> Seconds:
-        """From start to end."""
+        """Seconds from start to end."""
         return self.end_s - self.start_s

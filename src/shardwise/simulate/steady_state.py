@@ -38,7 +38,7 @@ class Extrapolation:
     timed: TimedGraph
     added_s: Seconds
     added_busy_s: tuple[Seconds, ...]
-    """Per rank."""
+    """Seconds added to each rank's computing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class _SteadyGraph:
     num_rounds_back: float
     """How far back, in rounds, anything in or after the last steady round looks."""
     round_counts: tuple[WorkCounts, ...]
-    """Per rank: computations of one round."""
+    """Computations of one round on each rank."""
 
 
 _NOT_STEADY = _SteadyGraph((), 0.0, ())
@@ -86,7 +86,7 @@ def extrapolate(shape: ScheduleShape, times: PipelineTimes) -> Extrapolation | N
 
 
 def _fewer(shape: ScheduleShape, *, period: int, rounds: int) -> ScheduleShape:
-    """The same shape with enough micro-batches to fill the ranks and drain them, and some steady rounds between.
+    """A shape with enough micro-batches to fill the ranks and drain them, and some steady rounds between.
 
     Two rounds fill an interleaved pipeline. What remains of m after whole rounds is kept, so that the drain is that of
     m.
@@ -135,14 +135,14 @@ def _steady_stream(graph: PipelineGraph, nodes: tuple[int, ...], period: int) ->
 
 
 def _common_cuts(graph: PipelineGraph, computing: Sequence[_SteadyStream], period: int) -> tuple[int, ...] | None:
-    """The last node of every rank's compute that is cut before; behind the same round of backwards on all ranks."""
+    """The last node of every rank's compute before the cut, which follows the same round of backwards on all ranks."""
     last_backwards = [_last_backwards(graph, stream, period) for stream in computing]
     common = set(last_backwards[0]).intersection(*last_backwards[1:])
     return tuple(nodes[max(common)] for nodes in last_backwards) if common else None
 
 
 def _last_backwards(graph: PipelineGraph, stream: _SteadyStream, period: int) -> dict[int, int]:
-    """By round: the node that ends the round's backwards on a rank's first chunk, within the steady part."""
+    """For each round, the node that ends its backwards on a rank's first chunk, within the steady part."""
     backwards = [(graph.backward_of(node), node) for node in stream.nodes[stream.begin : stream.end]]
     first_chunk = min((back[0] for back, _ in backwards if back is not None), default=0)
     return {
@@ -153,7 +153,7 @@ def _last_backwards(graph: PipelineGraph, stream: _SteadyStream, period: int) ->
 
 
 def _cut(graph: PipelineGraph, stream: _SteadyStream, cuts: Sequence[int]) -> _SteadyStream:
-    """The same stream, its steady part ending with the cut of its rank, or with what was made before the cut.
+    """A stream whose steady part ends with the cut of its rank; that of sends ends with what was made before the cut.
 
     Nodes are numbered in the order in which a rank makes them, so numbers can be compared.
     """
@@ -209,7 +209,7 @@ def _first_compared(stream: _SteadyStream, steady: _SteadyGraph, num_rounds: int
 def _common_shift_s(
     steady: _SteadyGraph, ends_s: Sequence[Seconds], *, num_rounds: int, tolerance_s: Seconds
 ) -> Seconds | None:
-    """By how much later the later stretch ends, if that is the same for all its nodes."""
+    """Seconds by which the later stretch ends later, if they are the same for all its nodes."""
     stream = steady.streams[0]
     last = stream.end - 1
     shift_s = ends_s[stream.nodes[last]] - ends_s[stream.nodes[last - num_rounds * stream.length]]

@@ -23,7 +23,7 @@ def kept_per_run(context: StageContext) -> tuple[Bytes, ...]:
 
 
 def waiting_activations(context: StageContext, *, kept_bytes: Bytes) -> Tensor:
-    """What is kept for backward by the other micro-batches in flight, of which each keeps so much."""
+    """Activations that the other micro-batches in flight keep for backward, ``kept_bytes`` each."""
     timeline = context.timeline
     return Tensor(
         name="activations of other micro-batches in flight",
@@ -35,7 +35,7 @@ def waiting_activations(context: StageContext, *, kept_bytes: Bytes) -> Tensor:
 
 
 def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterator[Tensor]:
-    """What is kept for backward by the micro-batch that runs, and what a running block adds.
+    """Activations that the running micro-batch keeps for backward, and the tensors that a running block adds.
 
     Args:
         context: the stage.
@@ -70,7 +70,7 @@ def activation_tensors(context: StageContext, totals: Sequence[Bytes]) -> Iterat
 
 
 def live_bytes(context: StageContext, run: int) -> Bytes:
-    """What recomputing one block of a run brings back to life while it goes backward."""
+    """Bytes that recomputing one block of a run brings back while it goes backward."""
     live = context.revived_bytes(run) + (context.live_block_copies - 1) * context.blocks[run].dense
     return live * (context.held_runs[run].num_recomputed > 0)
 
@@ -83,7 +83,7 @@ def resident(context: StageContext, num_bytes: Bytes) -> Bytes:
 
 
 def offloaded_activation_bytes(context: StageContext, *, kept_bytes: Bytes) -> Bytes:
-    """Host bytes of one rank's offloaded activations, all micro-batches in flight, of which each keeps so much."""
+    """Host bytes of one rank's offloaded activations, over all micro-batches in flight, ``kept_bytes`` each."""
     total = rounded(context.held.in_flight_micro_batches * kept_bytes)
     return total - resident(context, total)
 
@@ -136,7 +136,7 @@ def _own_loss(context: StageContext) -> Iterator[Tensor]:
 
 
 def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
-    """What torch keeps of what the last stage put out, to the end of the step.
+    """Outputs of the last stage that torch keeps to the end of the step.
 
     Source: torch 2.13 ``distributed/pipelining/stage.py`` (``output_chunks``); traced.
     """
@@ -152,7 +152,7 @@ def _earlier_outputs(context: StageContext) -> Iterator[Tensor]:
 
 
 def spread_tensors(context: StageContext) -> Iterator[Tensor]:
-    """What the backward of a spread vocabulary holds: tokens of all ranks, and gradients before their cast to fp32."""
+    """Tensors in the backward of a spread vocabulary: tokens of all ranks, and gradients before their cast to fp32."""
     ranks, block, timeline = context.vocabulary_ranks, context.block_context, context.timeline
     tokens = ranks * context.tokens * block.hidden_size * block.element_bytes
     for held, at in (

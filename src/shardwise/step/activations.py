@@ -34,9 +34,9 @@ class SelectiveRule:
 
     policy: SelectivePolicy = "operations"
     modules: tuple[RecomputeModule, ...] | None = None
-    """Parts of the block that are computed again, instead of what the policy says."""
+    """Parts of the block that are recomputed, instead of what the policy says."""
     is_compiled: bool = True
-    """Of eager blocks the policy of operations keeps the last product, too."""
+    """Whether the block is compiled; an eager one keeps the last product, too, under the policy of operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class BlockContext:
     tokens: int
     """T: tokens of one micro-batch on this rank."""
     seq_len: int
-    """Keys one query attends to, over all context-parallel ranks."""
+    """Number of keys one query attends to, over all context-parallel ranks."""
     tp: int
     expert_tp: int
     is_sequence_parallel: bool
@@ -61,30 +61,30 @@ class BlockContext:
     has_fused_activation: bool
     saves_gathered_input: bool
     expands_key_values: bool
-    """Grouped keys and values are repeated to all heads before attention."""
+    """Whether grouped keys and values are repeated to all heads before attention."""
     attention_dropout: bool
     hidden_dropout: bool
     saves_attention_input: bool
     """A matrix that is trained, or adapted, keeps its input for the weight gradient; a frozen one does not."""
     saves_mlp_input: bool
     casts_inputs_separately: bool
-    """Eager autocast casts a norm's fp32 output once for every matrix that reads it."""
+    """Whether eager autocast casts a norm's fp32 output once for every matrix that reads it."""
     fuses_norms: bool = False
-    """Norms before QKV and before a dense feed-forward are part of the product that reads them."""
+    """Whether norms before QKV and before a dense feed-forward are part of the product that reads them."""
     has_fp8_inputs: bool = False
-    """Inputs of linear layers wait for backward in the 8 bits they were multiplied in."""
+    """Whether inputs of linear layers wait for backward in the 8 bits they were multiplied in."""
     has_fp8_activation_inputs: bool = False
-    """What SwiGLU reads waits for backward in 8 bits."""
+    """Whether the input of SwiGLU waits for backward in 8 bits."""
     keeps_expert_outputs: bool = True
-    """Router weights multiply what experts put out; where they multiply the activation, the output is not kept."""
+    """Whether router weights multiply the experts' output, which is then kept, and not their activation."""
     gathered_sequence_ratio: int = 1
     """Keys and values kept of the whole sequence over those of this rank's tokens (our trainer's context parallelism),
     whose two pieces of attention output are kept beside their sum."""
     copies_exchanged_rows: bool = False
-    """Rows of experts are kept in the order they arrive in as well as in the order experts want."""
+    """Whether rows of experts are kept in the order they arrive in as well as in the order experts want."""
     remakes_elementwise: bool = False
-    """A compiled dense block makes norms and activations again in the kernel of backward that reads them. The norm
-    before a gather over tensor-parallel ranks stays."""
+    """Whether a compiled dense block recomputes norms and activations in the kernel of backward that reads them. The
+    norm before a gather over tensor-parallel ranks stays."""
     adapter: Adapter | None = None
     """LoRA matrices beside the block's own; they alone are trained."""
     selective: SelectiveRule = SelectiveRule()
@@ -107,14 +107,14 @@ class BlockContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardContext:
-    """What a block's backward makes beside what is kept and brought back, by the way blocks are recomputed."""
+    """Tensors that a block's backward makes beside kept and restored ones, by the way blocks are recomputed."""
 
     num_gated_tensors: int = 2
     """Tensors as wide as the feed-forward that the backward of a gated activation makes: its output's gradient and two
-    of its own take the place of one. A compiler makes the activation again as well, all beside what it reads; where
+    of its own take the place of one. A compiler recomputes the activation as well, all beside what it reads; where
     blocks are recomputed our trainer writes over that (``train/decoder/gated.py``)."""
     num_norms_remade: int = 0
-    """Outputs of norms that a compiled block makes once when all of it is computed again, and holds for products."""
+    """Number of norm outputs that a compiled block makes once when all of it is recomputed, and holds for products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +124,14 @@ class SavedTensor:
     name: str
     num_bytes: Bytes
     kept_by_operation_policy: bool = False
-    """Selective recomputation of torchtitan keeps it: outputs of attention and of every second matrix product."""
+    """Whether torchtitan's selective recomputation keeps it: outputs of attention and of every second matrix
+    product."""
     is_routed: bool = False
-    """Belongs to routed experts."""
+    """Whether it belongs to routed experts."""
     is_core_attention: bool = False
-    """Selective recomputation of Megatron drops it: softmax and dropout of the attention scores."""
+    """Whether selective recomputation of Megatron drops it: softmax and dropout of the attention scores."""
     modules: tuple[RecomputeModule, ...] = ()
-    """Recomputing any of these modules drops it."""
+    """Modules whose recomputation drops it."""
 
 
 def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor, ...]:
@@ -167,7 +168,7 @@ def saved_tensors(layer: LayerSpec, context: BlockContext) -> tuple[SavedTensor,
 
 
 def _adapters(layer: LayerSpec, adapter: Adapter, context: BlockContext) -> SavedTensor:
-    """What LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
+    """Tensors that LoRA keeps beside the block: the rank-wide products, and dropped-out inputs with their masks."""
     element = context.element_bytes
     added = adapter_weights(layer, rank=adapter.rank, targets=adapter.targets)
     first = [weight for weight in added if weight.name.endswith("lora_A")]
@@ -203,7 +204,7 @@ def _norms(layer: LayerSpec, hidden: int, context: BlockContext) -> Iterator[Sav
 
 
 def _megatron_norm_outputs(layer: LayerSpec, elements: int, context: BlockContext) -> Iterator[SavedTensor]:
-    """What the readers of every norm keep of its output; only a norm that is a module of its own can be recomputed.
+    """Norm outputs that their readers keep; only a norm that is a module of its own can be recomputed.
 
     In 16 bits all readers keep one tensor. In 8 bits every linear layer keeps its own byte, and a router the 16 bits.
 
@@ -354,7 +355,7 @@ def backward_temporaries(layer: LayerSpec, context: BlockContext, backward: Back
     """Gradient tensors alive at once inside a block's backward, beyond what its saved tensors free on the way.
 
     The widest point is the gated activation: gradients of its input (two widths) and output stand beside what is kept,
-    while the down projection's input has just been freed, or made again with them; the residual gradient is alive
+    while the down projection's input has just been freed, or recomputed with them; the residual gradient is alive
     throughout.
     """
     size = context.element_bytes

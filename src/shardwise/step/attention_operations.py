@@ -13,19 +13,20 @@ EAGER_BYTES_PER_SCORE = (14, 28)
 TFLOP/s limit of unfused PyTorch on A100 (flash-attention benchmark, head dim 128, causal, no dropout) at 80 % of its
 bandwidth; split 1 to 2 like the work."""
 FUSED_SOFTMAX_BYTES_PER_SCORE = (10.2, 18.5)
-"""The same with one kernel for scale, mask and softmax (Megatron), at the rate of a copy: two products take as long as
-2.2 bytes each with heads of 64 to 128, softmax as 5.9; backward has four products and a softmax of 10.1
+"""Memory traffic per score with one kernel for scale, mask and softmax (Megatron), at the rate of a copy: two products
+take as long as 2.2 bytes each with heads of 64 to 128, softmax as 5.9; backward has four products and a softmax of 10.1
 (``2026-11-28-h100-alignment.csv``). The sizes alone would be 8 and 14."""
 DROPOUT_BYTES_PER_SCORE = (5.1, 4.3)
-"""The same for dropout: read and written once, with a byte of mask (same file)."""
+"""Memory traffic of dropout per score: read and written once, with a byte of mask (same file)."""
 FLASH_DROPOUT_RATIOS = (1.22, 1.13)
 """Time of fused attention with dropout over that without: 1.18 to 1.32 forward and 1.10 to 1.16 backward with heads of
 64 and 128 and 2,048 and 8,192 tokens (same file)."""
 FLASH_KERNELS = (2, 3)
-"""With the copy into its layout; backward with its preparation."""
+"""Kernels of fused attention: forward with the copy into its layout, backward with its preparation."""
 FUSED_SOFTMAX_KERNELS = (6, 8)
 EAGER_KERNELS = (12, 13)
-"""10 more than flash in forward and in backward were counted on H100 (``2026-11-28-h100-dispatch.csv``)."""
+"""Kernels of eager attention: 10 more than flash in forward and in backward were counted on H100
+(``2026-11-28-h100-dispatch.csv``)."""
 
 
 def attended_pairs(*, seq_len: int, is_causal: bool, sliding_window: int | None) -> float:

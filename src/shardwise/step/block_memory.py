@@ -12,17 +12,17 @@ class BlockMemory:
     """Bytes of one block and one micro-batch."""
 
     whole: Bytes
-    """Kept from forward to backward without recomputation."""
+    """Bytes kept from forward to backward without recomputation."""
     dense: Bytes
-    """The part of it that does not belong to routed experts."""
+    """The part of ``whole`` that does not belong to routed experts."""
     input: Bytes
-    """The part of it that a block keeps of which everything else is computed again."""
+    """The part of ``whole`` from which everything else is recomputed: the block's input."""
     kept_selectively: Bytes
-    """The part of it that is kept under selective recomputation."""
+    """The part of ``whole`` that is kept under selective recomputation."""
     revived_selectively: Bytes
     """Bytes that selective recomputation brings back at once; single modules come back one after the other."""
     gradients: Bytes
-    """Gradients of what its products and norms put out."""
+    """Bytes of the gradients of its products' and norms' outputs."""
 
 
 def block_memory(layer: LayerSpec, context: BlockContext) -> BlockMemory:

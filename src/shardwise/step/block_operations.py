@@ -13,31 +13,32 @@ from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts,
 from shardwise.step.operation_context import OperationContext
 
 FUSED_NORM_BYTES = (4, 12)
-"""Per element in 16 bits, forward and backward, at the rate of a copy: read and write once; backward counts 10 and
-takes as long as 12 on H100 (``catalog/kernels/h100-sxm.csv``)."""
+"""Bytes per element in 16 bits, forward and backward, at the rate of a copy: read and write once; backward counts 10
+and takes as long as 12 on H100 (``catalog/kernels/h100-sxm.csv``)."""
 DECOMPOSED_NORM_BYTES = (36, 93)
-"""RMSNorm as separate casts, squares, means and products in fp32: forward counted kernel by kernel, backward as long as
-93 bytes take at the rate of a copy (same file)."""
+"""Bytes per element of RMSNorm as separate casts, squares, means and products in fp32: forward counted kernel by
+kernel, backward as long as 93 bytes take at the rate of a copy (same file)."""
 RESIDUAL_BYTES = (6, 6)
-"""Read two, write one."""
+"""Bytes per element in 16 bits: read two, write one."""
 ROTARY_BYTES = 4
 DECOMPOSED_ROTARY_BYTES = 16
-"""Rotate-half as negation, concatenation, two products and a sum."""
+"""Bytes per element of rotate-half as negation, concatenation, two products and a sum."""
 GATED_BYTES = (6, 10)
 DECOMPOSED_GATED_BYTES = (10, 16)
 ACTIVATION_BYTES = (4, 6)
-"""Per element of the feed-forward width in 16 bits."""
+"""Bytes per element of the feed-forward width in 16 bits."""
 PERMUTE_BYTES = 8
-"""Token copies gathered into expert order and back, per direction of the step."""
+"""Bytes per element of token copies gathered into expert order and back, per direction of the step."""
 FP8_CAST_BYTES = 5
-"""Largest value (read 16 bits), then read again and write 8: 2 and 2.6 bytes at the rate of a copy, compiled, on H100
-(``2026-11-28-h100-products.csv``). torch keeps the 16-bit input and casts it again for the weight gradient (3)."""
+"""Bytes per element of a cast to 8 bits: largest value (read 16 bits), then read again and write 8: 2 and 2.6 bytes at
+the rate of a copy, compiled, on H100 (``2026-11-28-h100-products.csv``). torch keeps the 16-bit input and casts it
+again for the weight gradient (3)."""
 FP8_RECAST_BYTES = 3
 FP8_TRANSPOSED_CAST_BYTES = 4
-"""Transformer Engine's cast with the transposed copy, scaled by what it saw before: read 16 bits, write 8 twice. Its
-norms write 8 bits themselves, and weights are cast once per step."""
+"""Bytes per element of Transformer Engine's cast with the transposed copy, scaled by what it saw before: read 16 bits,
+write 8 twice. Its norms write 8 bits themselves, and weights are cast once per step."""
 QUANTISED_READ_BYTES = 2.5
-"""Read 4 bits with scales, write 16."""
+"""Bytes per dequantised element: read 4 bits with scales, write 16."""
 SCAN_BYTES = (20, 40)
 """Selective scan and its convolution per element of the inner width in 16 bits: about ten tensors read or written
 forward, twice that backward (Gu and Dao 2023, arXiv:2312.00752, section 3.3.2: the scan is bound by memory)."""
@@ -48,7 +49,7 @@ DECOMPOSED_ROTARY_KERNELS = (6, 8)
 FUSED_ROTARY_KERNELS = (2, 2)
 DECOMPOSED_GATED_KERNELS = (2, 3)
 ROUTING_KERNELS = (6, 6)
-"""Scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
+"""Kernels of scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
 AUTOCAST_KERNELS = (10, 13)
 """Casts that autocast adds to a block (same file)."""
 TENSOR_PARALLEL_KERNELS = 2
@@ -57,11 +58,11 @@ direction."""
 HOST_CALLS = "host calls"
 """The operation that stands for what the host does around the kernels of a block."""
 GATHERED_HOST_CALLS = "host calls, gathered"
-"""The same of a block that is gathered and whose gradients are reduced by itself."""
+"""The operation for what the host does around a block that is gathered and reduced as a unit of its own."""
 DROPOUT_BYTES = 5
-"""Per element in 16 bits, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
+"""Bytes per 16-bit element, forward and backward: read, write and a byte of mask; a fused kernel adds only the mask."""
 SCAN_FLOP_PER_STATE = 9
-"""Per token, channel and state, forward (Gu and Dao 2023; the convention of their FLOP counts)."""
+"""FLOP per token, channel and state, forward (Gu and Dao 2023; the convention of their FLOP counts)."""
 
 
 def block_operations(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> tuple[Operation, ...]:
@@ -142,7 +143,7 @@ def _host_calls(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> 
 
 
 def host_calls_name(context: OperationContext) -> str:
-    """Under which name the host's work on a block is counted."""
+    """Name under which the host's work on a block is counted."""
     return GATHERED_HOST_CALLS if context.is_gathered else HOST_CALLS
 
 

@@ -30,15 +30,15 @@ class Call:
     copies_per_token: int = 1
 
     def hidden(self, *, units: int, rounds: int) -> Iterator[Collective]:
-        """``units`` calls in each of ``rounds`` micro-batches, all hideable."""
+        """``units`` calls in each of ``rounds`` micro-batches, which computation can hide."""
         yield from self._records(units, rounds, is_overlappable=True)
 
     def exposed(self, *, units: int, rounds: int) -> Iterator[Collective]:
-        """The same with nothing hidden."""
+        """``units`` calls in each of ``rounds`` micro-batches, which nothing hides."""
         yield from self._records(units, rounds, is_overlappable=False)
 
     def hidden_but_one(self, *, units: int, rounds: int) -> Iterator[Collective]:
-        """The same where one call per round has no computation beside it."""
+        """``units`` calls in each of ``rounds`` micro-batches, one of which has no computation beside it."""
         yield from self._records(1, rounds, is_overlappable=False)
         yield from self._records(units - 1, rounds, is_overlappable=True)
 

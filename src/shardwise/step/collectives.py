@@ -26,7 +26,7 @@ SCALAR_BYTES = 4
 COMMUNICATING: frozenset[RecomputeModule] = frozenset(("mlp", "moe", "shared_experts"))
 """Modules of selective recomputation with collectives inside."""
 COUNT_BYTES = 8
-"""Our trainer tells every rank how many rows each of its experts gets, as an int64."""
+"""Bytes of the int64 by which our trainer tells every rank how many rows each of its experts gets."""
 
 
 def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
@@ -40,7 +40,7 @@ def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
 
 
 def model_parallel_collectives(context: StageContext) -> tuple[Collective, ...]:
-    """The part that divided matrices, sequences and experts, or a spread vocabulary, make micro-batches wait for."""
+    """Collectives of divided matrices, sequences, experts or vocabulary, for which micro-batches wait."""
     return (*_blocks(context), *_tables(context), *token_collectives(context))
 
 
@@ -100,7 +100,7 @@ def _issue(call: Call, context: StageContext, *, is_hidden: bool, units: int, ro
 
 
 def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
-    """Where only adapters learn, nothing below the first block does: its input has no gradient to sum."""
+    """1 for a call that is skipped: where only adapters learn, the first block's input has no gradient to sum."""
     is_first = context.stage.has_embedding and layer is context.layer_runs[0][0]
     is_sum = call.group.axis == "tp" and call.kind in ("all_reduce", "reduce_scatter")
     return int(
@@ -347,7 +347,7 @@ def joins_messages(context: StageContext) -> bool:
 
 
 def _once_per_step(context: StageContext) -> Iterator[Collective]:
-    """The gradient norm, gradients that tensor-parallel ranks have parts of, Muon's matrices, a table of two stages."""
+    """Collectives once a step: gradient norm, partial gradients of tensor ranks, Muon's matrices, a shared table."""
     layout = context.plan.layout
     groups = Groups(layout=layout)
     everywhere: tuple[Group, ...] = (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
@@ -389,8 +389,8 @@ def gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     """Gradients that tensor-parallel ranks have parts of.
 
     Under sequence parallelism norms, routers and undivided experts have seen part of the tokens. Copies of key-value
-    heads serve different query heads; without the sum they would drift apart. Of an adapter beside a divided matrix one
-    factor is whole, and each rank knows the part of its gradient that comes through its part of the other.
+    heads serve different query heads; without the sum they would drift apart. Beside a divided matrix one
+    factor of an adapter is whole, and each rank knows the part of its gradient that comes through the other's part.
     """
     layout = context.plan.layout
     if layout.tp == 1:
@@ -440,18 +440,18 @@ def _adapters_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
 
 
 def _is_head_norm(weight: Weight) -> bool:
-    """A norm of query or key heads, of which every tensor-parallel rank has others."""
+    """Whether a weight is a norm of query or key heads, of which every tensor-parallel rank holds its own."""
     return weight.role == "norm" and weight.name.rpartition(".weight")[0].endswith(("q_norm", "k_norm"))
 
 
 def _is_whole_expert(weight: Weight, context: StageContext) -> bool:
-    """An expert that our trainer does not divide: every tensor-parallel rank sends it the tokens of its own part."""
+    """Whether our trainer leaves an expert whole: every tensor-parallel rank sends it the tokens of its own part."""
     layout = context.plan.layout
     return is_own_runtime(context.plan) and weight.is_expert and layout.ep == 1 and layout.expert_tp == 1
 
 
 def _held_gradient(weight: Weight, context: StageContext) -> int:
-    """Elements of a gradient when it is summed: our trainer does so after it was scattered."""
+    """Elements of a gradient when it is summed, which our trainer does after it was scattered."""
     layout = context.plan.layout
     whole = local_num_params(weight, layout)
     if not is_own_runtime(context.plan) or is_replicated(layout):

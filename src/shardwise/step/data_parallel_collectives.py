@@ -28,7 +28,7 @@ class Part:
 
     name: str
     gathered_bytes: Bytes
-    """Base and adapter as they are gathered."""
+    """Bytes of base and adapter as they are gathered."""
     trained: int
     """Elements whose gradients are reduced."""
     shards: Group
@@ -100,7 +100,7 @@ def _fully_sharded(context: StageContext) -> Iterator[Collective]:
 
 
 def _equal_units(context: StageContext) -> tuple[Unit, ...]:
-    """Units with equal weights as one, as in models that alternate windows between equal blocks."""
+    """The units of a stage, those with equal weights as one: some models alternate windows between equal blocks."""
     merged: dict[tuple[bool, HeldWeights, HeldWeights], Unit] = {}
     for unit in context.units:
         key = (unit.is_block, unit.base, unit.adapter)
@@ -192,7 +192,7 @@ def _sharded_optimizer(context: StageContext) -> Iterator[Collective]:
 def _scattered_and_gathered(
     gradients: BucketedGradients, context: StageContext, *, share: float
 ) -> Iterator[Collective]:
-    """A share of gradients scattered over their ranks, and of weights gathered from there."""
+    """Collectives of one share: gradients scattered over their ranks, and weights gathered from there."""
     plan, states = context.plan, context.states
     gathers_in_forward = context.profile.sharding == "megatron" and overlaps_reductions(plan)
     scatter = Call(

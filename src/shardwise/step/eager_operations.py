@@ -21,29 +21,31 @@ kernel of a block: a bare in-place addition takes 7 to 11 us where those take 33
 (``2026-11-28-h100-dispatch.csv``)."""
 
 ROUNDING_BYTES = 33
-"""A 16-bit number rounded to 8 bits: magnitude (read 2, write 2), largest (2), fp32 copy (2, 4), divided (4, 4),
-clamped (4, 4), stored (4, 1)."""
+"""Bytes per 16-bit number rounded to 8 bits: magnitude (read 2, write 2), largest (2), fp32 copy (2, 4), divided (4,
+4), clamped (4, 4), stored (4, 1)."""
 ROUNDING_KERNELS = 9
-"""With three of single numbers: the scale in fp32, its floor and its quotient."""
+"""Kernels of that rounding, three of them on single numbers: the scale in fp32, its floor and its quotient."""
 TRANSPOSE_BYTES = 2
-"""An 8-bit number read and written in the order that the product reads."""
+"""Bytes per 8-bit number read and written in the order that the product reads."""
 
 UNPACKING_BYTES = 10.5
-"""A 4-bit weight as 16 bits, two of them a byte: index (0.5 read, 2 written), pair of values (2, 2), scaled (2, 2)."""
+"""Bytes per 4-bit weight expanded to 16 bits, two of them a byte: index (0.5 read, 2 written), pair of values (2, 2),
+scaled (2, 2)."""
 UNPACKING_KERNELS = 8
-"""With five of scales, one for 64 weights."""
+"""Kernels of that expansion, five of them on scales, one for 64 weights."""
 
 ADAPTER_SUM_BYTES = (6, 4)
-"""Per output of an adapted matrix, forward and backward: added to the base product (read two, write one), and its
+"""Bytes per output of an adapted matrix, forward and backward: added to the base product (read two, write one), and its
 gradient times alpha over rank."""
 ADAPTER_GRADIENT_BYTES = 6
-"""Per input: two gradients of it added up."""
+"""Bytes per input of an adapted matrix: two gradients of it added up."""
 ADAPTER_KERNELS = (3, 4)
-"""Casts of both factors and the sum; the scaled gradient, the input's sum, casts of both factors' gradients."""
+"""Kernels around an adapter, forward and backward: casts of both factors and the sum; the scaled gradient, the input's
+sum, casts of both factors' gradients."""
 
 
 def adapted_and_packed(layer: LayerSpec, recipe: Recipe) -> tuple[int, int]:
-    """Matrices of a block with an adapter beside them, and in 4 bits."""
+    """Number of a block's matrices with an adapter beside them, and of those in 4 bits."""
     if recipe.adapter == "none":
         return 0, 0
     adapted = len(adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)) // 2
@@ -52,7 +54,7 @@ def adapted_and_packed(layer: LayerSpec, recipe: Recipe) -> tuple[int, int]:
 
 
 def adapter_sums(layer: LayerSpec, context: OperationContext, recipe: Recipe) -> Iterator[Operation]:
-    """What stands around an adapter's four products, for all adapted matrices of a block."""
+    """Operations around an adapter's four products, for all adapted matrices of a block."""
     weights = adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets)
     matrices = [local_matrix(weight, context) for weight in weights]
     inputs = sum(first.rows * first.in_features for first in matrices[::2])
@@ -66,7 +68,7 @@ def adapter_sums(layer: LayerSpec, context: OperationContext, recipe: Recipe) ->
 
 
 def unpacking(layer: LayerSpec, context: OperationContext) -> Iterator[Operation]:
-    """The base weights of a block made whole, in forward and again in backward."""
+    """Operations that expand the base weights of a block, in forward and again in backward."""
     matrices = [weight for weight in layer.weights if weight.is_matrix]
     num_bytes = UNPACKING_BYTES * sum(weight.num_params for weight in matrices) / context.layout.tp
     kernels = ceil(UNPACKING_KERNELS * len(matrices) / BARE_KERNELS)
@@ -75,7 +77,7 @@ def unpacking(layer: LayerSpec, context: OperationContext) -> Iterator[Operation
 
 
 def rounding(products: Iterable[Operation], context: OperationContext) -> Iterator[Operation]:
-    """Both sides of every 8-bit product rounded for that product alone, and what it reads the other way transposed.
+    """Operations that round both sides of every 8-bit product, and transpose what it reads the other way.
 
     Only weights of the products for inputs, and both sides of those for weights, are read the other way.
     """

@@ -24,7 +24,7 @@ MEGATRON_BUCKET_PARAMS_PER_RANK = 1_000_000
 
 
 MEGATRON_FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "fc1", "up_proj": "fc1"}
-"""Matrices that are one parameter there (``linear_qkv``, ``linear_fc1``)."""
+"""Matrices that are one parameter in Megatron-LM (``linear_qkv``, ``linear_fc1``)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,9 +32,9 @@ class Moment:
     """A point of a stage's backward pass."""
 
     index: int
-    """Of the unit: 0 is the head, then come the blocks as backward runs them, then the embedding."""
+    """Number of the unit: 0 is the head, then come the blocks as backward runs them, then the embedding."""
     fraction: float
-    """Of the unit's gradients that are there, by their elements."""
+    """Share of the unit's gradient elements that are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class BucketedGradients:
     name: str
     shards: Group
     buckets: tuple[Bucket, ...]
-    """In the order they are complete."""
+    """The buckets in the order they are complete."""
 
     @property
     def elements(self) -> int:
-        """Of all buckets."""
+        """Elements of all buckets."""
         return sum(bucket.elements for bucket in self.buckets)
 
 
@@ -70,7 +70,7 @@ class BucketRule:
     """Whether the gradient that fills a bucket is its last, and not the first of the next one."""
 
     def sizes(self, gradients: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Gradients and elements of every bucket.
+        """Number of gradients and elements of every bucket.
 
         Source: torch ``reducer.cpp`` ``compute_bucket_assignment_by_size``; Megatron-LM ``param_and_grad_buffer.py``
             ``_compute_default_per_buffer_param_layout``; DeepSpeed ``runtime/zero/stage_1_and_2.py``
@@ -203,7 +203,7 @@ def _embedding(context: StageContext, chunk: Chunk, *, unit: int) -> list[_Gradi
 
 
 def _of_weights(context: StageContext, weights: Sequence[Weight]) -> list[tuple[int, float, bool]]:
-    """Elements of every gradient of a unit, last parameter first, the share of the unit that is done with it."""
+    """Elements of every gradient of a unit, last parameter first, and the share of the unit that is done with it."""
     layout, fuses = context.plan.layout, context.profile.sharding == "megatron"
     sizes: dict[str, tuple[int, bool]] = {}
     for weight in reversed(weights):

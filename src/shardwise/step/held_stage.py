@@ -29,7 +29,7 @@ class Pipeline:
     num_microbatches: int
     recomputes: bool
     recompute_layers: int | None
-    """Blocks of each stage; ``None`` for all of them."""
+    """Recomputed blocks of each stage; ``None`` for all of them."""
     partial_recompute: PartialRecompute
     is_own_runtime: bool
 
@@ -66,7 +66,7 @@ class HeldStage:
     waits_for_weights: bool
     """Whether gradients of weights wait for the other half of backward."""
     num_waiting_sets: float
-    """Micro-batches of the whole stage that wait so while another one runs."""
+    """Micro-batches of the whole stage that wait for gradients of weights while another one runs."""
     forwards_come_first: bool
     """Whether our trainer's stage has no gradients yet when its last forward pass ends: all of them come first.
 
@@ -97,7 +97,7 @@ def held_stage(stage: Stage, pipeline: Pipeline) -> HeldStage:
 
 
 def by_content(stages: Iterable[Stage]) -> tuple[tuple[Stage, ...], ...]:
-    """The stages of a pipeline, those together that hold equal blocks."""
+    """The stages of a pipeline, grouped by equal blocks."""
     alike: dict[tuple[object, ...], list[Stage]] = {}
     for stage in stages:
         alike.setdefault(content_key(stage), []).append(stage)
@@ -105,7 +105,7 @@ def by_content(stages: Iterable[Stage]) -> tuple[tuple[Stage, ...], ...]:
 
 
 def fullest_stages(alike: Iterable[Sequence[Stage]], pipeline: Pipeline) -> tuple[Stage, ...]:
-    """Fewer stages of a pipeline, the fullest among them, in order.
+    """A few stages of a pipeline in order, the fullest among them.
 
     Stages that hold equal blocks differ in the micro-batches whose activations or gradients they keep: the one that
     keeps most needs most. That is the first of them, since no stage keeps more activations than the stages before it.
@@ -113,7 +113,7 @@ def fullest_stages(alike: Iterable[Sequence[Stage]], pipeline: Pipeline) -> tupl
 
     Args:
         alike: stages that hold equal blocks (:func:`by_content`).
-        pipeline: that they belong to.
+        pipeline: the pipeline that they belong to.
     """
     found: list[Stage] = []
     for first, *others in alike:
@@ -127,7 +127,7 @@ def fullest_stages(alike: Iterable[Sequence[Stage]], pipeline: Pipeline) -> tupl
 
 
 def content_key(stage: Stage) -> tuple[object, ...]:
-    """Equal for stages that hold equal blocks; the first one runs both halves of a split backward pass as one."""
+    """A key that stages with equal blocks share, but for the first: it runs both halves of a split backward as one."""
     return (
         stage.index == 0,
         *(
@@ -169,7 +169,7 @@ def _forwards_come_first(index: int, pipeline: Pipeline) -> bool:
 
 
 def _waiting(index: int, pipeline: Pipeline) -> tuple[bool, float]:
-    """Whether gradients of weights wait on a stage of our trainer, and those of how many micro-batches."""
+    """Whether gradients of weights wait on a stage of our trainer, and how many micro-batches' gradients do."""
     if not pipeline.is_own_runtime:
         return False, 0.0
     sets = waiting_sets(

@@ -33,9 +33,9 @@ class HeldWeights:
     """Elements of one unit (embedding, block or head) on the worst rank."""
 
     dense: int
-    """Not routed: after tensor parallelism, whole over data parallel."""
+    """Elements that are not routed: after tensor parallelism, whole over data parallel."""
     expert: int
-    """Routed: after expert and expert-tensor parallelism."""
+    """Elements of routed experts: after expert and expert-tensor parallelism."""
     dense_shard: int
     """The worst rank's data-parallel shard of ``dense``."""
     expert_shard: int
@@ -73,7 +73,7 @@ class Division:
 
     @classmethod
     def of(cls, layout: Layout) -> "Division":
-        """Those of a layout."""
+        """The degrees of a layout."""
         return cls(
             tp=layout.tp,
             ep=layout.ep,
@@ -88,8 +88,8 @@ def hold(weights: tuple[Weight, ...], division: Division, *, is_sharded_by_tenso
     """What the worst rank holds of ``weights``.
 
     Args:
-        weights: of one unit.
-        division: the degrees.
+        weights: the weights of one unit.
+        division: the degrees that divide them.
         is_sharded_by_tensor: FSDP2 cuts every tensor along its first dim in ``ceil`` chunks; otherwise tensors are
             flattened together first.
     """

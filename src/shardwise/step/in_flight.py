@@ -13,7 +13,7 @@ stage keeps, unless all forwards come first."""
 
 
 def in_flight_micro_batches(*, schedule: Schedule, stage: int, pp: int, vpp: int, num_microbatches: int) -> float:
-    """Whole-stage activation sets alive at the worst moment of a stage.
+    """Activation sets of a whole stage that are alive at its worst moment.
 
     They are counted over the order of the stage's passes in a full pipeline; a step of few micro-batches keeps no more
     than those. A set is alive until the gradients of its weights are done.
@@ -51,7 +51,7 @@ def waits_for_weights(*, pp: int, schedule: Schedule, stage: int) -> bool:
 def waiting_sets(*, pp: int, vpp: int, schedule: Schedule, stage: int, num_microbatches: int) -> float:
     """Micro-batches of a whole stage whose weights' half waits while another's inputs' half runs.
 
-    Of torch's zb-h1 as many chunks as there are stages before.
+    Under torch's zb-h1 these are as many chunks as there are stages before.
 
     >>> waiting_sets(pp=4, vpp=1, schedule="zb-h1", stage=3, num_microbatches=8)
     3.0
@@ -61,7 +61,7 @@ def waiting_sets(*, pp: int, vpp: int, schedule: Schedule, stage: int, num_micro
 
 
 def times_made_again(*, pp: int, vpp: int, schedule: Schedule, stage: int) -> float:
-    """How often our trainer makes a recomputed block of a stage again for one micro-batch: in either half of backward.
+    """How often our trainer recomputes a block of a stage for one micro-batch: in either half of backward.
 
     The first chunk has no inputs to differentiate and goes backward as a whole, and so do nearly all of DualPipeV.
 

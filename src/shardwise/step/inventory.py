@@ -33,11 +33,11 @@ class Tensor:
     born: int
     dies: int
     pool: str = ""
-    """What freed bytes of it serve again, where that is less than its component: tensors of one CUDA stream."""
+    """Name of the tensors that reuse its freed bytes, where not all of its component do: those of one CUDA stream."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no bytes, in a column of plans in any of them."""
+        """Whether it has no bytes; of a column of plans, whether it has none in any of them."""
         return isinstance(self.num_bytes, int) and self.num_bytes <= 0
 
 
@@ -67,7 +67,7 @@ class Operation:
     phase: OperationPhase
     count: int
     flop: Flop
-    """Of one execution; multiply and add are two."""
+    """FLOP of one execution; multiply and add are two."""
     num_bytes: Bytes
     """Device-memory traffic of one execution."""
     dtype: Dtype

@@ -15,7 +15,7 @@ class LossBytes:
     forward: int
     backward: int
     head: int
-    """While the head's weight and input gradients are computed."""
+    """Bytes while the head's weight and input gradients are computed."""
 
 
 LOSS_BYTES: dict[LossKind, LossBytes] = {
@@ -69,7 +69,7 @@ def asked_loss(*, profile: EngineProfile, recipe: Recipe) -> LossKind:
 
 
 FULL_PRECISION_LOSS_BYTES = LossBytes(forward=8, backward=12, head=4)
-"""With fp32 activations the fp32 copy is the logits themselves."""
+"""With fp32 activations the logits themselves are the fp32 copy."""
 
 
 def loss_bytes(*, kind: LossKind, element_bytes: int, is_divided: bool) -> LossBytes:

@@ -24,15 +24,15 @@ class LocalMatrix:
     kind: OperationKind
     dtype: Dtype
     rows: int
-    """Tokens, or token copies over all local experts."""
+    """Number of tokens, or of token copies over all local experts."""
     out_features: int
     in_features: int
     groups: int = 1
-    """Experts on this rank."""
+    """Number of experts on this rank."""
     is_split_by_output: bool = False
-    """Tensor parallelism divides its output features."""
+    """Whether tensor parallelism divides its output features."""
     slowdown_ratio: float = 1.0
-    """Time over that of even routing, of experts."""
+    """Time of experts' products over that with even routing."""
 
 
 def local_matrix(weight: Weight, context: OperationContext) -> LocalMatrix:

@@ -40,13 +40,13 @@ class OperationContext:
     """Sequences of one micro-batch."""
     seq_len: int
     document_len: int
-    """Tokens that attend to each other."""
+    """Number of tokens that attend to each other."""
     sequence_shards: int
     """Ranks the residual stream is divided over."""
     element_bytes: int
     residual_bytes: int
     matmul_dtype: Dtype
-    """Linear layers of blocks; attention, routers and the head stay in ``core_dtype``."""
+    """Dtype of the blocks' linear layers; attention, routers and the head stay in ``core_dtype``."""
     core_dtype: Dtype
     weight_gradient_bytes: int
     """Traffic per element of a weight gradient: written once, or read and written in fp32 when accumulated in place."""
@@ -57,31 +57,31 @@ class OperationContext:
     is_base_frozen: bool
     is_quantised: bool
     has_fused_softmax: bool = False
-    """Unfused attention with scale, mask and softmax in one kernel (Megatron)."""
+    """Whether unfused attention has scale, mask and softmax in one kernel (Megatron)."""
     attention_dropout: bool = False
     hidden_dropout: bool = False
     has_fused_dropout: bool = False
-    """Bias, dropout and residual addition in one kernel."""
+    """Whether bias, dropout and residual addition are one kernel."""
     joins_projections: bool = False
-    """Projections of one input are one weight (Megatron: QKV, gate with up), and norms write 8 bits themselves."""
+    """Whether projections of one input are one weight (Megatron: QKV, gate with up), and norms write 8 bits."""
     adds_gradients: bool = False
-    """Every weight's gradient is added into a buffer by a kernel of its own."""
+    """Whether a kernel of its own adds every weight's gradient into a buffer."""
     is_autocast: bool = False
     routing_slowdown_ratio: float = 1.0
     """Time of the slowest rank's experts over that with even routing."""
     is_gathered: bool = False
-    """Blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
+    """Whether blocks are gathered and their gradients reduced one by one (FSDP, ZeRO-3)."""
     has_torch_host: bool = False
-    """FSDP2, DTensor and torch's checkpointing stand around the kernels."""
+    """Whether FSDP2, DTensor and torch's checkpointing stand around the kernels."""
     has_own_host: bool = False
-    """Our runtime's Python does, which computes on parts of DTensors."""
+    """Whether our runtime's Python stands around the kernels, which computes on parts of DTensors."""
     is_compiled: bool = False
     has_units: bool = False
-    """Blocks are units of FSDP2, be it over a single rank."""
+    """Whether blocks are units of FSDP2, be it over a single rank."""
 
     @property
     def is_own_eager(self) -> bool:
-        """Our runtime's own functions run kernel by kernel."""
+        """Whether our runtime's own functions run kernel by kernel."""
         return self.has_own_host and not self.is_compiled
 
     @property
@@ -170,7 +170,7 @@ def _is_gathered(context: StageContext) -> bool:
 
 
 def routing_slowdown_ratio(imbalance_ratio: float, *, is_divided: bool) -> float:
-    """What uneven routing makes of the time of experts' products.
+    """Factor of uneven routing on the time of experts' products.
 
     Between ranks the fullest computes so much more than the mean, and the others wait; a rank that holds all experts
     has no more tokens, only a grouped kernel of uneven shares.

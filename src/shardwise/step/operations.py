@@ -16,7 +16,7 @@ from shardwise.step.step_operations import optimizer_operations, sharding_operat
 from shardwise.step.table_operations import embedding_operations, head_operations
 
 GroupPart = Literal["blocks", "recomputed blocks", "embedding", "head", "sharding copies", "optimizer"]
-"""What of a stage a group of operations belongs to."""
+"""The part of a stage that a group of operations belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class BlockBook:
         return found
 
     def recomputed(self, layer: LayerSpec, context: OperationContext) -> tuple[Operation, ...]:
-        """What is run again when the block is recomputed."""
+        """Operations that run again when the block is recomputed."""
         found = self._again.get(id(layer))
         if found is None:
             once = self.forward_and_backward(layer, context)

@@ -31,7 +31,7 @@ class Tables:
     embedding: int
     head: int
     rest: int
-    """The final norm, and a tied table."""
+    """Elements of the final norm, and of a tied table."""
 
 
 def own_tables(context: StageContext) -> Tables:
@@ -72,7 +72,8 @@ def _blocks(context: StageContext) -> list[Unit]:
 
 
 def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
-    """All stay gathered through forward and go one by one in the last backward, a pipeline's together at its end.
+    """Units that stay gathered through forward and go one by one in the last backward, a pipeline's together at its
+    end.
 
     The flat outputs of the first pass count only where later ones hold no more.
     """
@@ -100,7 +101,7 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
 
 
 def _freed(context: StageContext, tables: Tables) -> Iterator[Tensor]:
-    """Blocks and the token table go after forward; the last block, the head and the rest stay.
+    """Units where blocks and the token table are freed after forward; the last block, the head and the rest stay.
 
     Pipelines free nothing, so the stage has the head.
     """
@@ -142,9 +143,9 @@ def _in_backward(context: StageContext, unit: Unit, tables: Tables) -> Iterator[
 
 
 def _second(context: StageContext, unit: Unit) -> Bytes:
-    """What the second block holds more than the first in its backward, apart from the table: it still gathers ahead.
+    """Bytes that the second block's backward holds beyond the first's, without the table: it still gathers ahead.
 
-    Its own inputs are there, and the gradients of one block less; where that is more, it is counted with the first.
+    Its own inputs are alive, too, but the gradients of one block less; where those are more, they count with the first.
     """
     ahead = least(context.plan.layout.prefetch_units, unit.count - 1) * context.gathered_bytes(unit)
     is_born_late = context.plan.num_microbatches == 1
@@ -154,7 +155,7 @@ def _second(context: StageContext, unit: Unit) -> Bytes:
 
 
 def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
-    """Added up in what they are reduced in, from the first micro-batch's backward to the last.
+    """Whole gradients in the dtype they are reduced in, from the first micro-batch's backward to the last.
 
     Backward makes them on the stream it computes on, a reduction makes its result on its own.
     """
@@ -178,7 +179,7 @@ def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
 
 
 def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
-    """The input of the unit before inside each unit's backward, and both with the unit's own gradients after it.
+    """Buffers of reductions: inside each unit's backward that of the unit before, after it that of the unit as well.
 
     What is exchanged is sent as it was made; what arrives stands beside it in place of the unit's gradients.
     """

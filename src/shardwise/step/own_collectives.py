@@ -22,19 +22,19 @@ TABLES = "embedding and head"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnUnit:
-    """Equal units of FSDP2."""
+    """Units of FSDP2 that are equal, ``count`` of them."""
 
     name: str
     gathered_bytes: Bytes
-    """Of one unit, padded so that every rank's shard is equally long."""
+    """Bytes of one unit, padded so that every rank's shard is equally long."""
     num_trained: int
     """Elements that get gradients, padded likewise."""
     shards: Group
     count: int
     num_gathered_again: int = 0
-    """Of them, how many are gathered again in backward."""
+    """Number of these units that are gathered again in backward."""
     is_gathered_again_once: bool = False
-    """Not in every micro-batch, but once a step."""
+    """Whether they are gathered again once a step, and not in every micro-batch."""
 
 
 def own_collectives(context: StageContext) -> Iterator[Collective]:
@@ -61,7 +61,7 @@ def own_collectives(context: StageContext) -> Iterator[Collective]:
 
 
 def _reductions(unit: OwnUnit, context: StageContext, *, is_last: bool, rounds: int) -> Iterator[Collective]:
-    """Shards are summed over replicas once a step; whole gradients over all copies."""
+    """Reductions of one unit: its shards are summed over replicas once a step, whole gradients over all copies."""
     num_bytes = unit.num_trained * context.states.reduce_bytes
     scatter = Call(
         name=f"reduce-scatter {unit.name}",

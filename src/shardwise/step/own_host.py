@@ -11,34 +11,34 @@ from shardwise.layout import Layout
 from shardwise.recipe import Recipe, Recompute
 
 UNIT_CALLS = (54, 67)
-"""One FSDP2 unit, forward and backward."""
+"""Host work of one FSDP2 unit, forward and backward."""
 ONE_RANK_UNIT_CALLS = (32, 50)
-"""The same over one rank: nothing to gather, but weights to cast and gradients to reduce over replicas."""
+"""Host work of one FSDP2 unit over one rank: nothing to gather, but weights to cast and gradients to reduce."""
 TENSOR_PARALLEL_CALLS = (20, 56)
-"""Parts of weights as DTensors, and the collectives inside a block."""
+"""Host work of tensor parallelism in a block: parts of weights as DTensors, and the collectives inside the block."""
 DTENSOR_CALLS = (190, 225)
-"""The same where every operation is dispatched on DTensors in eager mode: blocks on 2 and 4 ranks took 20 ms of host
-time and 7.5 ms to be computed again (``2026-11-27-h100-memory.jsonl``, tp-sp and tp-sp-full)."""
+"""Host work of a block in eager mode whose every operation is dispatched on DTensors: blocks on 2 and 4 ranks took 20
+ms of host time and 7.5 ms to be recomputed (``2026-11-27-h100-memory.jsonl``, tp-sp and tp-sp-full)."""
 CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 63), "selective": (105, 88)}
 """Checkpointing in forward and where blocks are computed again, without the kernels that run again: saved tensors are
 packed and unpacked, and under selective recomputation a Python mode looks at every operator (torch
 ``utils/checkpoint.py``). Six blocks on H100 say 21 to 53 for full, whose few forward calls are counted in backward."""
 DIVIDED_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 25), "selective": (12, 28)}
-"""What tensor parallelism adds to it."""
+"""Host work that tensor parallelism adds to checkpointing."""
 
 ADAPTER_CALLS = (3, 1)
 """Our eager runtime beside one adapted matrix, forward and backward, beyond the kernels counted in
 ``eager_operations.py``: modules and the hook (``benchmarks/results/host_costs-2026-11-29.md``, as the next three)."""
 PACKED_CALLS = (2, 6)
-"""Beside one 4-bit matrix: a function of our own in the graph of gradients."""
+"""Host work beside one 4-bit matrix: a function of our own in the graph of gradients."""
 ADAPTER_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 7), "selective": (11, 16)}
-"""What checkpointing costs more for one adapted matrix, in forward and again: more operators to look at."""
+"""Host work that checkpointing adds for one adapted matrix, in forward and again: more operators to look at."""
 PACKED_CHECKPOINT_CALLS: dict[Recompute, tuple[int, int]] = {"none": (0, 0), "full": (0, 0), "selective": (22, 15)}
-"""And for one 4-bit matrix."""
+"""Host work that checkpointing adds for one 4-bit matrix."""
 
 
 def block_calls(layout: Layout, *, is_gathered: bool, has_units: bool) -> tuple[int, int]:
-    """Forward and backward of one block, beyond the calls of a gathered unit.
+    """Host work of one block, forward and backward, beyond the calls of a gathered unit.
 
     >>> block_calls(Layout(tp=2), is_gathered=False, has_units=True)
     (52, 106)
@@ -52,12 +52,12 @@ def block_calls(layout: Layout, *, is_gathered: bool, has_units: bool) -> tuple[
 
 
 def tensor_calls(*, computes_on_parts: bool) -> tuple[int, int]:
-    """Tensor parallelism of one block, forward and backward."""
+    """Host work of tensor parallelism in one block, forward and backward."""
     return TENSOR_PARALLEL_CALLS if computes_on_parts else DTENSOR_CALLS
 
 
 def adapter_calls(*, adapted: int, packed: int) -> tuple[int, int]:
-    """Adapted and 4-bit matrices of one block, forward and backward.
+    """Host work of the adapted and 4-bit matrices of one block, forward and backward.
 
     >>> adapter_calls(adapted=7, packed=7)
     (35, 49)
@@ -69,7 +69,7 @@ def adapter_calls(*, adapted: int, packed: int) -> tuple[int, int]:
 def recompute_calls(
     recipe: Recipe, layout: Layout, *, computes_on_parts: bool = True, adapted: int = 0, packed: int = 0
 ) -> tuple[int, int]:
-    """One block that is recomputed, in forward and then; compiled, it is recomputed by its own kernels.
+    """Host work of recomputing one block, in forward and then; compiled, it is recomputed by its own kernels.
 
     ``adapted`` and ``packed`` are its matrices with adapters and in 4 bits, where our runtime's code runs them.
 

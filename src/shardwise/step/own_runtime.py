@@ -61,7 +61,7 @@ def reduces_every_micro_batch(layout: Layout) -> bool:
 OWN_DECODER_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 """Models that our own decoder computes; transformers builds the others (``train/decoder/config.py``)."""
 MAX_EXCHANGING_RANKS = 8
-"""Of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
+"""Ranks of one NVSwitch domain: an all-to-all over more ranks sends small messages between hosts."""
 
 
 def spreads_vocabulary(plan: Plan) -> bool:

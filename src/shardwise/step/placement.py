@@ -171,17 +171,17 @@ class Degrees(Protocol):
 
     @property
     def tp(self) -> int:
-        """Of tensor parallelism."""
+        """Degree of tensor parallelism."""
         ...
 
     @property
     def ep(self) -> int:
-        """Of expert parallelism."""
+        """Degree of expert parallelism."""
         ...
 
     @property
     def expert_tp(self) -> int:
-        """Of tensor parallelism inside each expert."""
+        """Degree of tensor parallelism inside each expert."""
         ...
 
 

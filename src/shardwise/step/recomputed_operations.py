@@ -68,7 +68,7 @@ def recomputed_operations(
 def _of_modules(
     forward: Iterable[Operation], layer: LayerSpec, context: OperationContext, *, modules: Collection[RecomputeModule]
 ) -> Iterator[Operation]:
-    """What recomputing some of Megatron's modules repeats, with the casts that its 8-bit products need again."""
+    """Operations that recomputing some of Megatron's modules repeats, with the casts its 8-bit products need again."""
     names = {name for module in modules for name in _module_names(layer, module)}
     chosen: list[Operation] = []
     for operation in forward:

@@ -28,9 +28,9 @@ class Content:
 
     states: HeldStates
     kept_bytes: Bytes
-    """For backward, by every micro-batch."""
+    """Bytes that every micro-batch keeps for backward."""
     others: tuple[Tensor, ...]
-    """Apart from states, and from what other micro-batches keep."""
+    """Tensors apart from states, and from what other micro-batches keep."""
 
 
 def stage_inventory(plan: Plan, stage: Stage) -> StageInventory:
@@ -39,12 +39,12 @@ def stage_inventory(plan: Plan, stage: Stage) -> StageInventory:
 
 
 def inventory_of(context: StageContext) -> StageInventory:
-    """The same of a stage of one plan or of many."""
+    """The inventory of a stage of one plan or of a column of plans."""
     return _inventory(context, _content(context))
 
 
 def stage_inventories(plan: Plan, stages: Iterable[Stage]) -> Iterator[StageInventory]:
-    """The same of several stages; what some have in common is listed once."""
+    """The inventories of several stages; what some have in common is listed once."""
     known: dict[tuple[object, ...], Content] = {}
     for stage in stages:
         context = StageContext(plan=plan, stage=stage)

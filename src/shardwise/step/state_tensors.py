@@ -20,7 +20,7 @@ GRADIENT_BUFFER_FACTOR = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStates:
-    """What a rank keeps in its host's memory, by what it belongs to."""
+    """Host memory of one rank in bytes, by what it belongs to."""
 
     parameters_bytes: Bytes
     gradients_bytes: Bytes
@@ -28,7 +28,7 @@ class HostStates:
 
     @property
     def total_bytes(self) -> Bytes:
-        """All of it."""
+        """Bytes of all states on the host."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
 
 

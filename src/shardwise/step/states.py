@@ -15,9 +15,9 @@ BLOCK_SCALE_BYTES = 4 / 256
 EIGHT_BIT_PIECE_ELEMENTS = 1 << 24
 """Elements that our trainer's 8-bit AdamW updates at a time; a multiple of a block."""
 EIGHT_BIT_PIECE_BYTES = 33
-"""Alive at once for each of them, in 4 bytes unless said: both moments and the denominator, and while the second one is
-coded a copy of it, that over its scale, codes, what is above zero, the larger of both, and the first one's codes in 8
-bits (``train/optimizer_kinds.py``; traced)."""
+"""Bytes alive at once for each of those elements (``train/optimizer_kinds.py``; traced): 4 each for both moments and
+the denominator; while the second moment is encoded, 4 each for its copy, the copy over its scale, the codes, the flags
+of numbers above zero, and the larger of codes and flags; 1 for the first moment's codes."""
 
 QUANTISED_BYTES = 0.5 + (1 + 4 / 256) / 64
 """NF4 with double quantisation: half a byte, plus an 8-bit scale per 64 and an fp32 scale per 256 of those.
@@ -30,7 +30,7 @@ class UnitStates:
 
     parameters: Bytes
     gradients: Bytes
-    """The accumulated gradient, divided over data parallel where the ZeRO stage says so."""
+    """Bytes of the accumulated gradient, divided over data parallel where the ZeRO stage says so."""
     master: Bytes
     moments: Bytes
     step_gradients: Bytes

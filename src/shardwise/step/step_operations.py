@@ -13,10 +13,10 @@ from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
 GRADIENT_NORM_BYTES = 4
-"""fp32 gradients read for the norm."""
+"""Bytes per gradient element read for the norm of fp32 gradients."""
 CLIPPING_BYTES = 8
-"""The same read and written by the scaling, which always runs (torch ``clip_grads_with_norm_``, our trainer;
-Megatron-LM ``core/optimizer/clip_grads.py`` where the factor stays on the device, otherwise below 1 only)."""
+"""Bytes per gradient element read and written by the scaling, which always runs (torch ``clip_grads_with_norm_``, our
+trainer; Megatron-LM ``core/optimizer/clip_grads.py`` where the factor stays on the device, otherwise below 1 only)."""
 BEFORE_NORM = ("gradient buffer", "gradient norm")
 """What a rank does before it knows the norm of all gradients; everything else of the optimizer phase waits for that."""
 
@@ -26,8 +26,8 @@ unless there is one (``core/distributed/param_and_grad_buffer.py`` ``start_grad_
 gradient_scaling_factor``, which ``distributed_data_parallel.py`` sets to 1 over the ranks of dp and cp;
 ``--ddp-average-in-collective`` and a loss per token leave it out, both off by default)."""
 CLEARING_PASSES = 1
-"""It clears the whole buffer before every step (``zero_grad_buffer``, which ``training/training.py`` ``train_step``
-calls, and ``reset`` beside the former)."""
+"""Megatron-LM clears the whole gradient buffer before every step (``zero_grad_buffer``, which ``training/training.py``
+``train_step`` calls, and ``reset`` beside the former)."""
 
 
 NEWTON_SCHULZ_STEPS = 5
@@ -39,9 +39,9 @@ class TrainedElements:
     """Elements of one stage on one rank that are trained."""
 
     whole: int
-    """After tensor, pipeline and expert parallelism."""
+    """Elements after tensor, pipeline and expert parallelism."""
     shard: int
-    """What this rank's optimizer updates."""
+    """Elements that this rank's optimizer updates."""
 
 
 def trained_elements(context: StageContext) -> TrainedElements:

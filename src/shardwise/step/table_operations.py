@@ -33,7 +33,7 @@ MEGATRON_VOCAB_MULTIPLE = 128
 """Megatron pads its table to this many rows for every tensor-parallel rank (``--make-vocab-size-divisible-by``)."""
 
 FUSED_LOSS_BYTES = (6, 4)
-"""A fused head and loss, or a compiled one: as the fused kernel above."""
+"""Memory traffic per logit of a fused head and loss, or of a compiled one: as the fused kernel above."""
 
 
 def embedding_operations(context: StageContext, operation: OperationContext) -> Iterator[Operation]:

@@ -1,7 +1,7 @@
 """The moments of one step at which a stage's memory is looked at.
 
-Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice. Of a
-pipeline that runs all its forward passes first, the backward is that of the first micro-batch: activations are most and
+Between two moments of one run of identical blocks memory changes linearly, so its first and last block suffice. Where
+a pipeline runs all its forward passes first, the backward is that of the first micro-batch: activations are most and
 gradients come with it. Two more moments then say what the second micro-batch meets.
 """
 
@@ -20,7 +20,7 @@ class RunMoments:
     last_backward: int
     after_last: int
     again: int | None = None
-    """Inside the first block's backward of the second micro-batch, where that is a moment of its own."""
+    """Moment inside the first block's backward of the second micro-batch; ``None`` where it is no moment of its own."""
 
     @property
     def is_one_block(self) -> bool:
@@ -48,11 +48,11 @@ class Timeline:
     loss_forward: int
     loss_backward: int
     head_backward: int
-    """After the loss: the head's own gradients. All three lie on the last forward moment when the stage has no head."""
+    """Moment of the head's gradients, after the loss. Without a head all three are the last forward moment."""
     runs: tuple[RunMoments, ...]
-    """One per run of blocks, in model order."""
+    """Backward moments of each run of blocks, in model order."""
     first_backward_end: int
-    """When one micro-batch has gone backward and others wait; where there is no such moment, the end of backward."""
+    """Moment at which one micro-batch has gone backward and others wait; where there is none, the end of backward."""
     backward_end: int
     optimizer: int
 
@@ -119,7 +119,7 @@ def stage_timeline(counts: tuple[int, ...], *, has_head: bool, forwards_come_fir
 
 
 def _add_block(moments: list[Moment], number: int, num_layers: int) -> int:
-    """Append the moments inside and just after the backward of one block; the index of the first."""
+    """Append the moments inside and just after the backward of one block; returns the index of the first."""
     where = f"block {number} of {num_layers}"
     moments.append(Moment(phase="backward", name=f"backward of {where}"))
     moments.append(Moment(phase="backward", name=f"reduction after {where}"))

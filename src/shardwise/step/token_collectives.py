@@ -14,12 +14,13 @@ ID_BYTES = 8
 """Token ids and labels are int64."""
 SUM_BYTES = 4
 LOSS_REDUCTIONS = 3
-"""Of every token: the largest logit, the sum of exponentials and the logit of the label (``train/loss.py``)."""
+"""All-reduces of one number per token: the largest logit, the sum of exponentials and the logit of the label
+(``train/loss.py``)."""
 NAMES = ("embedding", "head", "vocabulary-parallel")
 
 
 def token_collectives(context: StageContext) -> Iterator[Collective]:
-    """Of one step; none where the table and the head are gathered.
+    """Collectives of one step for the divided vocabulary; none where the table and the head are gathered.
 
     Source: ``train/spread_vocabulary.py``.
     """
@@ -49,5 +50,5 @@ def _call(
 
 
 def is_for_tokens(call: Collective) -> bool:
-    """Whether it is one of these: every micro-batch waits for it inside a table, as for tensor parallelism's."""
+    """Whether a call is one of these: every micro-batch waits for it inside a table, as for tensor parallelism's."""
     return call.axis == "dp_shard" and call.name.startswith(NAMES)

@@ -1,7 +1,7 @@
 """What waits between the halves of a split backward pass, for gradients of inputs and then of weights.
 
-The half for inputs frees nothing: the graph stays. And it leaves the gradient of what every product and norm put out,
-from which the other half starts. The first stage has no inputs to differentiate, and runs both halves as one.
+The half for inputs frees nothing: the graph stays. It also leaves the output gradient of every product and norm, from
+which the other half starts. The first stage has no inputs to differentiate, and runs both halves as one.
 
 Source: torch 2.13 ``distributed/pipelining/_backward.py`` (``stage_backward_input``: ``retain_graph=True``,
     ``param_group["grads"]``), ``stage.py`` (``backward_one_chunk``). Against traced runs: ``docs/memory.md``.
@@ -20,7 +20,8 @@ NAME = "waiting for gradients of weights"
 
 
 def head_gradients(context: StageContext) -> Bytes:
-    """Of the final norm and the logits, with the inputs of both; of a divided head what the loss made of it."""
+    """Bytes left for the head's weight half: gradients and inputs of the final norm and the logits; a divided head's
+    loss has already made the weight gradient, which waits instead."""
     plan, block = context.plan, context.block_context
     if not (context.held.has_head and plan.model.has_head):
         return 0
@@ -32,7 +33,7 @@ def head_gradients(context: StageContext) -> Bytes:
 
 
 def waiting_gradients(context: StageContext) -> Iterator[Tensor]:
-    """What the micro-batches hold whose weights' half waits, beyond the activations of all in flight."""
+    """Tensors of the micro-batches whose weight half waits, beyond the activations of all in flight."""
     if not context.held.waits_for_weights:
         return
     of_blocks = sum(held.count * block.gradients for held, block in zip(context.held_runs, context.blocks, strict=True))
@@ -46,7 +47,7 @@ def waiting_gradients(context: StageContext) -> Iterator[Tensor]:
 
 
 def held_for_weights(context: StageContext, totals: Sequence[Bytes]) -> Iterator[Tensor]:
-    """What stays of the running micro-batch, from each block's backward to the end, in place of what others free.
+    """Tensors of the running micro-batch that stay from each block's backward to the end, in place of freed ones.
 
     Args:
         context: the stage.
