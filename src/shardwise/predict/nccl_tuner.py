@@ -56,14 +56,14 @@ class Candidate:
     def moving_s(self, num_bytes: float) -> Seconds:
         """The part of the time that bytes take."""
         moving_s = num_bytes * self.byte_s
-        return moving_s / _correction(self.corrections, num_bytes) if self.corrections else moving_s
+        return moving_s / _tree_efficiency(self.corrections, num_bytes) if self.corrections else moving_s
 
     def time_s(self, num_bytes: float) -> Seconds:
         """Expected time of one call."""
         return self.latency_s + self.moving_s(num_bytes)
 
 
-def _correction(corrections: tuple[float, ...], num_bytes: float) -> float:
+def _tree_efficiency(corrections: tuple[float, ...], num_bytes: float) -> float:
     """The tuner's factor, interpolated between its powers of two so that more bytes never take less time."""
     position = log2(max(num_bytes, SMALLEST_MESSAGE_BYTES) / SMALLEST_MESSAGE_BYTES)
     index = int(position)
@@ -138,6 +138,10 @@ def _channels(placement: Placement) -> int:
 
 
 def _low_latency_limit(placement: Placement) -> BytesPerSecond:
+    """Most bytes per second of the LL protocol.
+
+    Over several hosts NCCL indexes its table by the vendor of the CPU: the index is Volta's for all but AMD's.
+    """
     limits = arch_limits("Volta" if placement.num_hosts > 1 else placement.arch)
     return limits.low_latency[_hosts_class(placement)]
 

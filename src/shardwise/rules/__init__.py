@@ -1,4 +1,9 @@
-"""Rules of validity: every one has a name, the offending numbers, and a neighbour that keeps it."""
+"""Rules of validity: every one has a name, the offending numbers, and a neighbour that keeps it.
+
+They refuse plans that no program of the named engine runs. What our own trainer cannot run although the plan is valid
+stands in ``launch/support.py``, what this machine lacks in ``launch/lint.py``, sizes that a checkpoint or a mesh does
+not divide in ``train/divisible.py``, and mistakes in the files of other tools in ``exchange/mistakes``.
+"""
 
 from shardwise.rules.book import RANGE_RULES, RULES
 from shardwise.rules.changes import apply_changes, describe_changes

@@ -35,7 +35,7 @@ class Rule:
     reads: tuple[str, ...] | None = None
     """The fields of the layout and the recipe, or ``FIGURES``, that ``breaks`` looks at while options that a search
     leaves to the engine are at their defaults; ``None`` for any of them. A search asks once for all plans in which they
-    are equal."""
+    are equal, so an error names them; ``tests/search/test_validity.py`` watches what is really read."""
     breaks: Callable[[Plan], bool]
     message: Callable[[Plan], str]
     candidates: Callable[[Plan], Iterable[Changes]]
