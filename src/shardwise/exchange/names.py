@@ -127,7 +127,7 @@ class View:
 
 WorkOut = Callable[[View], Iterator[Claim]]
 Readers = Mapping[str, WorkOut]
-"""By tool: what several keys of a document say together."""
+"""Functions, by tool, that make claims from several keys of a document together."""
 
 
 def nothing_more(_: View) -> Iterator[Claim]:

@@ -20,7 +20,7 @@ from shardwise.units import Seconds
 __all__ = ["KnobGain", "TurnedKnobs", "turn_knobs"]
 
 WORTH_SAYING_FRACTION = 0.005
-"""Of the step; a prediction does not tell less from nothing."""
+"""Share of the step time; predictions do not resolve smaller gains."""
 AHEAD_UNITS = (1, 2, 4)
 MAX_GAINS = 3
 
@@ -33,11 +33,11 @@ class KnobGain:
     """What to type, as ``prefetch_units=2``."""
     cost: str
     predicted_step_s: Seconds
-    """Of the plan with the knob turned."""
+    """Predicted step time of the plan with the knob turned."""
     gain_s: Seconds
-    """Of the measured step."""
+    """Time that the knob is predicted to save of the measured step."""
     gain_fraction: float
-    """The same as a share of it."""
+    """The saved time as a share of the measured step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ AXIS_KNOBS: dict[str, tuple[str, ...]] = {
     "cp": ("cp",),
     "pp": ("pp", "schedule", "micro_batch_size"),
 }
-"""The same of exposed collectives, by the parallelism whose they are."""
+"""Fields whose edits may help against exposed collectives, by the parallelism that issues these."""
 EVERY_AXIS = tuple(dict.fromkeys(name for names in AXIS_KNOBS.values() for name in names))
 
 

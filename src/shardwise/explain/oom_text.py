@@ -191,7 +191,7 @@ def _process_sizes(text: str) -> tuple[Size, ...]:
 
 
 def _only_process(text: str) -> Size | None:
-    """In a container the message names processes by number only; a single one is this process."""
+    """Memory of the only process that the message names; in a container, which hides names, it is this process."""
     found = _process_sizes(text)
     return found[0] if len(found) == 1 else None
 

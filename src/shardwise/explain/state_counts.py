@@ -31,10 +31,10 @@ class StateCount:
     """Weights, gradients, master copies and moments of a model before any division."""
 
     weight_bytes: float
-    """Of one parameter, as the two below."""
+    """Bytes of one parameter, as in the two fields below."""
     gradient_bytes: float
     optimizer_bytes: float
-    """Master copy and moments."""
+    """Bytes of master copy and moments of one parameter."""
     num_params: float
 
     @property

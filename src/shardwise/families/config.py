@@ -14,7 +14,7 @@ Flag = bool | str
 Number = int | float
 
 NestedFields = Mapping[str, Mapping[str, str]]
-"""By the name of a nested object: its fields, and our name for each."""
+"""Fields of nested objects and our names for them, by the name of the object."""
 
 SPELLINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hidden_size", ("n_embd", "n_embed", "d_model", "dim")),
@@ -87,17 +87,17 @@ class ModelConfig:
 
     model_type: str
     given: Mapping[str, object]
-    """In our spelling."""
+    """Fields that the file gives, by our names for them."""
     defaults: Mapping[str, object]
     path: str = ""
     """Where the fields stand in the file, such as ``text_config.``; used in messages."""
 
     def with_values(self, **values: object) -> "ModelConfig":
-        """The same config with some fields set, for families that derive one field from others."""
+        """This config with some fields set, for families that derive one field from others."""
         return replace(self, given={**self.given, **values})
 
     def without(self, *names: str) -> "ModelConfig":
-        """The same config with some fields empty, for families that do not read them."""
+        """This config with some fields empty, for families that do not read them."""
         return self.with_values(**dict.fromkeys(names)) if names else self
 
     def value(self, name: str) -> object:

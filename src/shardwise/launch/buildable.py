@@ -19,7 +19,7 @@ __all__ = ["model_shapes", "require_weights_of_transformers"]
 BUILDER = "shardwise.train.meta_model"
 BUILDER_S = 120
 LONG = 400
-"""Of an answer that somebody else wrote, in characters."""
+"""Characters that a message quotes of an answer from another program."""
 
 
 def model_shapes(job: Job) -> Mapping[str, Shape] | None:

@@ -25,7 +25,7 @@ from shardwise.train.failure.keepers import FORK_SERVER
 WORKER = "shardwise.train.calibrate.worker"
 RESULT_FILE, PROGRESS_FILE = "result.json", "progress.jsonl"
 CLOSING_S = 3.0
-"""Of the time that was given, kept for the processes to end."""
+"""Part of the given time that is kept for the processes to end."""
 POLL_S = 0.2
 OVERTIME_S = 60.0
 """How much longer than asked the processes may take before they are ended."""

@@ -54,7 +54,7 @@ def local_words(worker: str, given: Sequence[str], *, num_processes: int, torchr
 
 
 def forked_words(worker: str, given: Sequence[str], *, num_processes: int, imported: Sequence[str] = ()) -> list[str]:
-    """The same with processes that are forked from one which has imported the worker and what else is named."""
+    """torchrun on this machine; processes are forked from one that has imported the worker and ``imported``."""
     return [sys.executable, "-m", FORKED_TORCHRUN, ",".join((worker, *imported)), str(num_processes), *given]
 
 

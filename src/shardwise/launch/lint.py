@@ -112,12 +112,12 @@ def refused(errors: Iterable[ShardwiseError]) -> tuple[LintFinding, ...]:
 
 
 def errors_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
-    """Those that make the run impossible."""
+    """Findings that make the run impossible."""
     return tuple(finding for finding in findings if finding.severity == "error")
 
 
 def warnings_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
-    """Those that will be felt."""
+    """Findings that make the run slow or may make it hang."""
     return tuple(finding for finding in findings if finding.severity == "warning")
 
 

@@ -228,7 +228,7 @@ def _component(block: _Block, first_update: int | None) -> MemoryComponent:
 
 
 def _made_for_gradients(block: _Block, *, outlives_backward: bool) -> MemoryComponent:
-    """Of what backward and the loss make: gradients that stay, those on their way to other ranks, and the rest."""
+    """The component of memory made in backward or for the loss: gradients, buffers of collectives, or the rest."""
     if BLOCK in block.birth and BLOCK not in block.death:
         return "activations"  # computed again, for as long as backward needs it
     if outlives_backward:

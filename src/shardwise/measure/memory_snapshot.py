@@ -69,7 +69,7 @@ class DeviceHistory:
     device_index: int
     num_events: int
     allocations: tuple[Allocation, ...]
-    """In the order of their begin, those from before the recording first."""
+    """Allocations in the order in which they begin; those from before the recording come first."""
     peak_reserved_bytes: Bytes
     refused: tuple[RefusedRequest, ...]
 
@@ -219,7 +219,7 @@ class _Frames:
         self._same: dict[Frame, Frame] = {}
 
     def of(self, event: Event) -> tuple[Frame, ...]:
-        """Those of a block or event."""
+        """Python frames of a block or event."""
         found = event.get("frames")
         if found is None:
             return ()

@@ -210,7 +210,7 @@ def _units(timed: Sequence[_TimedCall], *, num_steps: int) -> Iterator[UnitExpos
 
 
 def _dense_peak_flop_per_s(device_name: str) -> FlopPerSecond | None:
-    """Of bf16; ``None`` for a device that the catalogue does not have, or whose peak nobody states."""
+    """Dense bf16 peak of the device; ``None`` when the catalogue lacks the device or its peak."""
     gpu_id = driver_gpu_id(device_name)
     return load_gpu(gpu_id).peak_flop_per_s("bf16") or None if gpu_id else None
 

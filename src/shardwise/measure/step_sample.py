@@ -41,9 +41,9 @@ class StepSample:
     host_s: Seconds
     idle_s: Seconds
     components_s: tuple[tuple[TimeComponent, Seconds], ...]
-    """The same time by the ledger's names; they sum to the step."""
+    """Time of the ledger's components, which sum to the step."""
     families: tuple[FamilySample, ...]
-    """By exposed time, largest first."""
+    """Collectives by kind, the largest exposed time first."""
 
     @property
     def exposed_fraction(self) -> float:

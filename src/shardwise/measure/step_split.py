@@ -37,7 +37,7 @@ class SplitPart:
     name: str
     duration_s: Seconds
     share_fraction: float
-    """Of the step."""
+    """Share of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

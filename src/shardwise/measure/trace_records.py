@@ -82,16 +82,16 @@ class RankTrace:
     """As the profiler writes it; empty when it does not."""
     backend: str
     works: tuple[Work, ...]
-    """By start."""
+    """What the device did, sorted by start."""
     marks: tuple[Mark, ...]
-    """By start."""
+    """What the host marked, sorted by start."""
     has_device: bool
     """False for a trace of the host alone; then operators and gloo ranges are the work."""
     num_events: int
     warnings: tuple[str, ...]
     """What could not be read, in sentences."""
     step_s: Seconds | None = None
-    """Of the one step that the trace holds from 0 on, where it says so."""
+    """Duration of the one step that the trace holds from time 0 on; ``None`` where the trace does not say."""
 
 
 def is_moment(value: object) -> TypeGuard[float]:

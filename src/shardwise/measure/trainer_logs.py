@@ -47,9 +47,9 @@ class LoggedStep:
     step_s: Seconds | None = None
     tokens_per_s_per_gpu: float | None = None
     samples_per_s: float | None = None
-    """Of the whole job."""
+    """Samples per second of the whole job."""
     flop_per_s: FlopPerSecond | None = None
-    """Of one GPU, by the trainer's own convention."""
+    """FLOP/s of one GPU, by the trainer's own convention."""
     mfu_fraction: float | None = None
     loss: float | None = None
     max_allocated_bytes: Bytes | None = None

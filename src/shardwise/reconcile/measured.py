@@ -51,11 +51,11 @@ class MeasuredTotals:
     peak_reserved_bytes: Bytes | None
     device_used_bytes: Bytes | None
     component_bytes: tuple[tuple[str, Bytes], ...] = ()
-    """By the ledger's names, where the run says them."""
+    """Bytes by the ledger's components, where the run states them."""
     sampled: SampledTimes | None = None
-    """Of the steps that a profiler looked into; ``None`` without any."""
+    """Times of the steps that a profiler recorded; ``None`` without such steps."""
     device: str = ""
-    """As the run names it; empty for logs."""
+    """Name of the device as the run states it; empty for logs."""
     notes: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ TIME_FACTORS: tuple[ResidualName, ...] = tuple(
 )
 MEMORY_FACTORS: tuple[ResidualName, ...] = ("memory allocated", "memory reserved", "memory outside")
 NUDGE_RATIO = 1.05
-"""By how much a factor is turned to see what the step makes of it."""
+"""A factor is multiplied by this to see what the step makes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def run_record(name: str, plan: Plan, measured: MeasuredTotals, calibration: Cal
 
 
 def predicted_again(run: RunRecord, calibration: Calibration) -> RunRecord:
-    """The same run beside its prediction by another calibration."""
+    """The run beside its prediction by another calibration."""
     base = predicted_by(run.plan, calibration)
     shares = [(factor, _share(run.plan, calibration, factor, base.time.step_s)) for factor in TIME_FACTORS]
     return replace(

@@ -23,7 +23,7 @@ class Utilisation:
     convention: str
     """What is counted, and what it is divided by."""
     peak_flop_per_s: FlopPerSecond | None
-    """Of one GPU; ``None`` where nobody knows it."""
+    """Peak of one GPU; ``None`` where nobody knows it."""
     predicted_fraction: float | None
     measured_fraction: float | None
     refusal: str | None = None

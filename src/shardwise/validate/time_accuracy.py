@@ -105,7 +105,7 @@ class TimeAccuracyReport:
     family_median_fraction: float
     """Median over families of their median absolute error, so that a family of a thousand rows counts once."""
     family_calibrated_fraction: float
-    """The same after one row of each family was measured."""
+    """That median of medians after one row of each family was measured."""
     fitted_families: tuple[str, ...]
     reported_families: tuple[str, ...]
     unused: tuple[UnusedRow, ...]

@@ -16,11 +16,11 @@ GB200, TPU7x and MI355X; 207 in the median of the catalogue, whose older parts m
 LEAST_TDP_W = 10.0
 """Below the power limit of every module that holds a model."""
 ASSUMED_FP32_FLOP_PER_BYTE = 20.0
-"""The same where only an fp32 peak is given: 67 TFLOP/s over 3.35 TB/s on H100."""
+"""FLOP per byte that are assumed where only an fp32 peak is given; an H100 has 67 TFLOP/s over 3.35 TB/s."""
 
 
 def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
-    """The user's figures over those of ``base``, or over nothing.
+    """The catalogue GPU ``base`` with the user's figures in place of its own; without a base, those figures alone.
 
     A part that is based on another keeps its id, under which kernels, runs and prices were recorded: a name is for the
     reader and changes no prediction.

@@ -28,7 +28,7 @@ FSDP_PAPER = "Zhao et al. 2023, arXiv:2304.11277, section 3.3"
 ZERO_BYTES = 16
 """Bytes per parameter under mixed precision with Adam: 2 for weights, 2 for gradients, 12 for the optimizer."""
 ZERO_WHOLE_BYTES = {"ZeRO-1": 4, "ZeRO-2": 2}
-"""And what of them every rank keeps whole."""
+"""Bytes per parameter that every rank keeps whole under each ZeRO stage; the ranks divide the rest."""
 COURSE = "a course on data parallelism, week 14"
 OVERVIEW = "an overview of distributed training"
 LESSON = "a lesson on distributed training"

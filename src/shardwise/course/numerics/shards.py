@@ -16,7 +16,7 @@ from shardwise.step.collective_calls import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flattening:
-    """Some weights, in an order, and over which ranks they are divided."""
+    """Weights in a fixed order, and the ranks over which they are divided."""
 
     name: str
     shapes: tuple[tuple[WeightKey, tuple[int, ...]], ...]
@@ -26,7 +26,7 @@ class Flattening:
     """Whether every tensor is cut by its first dim (FSDP2), or the line of all of them."""
 
     def take(self, weights: Mapping[WeightKey, Array]) -> Weights:
-        """Those of its weights that are there."""
+        """The weights of this flattening, out of all that are given."""
         return {key: weights[key] for key, _ in self.shapes}
 
     def whole(self, weights: Mapping[WeightKey, Array]) -> Array:

@@ -53,7 +53,7 @@ class States(Protocol):
         """After all gradients of a micro-batch have been added."""
 
     def publish(self) -> Program[None]:
-        """After the update."""
+        """Give every rank the updated weights, where no forward gathers them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class StepInput:
 
     micro_batches: tuple[Batch, ...]
     num_learned_tokens: int
-    """Of the whole batch, all ranks and micro-batches: the loss is their mean."""
+    """Tokens to learn from in the whole batch, over all ranks and micro-batches; the loss is the mean over them."""
     order: Order
     settings: AdamW
     balance: Balance = "zigzag"

@@ -25,7 +25,7 @@ class LossKept:
     """What the loss keeps for its backward."""
 
     inputs_BSD: Array
-    """Of the head: the whole sequence."""
+    """Inputs of the head: the hidden states of the whole sequence."""
     probabilities_BSV: Array
     labels_BS: Integers
     """Counted from this rank's first row; outside its rows for tokens of other ranks."""

@@ -49,7 +49,7 @@ class Found:
     place: str
     what: str
     fix: str
-    """In the words of the tool that reads the file."""
+    """What to write instead, in the words of the tool that reads the file."""
 
 
 Conditions: TypeAlias = tuple[tuple[str, Callable[[Case], Iterator[Found]]], ...]
