@@ -133,7 +133,7 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
 
 
 def _zero_3_is_free_memory(case: _Case) -> Finding | None:
-    """Compares ZeRO stage 3 with stage 1, at one micro-batch: what the last bytes of memory cost in traffic and time."""
+    """Compares ZeRO stage 3 with stage 1: what the last bytes of memory cost in traffic and time."""
     if case.sharded.layout.zero_stage != 3:
         return None
     first = _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=1))

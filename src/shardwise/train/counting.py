@@ -22,7 +22,7 @@ class Counted:
     kind: str
     group_size: int
     num_bytes: int
-    """Of one call: what an all-gather makes, what a reduce-scatter takes."""
+    """Bytes of one call: the output of an all-gather, the input of a reduce-scatter."""
 
 
 INPUT: Callable[[Any, Any], int] = lambda arguments, _result: _nbytes(arguments)  # noqa: E731
@@ -54,7 +54,7 @@ class Said:
 
     kind: str
     ranks: tuple[int, ...]
-    """Of the whole job."""
+    """Ranks that take part, numbered in the whole job."""
     num_bytes: int
 
 

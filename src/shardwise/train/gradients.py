@@ -18,13 +18,13 @@ class StepSums:
     """What a step adds up to over all ranks; scalars on the device."""
 
     loss: Tensor
-    """Per token."""
+    """Loss per token."""
     num_tokens: Tensor
     """Tokens that had a label."""
     gradient_norm: Tensor
-    """Of the gradient of the loss, before clipping."""
+    """Norm of the gradient of the loss, before clipping."""
     gradient_factor: Tensor
-    """What gradients are multiplied with: divided by tokens, and clipped."""
+    """What summed gradients are multiplied with: one over the tokens, and less where the norm is clipped."""
     num_stopping: Tensor
     """Ranks that were asked to stop."""
 

@@ -50,7 +50,7 @@ class TransformersDecoder(nn.Module):
             self.add_module(name, child)
         kept = whole.state_dict().keys()
         self.kept_buffer_names = tuple(name for name, _ in whole.named_buffers() if name in kept)
-        """Of the model's state, which checkpoints hold."""
+        """Buffers that are part of the model's state, which checkpoints hold."""
         for name in self.kept_buffer_names:
             owner, _, leaf = name.rpartition(".")
             buffer = whole.get_buffer(name)
@@ -62,7 +62,7 @@ class TransformersDecoder(nn.Module):
         self.initializer_ratio = float(getattr(config, "initializer_range", None) or 0.02)
         self.settings = LossSettings()
         self.compute_dtype = dtype
-        """Of hidden states, and of masks that are added to scores."""
+        """dtype of hidden states, and of masks that are added to scores."""
         self.plain_head = plain_head(whole)
         if self.plain_head is not None:
             setattr(whole, self.plain_head, PassedOn(self.get_submodule(self.plain_head)))

@@ -139,7 +139,7 @@ class Job:
     model_flop_per_token: float = 0.0
     """For MFU: forward and backward without recomputation, as the prediction counts it."""
     peak_flop_per_s: float | None = None
-    """Of one GPU at this precision; ``None`` leaves MFU out."""
+    """Peak of one GPU at this precision; ``None`` leaves MFU out."""
     mfu_convention: str = ""
 
     @property

@@ -75,7 +75,7 @@ def _loss_scale(trainer: Trainer) -> dict[str, object] | None:
 
 
 def steady_records(records: list[StepRecord]) -> list[StepRecord]:
-    """Those behind the warm-up that no profiler looked into; in a short run the last one that is not the first.
+    """Steps after the warm-up that no profiler recorded; in a short run the last one that is not the first.
 
     A profiler makes a step slower, but the first one may compile, which takes a hundred times as long.
     """

@@ -45,7 +45,7 @@ class Answering(nn.Module):
 
     @property
     def decoder(self) -> "Answering":
-        """The same: some classes ask the decoder of their base model."""
+        """This object itself, for classes that ask the decoder of their base model."""
         return self
 
     def forward(self, *_given: Any, **_named: Any) -> Answer:
@@ -66,7 +66,7 @@ class PassedOn(nn.Module):
         return self.head[0].get_parameter("weight")
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The same."""
+        """The hidden states as they are."""
         return hidden
 
 

@@ -194,5 +194,5 @@ class _Recalling(_Counted):
 
 
 def _aliases(output: Any) -> Any:
-    """The same memory in new tensors, which a graph may then call its own."""
+    """New tensors over the same memory, which a graph may then call its own."""
     return tree_map_only(Tensor, Tensor.detach, output)

@@ -26,9 +26,9 @@ class LossScale:
     is_active: bool
     ratio: float = 1.0
     num_good_steps: int = 0
-    """Since the scale changed."""
+    """Steps taken since the scale changed."""
     num_skipped_steps: int = 0
-    """Of the whole run."""
+    """Skipped steps of the whole run."""
     num_skipped_in_a_row: int = 0
     """Steps since the last one that was taken."""
 

@@ -22,7 +22,7 @@ ACTIVATION_DTYPES: dict[Precision, torch.dtype] = {
     "fp16-mixed": torch.float16,
     "fp8-mixed": torch.bfloat16,
 }
-"""Of what travels between chunks."""
+"""dtype of the activations that travel between chunks, and of their gradients."""
 Chunk = tuple[range, bool, bool]
 """Blocks, and whether the chunk holds the embedding and the head."""
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MEASUREMENT_FILE = "measurement.json"
 LATER_RATIO = 1.5
-"""Of the job's time-out, when the second of two watches comes. gloo says by itself which wait ran out, so the process
+"""Time-out of the second of two watches, over the job's. gloo says by itself which wait ran out, so the process
 group comes first on CPUs; NCCL's watchdog kills the process that waits, so on GPUs ours comes first and says why."""
 EXPORTED_DTYPES = {"fp32": "float32", "fp16-mixed": "float16"}
 

@@ -45,7 +45,7 @@ class StatedRun:
 
     @property
     def flop_per_token(self) -> Flop | None:
-        """FLOP per token as our MFU counts them; ``6 N`` when the model is not in the catalogue or its length unknown."""
+        """FLOP per token as our MFU counts them; ``6 N`` where the catalogue lacks the model or its length is open."""
         num_params = self.row.number("n_active_params") or self.row.number("n_params")
         plain = None if num_params is None else six_n_flop_per_token(num_params=num_params)
         return self.facts.flop_per_token or plain

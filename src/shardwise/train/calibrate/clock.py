@@ -40,7 +40,7 @@ class Desk:
 
     @property
     def dtype_name(self) -> str:
-        """The same as the catalogue calls it."""
+        """The catalogue's name of ``dtype``."""
         return "bf16" if self.is_cuda else "fp32"
 
     def copies(self, num_bytes: int) -> int:
@@ -83,7 +83,7 @@ def loop_s(action: Action, desk: Desk, *, target_s: Seconds = 0.02, repeats: int
 
 
 def graph_s(action: Action, desk: Desk, *, target_s: Seconds = 0.012, repeats: int = 3) -> Seconds:
-    """The same without what the host takes to issue the calls: captured into a graph that is replayed."""
+    """Seconds per call without the host's time to issue the calls, which a CUDA graph replays."""
     if not desk.is_cuda:
         return loop_s(action, desk, target_s=target_s, repeats=repeats)
     action(0)

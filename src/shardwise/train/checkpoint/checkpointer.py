@@ -31,7 +31,7 @@ from shardwise.units import format_decimal_bytes
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
 
 MODEL_PREFIX = "model."
-"""Of the names of the model's tensors; the optimizer's stand beside them."""
+"""Prefix of the model's tensors in a checkpoint, beside which the optimizer's tensors stand."""
 
 
 class Stateful(Protocol):
@@ -50,7 +50,7 @@ class CheckpointRequest:
 
     folder: Path | None = None
     every_steps: int = 0
-    """0 saves only at the end."""
+    """Steps from one checkpoint to the next; 0 saves only at the end."""
     is_async: bool = False
     """Copy the state to host memory and write it while training goes on."""
     num_kept: int = 2
@@ -59,7 +59,7 @@ class CheckpointRequest:
     facts: Mapping[str, object] = field(default_factory=dict)
     """What every checkpoint says of this run besides its step, as a JSON document."""
     lineage: Lineage = field(default_factory=Lineage)
-    """Of the life of the run that this is."""
+    """The life of the run that is going on, and the lives before it."""
     require_held: Callable[[], None] = lambda: None
     """Raises when the folder has come to belong to another run."""
 

@@ -27,7 +27,7 @@ class Batch:
     """The global position once every rank has taken this micro-batch."""
 
     def pinned(self) -> "Batch":
-        """The same in page-locked memory, from which a GPU copies while it computes."""
+        """This batch in page-locked memory, from which a GPU copies while it computes."""
         return Batch(
             inputs=self.inputs.pin_memory(),
             labels=self.labels.pin_memory(),
@@ -36,7 +36,7 @@ class Batch:
         )
 
     def on(self, device: torch.device) -> "Batch":
-        """The same on a device; the copy does not wait when it comes from pinned memory."""
+        """This batch on a device; the copy does not wait when the batch is in pinned memory."""
         return Batch(
             inputs=self.inputs.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),

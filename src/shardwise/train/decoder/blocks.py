@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
         self.groups = ALONE
         self.overwritten: frozenset[str] = frozenset()
-        """Of ``gate`` and ``up`` what a compiler recomputes, so that backward may write over it."""
+        """Which of ``gate`` and ``up`` a compiler recomputes, so that backward may write over them."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""

@@ -20,7 +20,8 @@ FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 REASONS = tuple(os.strerror(number).lower() for number in sorted(FULL_DISK))
 """What writers that are not Python's put into their errors: safetensors, Arrow."""
 SHORT_WRITE = "unexpected pos"
-"""In ``caffe2/serialize/inline_container.cc``: the position in the file is not where what was written would end."""
+"""torch's words for a write that found no room: the file ends before what was written
+(``caffe2/serialize/inline_container.cc``)."""
 LIMIT_FIX = "raise the limit on the size of files (ulimit -f unlimited), then resume the run"
 QUOTA_FIX = "delete files of this user there or ask for a larger quota, then resume the run"
 FIX = "make room where the run and its checkpoints are written, then resume it"

@@ -50,7 +50,7 @@ class Group:
         return counts.pop() if len(counts) == 1 else 0
 
     def of_experts(self, start: int, size: int) -> "Group":
-        """The same with some matrices of every stack alone."""
+        """This group with ``size`` matrices of every stack alone, from ``start`` on."""
         kept, seen = [], dict.fromkeys((pattern for pattern, _ in self.sources), 0)
         for pattern, name in self.sources:
             if start <= seen[pattern] < start + size:

@@ -56,14 +56,14 @@ class HeldTensor:
 
     name: str
     key: str
-    """In our checkpoint."""
+    """Name of the tensor in our checkpoint."""
     shape: tuple[int, ...]
     dtype: torch.dtype
-    """It is written as."""
+    """dtype in which the tensor is written."""
 
     @property
     def nbytes(self) -> Bytes:
-        """Of the tensor as it is written."""
+        """Bytes of the tensor as it is written."""
         return self.dtype.itemsize * prod(self.shape)
 
 

@@ -82,7 +82,7 @@ def saved_tensors(folder: Path) -> dict[str, SavedTensor]:
 
 
 def weights_digest(folder: Path) -> str | None:
-    """Of the sizes of the folder's safetensors files and of pieces spread over each; ``None`` where there are none.
+    """A digest of the sizes of the folder's safetensors files and of samples from each; ``None`` without such files.
 
     It tells one model from another of the same shapes without reading all of either.
     """

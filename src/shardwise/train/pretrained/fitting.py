@@ -161,7 +161,7 @@ def _difference(
 
 
 def _piece_shape(piece: Piece, name: str, shape: Shape) -> Shape:
-    """Of a tensor of the checkpoint: the model's, or an expert's part of a stack."""
+    """Shape of a tensor in the checkpoint: the model's tensor, or an expert's part of a stack."""
     if not piece.is_stacked:
         return shape
     return (shape[1] // 2, shape[2]) if name.endswith(STACKED_GATE_UP) else shape[1:]

@@ -50,11 +50,11 @@ class StepSummary:
     """One rank's step."""
 
     places: dict[PlaceKey, Vector]
-    """At the fullest operator of the place."""
+    """Bytes by component at the fullest operator of each place."""
     calls: dict[CallKey, float]
-    """How often in the step."""
+    """Calls in the step."""
     flop: dict[FlopKey, float]
-    """In the whole step."""
+    """FLOP in the whole step."""
 
 
 def summarise(
