@@ -82,7 +82,7 @@ class Check:
 
     what: str
     difference: float
-    """Between the two, relative unless ``what`` says otherwise."""
+    """Difference between the two results, relative unless ``what`` says otherwise."""
     limit: float
     """The largest difference that passes; 0 when they have to be identical."""
 

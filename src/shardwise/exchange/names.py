@@ -29,7 +29,7 @@ class Name:
     """Our field, or a number that joins files together, such as ``world_size``; ``+`` where the key says something
     together with others, ``-`` where a plan has no part of the key nor of anything below it."""
     values: Mapping[str, Value] = record_field(default_factory=dict)
-    """Their values and ours, whatever the case; exports write the first of theirs. Without it both are one number."""
+    """The tool's values, in any case, and ours; exports write the first of those. Empty where both are a number."""
     default: Value = None
     """The value, in our words, that the tool uses when the key is absent; ``None`` where that sets no field."""
 
@@ -131,7 +131,7 @@ Readers = Mapping[str, WorkOut]
 
 
 def nothing_more(_: View) -> Iterator[Claim]:
-    """For tools all of whose keys mean one field each."""
+    """The reader of tools all of whose keys mean one field each."""
     return iter(())
 
 

@@ -13,7 +13,7 @@ SPARSITY_RATIO = 2.0
 """NVIDIA's headline figures count 2:4 structured sparsity, which training does not use."""
 SAME_PEAK_FRACTION = 0.02
 IMPLAUSIBLE_FRACTION = 0.80
-"""Above what dense training has ever reached (best large matrix products reach 87 % on A100 and 80 % on H100)."""
+"""More than dense training has ever reached (best large matrix products reach 87 % on A100 and 80 % on H100)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""From the fields of a config to a :class:`ModelSpec`: which family reads it, what it assumes, what hangs beside it."""
+"""Makes a :class:`ModelSpec` of a config's fields: which family reads it, what it assumes, what hangs beside it."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -47,12 +47,12 @@ LARGEST_BY_FIELD: Mapping[str, int] = {
     "attention_chunk_size": 2**31,
 }
 LARGEST_COUNT = 10_000_000
-"""Beyond any model anyone has described; larger values are typing mistakes or attacks."""
+"""More than any model anyone has described; larger values are typing mistakes or attacks."""
 LARGEST_NUMBER = 1e30
 ABSENT = object()
 """No value of any file."""
 NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""What Python writes for them, and what JSON files hold."""
+"""What Python writes for numbers that are none, and what JSON files hold."""
 
 
 class NumberLimits(NamedTuple):

@@ -36,7 +36,7 @@ IMPORTER_S = 120
 LONG = 300
 """An error text of another package is cut to this many characters."""
 DRIVEN_VENDORS = ("NVIDIA", "AMD")
-"""Whose accelerators torch drives as CUDA devices, ROCm's included."""
+"""Vendors whose accelerators torch drives as CUDA devices, ROCm's included."""
 OWN = "user"
 """The confidence of a part that the user described, which may be any."""
 

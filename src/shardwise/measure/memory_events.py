@@ -39,9 +39,9 @@ class MemorySample:
     peak_bytes: Bytes
     peak_phase: Phase
     components_bytes: tuple[tuple[MemoryComponent, Bytes], ...]
-    """At the peak; they sum to it."""
+    """Bytes at the peak by component; they sum to the peak."""
     most_bytes: tuple[tuple[MemoryComponent, Bytes], ...]
-    """The most that each component held at any moment of the step, each at its own."""
+    """The most that each component held at any moment of the step; the moments differ."""
     phases_bytes: tuple[tuple[Phase, Bytes], ...]
     """The peak inside every phase."""
 
@@ -54,13 +54,13 @@ class _Block:
     born: int
     """Number of its event."""
     birth: tuple[str, ...]
-    """The marks of its thread that were open, outermost first."""
+    """Marks that were open on the allocating thread, outermost first."""
     birth_phase: Phase
     dies: int | None = None
     death: tuple[str, ...] = ()
     death_phase: Phase = "optimizer"
     is_free_missed: bool = False
-    """Another block began at its address while it still counted."""
+    """Whether another block began at the address while this one still counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ class _OpenMarks:
         self._open: dict[object, list[tuple[float, float, str]]] = defaultdict(list)
 
     def at(self, thread: object, moment: float) -> tuple[str, ...]:
-        """Outermost first."""
+        """Marks open on a thread at a moment, outermost first."""
         coming, stack = self._coming.get(thread, []), self._open[thread]
         while coming and coming[-1][0] <= moment:
             stack.append(coming.pop())

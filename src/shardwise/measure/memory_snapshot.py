@@ -42,7 +42,7 @@ class Allocation:
     """One block from its request to its release, in event numbers of its device."""
 
     num_bytes: Bytes
-    """As requested, before rounding."""
+    """Bytes as requested, before rounding."""
     stream_id: int
     begin: int | None
     """``None`` for a block that was there before the recording began."""
@@ -59,7 +59,7 @@ class RefusedRequest:
     event_index: int
     num_bytes: Bytes
     free_bytes: Bytes | None
-    """On the device then; ``None`` where the file does not say."""
+    """Bytes free on the device when it refused; ``None`` where the file does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ def _allocation(event: Event, frames: "_Frames", *, begin: int | None, end: int 
 
 
 def _peak_reserved_bytes(events: Sequence[Event], segments: Sequence[Event]) -> Bytes:
-    """Largest sum of segments, walking back from what the dump holds."""
+    """Largest sum of reserved segments, found by walking back from what the dump holds."""
     reserved = peak = sum(_whole(segment, "total_size") for segment in segments)
     for event in reversed(events):
         reserved -= RESERVING.get(str(event.get("action")), 0) * _whole(event, "size")

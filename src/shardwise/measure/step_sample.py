@@ -24,9 +24,9 @@ class FamilySample:
     kind: str
     num_calls: float
     work_s: Seconds
-    """From start to end, waiting for other ranks included."""
+    """Time from start to end of the collectives, waiting for other ranks included."""
     exposed_s: Seconds
-    """Under no computation; two kinds at once count for both."""
+    """Time under no computation; when two kinds run at once, it counts for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

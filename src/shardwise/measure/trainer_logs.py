@@ -32,7 +32,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 SNIFFED_BYTES = 65_536
 LOG_FIX = "give the trainer's output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text"
 MOST = 1e18
-"""Above every number of a log: bytes, rates and FLOP of one GPU."""
+"""A limit above every number of a log: bytes, rates and FLOP of one GPU."""
 NOT_A_NUMBER = (TraceError, ValueError, OverflowError, TypeError, AttributeError, KeyError, RecursionError, csv.Error)
 """What reading something else in the place of a number raises."""
 NOTHING = (None, "", "N/A")

@@ -16,7 +16,7 @@ from shardwise.units import MIB, Bytes, Seconds
 MEASUREMENT_FILE = "measurement.json"
 MOST_FILE_BYTES = 256 * MIB
 MOST = 1e18
-"""Above every number of a measurement: seconds, bytes, tokens."""
+"""A limit above every number of a measurement: seconds, bytes, tokens."""
 WARM_UP_STEPS = 3
 """The first steps compile, allocate and connect; medians leave them out when as many remain."""
 

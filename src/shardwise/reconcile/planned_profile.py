@@ -18,7 +18,7 @@ class PlannedProfile:
     plan: Plan
     prediction: Prediction
     knobs: tuple[TurnedKnobs, ...]
-    """For every finding of the profile, in its order."""
+    """What turning knobs would gain, for every finding of the profile in its order."""
     utilisations: tuple[Utilisation, ...]
     notes: tuple[str, ...]
     """Where the trace is of something else than the plan."""

@@ -89,7 +89,7 @@ def _by_products(
     flop: float,
     refusal: str,
 ) -> Utilisation:
-    """Against the best product that was timed in the dtype of the training."""
+    """MFU against the best product that was timed in the dtype of the training."""
     best = max((point.rate_flop_per_s for point in calibration.products if point.dtype == dtype), default=0.0)
     convention = f"{counted}; best measured {dtype} product of {calibration.date}"
     if not best:

@@ -111,6 +111,6 @@ def _is_small(parameter: nn.Parameter) -> bool:
 
 
 def _scale_of(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """As torch's fused kernels take it: what gradients are divided by, and that no gradient is infinite."""
+    """The factor as torch's fused kernels take it: its inverse, and a flag that no gradient is infinite."""
     inverse = (1 / factor).to(dtype=torch.float32)
     return inverse, torch.zeros_like(inverse)

@@ -138,7 +138,7 @@ def set_prefetch(blocks: list[nn.Module], layout: Layout) -> None:
 
 
 def _wait_for_device(block: nn.Module, inputs: object) -> None:
-    """Before FSDP2 gathers a block: otherwise the host runs ahead, and the gather lies under the block before."""
+    """Wait before FSDP2 gathers a block: a host that runs ahead would put the gather under the block before."""
     del block, inputs
     if torch.cuda.is_available():
         torch.cuda.current_stream().synchronize()

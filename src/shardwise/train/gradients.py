@@ -1,4 +1,4 @@
-"""From the gradients of summed losses to the step: one sum over all ranks gives loss, tokens and norm together."""
+"""Turns gradients of summed losses into a step: one sum over all ranks gives loss, tokens and norm together."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from shardwise.train.parameters import Trained, local_part, world_sum
 from shardwise.train.torch_private import foreach_copy, foreach_mul, foreach_norm
 
 NORM_EPSILON = 1e-6
-"""As ``torch.nn.utils.clip_grad_norm_``."""
+"""The value of ``torch.nn.utils.clip_grad_norm_``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def scale_gradients(trained: tuple[Trained, ...], factor: Tensor) -> None:
 
 
 def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | None) -> None:
-    """Under sequence parallelism each tp rank saw other tokens: sum, in one call, what they taught whole modules."""
+    """Sum the gradients of undivided modules in one call: under sequence parallelism, tp ranks saw different tokens."""
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
     gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
     if group is None or not gradients:

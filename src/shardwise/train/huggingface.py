@@ -21,7 +21,7 @@ from shardwise.train.pretrained.conversion import family_dtype
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
 """What transformers calls the ways to compute attention; some of its models have the eager one alone."""
 BLOCK_MASKS = "flex_attention"
-"""Its name for the fused attention that needs no whole mask."""
+"""What transformers calls the fused attention that needs no whole mask."""
 
 
 class TransformersDecoder(nn.Module):

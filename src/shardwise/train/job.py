@@ -137,7 +137,7 @@ class Job:
     tuning: Tuning = field(default_factory=Tuning)
     watch: WatchSpec = field(default_factory=WatchSpec)
     model_flop_per_token: float = 0.0
-    """For MFU: forward and backward without recomputation, as the prediction counts it."""
+    """FLOP per token for MFU: forward and backward without recomputation, as the prediction counts them."""
     peak_flop_per_s: float | None = None
     """Peak of one GPU at this precision; ``None`` leaves MFU out."""
     mfu_convention: str = ""

@@ -95,7 +95,7 @@ class Holder:
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """The file of this life."""
         return _life_path(self.folder, self.index)
 
     @property
@@ -364,7 +364,7 @@ def _require_free(folder: Path, *, run_id: str = "") -> int:
 
 
 def _is_dead(holder: Holder, silent_s: float) -> bool:
-    """For certain on one machine, by the lock or by its processes; otherwise after a time without a sign of life."""
+    """Whether a run is dead: by its lock or processes on this machine, else after a time without a sign of life."""
     lock = _lock_state(holder.path)
     if holder.machine != _machine():
         return silent_s > DEAD_AFTER_S

@@ -24,7 +24,7 @@ class StepRecord:
     """One optimizer step."""
 
     step: int
-    """Counted from 1."""
+    """The number of the step, counted from 1."""
     loss: float
     gradient_norm: float
     learning_rate: float
@@ -64,7 +64,7 @@ class Clock:
         return event
 
     def seconds(self, start: "torch.cuda.Event | float", end: "torch.cuda.Event | float") -> float:
-        """From one moment to another; waits for the later one."""
+        """Seconds from one moment to another; waits for the later one."""
         if isinstance(start, float) or isinstance(end, float):
             return float(end) - float(start)
         end.synchronize()

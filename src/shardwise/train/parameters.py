@@ -29,7 +29,7 @@ class Trained:
     """One trained parameter."""
 
     name: str
-    """As in the Hugging Face checkpoint."""
+    """Name of the parameter in the Hugging Face checkpoint."""
     parameter: nn.Parameter
     local: nn.Parameter
     """This rank's part, on the same storage."""

@@ -101,7 +101,7 @@ class _Region:
         self.kept: dict[int, Any] = {}
 
     def keeping(self) -> Any:
-        """Inside, outputs are kept."""
+        """A context in which outputs are kept."""
         return _Keeping(self.make_keeps(), self.kept) if self.make_keeps else nullcontext()
 
     def pack(self, _tensor: Tensor) -> _Slot:

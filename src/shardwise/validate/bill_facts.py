@@ -19,7 +19,7 @@ class Span:
 
     @property
     def middle(self) -> float:
-        """Half way."""
+        """The middle of the range."""
         return (self.low + self.high) / 2
 
 

@@ -72,7 +72,7 @@ class StatedRun:
 
 
 def predicted_hours(run: StatedRun) -> Hours | None:
-    """From the source's own rate, its own MFU or the default one; ``None`` where parameters or tokens are missing."""
+    """GPU-hours by the source's own rate, its own MFU or the default one; ``None`` without parameters or tokens."""
     tokens, rate = run.tokens, run.facts.tokens_per_s_per_gpu
     if tokens is None:
         return None

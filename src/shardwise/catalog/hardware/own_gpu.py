@@ -14,7 +14,7 @@ ASSUMED_FLOP_PER_BYTE = 300.0
 """Peak over memory bandwidth of a user's GPU that states no bandwidth; the cluster says so. 281 to 315 on B200, H100,
 GB200, TPU7x and MI355X; 207 in the median of the catalogue, whose older parts move more bytes per FLOP."""
 LEAST_TDP_W = 10.0
-"""Below the power limit of every module that holds a model."""
+"""Watts, below the power limit of every module that holds a model."""
 ASSUMED_FP32_FLOP_PER_BYTE = 20.0
 """FLOP per byte that are assumed where only an fp32 peak is given; an H100 has 67 TFLOP/s over 3.35 TB/s."""
 

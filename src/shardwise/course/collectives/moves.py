@@ -34,10 +34,10 @@ class CollectiveProgram:
 
     @cached_property
     def depends_on(self) -> tuple[tuple[int, ...], ...]:
-        """For each message, those it has to wait for.
+        """The messages that each message has to wait for.
 
-        It reads its pieces at the sender after they were written there, and writes them at the receiver after they
-        were written and read there.
+        A message reads its pieces at the sender after they were written there, and writes them at the receiver after
+        they were written and read there.
         """
         last_write: dict[tuple[int, int], int] = {}
         reads_since: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -66,7 +66,7 @@ def near(said: float, measured: float) -> Verdict:
 
 
 def at_most(said: float, measured: float) -> Verdict:
-    """For what was said to be an upper end.
+    """The verdict on a number that was stated as an upper end.
 
     >>> at_most(0.3, 0.31), at_most(0.3, 0.4), at_most(0.3, 0.6)
     ('right', 'loose', 'wrong')
@@ -75,7 +75,7 @@ def at_most(said: float, measured: float) -> Verdict:
 
 
 def divides(said: float, measured: float) -> Verdict:
-    """For a number that something is divided by, where 1 divides nothing.
+    """The verdict on a stated factor by which something is divided, where 1 divides nothing.
 
     >>> divides(2.0, 2.5), divides(2.0, 1.9), divides(2.0, 1.6), divides(2.0, 1.0)
     ('right', 'right', 'loose', 'wrong')
@@ -298,7 +298,7 @@ def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """That most of what FSDP sends is hidden."""
+    """The claim that most of what FSDP sends is hidden."""
     fsdp = outcome_of(outcomes, "FSDP, small")
     whole = measured_share(fsdp, ("all_gather", *SCATTERS), "work_s") if fsdp else None
     exposed = EXPOSED.measured(fsdp) if fsdp else None

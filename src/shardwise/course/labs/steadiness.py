@@ -26,7 +26,7 @@ class TimedRatio:
     runs: tuple[Outcome, Outcome]
 
     def through(self, change: Callable[[float], float]) -> "TimedRatio":
-        """Another amount that grows with the ratio."""
+        """The range of another amount that grows with the ratio."""
         return replace(
             self,
             middle_ratio=change(self.middle_ratio),

@@ -62,7 +62,7 @@ class Lab:
     name: str
     """The name that ``shardwise lab`` takes."""
     summary: str
-    """For the list of labs."""
+    """The lab's line in the list of labs."""
     question: str
     expect: str
     """The sentence that says what should be seen, and why."""
@@ -78,7 +78,7 @@ class Lab:
     on_processors: str = ""
     """The sentence that says what this lab cannot show without GPUs."""
     min_processes: int = 1
-    """With fewer the runs do not differ in what is asked, so that nothing can be said of it."""
+    """Fewer processes cannot show the difference that the lab asks about."""
 
 
 def outcome_of(outcomes: Sequence[Outcome], name: str) -> Outcome | None:

@@ -23,7 +23,7 @@ class Attention:
     queries_BKME: Array
     positions_M: Integers
     output_BKME: Array
-    """Not divided by the sum yet."""
+    """Weighted sum of the values seen so far, not divided by ``total_BKM1`` yet."""
     maximum_BKM1: Array
     total_BKM1: Array
     num_scores: int = 0

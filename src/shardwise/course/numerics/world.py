@@ -39,9 +39,9 @@ class Request:
     is_counted: bool = True
     """Whether it is payload; sizes of what comes next are not."""
     to_rank: int | None = None
-    """Only of a message to one rank."""
+    """The receiver of a message to one rank; ``None`` for everything else."""
     from_rank: int | None = None
-    """Only of a message from one rank."""
+    """The sender of a message from one rank; ``None`` for everything else."""
 
 
 Program = Generator[Request, Arrays, T]

@@ -13,7 +13,7 @@ from shardwise.model import ModelSpec
 ToolSays = Literal["silent", "warns", "hangs", "crashes", "refused"]
 """The ways in which a tool treats a mistake."""
 SEVERITY: tuple[ToolSays, ...] = get_args(ToolSays)
-"""From worst to best for the user of the tool."""
+"""What a tool does, from worst to best for its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from shardwise.train.torch_private import foreach_norm
 Row = Mapping[str, object]
 Shape = tuple[int, int, int]
 UPDATE_BYTES_PER_ELEMENT = 40
-"""As the inventory counts an update in fp32: 28 of AdamW, and 12 of the norm and the scaling of gradients."""
+"""Bytes of an fp32 update as the inventory counts them: 28 of AdamW, and 12 of norm and scaling of gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

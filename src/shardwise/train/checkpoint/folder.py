@@ -24,7 +24,7 @@ __all__ = ["Checkpoint", "CheckpointFolder", "damaged_error", "find_checkpoint",
 
 COMPLETE = "COMPLETE"
 LATEST = "latest"
-"""Two lines: a checkpoint relative to the folder, or nothing where the run has none here; the life that wrote it."""
+"""A file of two lines: the newest checkpoint relative to the folder, empty without one; the life that wrote it."""
 METADATA = ".metadata"
 TENSORS = ".distcp"
 """Files of tensors hold a checksum of every tensor in themselves; of the small others ``COMPLETE`` holds one."""

@@ -176,7 +176,7 @@ def _hang(evidence: Evidence) -> ShardwiseError | None:
 
 
 def _echo(evidence: Evidence) -> ShardwiseError | None:
-    """Only echoes are left: a rank of another machine began it."""
+    """The error when this machine has only echoes, because a rank of another machine failed first."""
     record = evidence.first("peer-lost", "stopped")
     if record is None:
         return None

@@ -18,7 +18,7 @@ __all__ = ["DiskFullError", "disk_full_error", "free_bytes", "free_text", "is_fu
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 REASONS = tuple(os.strerror(number).lower() for number in sorted(FULL_DISK))
-"""What writers that are not Python's put into their errors: safetensors, Arrow."""
+"""Words that writers outside Python, such as safetensors and Arrow, put into their errors."""
 SHORT_WRITE = "unexpected pos"
 """torch's words for a write that found no room: the file ends before what was written
 (``caffe2/serialize/inline_container.cc``)."""

@@ -82,7 +82,7 @@ def lost_keeper(kept_by: tuple[Keeper, ...]) -> Keeper | None:
 
 
 def end_with_keepers(kept_by: tuple[Keeper, ...], *, exit_code: int = ALONE) -> None:
-    """From now on end this process at once when one of its keepers is gone; it has nothing left to save."""
+    """End this process at once, from now on, when one of its keepers is gone; it has nothing left to save."""
 
     def watch() -> None:
         while (lost := lost_keeper(kept_by)) is None:

@@ -67,13 +67,13 @@ class WatchLimits:
     """How long a rank waits for what."""
 
     poll_s: float = 0.5
-    """Between two looks at the run folder."""
+    """Seconds between two looks at the run folder."""
     peer_grace_s: float = 3.0
-    """From a peer's end to this rank's own, so that its own error is written if there is one."""
+    """Seconds from a peer's end to this rank's own, so that its own error is written if there is one."""
     hang_s: float = 900.0
-    """Without a finished step; longer than the process group's own time-out, which knows the collective by name."""
+    """Seconds without a finished step; more than the process group's own time-out, which can name the collective."""
     stop_grace_s: float = 600.0
-    """From a signal to the end: the step is finished and a checkpoint is written in between."""
+    """Seconds from a signal to the end: the step is finished and a checkpoint is written in between."""
 
 
 class RankWatch:
@@ -122,7 +122,7 @@ class RankWatch:
         self._beat_s = time.monotonic()
 
     def finish(self) -> None:
-        """This rank came to its end; a signal means again what it meant before, as there is nothing left to save.
+        """End the watch of a rank that ended; signals mean again what they meant before, as nothing is left to save.
 
         torchrun keeps forked ranks until all have ended, and ends them by a signal when one of the others fails. Where
         it is gone it does neither, so that a rank which has ended goes with it.

@@ -65,7 +65,7 @@ class Conversion:
 
     model: Any
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
-    """Its tensors by name, aliases of tied ones as well."""
+    """The model's tensors by name, aliases of tied ones as well."""
 
     @cached_property
     def aliases(self) -> Mapping[str, tuple[str, ...]]:

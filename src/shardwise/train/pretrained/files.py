@@ -63,7 +63,7 @@ class SavedTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    """As the format spells it: ``BF16``, ``F32``, ``I8``."""
+    """The dtype as the format spells it: ``BF16``, ``F32``, ``I8``."""
 
 
 def saved_tensors(folder: Path) -> dict[str, SavedTensor]:

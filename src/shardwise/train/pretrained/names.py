@@ -107,7 +107,7 @@ def _spellings(name: str, *, is_tied: bool) -> tuple[str, ...]:
 
 
 def _base_name(name: str) -> str:
-    """Without the prefix that a checkpoint of the bare base model lacks."""
+    """The name without the prefix that a checkpoint of the bare base model lacks."""
     for prefix in ("model.", "transformer."):
         if name.startswith(prefix):
             return name.removeprefix(prefix)
