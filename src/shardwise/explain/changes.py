@@ -62,7 +62,7 @@ def _is_counted(plan: Plan, edited: Plan) -> bool:
 
 
 def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
-    """An edit with the prediction of its plan set against that of the plan it was made from."""
+    """An edit with the prediction of the edited plan beside that of the original plan."""
     predicted = predict(edit.plan)
     return VerifiedChange(
         edit=edit.text,

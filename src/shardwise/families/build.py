@@ -33,7 +33,7 @@ SIZE_FIELDS = (
 EXPERT_FIELDS = ("num_experts", "moe_intermediate_size")
 """Fields that decide a model's size: when the family fills one in, the user is told."""
 TYING_FIELD = "tie_word_embeddings"
-"""Never told: transformers leaves it out of the files it writes when it is the family's own, so most lack it."""
+"""The user is never told of this field: transformers writes it only where it differs from the family's default."""
 DECIDING_FRACTION = 0.01
 """Any other field is told of when its default decides more than this share of the parameters."""
 

@@ -61,7 +61,7 @@ def usual_device() -> MeasuredDevice:
 
 
 def usual_processes(device: MeasuredDevice) -> int:
-    """One for every GPU; on processors two, or one where there is one core."""
+    """Processes: one for every GPU; on CPUs two, or one where there is one core."""
     here = read_surroundings()
     return max(1, here.num_gpus if device == "cuda" else min(here.num_cores, MAX_PROCESSES_ON_PROCESSORS))
 
@@ -151,7 +151,7 @@ def _number(text: str) -> float:
 
 
 def _processor() -> str:
-    """The processors' name."""
+    """The name of the CPU."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -399,7 +399,7 @@ def the_host_has_room(case: Case) -> Iterator[LintFinding]:
 
 
 def the_compiler_is_there(case: Case) -> Iterator[LintFinding]:
-    """torch.compile writes Triton for GPUs and C++ for processors."""
+    """torch.compile writes Triton for GPUs and C++ for CPUs."""
     if not case.plan.recipe.compile:
         return
     if case.is_on_gpu and "torch" in case.here.versions and "triton" not in case.here.versions:
@@ -464,7 +464,7 @@ def all_linear_means_what_it_says(case: Case) -> Iterator[LintFinding]:
 
 
 def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
-    """A scheduler signals torchrun with its ranks, and it kills them after half a minute (pytorch/pytorch#119856)."""
+    """A scheduler signals torchrun too, which kills its ranks half a minute later (pytorch/pytorch#119856)."""
     if case.saves_states and not case.here.torchrun_can_wait:
         yield LintFinding(
             rule="save-cut-short",

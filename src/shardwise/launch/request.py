@@ -36,7 +36,7 @@ class TrainRequest:
     is_deterministic: bool = False
     device: DeviceKind = "auto"
     is_on_gpu: bool = True
-    """Whether ranks find GPUs; processors are no share of a GPU's peak, so their MFU is left out."""
+    """Whether ranks find GPUs; on CPUs MFU is left out, as the plan's peak is that of a GPU."""
     implementation: Implementation = "auto"
     timeout_s: float = 600.0
     data: DataSpec = field(default_factory=DataSpec)

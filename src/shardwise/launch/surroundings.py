@@ -67,7 +67,7 @@ def require_allocator(*, is_on_gpu: bool) -> None:
     """Return when the ranks will have an allocator whose history can be recorded.
 
     Raises:
-        PlanError: they train on processors, whose allocator keeps none.
+        PlanError: the ranks train on CPUs, whose allocator keeps no history.
     """
     if not is_on_gpu:
         raise PlanError(
@@ -85,8 +85,8 @@ def uses_gpus(device: DeviceKind) -> bool:
 def may_fork(device: DeviceKind) -> bool:
     """Whether processes that are started here may be forked from one that has imported torch.
 
-    Not where they use GPUs, as nobody has tried it, nor elsewhere than on Linux, where libraries of the system do not
-    stand it; and what forked processes wait at needs shared memory.
+    Not with GPUs, as nobody has tried it, and only on Linux, as system libraries elsewhere do not survive a fork; the
+    locks of forked processes need shared memory.
     """
     return not uses_gpus(device) and sys.platform == "linux" and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
 

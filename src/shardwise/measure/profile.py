@@ -22,7 +22,7 @@ from shardwise.units import BytesPerSecond, FlopPerSecond, Seconds
 PROCESSORS = "processors"
 """The device of a trace that holds none."""
 STANDS_OUT_FRACTION = 0.02
-"""A straggler makes the others wait at least this share of a step longer than it waits itself."""
+"""Share of the step by which other ranks wait longer than a rank that is called a straggler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ class OnePassAdamW(torch.optim.AdamW):
     """AdamW that multiplies gradients while it reads them.
 
     ``begin`` counts the step and says what gradients are multiplied with; ``step`` updates the parameters that hold a
-    gradient. All parameters share one count. On processors both are torch's fused AdamW.
+    gradient. All parameters share one count. On CPUs both are torch's fused AdamW.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:

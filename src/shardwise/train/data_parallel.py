@@ -145,7 +145,7 @@ def _wait_for_device(block: nn.Module, inputs: object) -> None:
 
 
 def gather_ahead_on_processors(blocks: list[nn.Module], layout: Layout) -> None:
-    """Start the next block's gather before a block computes; on processors FSDP2's own prefetch waits for it at once.
+    """Start the next block's gather before a block computes; on CPUs FSDP2's own prefetch waits for the gather at once.
 
     Blocks that stay gathered are left alone by FSDP2.
     """

@@ -112,7 +112,7 @@ class Lease:
     folders: tuple[Path, ...]
     lineage: Lineage
     is_owner: bool = True
-    """Whether this process ends the life; otherwise it only keeps it alive, or looks whether it is lost."""
+    """Whether this process ends the life; other processes only keep it alive, or look whether it is lost."""
     locks: list[int] = field(default_factory=list)
     beat_s: float = float("-inf")
 

@@ -74,7 +74,7 @@ class Trainer:
     scale: LossScale
     progress: Progress = field(default_factory=Progress)
     ends: ProcessGroup | None = None
-    """The first and the last stage, when they hold one table twice and this rank is on one of them."""
+    """Ranks of the first and the last stage, when both hold the token table and this rank is on one of the two."""
     is_stop_requested: Callable[[], bool] = lambda: False
     """Whether this rank was asked to stop after the step it is in."""
     sampler: Sampler | None = None
@@ -215,7 +215,7 @@ def train(
 
 
 def _take_step(trainer: Trainer) -> tuple[StepSums, float | None]:
-    """The next step; with the time it took by itself where the profiler looked into it."""
+    """Sums of the next step, and the step's own seconds where the profiler recorded it."""
     if trainer.sampler is None:
         return trainer.step(), None
     return trainer.sampler.run(trainer.progress.step + 1, trainer.step)

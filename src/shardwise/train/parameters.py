@@ -38,9 +38,9 @@ class Trained:
     num_copies: int
     """Ranks of the job that hold this same part."""
     decays: bool = True
-    """Whether weight decay is for it: not for norms, biases, other vectors, and what its model marks."""
+    """Whether the parameter decays: not norms, biases, other vectors, and what its model marks."""
     is_block_matrix: bool = False
-    """Whether it is a matrix of a block, or a stack of them; no vector, table, convolution or head."""
+    """Whether the parameter is a matrix of a block or a stack of matrices; no vector, table, convolution or head."""
 
     def take_gradient(self) -> None:
         """Hand the parameter's gradient to the local part."""

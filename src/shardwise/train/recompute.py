@@ -67,7 +67,7 @@ REMADE: dict[Recompute, frozenset[str]] = {
     "selective": frozenset(("up",)),  # the product before it, of the gate, is kept
     "full": frozenset(("gate", "up")),
 }
-"""Products of a dense feed-forward that backward makes again."""
+"""Products of a dense feed-forward that backward recomputes."""
 
 
 def recompute_blocks(
@@ -103,7 +103,7 @@ def recompute_blocks(
 
 
 def draws_random_numbers(block: nn.Module, recipe: Recipe) -> bool:
-    """Whether a forward pass of the block may draw random numbers, which have to be the same when it is made again.
+    """Whether a forward pass of the block may draw random numbers, which recomputation has to repeat.
 
     Our blocks draw for the dropout of adapters alone. Of blocks that others wrote nothing is known: their dropout has
     many names, and routers add noise.

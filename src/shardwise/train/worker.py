@@ -74,7 +74,7 @@ def main(words: list[str]) -> int:
 
 
 def _own_lease(job: Job, *, rank: int) -> Lease | None:
-    """The run's hold on its folders: rank 0 keeps it, or takes it where no launcher did, and the others look at it.
+    """The run's lease on its folders: rank 0 keeps it, or takes it where no launcher did; the other ranks watch it.
 
     ``None`` for a rank that has to hear from rank 0 first which life this is.
 

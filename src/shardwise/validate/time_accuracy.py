@@ -215,7 +215,7 @@ MAX_CALIBRATING_ROWS = 100
 
 
 def calibrated_errors(rows: Sequence[TimedRowAccuracy]) -> list[float]:
-    """Absolute error of every row of one family after one other row of it was measured, for the typical choice of it.
+    """Absolute error of every row of a family once one other row was measured, for the typical choice of that row.
 
     The measured row's ratio is carried over as far as the plans are alike (``predict/one_reading.py``). Every other row
     is tried as the measured one; the median over these choices is what a user may expect.

@@ -13,7 +13,7 @@ class PieceMessage:
     receiver: int
     pieces: tuple[int, ...]
     adds: bool
-    """Whether the receiver adds them to its own, or keeps them instead of its own."""
+    """Whether the receiver adds the pieces to its own, or keeps them instead of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,7 +126,7 @@ def _predicted_exposed_share(outcome: Outcome) -> float | None:
 
 
 def _host_bytes(outcome: Outcome) -> float | None:
-    """Activations are not measured there, and processors have no other memory than the host's."""
+    """Measured host memory; ``None`` for offloaded activations, and for offload on CPUs, which have no other memory."""
     recipe = outcome.plan.recipe
     is_on_gpu = number(outcome.measurement, "memory", "peak_reserved_bytes") is not None
     is_measured = recipe.offload == "none" or is_on_gpu

@@ -40,7 +40,7 @@ class Outcome:
     """Why it did not end."""
     folder: Path
     is_crowded: bool = False
-    """Whether more processes ran than there are cores, on processors."""
+    """Whether more processes ran on CPUs than there are cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

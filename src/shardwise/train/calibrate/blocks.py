@@ -134,7 +134,7 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
 
 
 def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
-    """Forward and backward of several; the first ones warm up. On processors, without waiting for other ranks."""
+    """Seconds of a forward and of a backward, the first ones left out as warm-up; on CPUs without waiting for ranks."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
     for _ in range(2 + REPEATS):

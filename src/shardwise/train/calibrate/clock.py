@@ -51,7 +51,7 @@ class Desk:
 def wall_s(action: Action, count: int, desk: Desk, *, waits: bool = False) -> Seconds:
     """Seconds of ``count`` calls, one after the other.
 
-    On processors the time this thread computed, so that what other programs take meanwhile does not count; all the
+    On CPUs the time this thread computed, so that what other programs take meanwhile does not count; all the
     time that passed where the work ``waits`` for other ranks.
     """
     if not desk.is_cuda:
@@ -70,7 +70,7 @@ def wall_s(action: Action, count: int, desk: Desk, *, waits: bool = False) -> Se
 
 
 def typical_s(found: Iterable[Seconds], desk: Desk) -> Seconds:
-    """The median on a GPU; on processors, which other programs use too, the fastest."""
+    """The median on a GPU; on CPUs, which other programs use too, the fastest."""
     return median(found) if desk.is_cuda else min(found)
 
 

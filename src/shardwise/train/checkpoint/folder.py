@@ -180,7 +180,7 @@ class CheckpointFolder:
 
 
 def is_complete(path: Path) -> bool:
-    """Whether a folder says it is complete and its files have the sizes it says."""
+    """Whether a folder is marked as complete and its files have the sizes that the mark lists."""
     sizes = _listed_bytes(path)
     return METADATA in sizes and all(
         (path / name).is_file() and (path / name).stat().st_size == size for name, size in sizes.items()
@@ -225,8 +225,8 @@ def damaged_error(path: Path, file: str, reason: str) -> CheckpointError:
 
 
 def _newest_published(folder: Path) -> Path | None:
-    """What ``latest`` names, or what was published when its writer died before it could be named; the highest step
-    in folders that have no ``latest``."""
+    """The checkpoint that ``latest`` names, or one published by a writer that died before it wrote ``latest``; the
+    highest step in folders that have no ``latest``."""
     published = [found for found in folder.glob(f"{PREFIX}*") if _is_published(found)]
     try:
         lines = [*(folder / LATEST).read_text(encoding="utf-8").split("\n"), ""]

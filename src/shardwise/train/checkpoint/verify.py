@@ -1,8 +1,8 @@
 """Compares the tensors of a checkpoint with the checksums that ``torch.save`` puts beside them.
 
 A ``.distcp`` file is a row of such archives, one a tensor, and ``.metadata`` says where each begins. torch itself does
-not compare them when it reads (miniz is built without). Nothing is written for it, so a save costs no more; a resume
-reads every file once, a rank those of the rank of its own number, which it finds in the system's cache when it loads.
+not compare checksums when it reads (miniz is built without). Saves write nothing more and cost no more. A resume reads
+every file once: each rank reads the files of its own number, which are in the system's cache when the rank loads them.
 """
 
 import io

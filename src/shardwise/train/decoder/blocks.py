@@ -134,7 +134,7 @@ class Block(nn.Module):
 
 
 def let_backward_write_over(block: nn.Module, names: frozenset[str]) -> None:
-    """Say to one of our dense blocks which outputs of its feed-forward are made again for backward alone."""
+    """Say to one of our dense blocks which outputs of its feed-forward are recomputed for backward alone."""
     if isinstance(block, Block) and isinstance(block.mlp, FeedForward):
         block.mlp.overwritten = names
 

@@ -65,7 +65,7 @@ class ConvertedTensors:
         """Copy a region of the model's tensor into ``target``.
 
         Raises:
-            CheckpointError: the checkpoint does not have it, has another shape of it, or it is not finite.
+            CheckpointError: the checkpoint lacks the tensor, has another shape of it, or the tensor is not finite.
         """
         found = self._sources.of(name)
         if found is None:
