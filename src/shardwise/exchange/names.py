@@ -93,7 +93,7 @@ class View:
 
     @property
     def sections(self) -> frozenset[str]:
-        """Every key and every section above one."""
+        """Every key of the document and every section above a key."""
         return self.document.keys()
 
     def value(self, key: str) -> FactValue:

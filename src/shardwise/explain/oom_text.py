@@ -74,12 +74,12 @@ class OomMessage:
     process: Size | None = None
     """Device memory of this process, context and communicators included."""
     allocated: Size | None = None
-    """Held by live tensors."""
+    """Bytes of live tensors."""
     unallocated: Size | None = None
-    """Held by the allocator but in no tensor: cache and fragments."""
+    """Bytes that the allocator holds and no tensor uses: cache and fragments."""
     reserved: Size | None = None
     private_pools: Size | None = None
-    """CUDA graph pools."""
+    """Bytes in the pools of CUDA graphs."""
     allowed: Size | None = None
     """The limit set by ``set_per_process_memory_fraction``."""
     other_processes: tuple[Size, ...] = ()

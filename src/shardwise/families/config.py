@@ -50,7 +50,7 @@ LARGEST_COUNT = 10_000_000
 """More than any model anyone has described; larger values are typing mistakes or attacks."""
 LARGEST_NUMBER = 1e30
 ABSENT = object()
-"""No value of any file."""
+"""A value that no file holds."""
 NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """What Python writes for numbers that are none, and what JSON files hold."""
 
@@ -154,7 +154,7 @@ class ModelConfig:
         return tuple(entry if isinstance(entry, str) else self.refuse_type(name, entry, "words") for entry in entries)
 
     def text(self, name: str) -> str:
-        """A word."""
+        """A field that has to be a word."""
         value = self.value(name)
         if value is None:
             self.refuse_missing(name, "a word")

@@ -154,7 +154,7 @@ def _single(name: str, *, bias: bool) -> Projector:
 
 
 def _nothing(*_: object) -> Weights:
-    """Qwen's towers end in their own merger."""
+    """No projector: Qwen's towers end in their own merger."""
     return ()
 
 

@@ -177,7 +177,7 @@ def model_is_named_once(case: Case) -> Iterator[LintFinding]:
 
 
 def devices_are_there(case: Case) -> Iterator[LintFinding]:
-    """One GPU for every process."""
+    """There is one GPU for every process."""
     if not case.is_on_gpu or case.here.num_gpus >= case.num_local_ranks:
         return
     visible = case.variable("CUDA_VISIBLE_DEVICES")
@@ -370,7 +370,7 @@ def hangs_are_noticed(case: Case) -> Iterator[LintFinding]:
 
 
 def the_host_has_room(case: Case) -> Iterator[LintFinding]:
-    """Shared memory, open files and disk."""
+    """The host has the shared memory, open files and disk that a run needs."""
     shared = case.here.shared_memory_bytes
     if case.is_on_gpu and case.num_local_ranks > 1 and shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
         yield LintFinding(
@@ -419,7 +419,7 @@ def the_compiler_is_there(case: Case) -> Iterator[LintFinding]:
 
 
 def versions_go_together(case: Case) -> Iterator[LintFinding]:
-    """Pairs that are known to fail together."""
+    """No two versions are known to fail together."""
     layout, versions = case.plan.layout, case.here.versions
     if (
         not case.is_on_gpu

@@ -53,10 +53,10 @@ class Ending:
         self._asked_s: float | None = None
         self._ended_s: float | None = None
         self.number: int | None = None
-        """The signal that was heard."""
+        """The first signal that was heard."""
 
     def hear(self, number: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Pass a signal on: the first asks the ranks to stop after their step."""
         del frame
         workers = self._workers()
         is_first, self.number = self.number is None, number

@@ -52,7 +52,7 @@ class _Block:
 
     num_bytes: int
     born: int
-    """Number of its event."""
+    """Number of the event that allocated the block."""
     birth: tuple[str, ...]
     """Marks that were open on the allocating thread, outermost first."""
     birth_phase: Phase
@@ -65,7 +65,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """One allocation or free, in order."""
+    """One allocation or free."""
 
     moment: float
     thread: object
@@ -79,7 +79,7 @@ class _Replay:
     """Blocks by address, and the size of everything over time."""
 
     level: int
-    """Bytes now."""
+    """Bytes that are allocated now."""
     known: int = 0
     """Bytes of blocks that were born within the step."""
     live: dict[int, _Block] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class _Replay:
     levels: list[tuple[int, Phase]] = field(default_factory=list)
 
     def take(self, change: _Change, marks: tuple[str, ...], phase: Phase) -> None:
-        """One more event."""
+        """Account for one more event."""
         number = len(self.levels)
         old = self.live.pop(change.address, None)
         if old is not None:
@@ -182,7 +182,7 @@ def _most(replay: _Replay, held_bytes: Mapping[MemoryComponent, Bytes]) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """A block under one name."""
+    """The events during which a block counts for one component."""
 
     component: MemoryComponent
     num_bytes: int
@@ -266,7 +266,7 @@ class _Phases:
         self._optimizer = _only(found, OPTIMIZER)
 
     def at(self, moment: float) -> Phase:
-        """``forward`` before the first mark."""
+        """The phase of the step at a moment; ``forward`` before the first mark."""
         if any(start <= moment <= end for start, end in self._optimizer):
             return "optimizer"
         if any(start <= moment <= end for start, end in self._loss):

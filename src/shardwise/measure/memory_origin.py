@@ -25,7 +25,7 @@ PLUMBING = (
     "torch/_dynamo/eval_frame.py",
     "torch/nn/functional.py",
 )
-"""Lines that say nothing about who asked."""
+"""Files whose lines say nothing about who asked for memory."""
 LABEL_FRAMES = 2
 
 DEFINITIONS: tuple[tuple[str, str], ...] = (

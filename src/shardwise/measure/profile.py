@@ -45,7 +45,7 @@ class _TimedCall:
 
     @property
     def wait_s(self) -> Seconds | None:
-        """Work beyond the transfer."""
+        """Time a collective spent waiting for ranks that came later: its duration without the transfer."""
         return None if self.transfer_s is None else self.call.work_s - self.transfer_s
 
 

@@ -391,7 +391,7 @@ READERS: tuple[Callable[[str], TrainerLog | None], ...] = (
     _nvidia_smi,
     _dcgm,
 )
-"""The surest to recognise first."""
+"""Readers of logs, first the ones that recognise their log most surely."""
 
 
 def _argument(text: str, name: str) -> int | None:
@@ -411,7 +411,7 @@ def _step(entry: Mapping[str, object]) -> int:
 
 
 def _bytes(value: object) -> Bytes | None:
-    """Nothing measured is written as 0."""
+    """Bytes of a number in a log; 0 stands for nothing measured."""
     return round(_optional(value) or 0) or None
 
 

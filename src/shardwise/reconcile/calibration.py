@@ -72,7 +72,7 @@ class LearnedCalibration:
 
     @property
     def worse(self) -> tuple[ErrorChange, ...]:
-        """What was predicted better before."""
+        """Changes of predictions that were closer to the measurement before."""
         return tuple(change for change in self.changes if change.is_worse)
 
 

@@ -73,7 +73,7 @@ def predicted_by(plan: Plan, calibration: Calibration) -> Prediction:
 
 
 def totals_of(prediction: Prediction) -> RunTotals:
-    """What a run could be compared with."""
+    """Totals of a prediction that a run can be compared with."""
     worst = prediction.memory.worst
     return RunTotals(
         step_s=prediction.time.step_s,

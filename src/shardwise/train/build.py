@@ -225,7 +225,7 @@ def _in_ddp(decoder: AnyDecoder, mesh: Mesh) -> nn.Module:
 def _sum_bucket(
     group: torch.distributed.ProcessGroup, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Sum, where DDP by itself would average."""
+    """Sum gradients over ranks, where DDP by itself would average."""
     whole = bucket.buffer()
     work = torch.distributed.all_reduce(whole, group=group, async_op=True)
     return work.get_future().then(lambda _: whole)

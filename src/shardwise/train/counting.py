@@ -17,7 +17,7 @@ from shardwise.train.torch_private import TorchDispatchMode, group_in, group_nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """One kind of call."""
+    """One kind of collective call."""
 
     kind: str
     group_size: int

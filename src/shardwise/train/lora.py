@@ -45,7 +45,7 @@ class DividedInputs:
 
 
 class Factor(Linear):
-    """A or B."""
+    """One of an adapter's two factors, A or B."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)

@@ -157,7 +157,7 @@ def make_sampler(trainer: Trainer) -> Sampler:
 
 
 def _on_device(trainer: Trainer, tensors: Iterable[Tensor]) -> int:
-    """Offloaded ones are not there."""
+    """Bytes of the tensors that are on the device; offloaded ones are not."""
     return nbytes([tensor for tensor in tensors if tensor.device.type == trainer.device.type])
 
 

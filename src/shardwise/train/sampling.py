@@ -34,13 +34,13 @@ later."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
-    """What of a trainer is looked at."""
+    """What a sampler needs to know of a trainer."""
 
     job: Job
     device: torch.device
     decoders: tuple[nn.Module, ...]
     held_bytes: Callable[[], dict[MemoryComponent, int]]
-    """What lives from step to step, by name."""
+    """Gives the bytes that live from step to step, by component."""
 
 
 class Sampler:

@@ -50,9 +50,9 @@ class Saying:
     """The number without any effect, where the note names a condition that a run need not meet: an effect of another
     size is loose then, and none or the opposite is wrong."""
     least_ratio: float = -math.inf
-    """What is changed between the runs cannot bring the number below it."""
+    """The lowest ratio that the change between the runs can cause."""
     most_ratio: float = math.inf
-    """Nor above this."""
+    """The highest ratio that the change between the runs can cause."""
 
 
 def near(said: float, measured: float) -> Verdict:
@@ -242,7 +242,7 @@ def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """Memory for speed."""
+    """The claims that offload buys memory with speed."""
     none = outcome_of(outcomes, "FSDP, small")
     return tuple(
         claim

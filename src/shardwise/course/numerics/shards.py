@@ -30,7 +30,7 @@ class Flattening:
         return {key: weights[key] for key, _ in self.shapes}
 
     def whole(self, weights: Mapping[WeightKey, Array]) -> Array:
-        """All weights end to end."""
+        """All weights of this flattening end to end, as one vector."""
         return np.concatenate([weights[key].reshape(-1) for key, _ in self.shapes])
 
     def cut(self, weights: Mapping[WeightKey, Array]) -> Arrays:
@@ -57,7 +57,7 @@ class Flattening:
         return {key: np.concatenate(parts) for key, parts in pieces.items()}
 
     def split(self, line: Array) -> Weights:
-        """The weights of the line of all of them."""
+        """The weights again, out of the vector of all of them."""
         found: Weights = {}
         first = 0
         for key, shape in self.shapes:

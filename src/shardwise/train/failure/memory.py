@@ -32,7 +32,7 @@ class Excess:
 
     @property
     def excess_bytes(self) -> Bytes:
-        """How much more it was."""
+        """How much more was held than predicted."""
         return self.held_bytes - self.predicted_bytes
 
 

@@ -64,7 +64,7 @@ class FailureRecord:
     rank: int
     kind: FailureKind
     message: str
-    """One line."""
+    """What went wrong, in one line."""
     step: int
     """Steps the rank had finished."""
     phase: str
@@ -80,7 +80,7 @@ class FailureRecord:
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     """Components of the ledger as this rank held them, with ``allocated`` where an allocator counts."""
     stack_file: str = ""
-    """Where every thread stood."""
+    """File that shows where every thread stood."""
     flight_recorder_file: str = ""
     """The last collectives of this rank, as torch recorded them."""
 
