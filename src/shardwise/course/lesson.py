@@ -62,7 +62,7 @@ class Message:
     what: str = ""
     """Which part of the data, such as ``chunk 3``."""
     adds: bool = False
-    """Whether the receiver adds it to what it has."""
+    """Whether the receiver adds the message to what it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Claim:
     unit: Unit = ""
     verdict: Verdict
     note: str = ""
-    """Why it is loose or wrong, and under which condition it would hold."""
+    """Why the claim is loose or wrong, and under which condition it would hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

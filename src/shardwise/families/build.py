@@ -35,7 +35,7 @@ EXPERT_FIELDS = ("num_experts", "moe_intermediate_size")
 TYING_FIELD = "tie_word_embeddings"
 """The user is never told of this field: transformers writes it only where it differs from the family's default."""
 DECIDING_FRACTION = 0.01
-"""Any other field is told of when its default decides more than this share of the parameters."""
+"""The user is told of any other field whose default decides more than this share of the parameters."""
 
 Fields = Mapping[str, object]
 

@@ -68,7 +68,7 @@ TRAINED_NUMBERS: Mapping[str, NumberLimits] = {
     "initializer_range": NumberLimits(0, 1, "from 0 to 1"),
     "rope_theta": NumberLimits(1, LARGEST_NUMBER, "at least 1"),
 }
-"""Fields that no count reads and every run does; those of them that a family has must be numbers."""
+"""Fields that every run reads and no parameter count does; where a family has them, they must be numbers."""
 
 
 def with_our_spelling(values: Mapping[str, object]) -> dict[str, object]:

@@ -116,7 +116,7 @@ def _all_failed(packages: tuple[str, ...], why: str) -> Imported:
 
 
 def _broken(found: Imported, here: Surroundings, packages: tuple[str, ...]) -> Iterator[LintFinding]:
-    """Packages that cannot be imported, but for those of which the lint says that they are not installed."""
+    """Packages that cannot be imported, except those that the lint already reports as not installed."""
     for name, why in found.failures:
         if name in here.versions or name not in packages:
             yield LintFinding(
@@ -133,7 +133,7 @@ def _wants_gpus(plan: Plan, job: Job) -> bool:
 
 
 def _missing_devices(plan: Plan, job: Job, found: Imported) -> Iterator[str]:
-    """Devices of the plan that are others here, or none."""
+    """Sentences about GPUs of the plan that this machine lacks or has of another kind."""
     gpu = plan.cluster.gpu
     if gpu.confidence != OWN and gpu.vendor not in DRIVEN_VENDORS:
         yield f"the plan is for {gpu.name}, and the native runtime trains on CUDA and ROCm GPUs or on processors"

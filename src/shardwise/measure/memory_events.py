@@ -48,7 +48,7 @@ class MemorySample:
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """One allocation from birth to death."""
+    """One allocation from its request to its release."""
 
     num_bytes: int
     born: int
@@ -191,10 +191,10 @@ class _Stretch:
 
 
 def _stretches(replay: _Replay) -> Iterator[_Stretch]:
-    """Every block, from its birth to its death; the head's gradient under two names.
+    """Every block from its request to its release; the head's gradient counts for two components in turn.
 
-    Our loss makes it with the forward pass: until backward comes to it, it is kept for backward, as the plan says, and
-    a gradient from then on.
+    Our loss makes the head's gradient in the forward pass. It counts as kept for backward, as in the plan, until
+    backward comes to the head, and as a gradient from then on.
     """
     phases = [phase for _, phase in replay.levels]
     first_update = next((index for index, phase in enumerate(phases) if phase == "optimizer"), None)
@@ -211,7 +211,7 @@ def _stretches(replay: _Replay) -> Iterator[_Stretch]:
 
 
 def _component(block: _Block, first_update: int | None) -> MemoryComponent:
-    """What a block is, by where it was made and where it was freed."""
+    """The component of a block, by where it was allocated and where it was freed."""
     innermost = block.birth[-1] if block.birth else ""
     outlives_backward = first_update is not None and block.born < first_update <= (block.dies or first_update)
     if block.birth_phase == "optimizer":

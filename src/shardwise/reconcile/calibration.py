@@ -37,7 +37,7 @@ ROUNDS = 20
 TURNS = 3
 """How often the factors are fitted, each time with shares that follow from the factors before."""
 MOST_TIME_RATIO, MOST_MEMORY_RATIO = 2.0, 1.3
-"""A factor beyond these says that something else was run; it is held there."""
+"""The largest factors; where runs ask for more, something else was run, and the factor stops here."""
 MEMORY_PULL_RUNS = 0.5
 """Runs that a memory factor of 1 counts for beside those that were seen."""
 WORSE_FRACTION = 0.005

@@ -27,7 +27,7 @@ class Utilisation:
     predicted_fraction: float | None
     measured_fraction: float | None
     refusal: str | None = None
-    """Why nothing measured is stated, and what to do about it; ``None`` where it is."""
+    """Why no measured MFU is stated, and what to do about it; ``None`` where one is stated."""
 
 
 def utilisations(

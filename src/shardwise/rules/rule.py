@@ -27,7 +27,7 @@ class Rule:
     name: str
     severity: Severity = "error"
     engines: tuple[EngineName, ...] | None = None
-    """Engines it holds for; ``None`` means all of them."""
+    """Engines that the rule holds for; ``None`` means all of them."""
     why: str
     """Why the rule exists, for the documentation."""
     source: str
@@ -39,6 +39,6 @@ class Rule:
     breaks: Callable[[Plan], bool]
     message: Callable[[Plan], str]
     candidates: Callable[[Plan], Iterable[Changes]]
-    """Changes that may mend it, nearest first. They are verified before they are shown."""
+    """Changes that may mend the plan, nearest first. They are verified before they are shown."""
     advice: str = ""
     """A second way out that no field of the plan expresses."""

@@ -194,7 +194,7 @@ def _expert_mesh(mesh: Mesh) -> DeviceMesh:
 
 
 def _apart(module: nn.Module, mesh: Mesh) -> list[nn.Module]:
-    """Experts that other ranks divide than divide the rest of their block."""
+    """Experts, which are divided over other ranks than the rest of their block."""
     if mesh.layout.ep == 1:
         return []
     return [part for part in module.modules() if isinstance(part, Experts)]

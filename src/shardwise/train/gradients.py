@@ -90,7 +90,7 @@ def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | Non
 
 
 def sum_tied_gradients(parameters: list[nn.Parameter], group: ProcessGroup | None) -> None:
-    """The first and the last stage hold one table twice: both get the sum of what each has learned."""
+    """Sum the gradients of a table that the first and the last stage both hold."""
     for parameter in parameters:
         if group is not None and parameter.grad is not None:
             torch.distributed.all_reduce(local_part(parameter.grad), group=group)

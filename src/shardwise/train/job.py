@@ -57,7 +57,7 @@ class CheckpointSpec:
     initial_weights: str | None = None
     """A Hugging Face checkpoint to start from."""
     weights_digest: str | None = None
-    """Which weights they are, wherever they lie; ``None`` where the launcher did not see them."""
+    """Tells the initial weights from others, wherever they lie; ``None`` where the launcher did not see them."""
     accepts_random_weights: bool = False
     """Whether adapters may stand beside weights that nobody trained."""
     export_folder: str | None = None

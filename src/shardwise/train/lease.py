@@ -253,7 +253,7 @@ def join(job: Job, life: str) -> Lease:
 
 
 def seen(job: Job, life: str) -> Lease | None:
-    """The lease of another process of the run, which this one only looks at; ``None`` where it sees no such life."""
+    """A life's lease that another process holds, for this process to look at; ``None`` where there is no such life."""
     folders, number = folders_of(job), number_of(life)
     holder = _newest(folders[0])
     if holder is None or holder.life != life:
@@ -271,7 +271,7 @@ def _lineage(job: Job, number: int) -> Lineage:
 
 
 def _claimed(lease: Lease, judged: Sequence[int], run_id: str) -> bool:
-    """Whether the next life of every folder is this one; where another began meanwhile, nothing of it is left."""
+    """Whether this life is the next in every folder; where another began meanwhile, nothing of this life is left."""
     number = lease.lineage.number
     for folder, last in zip(lease.folders, judged, strict=True):
         descriptor = _claim(folder, lease.lineage, run_id)
@@ -287,7 +287,7 @@ def _claimed(lease: Lease, judged: Sequence[int], run_id: str) -> bool:
 
 
 def _claim(folder: Path, lineage: Lineage, run_id: str) -> int | None:
-    """A descriptor that keeps the lock of a life which no other process has taken; locked before it can be seen."""
+    """A descriptor that keeps the lock of a new life; the file is locked before other processes can see it."""
     path = _life_path(folder, lineage.number)
     path.parent.mkdir(parents=True, exist_ok=True)
     unseen = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -345,7 +345,7 @@ def _shared_lock(path: Path) -> tuple[int, bool]:
 
 
 def _require_free(folder: Path, *, run_id: str = "") -> int:
-    """The number of the newest life, which is over; one that begins later is not judged by it."""
+    """The number of the newest life, which is over; lives that begin later are judged by themselves."""
     holder = _newest(folder)
     if holder is None:
         return 0

@@ -17,7 +17,7 @@ __all__ = ["PassedOn", "plain_head"]
 
 NUM_TOKENS = 2
 LARGEST = 100.0
-"""Hidden states of the probe reach it in both directions, beyond every cap of logits."""
+"""The probe's hidden states reach from minus this to this, beyond every cap of logits."""
 
 
 class Answer(NamedTuple):

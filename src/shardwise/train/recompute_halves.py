@@ -111,7 +111,7 @@ class _Region:
         return slot
 
     def unpack(self, slot: _Slot) -> Tensor:
-        """Make a tensor again, unless it was with others of this half."""
+        """Recompute a tensor, unless this half recomputed it already together with others."""
         if slot.number not in self.made:
             self._make_again()
         return self.made.pop(slot.number)

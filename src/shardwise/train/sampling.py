@@ -55,7 +55,7 @@ class Sampler:
         self.samples: list[StepSample] = []
 
     def run(self, step: int, take_step: Callable[[], Result]) -> tuple[Result, float | None]:
-        """Take step number ``step``; of one that is looked into, with the seconds it took without the looking."""
+        """Take step number ``step``; a step that is profiled comes with the seconds it took without the profiler."""
         if step == self.memory_step:
             return self._sample_memory(step, take_step)
         if self.every and step % self.every == 0:

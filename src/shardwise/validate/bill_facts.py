@@ -12,7 +12,7 @@ from shardwise.units import Flop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A figure with the ends that its source leaves open; of an exact one they are equal."""
+    """A figure with the ends that its source leaves open; an exact figure has equal ends."""
 
     low: float
     high: float

@@ -262,7 +262,7 @@ def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def scaling_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """Throughput of N over N times that of one."""
+    """The claims about the throughput of N processes over N times the throughput of one."""
     alone = outcome_of(outcomes, "1 process")
     return tuple(
         claim

@@ -25,7 +25,7 @@ class Case:
     cluster: Cluster | None = None
 
     def views(self, *tools: str) -> Iterator[View]:
-        """The documents that were read as one of these tools; all of them without a name."""
+        """The documents that were read as files of one of these tools; without a name, all documents."""
         return (view for view in self.reading.views if not tools or view.tool.name in tools)
 
     def fact(self, key: str, *tools: str) -> Fact | None:

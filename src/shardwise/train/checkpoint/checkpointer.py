@@ -101,7 +101,7 @@ class DistributedCheckpointer:
         return checkpoint.step
 
     def _follow(self, resumed: Path | None) -> None:
-        """Once all ranks have what they go on from: leave the checkpoints that did not lead here."""
+        """Set checkpoints that did not lead here apart, once all ranks have loaded what they go on from."""
         if self._is_distributed:
             dist.barrier(group=self._group)
         if self._rank == 0 and self._folder is not None and self._request.lineage.life:
@@ -279,7 +279,7 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
 
 
 def _full_disk(error: BaseException) -> BaseException | None:
-    """The error of a write that found no room: this one, or what it came from."""
+    """The error of a write that found no room: ``error`` itself, or an error that it came from."""
     links = (error, error.__cause__, error.__context__)
     return next((link for link in links if link is not None and is_full_disk(link)), None)
 

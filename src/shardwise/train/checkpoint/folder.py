@@ -81,7 +81,7 @@ class CheckpointFolder:
 
     @property
     def abandoned_path(self) -> Path:
-        """Where this life puts those that it leaves behind."""
+        """The folder for checkpoints that this life leaves behind."""
         return self.path / f"{ABANDONED}{self.lineage.life}"
 
     def follow(self, resumed: Path | None) -> tuple[Path, ...]:
@@ -139,9 +139,9 @@ class CheckpointFolder:
         return Checkpoint(path=path, step=step)
 
     def prune(self, num_kept: int) -> tuple[Checkpoint, ...]:
-        """Delete this life's and its ancestors' but the newest ``num_kept`` (at least one), and older unfinished ones.
+        """Delete this life's and its ancestors' checkpoints except the newest ``num_kept`` (at least one).
 
-        Call it only after a newer checkpoint was published: the last good one is never deleted.
+        Older unfinished ones go, too. Call it only after a newer checkpoint was published: the last good one is kept.
         """
         complete = tuple(found for found in self.complete() if self._is_own(found.path))
         surplus = complete[: max(0, len(complete) - max(1, num_kept))]

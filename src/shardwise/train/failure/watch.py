@@ -77,7 +77,7 @@ class WatchLimits:
 
 
 class RankWatch:
-    """One rank's end, whatever it is."""
+    """Watches one rank to its end, whatever the end is."""
 
     def __init__(self, folder: Path, *, rank: int, limits: WatchLimits | None = None) -> None:
         self._folder = folder
@@ -93,7 +93,7 @@ class RankWatch:
         self._room: Path | None = None
         self._beat_s = time.monotonic()
         self.lease: Lease | None = None
-        """The run's hold on its folder; nothing is written there once it is lost."""
+        """The run's lease on its folder; nothing is written there once the lease is lost."""
         self.step = 0
         """Finished steps."""
         self.phase = "starting"

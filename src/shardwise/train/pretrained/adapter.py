@@ -31,7 +31,7 @@ class AdapterSettings:
     target_names: tuple[str, ...]
     """Last parts of the names of the matrices that have adapters."""
     base_model: str | None = None
-    """Folder of the model they belong to; ``None`` where its weights were random."""
+    """Folder of the model that the adapters belong to; ``None`` where its weights were random."""
     base_digest: str | None = None
     """What the job calls ``weights_digest``."""
     begins_with: tuple[tuple[str, str], ...] = ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 __all__ = ["Piece", "pieces_of"]
 
 TIED = {"lm_head.weight": ("model.embed_tokens.weight", "transformer.wte.weight")}
-"""Tensors that a checkpoint leaves out when they are another one's twin."""
+"""Tensors that a checkpoint leaves out when they are tied to another tensor."""
 STACKED_GATE_UP = ".experts.gate_up_proj"
 STACKED_DOWN = ".experts.down_proj"
 

@@ -30,7 +30,7 @@ UNIT_MARKS = ("profiler::_record_function_enter_new", "profiler::_record_functio
 
 @dataclass(slots=True)
 class Allocation:
-    """One stretch of memory, from the operator that made it to the one before which it was freed."""
+    """One stretch of memory, from the operator that allocated it to the operator before which it was freed."""
 
     num_bytes: int
     operator: str
@@ -40,7 +40,7 @@ class Allocation:
     dies: int | None = None
     """Index of the first operator that does not; ``None`` while it lives."""
     mark: str | None = None
-    """Why it is held, where that is known: ``parameters``, ``gradients`` and so on."""
+    """What the memory is held for, where that is known: ``parameters``, ``gradients`` and so on."""
     num_columns: int = 0
 
 
