@@ -36,7 +36,7 @@ IMPORTER_S = 120
 LONG = 300
 """An error text of another package is cut to this many characters."""
 DRIVEN_VENDORS = ("NVIDIA", "AMD")
-"""Vendors whose accelerators torch drives as CUDA devices, ROCm's included."""
+"""Whose accelerators torch drives as CUDA devices, ROCm's included."""
 OWN = "user"
 """The confidence of a part that the user described, which may be any."""
 
@@ -133,7 +133,7 @@ def _wants_gpus(plan: Plan, job: Job) -> bool:
 
 
 def _missing_devices(plan: Plan, job: Job, found: Imported) -> Iterator[str]:
-    """Sentences about GPUs of the plan that this machine lacks or has of another kind."""
+    """Devices of the plan that are others here, or none."""
     gpu = plan.cluster.gpu
     if gpu.confidence != OWN and gpu.vendor not in DRIVEN_VENDORS:
         yield f"the plan is for {gpu.name}, and the native runtime trains on CUDA and ROCm GPUs or on processors"
