@@ -72,7 +72,7 @@ class AllocationMatch:
 
 
 def cuda_request_bytes(num_bytes: Bytes) -> Bytes:
-    """What the CUDA caching allocator asks the driver for when a tensor of this size does not fit its cache.
+    """Bytes that the CUDA caching allocator asks the driver for when a tensor of this size does not fit its cache.
 
     Args:
         num_bytes: the tensor's bytes.

@@ -30,7 +30,7 @@ class KnobGain:
     """One knob that was turned in the plan."""
 
     edit: str
-    """What to type, as ``prefetch_units=2``."""
+    """The edit as it is typed, such as ``prefetch_units=2``."""
     cost: str
     predicted_step_s: Seconds
     """Predicted step time of the plan with the knob turned."""
@@ -92,7 +92,7 @@ def _turned(finding: ProfileFinding, changes: list[VerifiedChange], step_s: Seco
 
 
 def _edits(finding: ProfileFinding, plan: Plan) -> Iterator[Edit]:
-    """What may help against a finding, each knob of the plan that is not turned yet."""
+    """Edits that may help against a finding, each a knob of the plan that is not turned yet."""
     names = AXIS_KNOBS.get(_family(finding.axis), EVERY_AXIS) if finding.knob == "overlap" else KNOBS[finding.knob]
     for edit in (*faster_edits(plan), *_communication_edits(plan)):
         if edit.text.split("=", maxsplit=1)[0] in names:

@@ -65,7 +65,7 @@ class OomMessage:
 
     family: MessageFamily
     request: Size
-    """What was asked of the device. The CUDA allocator asks in steps of 2 MiB (20 MiB for requests of 1-10 MiB)."""
+    """Bytes asked of the device. The CUDA allocator asks in steps of 2 MiB (20 MiB for requests of 1-10 MiB)."""
     is_rounded_up: bool
     """Whether ``request`` is the allocator's rounded figure and not the tensor's own."""
     device_index: int | None = None

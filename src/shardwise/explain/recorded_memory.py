@@ -32,7 +32,7 @@ class RecordedMemory:
     """What a rank held at its peak."""
 
     source: str
-    """Where it was read, in words."""
+    """The record that was read, in words."""
     peak_bytes: Bytes
     phase: str
     """The phase of the step in which the peak lies; empty where the record does not say."""

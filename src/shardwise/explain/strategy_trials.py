@@ -32,7 +32,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyTrial:
-    """What the best layout of a strategy was predicted to do."""
+    """The best layout of one strategy, and what was predicted for it."""
 
     strategy: Strategy
     plan: Plan | None

@@ -52,7 +52,7 @@ LARGEST_NUMBER = 1e30
 ABSENT = object()
 """A value that no file holds."""
 NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""What Python writes for numbers that are none, and what JSON files hold."""
+"""Python's words for numbers that are none, and the words in JSON files."""
 
 
 class NumberLimits(NamedTuple):
@@ -90,7 +90,7 @@ class ModelConfig:
     """Fields that the file gives, by our names for them."""
     defaults: Mapping[str, object]
     path: str = ""
-    """Where the fields stand in the file, such as ``text_config.``; used in messages."""
+    """Place of the fields in the file, such as ``text_config.``; used in messages."""
 
     def with_values(self, **values: object) -> "ModelConfig":
         """This config with some fields set, for families that derive one field from others."""

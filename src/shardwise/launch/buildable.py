@@ -65,7 +65,7 @@ def require_weights_of_transformers(job: Job) -> None:
 
 
 def _built(job: Job, *words: str) -> dict[str, Any] | None:
-    """What the process says; ``None`` where it could not start, ended without a word or takes too long.
+    """The answer of the process; ``None`` where it could not start, ended without a word or takes too long.
 
     Ranks say better then what it is.
     """

@@ -35,7 +35,7 @@ FORK_SERVER_GONE = re.compile(r"exitcode\s*:\s*255\b")
 
 Source: CPython, ``Lib/multiprocessing/popen_forkserver.py``, ``Popen.poll``."""
 REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exception): |No module named")
-"""What a Python process says last, among much that torchrun says about it."""
+"""The last line of a failed Python process, among much that torchrun writes about the process."""
 LOST = re.compile(r"(.* \(process \d+\)) is gone: ")
 """A measuring process writes this line when it ends because another process is gone."""
 MAX_PROCESSES_ON_PROCESSORS = 2
@@ -146,7 +146,7 @@ def _calibration(document: Mapping[str, object], request: CalibrationRequest, fa
 
 
 def _number(text: str) -> float:
-    """What a driver says; 0 where it says that it does not know."""
+    """A number that a driver prints; 0 where the driver says that it does not know."""
     return float(text) if text.replace(".", "", 1).isdigit() else 0.0
 
 

@@ -59,7 +59,7 @@ def forked_words(worker: str, given: Sequence[str], *, num_processes: int, impor
 
 
 def starting_words(job: Job, *, forks: bool) -> list[str]:
-    """What starts a job on this machine."""
+    """The words of the command that starts a job on this machine."""
     if not forks:
         return torchrun_words(job, num_nodes=1, torchrun=PATIENT_TORCHRUN)
     return forked_words(
@@ -71,7 +71,7 @@ def starting_words(job: Job, *, forks: bool) -> list[str]:
 
 
 def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What the processes' environment adds to the inherited one; what the user set wins."""
+    """Variables that the processes' environment adds to the inherited one; the user's own variables win."""
     source = str(Path(shardwise.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (source, inherited.get("PYTHONPATH", "")) if part)
     wanted = {

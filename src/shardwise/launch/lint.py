@@ -38,7 +38,7 @@ MIN_SHARED_MEMORY_BYTES = 1 * GIB
 MIN_LOCKED_BYTES = 64 * MIB
 MIN_OPEN_FILES = 4096
 LEAST_OPEN_FILES = 64
-"""What torchrun, its queues and a rank's own files take on one machine; two ranks ran with 72 and failed with 56."""
+"""Open files of torchrun, its queues and a rank on one machine; two ranks ran with 72 and failed with 56."""
 CHECKPOINT_BYTES_PER_PARAM = 12
 """fp32 weights and two fp32 moments."""
 
@@ -56,14 +56,14 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a rule looks at."""
+    """The plan, the machine and the options that rules look at."""
 
     plan: Plan
     here: Surroundings
     is_on_gpu: bool
     saves_states: bool = False
     packages: tuple[str, ...] = ("torch",)
-    """What ranks import."""
+    """Packages that ranks import."""
 
     def variable(self, name: str) -> str:
         """An environment variable; empty when it is not set."""
@@ -107,7 +107,7 @@ def lint(
 
 
 def refused(errors: Iterable[ShardwiseError]) -> tuple[LintFinding, ...]:
-    """What a run would be refused for, as findings."""
+    """The refusals of a run as findings."""
     return tuple(LintFinding(rule=error.code, severity="error", claim=error.message, fix=error.fix) for error in errors)
 
 
@@ -145,7 +145,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 def packages_are_there(case: Case) -> Iterator[LintFinding]:
-    """What ranks import; torch 2.9 is the oldest with every interface that is used."""
+    """Packages that ranks import are installed; torch 2.9 is the oldest with every interface that is used."""
     for name in case.packages:
         if name not in case.here.versions:
             yield LintFinding(
@@ -220,7 +220,7 @@ def rendezvous_can_restart(case: Case) -> Iterator[LintFinding]:
 
 
 def nodes_can_meet(case: Case) -> Iterator[LintFinding]:
-    """Where the processes of several machines find each other."""
+    """The processes of several machines can find each other."""
     if case.plan.cluster.num_nodes == 1:
         return
     address = case.variable("MASTER_ADDR")

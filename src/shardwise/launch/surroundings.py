@@ -43,7 +43,7 @@ class Surroundings:
     """``None`` means without limit."""
     interfaces: tuple[str, ...] = ()
     host_address: str = ""
-    """What this machine's own name resolves to; empty when it does not."""
+    """Address that this machine's own name resolves to; empty when it does not."""
     has_compiler: bool = True
     torchrun_can_wait: bool = True
     """Whether torchrun can be told how long ranks may take to save after a signal."""
@@ -92,7 +92,7 @@ def may_fork(device: DeviceKind) -> bool:
 
 
 def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:
-    """What is here now."""
+    """Looks at the machine and the shell from which a run is started."""
     variables = dict(os.environ)
     return Surroundings(
         variables=variables,

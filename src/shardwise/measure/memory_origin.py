@@ -43,7 +43,7 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who asked for a block."""
+    """The code that asked for a block."""
 
     phase: Phase | None
     """``None`` where the stack does not say: work between the phases of a step."""

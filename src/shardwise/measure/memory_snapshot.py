@@ -25,7 +25,7 @@ MOST_DEVICES = 64
 MOST_LINES = 2**31
 LIVE_STATE = "active_allocated"
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-"""What an event does to the bytes reserved from the device."""
+"""Sign of an event's bytes in the memory reserved from the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ class StepSplit:
 
     @property
     def parts(self) -> tuple[SplitPart, ...]:
-        """What the device did, in the order of the definitions; the parts sum to the step."""
+        """The step in parts, in the order of the definitions; the parts sum to the step."""
         named = {
             "compute": self.compute_s,
             "exposed communication": self.exposed_communication_s,

@@ -89,7 +89,7 @@ class RankTrace:
     """False for a trace of the host alone; then operators and gloo ranges are the work."""
     num_events: int
     warnings: tuple[str, ...]
-    """What could not be read, in sentences."""
+    """Sentences on what could not be read."""
     step_s: Seconds | None = None
     """Duration of the one step that the trace holds from time 0 on; ``None`` where the trace does not say."""
 

@@ -12,7 +12,7 @@ class TracedMemory:
 
     phase: Phase
     place: str
-    """Where in the step that moment is, in words."""
+    """The place of that moment in the step, in words."""
     components: tuple[tuple[MemoryComponent, Bytes], ...]
     """Bytes of the components that hold anything."""
 
@@ -91,7 +91,7 @@ class TracedStep:
     stages: tuple[TracedStage, ...]
     torch_version: str
     notes: tuple[str, ...]
-    """What was traced differently from how it runs."""
+    """Sentences on what was traced differently from how it runs."""
 
     @property
     def worst(self) -> TracedStage:

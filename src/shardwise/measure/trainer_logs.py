@@ -34,7 +34,7 @@ LOG_FIX = "give the trainer's output, its trainer_state.json or metrics.csv, nvi
 MOST = 1e18
 """A limit above every number of a log: bytes, rates and FLOP of one GPU."""
 NOT_A_NUMBER = (TraceError, ValueError, OverflowError, TypeError, AttributeError, KeyError, RecursionError, csv.Error)
-"""What reading something else in the place of a number raises."""
+"""Exceptions that something else in the place of a number raises."""
 NOTHING = (None, "", "N/A")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

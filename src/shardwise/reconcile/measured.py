@@ -126,7 +126,7 @@ def _step_s(step: LoggedStep, log: TrainerLog, plan: Plan) -> Seconds | None:
 
 
 def _contradictions(log: TrainerLog, plan: Plan) -> list[str]:
-    """Where the log says that something else was run."""
+    """Sentences on where the log says that something else was run."""
     said = {
         "global_batch_size": (log.global_batch_size, plan.global_batch_size),
         "micro_batch_size": (log.micro_batch_size, plan.recipe.micro_batch_size),
@@ -189,7 +189,7 @@ def _no_measurement(message: str) -> TraceError:
 
 
 def _sampled(time: Mapping[str, object]) -> SampledTimes | None:
-    """What the measurement says of profiled steps."""
+    """The times that a measurement holds of profiled steps."""
     parts, families = _part(time, "components_s"), time.get("communication")
     if not parts:
         return None

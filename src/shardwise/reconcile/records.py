@@ -92,7 +92,7 @@ def with_factors(calibration: Calibration, factors: Mapping[ResidualName, Residu
 
 
 def machine_of(environment: Mapping[str, object], *, num_processes: int) -> MachineFacts:
-    """What a measurement says of its machine."""
+    """The machine that a measurement was made on."""
     device = str(environment.get("device") or "an unnamed device")
     is_cuda = environment.get("cuda") is not None
     names = ("python", "torch", "cuda", "nccl")

@@ -69,7 +69,7 @@ class Reconciliation:
     measured: MeasuredTotals
     rows: tuple[ReconciledRow, ...]
     causes: tuple[Cause, ...]
-    """What explains most of the gaps, of time and then of memory."""
+    """The parts that explain most of the gaps, of time and then of memory."""
     utilisations: tuple[Utilisation, ...] = ()
     """The MFU by each convention that the plan's cluster allows."""
 

@@ -75,7 +75,7 @@ def _both(
 
 
 def _divisor_dtype(plan: Plan) -> Dtype:
-    """What the peak is of: the dtype of the products, bf16 for those in 8 bits, so that recipes can be compared."""
+    """The dtype of the peak: that of the products, bf16 for 8-bit products, so that recipes can be compared."""
     dtype = usable_dtype(MATMUL_DTYPES[plan.recipe.precision], plan.cluster.gpu)
     return "bf16" if dtype == "fp8" else dtype
 

@@ -31,7 +31,7 @@ class Rule:
     why: str
     """Why the rule exists, for the documentation."""
     source: str
-    """Where it can be checked."""
+    """The publication or file where the rule can be checked."""
     reads: tuple[str, ...] | None = None
     """The fields of the layout and the recipe, or ``FIGURES``, that ``breaks`` looks at while options that a search
     leaves to the engine are at their defaults; ``None`` for any of them. A search asks once for all plans in which they

@@ -59,7 +59,7 @@ class Said:
 
 
 def communication(name: str, arguments: Sequence[Any], result: Any) -> Said | None:
-    """What an operator communicates, by the name in its schema; ``None`` when it does not."""
+    """The communication of an operator, by the name in its schema; ``None`` for operators that do not communicate."""
     namespace, _, operator = name.partition("::")
     if namespace == "_c10d_functional" and operator in FUNCTIONAL:
         kind, payload = FUNCTIONAL[operator]

@@ -15,7 +15,7 @@ NORM_EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSums:
-    """What a step adds up to over all ranks; scalars on the device."""
+    """Sums of a step over all ranks; scalars on the device."""
 
     loss: Tensor
     """Loss per token."""
@@ -24,7 +24,7 @@ class StepSums:
     gradient_norm: Tensor
     """Norm of the gradient of the loss, before clipping."""
     gradient_factor: Tensor
-    """What summed gradients are multiplied with: one over the tokens, and less where the norm is clipped."""
+    """Factor on the summed gradients: one over the tokens, and less where the norm is clipped."""
     num_stopping: Tensor
     """Ranks that were asked to stop."""
 

@@ -19,9 +19,9 @@ from shardwise.train.plain_head import PassedOn, plain_head
 from shardwise.train.pretrained.conversion import family_dtype
 
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
-"""What transformers calls the ways to compute attention; some of its models have the eager one alone."""
+"""transformers' names for the ways to compute attention; some of its models have the eager one alone."""
 BLOCK_MASKS = "flex_attention"
-"""What transformers calls the fused attention that needs no whole mask."""
+"""transformers' name for the fused attention that needs no whole mask."""
 
 
 class TransformersDecoder(nn.Module):

@@ -61,7 +61,7 @@ class CheckpointSpec:
     accepts_random_weights: bool = False
     """Whether adapters may stand beside weights that nobody trained."""
     export_folder: str | None = None
-    """Where the final weights go as a Hugging Face checkpoint."""
+    """Folder for the final weights as a Hugging Face checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

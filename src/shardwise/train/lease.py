@@ -89,7 +89,7 @@ class Holder:
     pid: int = 0
     began_s: float = 0.0
     run_id: str = ""
-    """What torchrun gives all processes of a run on many nodes alike; empty on one machine."""
+    """The id that torchrun gives all processes of a run on many nodes; empty on one machine."""
     is_locked: bool = False
     """Whether the file system took its lock."""
 
@@ -174,7 +174,7 @@ class Lease:
 
 
 def folders_of(job: Job) -> tuple[Path, ...]:
-    """What a run writes into for as long as it lasts: its run folder, and the checkpoints' where they lie elsewhere.
+    """Folders that a run writes into while it lasts: the run folder, and the checkpoints' folder if it lies elsewhere.
 
     Checkpoints in the run folder of another run are that run's.
     """

@@ -81,7 +81,7 @@ class Trainer:
     """Looks into some of the steps."""
 
     def states(self) -> dict[str, Stateful]:
-        """What a checkpoint holds."""
+        """Every state that a checkpoint holds, by name."""
         scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
         return scaling | {
             "model": ModelStates(self.trained, untrained=self._untrained()),
@@ -91,7 +91,7 @@ class Trainer:
         }
 
     def _untrained(self) -> dict[str, Tensor]:
-        """What belongs to the model and is not trained; a run of adapters reads it from the weights it began with."""
+        """Tensors of the model that are not trained; a run of adapters reads them from the weights it began with."""
         return untrained_states(self.built.decoders) if self.job.recipe.adapter == "none" else {}
 
     def step(self) -> StepSums:

@@ -40,9 +40,9 @@ class StepRecord:
     is_sampled: bool = False
     """Whether the profiler looked into the step, which makes it slower."""
     sample: Mapping[str, object] | None = None
-    """Where the step's time went, as the mean over all ranks."""
+    """Times and collectives of the profiled step, as the mean over all ranks."""
     loss_scale_ratio: float | None = None
-    """What the next step's loss is multiplied with; only fp16 scales."""
+    """Factor on the next step's loss; only fp16 scales."""
     num_skipped_steps: int = 0
     """Steps of the run so far whose gradients overflowed, so that nothing was updated."""
     num_skipped_in_a_row: int = 0

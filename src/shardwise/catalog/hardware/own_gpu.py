@@ -104,7 +104,7 @@ def _blank_gpu(own: GpuRequest) -> Gpu:
 
 
 def _assumed_bandwidth_bytes_per_s(own: GpuRequest) -> float:
-    """What a part of today with the given peak moves; used only where no bandwidth is given."""
+    """Memory bandwidth of a part of today with the given peak; used only where no bandwidth is given."""
     narrow = value_of(own.settings, "bf16_tflop_per_s") or value_of(own.settings, "fp16_tflop_per_s")
     if narrow:
         return narrow * TERA / ASSUMED_FLOP_PER_BYTE

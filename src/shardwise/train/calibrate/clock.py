@@ -35,7 +35,7 @@ class Desk:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What matrix products of training use here."""
+        """The dtype of training's matrix products on this device."""
         return torch.bfloat16 if self.is_cuda else torch.float32
 
     @property

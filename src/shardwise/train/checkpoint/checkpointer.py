@@ -57,7 +57,7 @@ class CheckpointRequest:
     resume_from: Path | None = None
     """A run folder, a folder of checkpoints, or one checkpoint."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """What every checkpoint says of this run besides its step, as a JSON document."""
+    """Facts that every checkpoint holds of this run besides its step, as a JSON document."""
     lineage: Lineage = field(default_factory=Lineage)
     """The life of the run that is going on, and the lives before it."""
     require_held: Callable[[], None] = lambda: None
@@ -239,7 +239,7 @@ def _make_stager() -> BlockingAsyncStager | DefaultStager:
 
 
 def _shortage(path: Path, values: dict[str, Any]) -> str:
-    """What is missing on the disk for the tensors this rank knows of; nothing when they fit."""
+    """A sentence on what the disk lacks for the tensors this rank knows of; nothing when they fit."""
     needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(values))
     free_bytes = shutil.disk_usage(path).free
     if needed_bytes <= free_bytes:

@@ -83,7 +83,7 @@ class GlobalBatches:
         return collate([self._samples.sample(int(number)) for number in numbers], next_position=self._position)
 
     def state_dict(self) -> DataState:
-        """What another run needs to go on with the next unseen sample."""
+        """The state from which another run goes on with the next unseen sample."""
         return state_at(self._position, samples=self._samples, order=self._order)
 
     def load_state_dict(self, state: DataState) -> None:

@@ -44,7 +44,7 @@ class TokenisedFiles:
 
 
 def cache_folder() -> Path:
-    """Where tokenised data are kept between runs."""
+    """The folder that keeps tokenised data between runs."""
     root = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(root) if root else Path.home() / ".cache") / "shardwise" / "tokens"

@@ -25,7 +25,7 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts")
 """Names of the number of experts in published files: Qwen's and Mixtral's."""
 
 ZERO_INITIALIZER_RATIO = 0.02
-"""What transformers takes for an ``initializer_range`` of zero."""
+"""The value that transformers takes for an ``initializer_range`` of zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def free_text(path: Path) -> str:
 
 
 def free_bytes(path: Path) -> Bytes:
-    """What a program may still write on the disk of a path, or of the nearest folder above that exists."""
+    """Bytes that a program may still write on the disk of a path, or of the nearest folder above that exists."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(nearest).free
 

@@ -54,11 +54,11 @@ __all__ = ["RankWatch", "WatchLimits"]
 
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
-"""What asks a rank to stop after the step it is in."""
+"""Signals that ask a rank to stop after the step it is in."""
 RELEASING = (FORK_SERVER, TORCHRUN)
 """Who lets a forked rank go that has ended; torchrun would wait for ever for one that leaves without that."""
 UNTIMED_PHASES = ("starting", "saving")
-"""What may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
+"""Phases that may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
 MAX_MESSAGE_CHARS = 2000
 
 
