@@ -80,7 +80,7 @@ class Trained:
 
     @property
     def place(self) -> str:
-        """Where this rank's part begins in the whole, as a name; nothing when it is the whole."""
+        """Offset of this rank's part in the whole tensor, as a name; empty when the part is the whole."""
         if not isinstance(self.parameter, DTensor) or self.local.shape == self.parameter.shape:
             return ""
         chunks = self.parameter.__create_chunk_list__()

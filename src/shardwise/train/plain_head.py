@@ -21,7 +21,7 @@ LARGEST = 100.0
 
 
 class Answer(NamedTuple):
-    """What base models of transformers answer: hidden states, and of whatever else there is nothing."""
+    """The answer of transformers' base models: hidden states, and nothing of whatever else they may return."""
 
     last_hidden_state: Tensor
     past_key_values: None = None

@@ -63,7 +63,7 @@ class Sampler:
         return take_step(), None
 
     def sample_of(self, step: int) -> StepSample | None:
-        """Where the time of a step went; ``None`` for one that was not looked into."""
+        """The split of a step's time; ``None`` for a step that was not profiled."""
         return next((sample for sample in self.samples if sample.step == step), None)
 
     def _sample_time(self, step: int, take_step: Callable[[], Result]) -> tuple[Result, float]:

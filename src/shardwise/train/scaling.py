@@ -21,7 +21,7 @@ to 2^-16, where gradients of four billion fit into fp16: what overflows still is
 
 @dataclass(slots=True, kw_only=True)
 class LossScale:
-    """What the loss is multiplied with; 1 for ever unless the precision is fp16."""
+    """The factor on the loss; 1 for ever unless the precision is fp16."""
 
     is_active: bool
     ratio: float = 1.0

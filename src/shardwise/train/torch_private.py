@@ -111,7 +111,7 @@ def operator_name(operator: Any) -> str:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """What tells the memory of a tensor apart, of one without values as well."""
+    """A key that tensors share when they share memory, also tensors without values."""
     with library_gate("torch"):
         return tensor.untyped_storage()._cdata
 

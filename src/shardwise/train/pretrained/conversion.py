@@ -80,7 +80,7 @@ class Conversion:
         return any(re.search(pattern, name) for pattern in may_be_missing_patterns(self.model))
 
     def groups(self, saved: Iterable[str]) -> Iterator[Group]:
-        """What of a checkpoint becomes what of the model, by the names of its tensors."""
+        """Tensors of a checkpoint in the groups that become tensors of the model, by the names in the checkpoint."""
         from transformers.core_model_loading import dot_natural_key  # noqa: PLC0415 - seconds of imports
 
         found: dict[str, list[tuple[str, str]]] = {}

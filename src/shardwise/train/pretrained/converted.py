@@ -41,7 +41,7 @@ class Sources:
         raise missing_tensor(self._folder, name)
 
     def _shapes_of(self, group: Group, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Shape]]:
-        """What a group becomes: found out on the meta device, where nothing is read or computed."""
+        """Shapes of the model's tensors that a group becomes, found on the meta device without reading or computing."""
         if group.transform is None:
             yield group.first, shapes[group.sources[0][1]]
             return

@@ -125,7 +125,7 @@ def _is_file_name(name: object) -> bool:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What a file says of every tensor; refuses one that is shorter or longer than it says."""
+    """The facts of a file's header on every tensor; refuses a file that is shorter or longer than the header says."""
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size

@@ -77,7 +77,7 @@ def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _model_types(config: Mapping[str, object]) -> frozenset[str]:
-    """What the family is called, the wrapper's and the language model's."""
+    """Names of the family: the wrapper's and the language model's."""
     named = (config.get("model_type"), _text_config(config).get("model_type"))
     return frozenset(str(name).removesuffix("_text") for name in named if name)
 
