@@ -85,7 +85,7 @@ RECIPE_ROWS = (
         beside="on an engine whose data parallelism is torch's, which always reduces beside backward",
     ),
 )
-"""Of what a plan is made of, for every command that reads one."""
+"""Idle options among the parts of a plan, for every command that reads a plan."""
 
 
 def _routes_nothing(_: argparse.Namespace, plan: Plan) -> bool:
@@ -146,4 +146,4 @@ ANSWER_ROWS = (
         missing="--attention flash",
     ),
 )
-"""Of ``plan`` and ``predict``, where the model, the engine or the bounds leave nothing for them."""
+"""Options of ``plan`` and ``predict`` to which the model, the engine or the bounds leave nothing."""

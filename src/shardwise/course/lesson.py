@@ -62,7 +62,7 @@ class Message:
     what: str = ""
     """Which part of the data, such as ``chunk 3``."""
     adds: bool = False
-    """Whether the receiver adds it to what it has."""
+    """Whether the receiver adds the message to what it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Check:
 
     what: str
     difference: float
-    """Between the two, relative unless ``what`` says otherwise."""
+    """Difference between the two results, relative unless ``what`` says otherwise."""
     limit: float
     """The largest difference that passes; 0 when they have to be identical."""
 
@@ -104,7 +104,7 @@ class Claim:
     unit: Unit = ""
     verdict: Verdict
     note: str = ""
-    """Why it is loose or wrong, and under which condition it would hold."""
+    """Why the claim is loose or wrong, and under which condition it would hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

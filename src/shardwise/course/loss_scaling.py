@@ -37,7 +37,7 @@ class ScaledStep:
     is_skipped: bool
     """Whether a gradient was infinite or not a number, so that nothing was updated."""
     loss_ratio: float
-    """After the step, over the loss before the first."""
+    """Loss after the step over the loss before the first step."""
 
 
 def train(name: FormatName, scaler: ScalerSettings, *, num_steps: int, seed: int) -> tuple[ScaledStep, ...]:

@@ -22,7 +22,7 @@ class NumberFormat:
     name: FormatName
     num_exponent_bits: int
     num_mantissa_bits: int
-    """Without the hidden one."""
+    """Stored mantissa bits; the hidden one is not counted."""
     max_value: float
     smallest_normal_ratio: float
     """Smallest number above 0 with all its digits."""

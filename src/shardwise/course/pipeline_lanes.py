@@ -21,7 +21,7 @@ class RankLane:
 
     rank: int
     spans: tuple[Span, ...]
-    """Its passes, by start."""
+    """Passes of the rank, sorted by start."""
     gaps: tuple[tuple[Seconds, Seconds], ...]
     """When it computes nothing, from the start of the step to its end."""
     held: tuple[tuple[Seconds, float], ...]

@@ -1,4 +1,4 @@
-"""In and out: what the files of other tools say about a run, the mistakes in them, and a plan written for a tool."""
+"""What the files of other tools say about a run, the mistakes in these files, and plans written for other tools."""
 
 from shardwise.exchange.reading import Reading, read_files
 

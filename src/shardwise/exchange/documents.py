@@ -1,4 +1,4 @@
-"""From the files somebody has to documents of facts: JSON, YAML, TOML, scripts and the header of Megatron's log."""
+"""Reads files somebody has as documents of facts: JSON, YAML, TOML, scripts and the header of Megatron's log."""
 
 import re
 import tomllib

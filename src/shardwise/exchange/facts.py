@@ -18,7 +18,7 @@ class Fact:
     """One key of one file and its value."""
 
     key: str
-    """With underscores instead of dashes; the sections above it stand before dots."""
+    """The key with underscores instead of dashes; its sections are written before it, as in ``section.key``."""
     value: FactValue
     place: str
     """``file:key`` as the user wrote the key."""

@@ -29,7 +29,7 @@ class Name:
     """Our field, or a number that joins files together, such as ``world_size``; ``+`` where the key says something
     together with others, ``-`` where a plan has no part of the key nor of anything below it."""
     values: Mapping[str, Value] = record_field(default_factory=dict)
-    """Their values and ours, whatever the case; exports write the first of theirs. Without it both are one number."""
+    """The tool's values, in any case, and ours; exports write the first of those. Empty where both are a number."""
     default: Value = None
     """The value, in our words, that the tool uses when the key is absent; ``None`` where that sets no field."""
 
@@ -93,7 +93,7 @@ class View:
 
     @property
     def sections(self) -> frozenset[str]:
-        """Every key and every section above one."""
+        """Every key of the document and every section above a key."""
         return self.document.keys()
 
     def value(self, key: str) -> FactValue:
@@ -127,11 +127,11 @@ class View:
 
 WorkOut = Callable[[View], Iterator[Claim]]
 Readers = Mapping[str, WorkOut]
-"""By tool: what several keys of a document say together."""
+"""Functions, by tool, that make claims from several keys of a document together."""
 
 
 def nothing_more(_: View) -> Iterator[Claim]:
-    """For tools all of whose keys mean one field each."""
+    """The reader of tools all of whose keys mean one field each."""
     return iter(())
 
 

@@ -71,7 +71,7 @@ class Reading:
 
     read_as: tuple[ReadAs, ...]
     known: tuple[Claim, ...]
-    """In the order of a plan; each with the place it came from."""
+    """Claims about the run in the order of a plan's fields, each with the place it came from."""
     open: tuple[Open, ...]
     contradictions: tuple[Contradiction, ...]
     not_understood: tuple[Unread, ...]

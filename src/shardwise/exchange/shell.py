@@ -12,7 +12,8 @@ from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
 
 MAX_WORDS = 20_000
 MAX_LINE_CHARACTERS = 50_000
-"""Also what variables may add to one line, so that some that hold each other do not grow without end."""
+"""The longest line that is read. A line with variables worked out is cut here too, so that variables that contain
+each other do not grow it without end."""
 ASSIGNMENT = re.compile(r"^(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)(\+?)=")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")

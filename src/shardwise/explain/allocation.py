@@ -23,7 +23,7 @@ CUDA_ROUND_BYTES: Bytes = 2 * MIB
 MAX_MULTIPLE = 64
 MAX_HEADS_IN_A_BATCH = 2048
 SMALLEST_TELLING_BYTES: Bytes = 32 * MIB
-"""Below this the allocator's rounding hides the tensor."""
+"""Tensors below this size are hidden by the allocator's rounding."""
 
 KNOWN_VOCABULARIES: tuple[tuple[int, str], ...] = (
     (30522, "BERT"),
@@ -72,7 +72,7 @@ class AllocationMatch:
 
 
 def cuda_request_bytes(num_bytes: Bytes) -> Bytes:
-    """What the CUDA caching allocator asks the driver for when a tensor of this size does not fit its cache.
+    """Bytes that the CUDA caching allocator asks the driver for when a tensor of this size does not fit its cache.
 
     Args:
         num_bytes: the tensor's bytes.

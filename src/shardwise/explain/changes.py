@@ -62,7 +62,7 @@ def _is_counted(plan: Plan, edited: Plan) -> bool:
 
 
 def verify(edit: Edit, *, prediction: Prediction) -> VerifiedChange:
-    """An edit with the prediction of its plan set against that of the plan it was made from."""
+    """An edit with the prediction of the edited plan beside that of the original plan."""
     predicted = predict(edit.plan)
     return VerifiedChange(
         edit=edit.text,
@@ -87,7 +87,7 @@ def _tried(plan: Plan, prediction: Prediction) -> Iterator[VerifiedChange]:
 
 
 def _relief_bytes(change: VerifiedChange, prediction: Prediction) -> Bytes:
-    """What a change saves of the memory that is short: the host's when the GPU has enough, and the GPU's otherwise."""
+    """Bytes that a change saves of the memory that is short: the host's if the GPU has enough, else the GPU's."""
     memory = prediction.memory
     return change.host_saved_bytes if memory.fits_device and not memory.fits_host else change.saved_bytes
 

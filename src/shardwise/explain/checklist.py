@@ -91,7 +91,7 @@ def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, int, bool] |
 
 
 def _states_fit_one_gpu(question: Plan) -> Finding:
-    """Where no undivided layout keeps the rules, as with more GPUs than sequences: from the states alone."""
+    """Answers from the states alone where no undivided layout keeps the rules, as with more GPUs than sequences."""
     states, capacity = counted_states(question).total_bytes, counted_capacity_bytes(question)
     return Finding(
         topic="checklist",
@@ -103,7 +103,7 @@ def _states_fit_one_gpu(question: Plan) -> Finding:
 
 
 def _quantised_bytes(question: Plan) -> float | None:
-    """What QLoRA needs on one GPU; ``None`` where the engine or the model has no such thing."""
+    """Bytes that QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
     recipe = replace(
         question.recipe, adapter="qlora", micro_batch_size=1, recompute="full", convention="engine", offload="none"
     )
@@ -161,7 +161,7 @@ def _fastest(trials: tuple[StrategyTrial, ...], *, without: str | None = None) -
 
 
 def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
-    """What a pipeline does to activations, at the same micro-batch, on its worst stage."""
+    """Compares the activations of a pipeline's worst stage with those of the undivided model at one micro-batch."""
     sharded, piped = _most_sharded(trials), trial_named(trials, "pipeline parallel")
     if sharded is None or sharded.plan is None:
         return None

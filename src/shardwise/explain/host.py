@@ -19,16 +19,16 @@ __all__ = [
 ]
 
 HOST_SIZES_GIB = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-"""What servers are sold with."""
+"""GiB of host memory that servers are sold with."""
 
 
 def host_missing_bytes(memory: MemoryPrediction) -> Bytes:
-    """What the memory of each node lacks; 0 when it is enough or its size is unknown."""
+    """Bytes of host memory that each node lacks; 0 when it has enough or its size is unknown."""
     return max(0, memory.host_bytes_per_node - memory.host_capacity_bytes) if memory.host_capacity_bytes else 0
 
 
 def nvme_missing_bytes(memory: MemoryPrediction) -> Bytes:
-    """What the drives of each node lack; 0 when they are enough or their size is unknown."""
+    """Bytes of drives that each node lacks; 0 when they are enough or their size is unknown."""
     return max(0, memory.nvme_bytes_per_node - memory.nvme_capacity_bytes) if memory.nvme_capacity_bytes else 0
 
 
@@ -48,7 +48,7 @@ def host_numbers(memory: MemoryPrediction) -> tuple[Quantity, ...]:
 
 
 def host_shortage(memory: MemoryPrediction) -> str:
-    """What each node lacks, in words; empty when it lacks nothing."""
+    """A sentence on what each node lacks; empty when it lacks nothing."""
     parts = []
     if host_missing_bytes(memory):
         parts.append(
@@ -64,7 +64,7 @@ def host_shortage(memory: MemoryPrediction) -> str:
 
 
 def host_remedy(plan: Plan, memory: MemoryPrediction) -> str:
-    """What to change when the host is what a plan lacks."""
+    """A sentence on what to change when host memory or drives are what a plan lacks."""
     return "; or ".join(_remedies(plan, memory)) + "; the changes below were predicted again"
 
 
@@ -83,7 +83,7 @@ def _remedies(plan: Plan, memory: MemoryPrediction) -> Iterator[str]:
 
 
 def host_finding(plan: Plan, memory: MemoryPrediction) -> Finding | None:
-    """What offloading needs of a node, beside what the node has; ``None`` when nothing is offloaded."""
+    """Compares what offloading needs of a node with what the node has; ``None`` when nothing is offloaded."""
     if not memory.host_bytes_per_node and not memory.nvme_bytes_per_node:
         return None
     numbers = host_numbers(memory)

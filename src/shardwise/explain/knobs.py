@@ -20,7 +20,7 @@ from shardwise.units import Seconds
 __all__ = ["KnobGain", "TurnedKnobs", "turn_knobs"]
 
 WORTH_SAYING_FRACTION = 0.005
-"""Of the step; a prediction does not tell less from nothing."""
+"""Share of the step time; predictions do not resolve smaller gains."""
 AHEAD_UNITS = (1, 2, 4)
 MAX_GAINS = 3
 
@@ -30,14 +30,14 @@ class KnobGain:
     """One knob that was turned in the plan."""
 
     edit: str
-    """What to type, as ``prefetch_units=2``."""
+    """The edit as it is typed, such as ``prefetch_units=2``."""
     cost: str
     predicted_step_s: Seconds
-    """Of the plan with the knob turned."""
+    """Predicted step time of the plan with the knob turned."""
     gain_s: Seconds
-    """Of the measured step."""
+    """Time that the knob is predicted to save of the measured step."""
     gain_fraction: float
-    """The same as a share of it."""
+    """The saved time as a share of the measured step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def _turned(finding: ProfileFinding, changes: list[VerifiedChange], step_s: Seco
 
 
 def _edits(finding: ProfileFinding, plan: Plan) -> Iterator[Edit]:
-    """What may help against a finding, each knob of the plan that is not turned yet."""
+    """Edits that may help against a finding, each a knob of the plan that is not turned yet."""
     names = AXIS_KNOBS.get(_family(finding.axis), EVERY_AXIS) if finding.knob == "overlap" else KNOBS[finding.knob]
     for edit in (*faster_edits(plan), *_communication_edits(plan)):
         if edit.text.split("=", maxsplit=1)[0] in names:
@@ -125,7 +125,7 @@ AXIS_KNOBS: dict[str, tuple[str, ...]] = {
     "cp": ("cp",),
     "pp": ("pp", "schedule", "micro_batch_size"),
 }
-"""The same of exposed collectives, by the parallelism whose they are."""
+"""Fields whose edits may help against exposed collectives, by the parallelism that issues these."""
 EVERY_AXIS = tuple(dict.fromkeys(name for names in AXIS_KNOBS.values() for name in names))
 
 

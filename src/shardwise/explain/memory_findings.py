@@ -126,7 +126,7 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
 
 
 def _device_beside(memory: MemoryPrediction, need: str) -> str:
-    """How the device stands when the host is short."""
+    """A sentence on the device's memory when the host is short."""
     if not memory.fits_device:
         return f"the fullest GPU lacks {format_gib(memory.missing_bytes)} as well, {need}"
     if memory.is_borderline:

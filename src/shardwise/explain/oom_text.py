@@ -65,7 +65,7 @@ class OomMessage:
 
     family: MessageFamily
     request: Size
-    """What was asked of the device. The CUDA allocator asks in steps of 2 MiB (20 MiB for requests of 1-10 MiB)."""
+    """Bytes asked of the device. The CUDA allocator asks in steps of 2 MiB (20 MiB for requests of 1-10 MiB)."""
     is_rounded_up: bool
     """Whether ``request`` is the allocator's rounded figure and not the tensor's own."""
     device_index: int | None = None
@@ -74,12 +74,12 @@ class OomMessage:
     process: Size | None = None
     """Device memory of this process, context and communicators included."""
     allocated: Size | None = None
-    """Held by live tensors."""
+    """Bytes of live tensors."""
     unallocated: Size | None = None
-    """Held by the allocator but in no tensor: cache and fragments."""
+    """Bytes that the allocator holds and no tensor uses: cache and fragments."""
     reserved: Size | None = None
     private_pools: Size | None = None
-    """CUDA graph pools."""
+    """Bytes in the pools of CUDA graphs."""
     allowed: Size | None = None
     """The limit set by ``set_per_process_memory_fraction``."""
     other_processes: tuple[Size, ...] = ()
@@ -191,7 +191,7 @@ def _process_sizes(text: str) -> tuple[Size, ...]:
 
 
 def _only_process(text: str) -> Size | None:
-    """In a container the message names processes by number only; a single one is this process."""
+    """Memory of the only process that the message names; in a container, which hides names, it is this process."""
     found = _process_sizes(text)
     return found[0] if len(found) == 1 else None
 

@@ -133,7 +133,7 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
 
 
 def _zero_3_is_free_memory(case: _Case) -> Finding | None:
-    """The same layout and micro-batch with stage 1: what the last bytes of memory cost in traffic and time."""
+    """Compares ZeRO stage 3 with stage 1: what the last bytes of memory cost in traffic and time."""
     if case.sharded.layout.zero_stage != 3:
         return None
     first = _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=1))
@@ -309,7 +309,7 @@ def _tensor_parallel_across_nodes(case: _Case) -> Finding | None:
 
 
 def _scaling_is_linear(case: _Case) -> Finding | None:
-    """The same work a GPU on one node and on all: weak scaling."""
+    """Compares the step on one node and on all with the same work per GPU (weak scaling)."""
     cluster = case.question.cluster
     per_gpu, rest = divmod(case.question.global_batch_size, cluster.num_gpus)
     if cluster.num_nodes == 1 or rest or case.sharded.layout.tp * case.sharded.layout.pp * case.sharded.layout.cp > 1:

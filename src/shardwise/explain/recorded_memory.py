@@ -24,7 +24,7 @@ __all__ = ["RecordedMemory", "explain_recorded_memory", "recorded_memory"]
 
 SHOWN_REFUSALS = 2
 TELLING_FRACTION = 0.02
-"""Of the peak: a component that differs by less is not named."""
+"""Share of the peak; a component that differs by less is not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class RecordedMemory:
     """What a rank held at its peak."""
 
     source: str
-    """Where it was read, in words."""
+    """The record that was read, in words."""
     peak_bytes: Bytes
     phase: str
-    """Of the peak; empty where the record does not say."""
+    """The phase of the step in which the peak lies; empty where the record does not say."""
     components: tuple[tuple[str, Bytes], ...]
-    """By the ledger's names, largest first."""
+    """Bytes at the peak by the ledger's components, largest first."""
     refused: tuple[RefusedRequest, ...] = ()
 
 

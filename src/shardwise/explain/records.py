@@ -61,9 +61,9 @@ class VerifiedChange:
     """An edit of a plan together with what the edited plan was predicted to need."""
 
     edit: str
-    """What to change, as ``recompute=full`` or ``num_nodes=16``."""
+    """The edit as it is typed, such as ``recompute=full`` or ``num_nodes=16``."""
     cost: str
-    """What it costs, in words: more compute, more communication, slower steps, more money, other numerics."""
+    """The edit's cost in words: more compute, more communication, slower steps, more money, other numerics."""
     effort: int
     """0 a flag, 1 a different layout, 2 a different way to train, 3 other or more hardware."""
     plan: Plan
@@ -71,16 +71,16 @@ class VerifiedChange:
     is_borderline: bool = False
     """Whether the device lies inside the memory band of the edited plan."""
     device_used_bytes: Bytes
-    """With what the allocator caches, at most the device."""
+    """Bytes used with the allocator's cache, at most what the device has."""
     needed_bytes: Bytes
-    """What the edited plan cannot do without, the figure that is compared with the capacity."""
+    """Bytes that the edited plan cannot do without, the figure that is compared with the capacity."""
     saved_bytes: Bytes
-    """Of what the device cannot do without, against the plan it was made from; negative when it needs more."""
+    """How much less than the original plan's ``needed_bytes`` the edited plan needs; negative when it needs more."""
     host_saved_bytes: Bytes = 0
-    """Of the memory of a node."""
+    """How much less host memory the edited plan needs on a node."""
     step_s: Seconds
     step_ratio: float
-    """Step time over that of the plan it was made from."""
+    """Step time of the edited plan over that of the original plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ class StateCount:
     """Weights, gradients, master copies and moments of a model before any division."""
 
     weight_bytes: float
-    """Of one parameter, as the two below."""
+    """Bytes of one parameter, as in the two fields below."""
     gradient_bytes: float
     optimizer_bytes: float
-    """Master copy and moments."""
+    """Bytes of master copy and moments of one parameter."""
     num_params: float
 
     @property
@@ -54,7 +54,7 @@ def counted_states(plan: Plan) -> StateCount:
 
 
 def engine_states(plan: Plan) -> StateCount:
-    """What the engine keeps of each trained parameter."""
+    """Bytes that the engine keeps of each trained parameter."""
     states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
     optimizer = OPTIMIZERS[plan.recipe.optimizer]
     moment_bytes = 1 if optimizer.is_8bit else states.moment_bytes
@@ -67,7 +67,7 @@ def engine_states(plan: Plan) -> StateCount:
 
 
 def textbook_states(plan: Plan) -> StateCount:
-    """What the textbook counts: 2 + 2 + 8 bytes with Adam in 16 bits, over the round size of a model known by it."""
+    """Bytes by the textbook: 2 + 2 + 8 with Adam in 16 bits, over the round size of a model known by it."""
     undivided = replace(plan, layout=Layout(), recipe=replace(plan.recipe, offload="none"))
     stage = predict_seed_memory(undivided).worst
     num_params = sized_num_params(plan.model) or float(plan.model.num_params)
@@ -80,7 +80,7 @@ def textbook_states(plan: Plan) -> StateCount:
 
 
 def counted_capacity_bytes(plan: Plan) -> Bytes:
-    """What a GPU holds by the plan's convention: the textbook's is the figure it is sold with."""
+    """Memory of a GPU by the plan's convention: the textbook's is the figure it is sold with."""
     gpu = plan.cluster.gpu
     return gpu.nominal_memory_bytes or gpu.memory_bytes if plan.recipe.convention == "seed" else gpu.memory_bytes
 

@@ -26,7 +26,7 @@ from shardwise.units import format_count, format_gb, format_gib, format_percent,
 __all__ = ["StrategyTrial", "advise", "try_strategies"]
 
 TIE_FRACTION = 0.05
-"""Two strategies closer than this cannot be told apart by a prediction."""
+"""Step times of two strategies that are closer than this cannot be told apart by a prediction."""
 EQUAL_FRACTION = 0.005
 SMALL_PAYLOAD_FRACTION = 0.001
 

@@ -32,21 +32,21 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyTrial:
-    """What the best layout of a strategy was predicted to do."""
+    """The best layout of one strategy, and what was predicted for it."""
 
     strategy: Strategy
     plan: Plan | None
     """``None`` when every layout of the strategy breaks a rule."""
     prediction: Prediction | None
-    """Only when it fits."""
+    """The prediction of the best layout; ``None`` when no layout fits."""
     needed_bytes: Bytes
-    """Per GPU, of the best layout or of the one that comes closest."""
+    """Bytes needed per GPU by the best layout, or by the one that comes closest to fitting."""
     refusal: str
     """Why there is no layout at all."""
 
     @property
     def step_s(self) -> Seconds:
-        """Of its best layout; infinite when it does not fit."""
+        """Step time of the strategy's best layout in seconds; infinite when none fits."""
         return self.prediction.time.step_s if self.prediction is not None else float("inf")
 
 

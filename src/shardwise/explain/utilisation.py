@@ -13,7 +13,7 @@ SPARSITY_RATIO = 2.0
 """NVIDIA's headline figures count 2:4 structured sparsity, which training does not use."""
 SAME_PEAK_FRACTION = 0.02
 IMPLAUSIBLE_FRACTION = 0.80
-"""Above what dense training has ever reached (best large matrix products reach 87 % on A100 and 80 % on H100)."""
+"""More than dense training has ever reached (best large matrix products reach 87 % on A100 and 80 % on H100)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class PeakGuess:
 def explain_utilisation(
     *, gpu: Gpu, dtype: Dtype, achieved_flop_per_s: FlopPerSecond, peak_used_flop_per_s: FlopPerSecond | None = None
 ) -> tuple[Finding, ...]:
-    """What a rate per GPU is by the dense peak of ``gpu``, and what went wrong when it was divided by another one.
+    """Compares a rate per GPU with the dense peak of ``gpu``, and finds what another divisor got wrong.
 
     Args:
         gpu: the part it ran on.
@@ -77,7 +77,7 @@ def _plain(gpu: Gpu, dtype: Dtype, correct: float, numbers: tuple[Quantity, ...]
 
 
 def _guess_peak(gpu: Gpu, dtype: Dtype, peak_used: FlopPerSecond) -> PeakGuess | None:
-    """Where a wrong divisor came from: sparsity, another dtype, or another part; ``None`` when it is right."""
+    """The source of a wrong divisor: sparsity, another dtype, or another part; ``None`` when the divisor is right."""
     dense = gpu.peak_flop_per_s(dtype)
     if _same(peak_used, dense):
         return None

@@ -85,7 +85,7 @@ def hardware_changes(plan: Plan, prediction: Prediction) -> tuple[VerifiedChange
 
 
 def _more_gpus(plan: Plan) -> Iterator[Edit]:
-    """The same layout on more GPUs: more shards of the same states, and a batch that every rank has a part of.
+    """Edits to more GPUs with an unchanged layout: more shards of the states, and a part of the batch for every rank.
 
     A part of a server grows to whole ones.
     """

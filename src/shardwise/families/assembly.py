@@ -1,4 +1,4 @@
-"""From layers and tables to a :class:`ModelSpec`: shared layers, attention shapes, windows, heads."""
+"""Makes a :class:`ModelSpec` of layers and tables: shared layers, attention shapes, windows, heads."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Literal, TypeVar

@@ -1,4 +1,4 @@
-"""From the fields of a config to a :class:`ModelSpec`: which family reads it, what it assumes, what hangs beside it."""
+"""Makes a :class:`ModelSpec` of a config's fields: which family reads it, what it assumes, what hangs beside it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,9 +33,9 @@ SIZE_FIELDS = (
 EXPERT_FIELDS = ("num_experts", "moe_intermediate_size")
 """Fields that decide a model's size: when the family fills one in, the user is told."""
 TYING_FIELD = "tie_word_embeddings"
-"""Never told: transformers leaves it out of the files it writes when it is the family's own, so most lack it."""
+"""The user is never told of this field: transformers writes it only where it differs from the family's default."""
 DECIDING_FRACTION = 0.01
-"""Any other field is told of when its default decides more than this share of the parameters."""
+"""The user is told of any other field whose default decides more than this share of the parameters."""
 
 Fields = Mapping[str, object]
 

@@ -23,7 +23,7 @@ class ModelEntry:
     published: str
     """The figure its makers or others publish, as they print it; empty when none was found."""
     source: str
-    """Where the config's facts come from."""
+    """The source of the config's facts."""
     date: str
     note: str
 

@@ -14,7 +14,7 @@ Flag = bool | str
 Number = int | float
 
 NestedFields = Mapping[str, Mapping[str, str]]
-"""By the name of a nested object: its fields, and our name for each."""
+"""Fields of nested objects and our names for them, by the name of the object."""
 
 SPELLINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hidden_size", ("n_embd", "n_embed", "d_model", "dim")),
@@ -47,12 +47,12 @@ LARGEST_BY_FIELD: Mapping[str, int] = {
     "attention_chunk_size": 2**31,
 }
 LARGEST_COUNT = 10_000_000
-"""Beyond any model anyone has described; larger values are typing mistakes or attacks."""
+"""More than any model anyone has described; larger values are typing mistakes or attacks."""
 LARGEST_NUMBER = 1e30
 ABSENT = object()
-"""No value of any file."""
+"""A value that no file holds."""
 NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""What Python writes for them, and what JSON files hold."""
+"""Python's words for numbers that are none, and the words in JSON files."""
 
 
 class NumberLimits(NamedTuple):
@@ -68,7 +68,7 @@ TRAINED_NUMBERS: Mapping[str, NumberLimits] = {
     "initializer_range": NumberLimits(0, 1, "from 0 to 1"),
     "rope_theta": NumberLimits(1, LARGEST_NUMBER, "at least 1"),
 }
-"""Fields that no count reads and every run does; those of them that a family has must be numbers."""
+"""Fields that every run reads and no parameter count does; where a family has them, they must be numbers."""
 
 
 def with_our_spelling(values: Mapping[str, object]) -> dict[str, object]:
@@ -87,17 +87,17 @@ class ModelConfig:
 
     model_type: str
     given: Mapping[str, object]
-    """In our spelling."""
+    """Fields that the file gives, by our names for them."""
     defaults: Mapping[str, object]
     path: str = ""
-    """Where the fields stand in the file, such as ``text_config.``; used in messages."""
+    """Place of the fields in the file, such as ``text_config.``; used in messages."""
 
     def with_values(self, **values: object) -> "ModelConfig":
-        """The same config with some fields set, for families that derive one field from others."""
+        """This config with some fields set, for families that derive one field from others."""
         return replace(self, given={**self.given, **values})
 
     def without(self, *names: str) -> "ModelConfig":
-        """The same config with some fields empty, for families that do not read them."""
+        """This config with some fields empty, for families that do not read them."""
         return self.with_values(**dict.fromkeys(names)) if names else self
 
     def value(self, name: str) -> object:
@@ -154,7 +154,7 @@ class ModelConfig:
         return tuple(entry if isinstance(entry, str) else self.refuse_type(name, entry, "words") for entry in entries)
 
     def text(self, name: str) -> str:
-        """A word."""
+        """A field that has to be a word."""
         value = self.value(name)
         if value is None:
             self.refuse_missing(name, "a word")

@@ -35,7 +35,7 @@ class SharedExpert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertStyle:
-    """How one family lays out a mixture-of-experts part."""
+    """One family's layout of a mixture-of-experts part."""
 
     prefix: str = "mlp"
     router: str = "gate"

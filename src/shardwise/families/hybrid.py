@@ -60,7 +60,7 @@ class HybridKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridStyle:
-    """How a hybrid is put together: its attention blocks, its recurrent mixer, its rule for which is where."""
+    """How a hybrid is put together: attention blocks, a recurrent mixer, and the rule for which block is which."""
 
     decoder: DecoderStyle
     mixers: Callable[[ModelConfig], tuple[MixerWord, ...]]

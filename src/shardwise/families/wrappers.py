@@ -9,7 +9,7 @@ from shardwise.families.vision import TOWERS, Tower
 from shardwise.model import ModelSpec, Weight
 
 TEXT_FIELDS = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Where wrappers keep the config of their language model."""
+"""Names of the objects in which wrappers keep the config of their language model."""
 
 NO_LANGUAGE_MODEL = frozenset(
     (
@@ -60,7 +60,7 @@ def attach(text: ModelSpec, config: ModelConfig, wrapper: Wrapper, vision: Model
 
 
 def uncounted_sentence(tower_type: str) -> str:
-    """What the user is told about a tower nobody here knows."""
+    """The sentence that tells the user of a tower nobody here knows."""
     return f"only the language model is counted: the attached {tower_type} is not known"
 
 
@@ -154,7 +154,7 @@ def _single(name: str, *, bias: bool) -> Projector:
 
 
 def _nothing(*_: object) -> Weights:
-    """Qwen's towers end in their own merger."""
+    """No projector: Qwen's towers end in their own merger."""
     return ()
 
 

@@ -1,1 +1,1 @@
-"""From a plan to processes that train it: the job file, the run folder, the command, and watching it."""
+"""Starts the processes that train a plan: the job file, the run folder, the command, and watching the run."""

@@ -19,7 +19,7 @@ __all__ = ["model_shapes", "require_weights_of_transformers"]
 BUILDER = "shardwise.train.meta_model"
 BUILDER_S = 120
 LONG = 400
-"""Of an answer that somebody else wrote, in characters."""
+"""Characters that a message quotes of an answer from another program."""
 
 
 def model_shapes(job: Job) -> Mapping[str, Shape] | None:
@@ -65,7 +65,7 @@ def require_weights_of_transformers(job: Job) -> None:
 
 
 def _built(job: Job, *words: str) -> dict[str, Any] | None:
-    """What the process says; ``None`` where it could not start, ended without a word or takes too long.
+    """The answer of the process; ``None`` where it could not start, ended without a word or takes too long.
 
     Ranks say better then what it is.
     """

@@ -25,7 +25,7 @@ from shardwise.train.failure.keepers import FORK_SERVER
 WORKER = "shardwise.train.calibrate.worker"
 RESULT_FILE, PROGRESS_FILE = "result.json", "progress.jsonl"
 CLOSING_S = 3.0
-"""Of the time that was given, kept for the processes to end."""
+"""Part of the given time that is kept for the processes to end."""
 POLL_S = 0.2
 OVERTIME_S = 60.0
 """How much longer than asked the processes may take before they are ended."""
@@ -35,7 +35,7 @@ FORK_SERVER_GONE = re.compile(r"exitcode\s*:\s*255\b")
 
 Source: CPython, ``Lib/multiprocessing/popen_forkserver.py``, ``Popen.poll``."""
 REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exception): |No module named")
-"""What a Python process says last, among much that torchrun says about it."""
+"""The last line of a failed Python process, among much that torchrun writes about the process."""
 LOST = re.compile(r"(.* \(process \d+\)) is gone: ")
 """A measuring process writes this line when it ends because another process is gone."""
 MAX_PROCESSES_ON_PROCESSORS = 2
@@ -61,7 +61,7 @@ def usual_device() -> MeasuredDevice:
 
 
 def usual_processes(device: MeasuredDevice) -> int:
-    """One for every GPU; on processors two, or one where there is one core."""
+    """Processes: one for every GPU; on CPUs two, or one where there is one core."""
     here = read_surroundings()
     return max(1, here.num_gpus if device == "cuda" else min(here.num_cores, MAX_PROCESSES_ON_PROCESSORS))
 
@@ -146,12 +146,12 @@ def _calibration(document: Mapping[str, object], request: CalibrationRequest, fa
 
 
 def _number(text: str) -> float:
-    """What a driver says; 0 where it says that it does not know."""
+    """A number that a driver prints; 0 where the driver says that it does not know."""
     return float(text) if text.replace(".", "", 1).isdigit() else 0.0
 
 
 def _processor() -> str:
-    """The processors' name."""
+    """The name of the CPU."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

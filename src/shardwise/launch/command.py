@@ -54,12 +54,12 @@ def local_words(worker: str, given: Sequence[str], *, num_processes: int, torchr
 
 
 def forked_words(worker: str, given: Sequence[str], *, num_processes: int, imported: Sequence[str] = ()) -> list[str]:
-    """The same with processes that are forked from one which has imported the worker and what else is named."""
+    """torchrun on this machine; processes are forked from one that has imported the worker and ``imported``."""
     return [sys.executable, "-m", FORKED_TORCHRUN, ",".join((worker, *imported)), str(num_processes), *given]
 
 
 def starting_words(job: Job, *, forks: bool) -> list[str]:
-    """What starts a job on this machine."""
+    """The words of the command that starts a job on this machine."""
     if not forks:
         return torchrun_words(job, num_nodes=1, torchrun=PATIENT_TORCHRUN)
     return forked_words(
@@ -71,7 +71,7 @@ def starting_words(job: Job, *, forks: bool) -> list[str]:
 
 
 def environment(layout: Layout, *, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What the processes' environment adds to the inherited one; what the user set wins."""
+    """Variables that the processes' environment adds to the inherited one; the user's own variables win."""
     source = str(Path(shardwise.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (source, inherited.get("PYTHONPATH", "")) if part)
     wanted = {

@@ -56,9 +56,9 @@ class DryLook:
     """What a dry run says beside what it wrote."""
 
     missing: tuple[str, ...] = ()
-    """What a run on this machine would lack, and another machine that gets the script may have."""
+    """Packages and devices that a run on this machine would lack, and another machine that gets the script may have."""
     unseen: tuple[str, ...] = ()
-    """What only the run itself will see."""
+    """Things that only the run itself will show."""
     warnings: tuple[LintFinding, ...] = ()
 
 
@@ -91,7 +91,7 @@ def look_around(plan: Plan, job: Job) -> DryLook:
 
 @cache
 def imported(packages: tuple[str, ...]) -> Imported:
-    """What a process of its own, started as ranks are, could import; it takes about as long as importing torch."""
+    """The packages that a process started as ranks are can import; takes about as long as importing torch."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", IMPORTER, *packages],
@@ -116,7 +116,7 @@ def _all_failed(packages: tuple[str, ...], why: str) -> Imported:
 
 
 def _broken(found: Imported, here: Surroundings, packages: tuple[str, ...]) -> Iterator[LintFinding]:
-    """Packages that cannot be imported, but for those of which the lint says that they are not installed."""
+    """Packages that cannot be imported, except those that the lint already reports as not installed."""
     for name, why in found.failures:
         if name in here.versions or name not in packages:
             yield LintFinding(

@@ -27,7 +27,7 @@ class RunFolderError(ShardwiseError):
 
 
 def choose_run_folder(plan: Plan, *, asked: Path | None, is_resumed: bool) -> Path:
-    """Where the run goes: the folder that was asked for, or one named after the model and the time. Makes nothing.
+    """The run folder: the one that was asked for, or one named after the model and the time. Makes nothing.
 
     Raises:
         RunFolderError: it holds something already and the run is not resumed, or it is no folder.
@@ -94,7 +94,7 @@ def held_folder(job: Job) -> Iterator[Lease]:
 
 
 def branch_sentence(job: Job, lineage: Lineage) -> str:
-    """What becomes of checkpoints that a run leaves behind, because it goes on from an older one; empty without any."""
+    """A sentence on checkpoints that a run leaves behind as it goes on from an older one; empty without any."""
     if not job.checkpoint.folder:
         return ""
     states = CheckpointFolder(Path(job.checkpoint.folder), lineage)
@@ -130,6 +130,6 @@ def gone_when_refused(folder: Path) -> Iterator[None]:
 
 
 def calibration_path() -> Path:
-    """Where a calibration goes that nobody named: after the machine and the day."""
+    """Path of a calibration that nobody named: after the machine and the day."""
     host = platform.node().partition(".")[0] or "machine"
     return Path(f"calibration-{host}-{date.today().isoformat()}.json")

@@ -38,7 +38,7 @@ MIN_SHARED_MEMORY_BYTES = 1 * GIB
 MIN_LOCKED_BYTES = 64 * MIB
 MIN_OPEN_FILES = 4096
 LEAST_OPEN_FILES = 64
-"""What torchrun, its queues and a rank's own files take on one machine; two ranks ran with 72 and failed with 56."""
+"""Open files of torchrun, its queues and a rank on one machine; two ranks ran with 72 and failed with 56."""
 CHECKPOINT_BYTES_PER_PARAM = 12
 """fp32 weights and two fp32 moments."""
 
@@ -56,14 +56,14 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a rule looks at."""
+    """The plan, the machine and the options that rules look at."""
 
     plan: Plan
     here: Surroundings
     is_on_gpu: bool
     saves_states: bool = False
     packages: tuple[str, ...] = ("torch",)
-    """What ranks import."""
+    """Packages that ranks import."""
 
     def variable(self, name: str) -> str:
         """An environment variable; empty when it is not set."""
@@ -107,17 +107,17 @@ def lint(
 
 
 def refused(errors: Iterable[ShardwiseError]) -> tuple[LintFinding, ...]:
-    """What a run would be refused for, as findings."""
+    """The refusals of a run as findings."""
     return tuple(LintFinding(rule=error.code, severity="error", claim=error.message, fix=error.fix) for error in errors)
 
 
 def errors_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
-    """Those that make the run impossible."""
+    """Findings that make the run impossible."""
     return tuple(finding for finding in findings if finding.severity == "error")
 
 
 def warnings_of(findings: tuple[LintFinding, ...]) -> tuple[LintFinding, ...]:
-    """Those that will be felt."""
+    """Findings that make the run slow or may make it hang."""
     return tuple(finding for finding in findings if finding.severity == "warning")
 
 
@@ -145,7 +145,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 def packages_are_there(case: Case) -> Iterator[LintFinding]:
-    """What ranks import; torch 2.9 is the oldest with every interface that is used."""
+    """Packages that ranks import are installed; torch 2.9 is the oldest with every interface that is used."""
     for name in case.packages:
         if name not in case.here.versions:
             yield LintFinding(
@@ -177,7 +177,7 @@ def model_is_named_once(case: Case) -> Iterator[LintFinding]:
 
 
 def devices_are_there(case: Case) -> Iterator[LintFinding]:
-    """One GPU for every process."""
+    """There is one GPU for every process."""
     if not case.is_on_gpu or case.here.num_gpus >= case.num_local_ranks:
         return
     visible = case.variable("CUDA_VISIBLE_DEVICES")
@@ -220,7 +220,7 @@ def rendezvous_can_restart(case: Case) -> Iterator[LintFinding]:
 
 
 def nodes_can_meet(case: Case) -> Iterator[LintFinding]:
-    """Where the processes of several machines find each other."""
+    """The processes of several machines can find each other."""
     if case.plan.cluster.num_nodes == 1:
         return
     address = case.variable("MASTER_ADDR")
@@ -370,7 +370,7 @@ def hangs_are_noticed(case: Case) -> Iterator[LintFinding]:
 
 
 def the_host_has_room(case: Case) -> Iterator[LintFinding]:
-    """Shared memory, open files and disk."""
+    """The host has the shared memory, open files and disk that a run needs."""
     shared = case.here.shared_memory_bytes
     if case.is_on_gpu and case.num_local_ranks > 1 and shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
         yield LintFinding(
@@ -399,7 +399,7 @@ def the_host_has_room(case: Case) -> Iterator[LintFinding]:
 
 
 def the_compiler_is_there(case: Case) -> Iterator[LintFinding]:
-    """torch.compile writes Triton for GPUs and C++ for processors."""
+    """torch.compile writes Triton for GPUs and C++ for CPUs."""
     if not case.plan.recipe.compile:
         return
     if case.is_on_gpu and "torch" in case.here.versions and "triton" not in case.here.versions:
@@ -419,7 +419,7 @@ def the_compiler_is_there(case: Case) -> Iterator[LintFinding]:
 
 
 def versions_go_together(case: Case) -> Iterator[LintFinding]:
-    """Pairs that are known to fail together."""
+    """No two versions are known to fail together."""
     layout, versions = case.plan.layout, case.here.versions
     if (
         not case.is_on_gpu
@@ -464,7 +464,7 @@ def all_linear_means_what_it_says(case: Case) -> Iterator[LintFinding]:
 
 
 def ranks_may_finish_saving(case: Case) -> Iterator[LintFinding]:
-    """A scheduler signals torchrun with its ranks, and it kills them after half a minute (pytorch/pytorch#119856)."""
+    """A scheduler signals torchrun too, which kills its ranks half a minute later (pytorch/pytorch#119856)."""
     if case.saves_states and not case.here.torchrun_can_wait:
         yield LintFinding(
             rule="save-cut-short",

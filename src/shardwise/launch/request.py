@@ -36,7 +36,7 @@ class TrainRequest:
     is_deterministic: bool = False
     device: DeviceKind = "auto"
     is_on_gpu: bool = True
-    """Whether ranks find GPUs; processors are no share of a GPU's peak, so their MFU is left out."""
+    """Whether ranks find GPUs; on CPUs MFU is left out, as the plan's peak is that of a GPU."""
     implementation: Implementation = "auto"
     timeout_s: float = 600.0
     data: DataSpec = field(default_factory=DataSpec)
@@ -61,7 +61,7 @@ def require_native(plan: Plan) -> None:
 
 
 def _way_to_native(plan: Plan) -> str:
-    """What to set besides the engine: choices that only the other one has."""
+    """What to set for the native engine to train the plan, choices that only the other engine has included."""
     changes = dict(change for refusal in find_errors(plan) for change in refusal.neighbour)
     first = describe_changes(tuple({**changes, "engine": OWN_ENGINE}.items()))
     return ", and ".join([f"{first} in the plan", *(gap.fix for gap in GAPS if gap.is_asked(plan))])

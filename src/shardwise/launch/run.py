@@ -38,8 +38,8 @@ POLL_S = 0.2
 GRACE_S = 600.0
 """How long a run that was asked to stop may take to finish its step and save its states."""
 KEPT_S = 5.0
-"""How long torchrun may take to end once its ranks have. One that was signalled itself, as by a scheduler, keeps forked
-ranks until it kills them: it no longer tells them that they may go."""
+"""How long torchrun may take to end once its ranks have. A torchrun that was signalled itself, as by a scheduler, no
+longer tells forked ranks that they may go, and keeps them until it kills them."""
 MEASUREMENT_FILE = "measurement.json"
 OUTPUT_FILE = "output.log"
 TAIL_LINES = 20
@@ -53,10 +53,10 @@ class Ending:
         self._asked_s: float | None = None
         self._ended_s: float | None = None
         self.number: int | None = None
-        """The signal that was heard."""
+        """The first signal that was heard."""
 
     def hear(self, number: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Pass a signal on: the first asks the ranks to stop after their step."""
         del frame
         workers = self._workers()
         is_first, self.number = self.number is None, number
@@ -84,7 +84,7 @@ class Ending:
             self.kill()
 
     def has_ended(self) -> bool:
-        """Whether torchrun has ended, and with it the ranks; those that outlive it finish their step and save."""
+        """Whether torchrun and the ranks have ended; ranks that outlive torchrun finish their step and save."""
         return self._process.poll() is not None and not self._workers()
 
     def kill(self) -> None:

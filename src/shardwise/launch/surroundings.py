@@ -30,20 +30,20 @@ class Surroundings:
 
     variables: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the packages that training uses, those that are installed."""
+    """Installed version of each package that training uses."""
     num_cores: int = 1
     num_gpus: int = 0
     """Devices this process may use: those of the machine that ``CUDA_VISIBLE_DEVICES`` leaves."""
     shared_memory_bytes: Bytes | None = None
     """Size of ``/dev/shm``; ``None`` where there is none."""
     free_disk_bytes: Bytes | None = None
-    """Where the run folder will be."""
+    """Free bytes on the disk of the run folder."""
     max_open_files: int | None = None
     max_locked_bytes: Bytes | None = None
     """``None`` means without limit."""
     interfaces: tuple[str, ...] = ()
     host_address: str = ""
-    """What this machine's own name resolves to; empty when it does not."""
+    """Address that this machine's own name resolves to; empty when it does not."""
     has_compiler: bool = True
     torchrun_can_wait: bool = True
     """Whether torchrun can be told how long ranks may take to save after a signal."""
@@ -67,7 +67,7 @@ def require_allocator(*, is_on_gpu: bool) -> None:
     """Return when the ranks will have an allocator whose history can be recorded.
 
     Raises:
-        PlanError: they train on processors, whose allocator keeps none.
+        PlanError: the ranks train on CPUs, whose allocator keeps no history.
     """
     if not is_on_gpu:
         raise PlanError(
@@ -85,14 +85,14 @@ def uses_gpus(device: DeviceKind) -> bool:
 def may_fork(device: DeviceKind) -> bool:
     """Whether processes that are started here may be forked from one that has imported torch.
 
-    Not where they use GPUs, as nobody has tried it, nor elsewhere than on Linux, where libraries of the system do not
-    stand it; and what forked processes wait at needs shared memory.
+    Not with GPUs, as nobody has tried it, and only on Linux, as system libraries elsewhere do not survive a fork; the
+    locks of forked processes need shared memory.
     """
     return not uses_gpus(device) and sys.platform == "linux" and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
 
 
 def read_surroundings(*, run_folder: Path = Path()) -> Surroundings:
-    """What is here now."""
+    """Looks at the machine and the shell from which a run is started."""
     variables = dict(os.environ)
     return Surroundings(
         variables=variables,
@@ -121,14 +121,14 @@ def _versions() -> dict[str, str]:
 
 
 def _torchrun_has(option: str) -> bool:
-    """By the text of its source, so that torch is not imported; true where there is none to ask."""
+    """Whether torchrun's source has the option, read as text so that torch is not imported; true without torch."""
     found = find_spec("torch")
     source = Path(found.origin).parent / "distributed" / "run.py" if found and found.origin else None
     return source is None or not source.is_file() or f'"{option}"' in source.read_text(encoding="utf-8")
 
 
 def _num_gpus(variables: Mapping[str, str]) -> int:
-    """By device files, so that neither torch nor a driver tool is asked."""
+    """GPUs this process may use, counted by device files, so that neither torch nor a driver tool is asked."""
     num_devices = len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -141,7 +141,7 @@ def _total_bytes(path: Path) -> Bytes | None:
 
 
 def _free_bytes(path: Path) -> Bytes:
-    """Of the nearest folder that exists."""
+    """Free bytes on the disk of the nearest folder that exists."""
     folder = path.absolute()
     while not folder.is_dir():
         folder = folder.parent

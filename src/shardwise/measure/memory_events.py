@@ -39,33 +39,33 @@ class MemorySample:
     peak_bytes: Bytes
     peak_phase: Phase
     components_bytes: tuple[tuple[MemoryComponent, Bytes], ...]
-    """At the peak; they sum to it."""
+    """Bytes at the peak by component; they sum to the peak."""
     most_bytes: tuple[tuple[MemoryComponent, Bytes], ...]
-    """The most that each component held at any moment of the step, each at its own."""
+    """The most that each component held at any moment of the step; the moments differ."""
     phases_bytes: tuple[tuple[Phase, Bytes], ...]
     """The peak inside every phase."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """One allocation from birth to death."""
+    """One allocation from its request to its release."""
 
     num_bytes: int
     born: int
-    """Number of its event."""
+    """Number of the event that allocated the block."""
     birth: tuple[str, ...]
-    """The marks of its thread that were open, outermost first."""
+    """Marks that were open on the allocating thread, outermost first."""
     birth_phase: Phase
     dies: int | None = None
     death: tuple[str, ...] = ()
     death_phase: Phase = "optimizer"
     is_free_missed: bool = False
-    """Another block began at its address while it still counted."""
+    """Whether another block began at the address while this one still counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """One allocation or free, in order."""
+    """One allocation or free."""
 
     moment: float
     thread: object
@@ -79,7 +79,7 @@ class _Replay:
     """Blocks by address, and the size of everything over time."""
 
     level: int
-    """Bytes now."""
+    """Bytes that are allocated now."""
     known: int = 0
     """Bytes of blocks that were born within the step."""
     live: dict[int, _Block] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class _Replay:
     levels: list[tuple[int, Phase]] = field(default_factory=list)
 
     def take(self, change: _Change, marks: tuple[str, ...], phase: Phase) -> None:
-        """One more event."""
+        """Account for one more event."""
         number = len(self.levels)
         old = self.live.pop(change.address, None)
         if old is not None:
@@ -182,7 +182,7 @@ def _most(replay: _Replay, held_bytes: Mapping[MemoryComponent, Bytes]) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """A block under one name."""
+    """The events during which a block counts for one component."""
 
     component: MemoryComponent
     num_bytes: int
@@ -191,10 +191,10 @@ class _Stretch:
 
 
 def _stretches(replay: _Replay) -> Iterator[_Stretch]:
-    """Every block, from its birth to its death; the head's gradient under two names.
+    """Every block from its request to its release; the head's gradient counts for two components in turn.
 
-    Our loss makes it with the forward pass: until backward comes to it, it is kept for backward, as the plan says, and
-    a gradient from then on.
+    Our loss makes the head's gradient in the forward pass. It counts as kept for backward, as in the plan, until
+    backward comes to the head, and as a gradient from then on.
     """
     phases = [phase for _, phase in replay.levels]
     first_update = next((index for index, phase in enumerate(phases) if phase == "optimizer"), None)
@@ -211,7 +211,7 @@ def _stretches(replay: _Replay) -> Iterator[_Stretch]:
 
 
 def _component(block: _Block, first_update: int | None) -> MemoryComponent:
-    """What a block is, by where it was made and where it was freed."""
+    """The component of a block, by where it was allocated and where it was freed."""
     innermost = block.birth[-1] if block.birth else ""
     outlives_backward = first_update is not None and block.born < first_update <= (block.dies or first_update)
     if block.birth_phase == "optimizer":
@@ -228,7 +228,7 @@ def _component(block: _Block, first_update: int | None) -> MemoryComponent:
 
 
 def _made_for_gradients(block: _Block, *, outlives_backward: bool) -> MemoryComponent:
-    """Of what backward and the loss make: gradients that stay, those on their way to other ranks, and the rest."""
+    """The component of memory made in backward or for the loss: gradients, buffers of collectives, or the rest."""
     if BLOCK in block.birth and BLOCK not in block.death:
         return "activations"  # computed again, for as long as backward needs it
     if outlives_backward:
@@ -247,7 +247,7 @@ class _OpenMarks:
         self._open: dict[object, list[tuple[float, float, str]]] = defaultdict(list)
 
     def at(self, thread: object, moment: float) -> tuple[str, ...]:
-        """Outermost first."""
+        """Marks open on a thread at a moment, outermost first."""
         coming, stack = self._coming.get(thread, []), self._open[thread]
         while coming and coming[-1][0] <= moment:
             stack.append(coming.pop())
@@ -266,7 +266,7 @@ class _Phases:
         self._optimizer = _only(found, OPTIMIZER)
 
     def at(self, moment: float) -> Phase:
-        """``forward`` before the first mark."""
+        """The phase of the step at a moment; ``forward`` before the first mark."""
         if any(start <= moment <= end for start, end in self._optimizer):
             return "optimizer"
         if any(start <= moment <= end for start, end in self._loss):

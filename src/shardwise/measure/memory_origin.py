@@ -25,7 +25,7 @@ PLUMBING = (
     "torch/_dynamo/eval_frame.py",
     "torch/nn/functional.py",
 )
-"""Lines that say nothing about who asked."""
+"""Files whose lines say nothing about who asked for memory."""
 LABEL_FRAMES = 2
 
 DEFINITIONS: tuple[tuple[str, str], ...] = (
@@ -43,7 +43,7 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who asked for a block."""
+    """The code that asked for a block."""
 
     phase: Phase | None
     """``None`` where the stack does not say: work between the phases of a step."""

@@ -22,7 +22,7 @@ class MemoryMoment:
     phase: Phase
     num_bytes: Bytes
     components: tuple[tuple[BlockComponent, Bytes], ...]
-    """Largest first."""
+    """Bytes by component, largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class MemoryProfile:
     """The highest moment of every phase that occurs, in the order of a step."""
     peak_reserved_bytes: Bytes
     code: tuple[CodeShare, ...]
-    """At the peak, largest first."""
+    """Places in the code that hold memory at the peak, largest first."""
     samples: tuple[MemoryMoment, ...]
-    """For a picture; each the highest of its stretch."""
+    """Moments for a picture, each the highest of its stretch of the recording."""
     refused: tuple[RefusedRequest, ...]
 
     @property

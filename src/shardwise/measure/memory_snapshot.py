@@ -25,7 +25,7 @@ MOST_DEVICES = 64
 MOST_LINES = 2**31
 LIVE_STATE = "active_allocated"
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-"""What an event does to the bytes reserved from the device."""
+"""Sign of an event's bytes in the memory reserved from the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Allocation:
     """One block from its request to its release, in event numbers of its device."""
 
     num_bytes: Bytes
-    """As requested, before rounding."""
+    """Bytes as requested, before rounding."""
     stream_id: int
     begin: int | None
     """``None`` for a block that was there before the recording began."""
@@ -59,7 +59,7 @@ class RefusedRequest:
     event_index: int
     num_bytes: Bytes
     free_bytes: Bytes | None
-    """On the device then; ``None`` where the file does not say."""
+    """Bytes free on the device when it refused; ``None`` where the file does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class DeviceHistory:
     device_index: int
     num_events: int
     allocations: tuple[Allocation, ...]
-    """In the order of their begin, those from before the recording first."""
+    """Allocations in the order in which they begin; those from before the recording come first."""
     peak_reserved_bytes: Bytes
     refused: tuple[RefusedRequest, ...]
 
@@ -203,7 +203,7 @@ def _allocation(event: Event, frames: "_Frames", *, begin: int | None, end: int 
 
 
 def _peak_reserved_bytes(events: Sequence[Event], segments: Sequence[Event]) -> Bytes:
-    """Largest sum of segments, walking back from what the dump holds."""
+    """Largest sum of reserved segments, found by walking back from what the dump holds."""
     reserved = peak = sum(_whole(segment, "total_size") for segment in segments)
     for event in reversed(events):
         reserved -= RESERVING.get(str(event.get("action")), 0) * _whole(event, "size")
@@ -219,7 +219,7 @@ class _Frames:
         self._same: dict[Frame, Frame] = {}
 
     def of(self, event: Event) -> tuple[Frame, ...]:
-        """Those of a block or event."""
+        """Python frames of a block or event."""
         found = event.get("frames")
         if found is None:
             return ()

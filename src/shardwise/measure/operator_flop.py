@@ -20,7 +20,7 @@ SHAPED_OPERATORS = (
     "aten::_flash_attention_backward",
 )
 MOST_ELEMENTS = 2**48
-"""Of one dim: more than any device holds."""
+"""Elements of one dim, more than any device holds; shapes with such a dim are not believed."""
 BACKWARD_OVER_FORWARD = 2.5
 """Five products of the backward pass over the two of the forward pass (Dao 2023, arXiv:2307.08691, section 3.1)."""
 

@@ -46,7 +46,7 @@ def _parsed(line: str) -> Line | None:
 
 
 def _before(lines: list[Line], step: object) -> list[Line]:
-    """Those that a further line leaves in place."""
+    """The lines that stay once the line of ``step`` is read: those of earlier steps."""
     while lines and _is_number(step) and _is_number(lines[-1]["step"]) and lines[-1]["step"] >= step:
         lines.pop()
     return lines

@@ -34,7 +34,7 @@ class _Thread(NamedTuple):
 
 
 def read_traces(path: Path, *, fallback_rank: int = 0) -> tuple[RankTrace, ...]:
-    """The ranks of one file: one of a profiler's trace, every drawn one of a predicted timeline.
+    """The ranks of one file: a profiler's trace holds one rank, a predicted timeline every rank that it draws.
 
     Args:
         fallback_rank: the rank where neither the file nor its name says one.
@@ -111,7 +111,7 @@ def _work(event: Event, thread: _Thread, stream: str) -> Work:
 
 
 def _communication(kind: CollectiveKind, axis: str, rank: int, arguments: Mapping[str, object]) -> CommunicationFacts:
-    """Ranks are drawn one of a group, so a group's name holds the rank: none is matched with another's."""
+    """Facts of a drawn collective. A timeline draws one rank of a group, so the group's name holds that rank alone."""
     size, payload = arguments.get("group_size"), arguments.get("bytes")
     return CommunicationFacts(
         kind=kind,

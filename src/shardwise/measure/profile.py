@@ -22,7 +22,7 @@ from shardwise.units import BytesPerSecond, FlopPerSecond, Seconds
 PROCESSORS = "processors"
 """The device of a trace that holds none."""
 STANDS_OUT_FRACTION = 0.02
-"""A straggler makes the others wait at least this share of a step longer than it waits itself."""
+"""Share of the step by which other ranks wait longer than a rank that is called a straggler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class _TimedCall:
 
     @property
     def wait_s(self) -> Seconds | None:
-        """Work beyond the transfer."""
+        """Time a collective spent waiting for ranks that came later: its duration without the transfer."""
         return None if self.transfer_s is None else self.call.work_s - self.transfer_s
 
 
@@ -210,7 +210,7 @@ def _units(timed: Sequence[_TimedCall], *, num_steps: int) -> Iterator[UnitExpos
 
 
 def _dense_peak_flop_per_s(device_name: str) -> FlopPerSecond | None:
-    """Of bf16; ``None`` for a device that the catalogue does not have, or whose peak nobody states."""
+    """Dense bf16 peak of the device; ``None`` when the catalogue lacks the device or its peak."""
     gpu_id = driver_gpu_id(device_name)
     return load_gpu(gpu_id).peak_flop_per_s("bf16") or None if gpu_id else None
 

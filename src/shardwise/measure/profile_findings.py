@@ -17,7 +17,7 @@ from shardwise.step.inventory import CollectiveKind
 from shardwise.units import Seconds, format_percent, format_seconds
 
 WORTH_SAYING_FRACTION = 0.01
-"""Of the step; less is noise between steps."""
+"""Share of the step time; smaller gains are noise between steps."""
 FUSION_LEAVES_FRACTION = 0.5
 """Compiling a block about halves the bytes of its elementwise kernels (``docs/memory.md``: a fused norm and SwiGLU)."""
 

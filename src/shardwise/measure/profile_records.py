@@ -13,18 +13,18 @@ Knob = Literal["compile", "prefetch", "overlap", "straggler", "copies", "idle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProfile:
-    """One rank: its mean step."""
+    """The mean step of one rank."""
 
     rank: int
     device_name: str
     num_steps: int
     num_kernels: int
-    """Of one step."""
+    """Kernels of one step."""
     graph_launched_fraction: float
     """Share of the kernels that a CUDA graph issued."""
     split: StepSplit
     wait_s: Seconds | None
-    """In collectives, for ranks that came later; ``None`` when no other rank's trace was given."""
+    """Time in collectives spent waiting for ranks that came later; ``None`` without traces of other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class CollectiveFamily:
     group_size: int | None
     num_calls: float
     payload_bytes: Bytes | None
-    """Of all calls together; ``None`` where the trace does not say."""
+    """Bytes of all calls together; ``None`` where the trace does not say."""
     work_s: Seconds
     wait_s: Seconds | None
     transfer_s: Seconds | None
@@ -69,9 +69,9 @@ class KernelShare:
     num_kernels: float
     duration_s: Seconds
     share_fraction: float
-    """Of the time of all kernels that are no communication."""
+    """Share of the time of all kernels except those of communication."""
     flop_per_s: FlopPerSecond | None
-    """Over the kernels whose operator recorded its shapes."""
+    """Rate over the kernels whose operator recorded its shapes."""
     peak_fraction: float | None = None
     """The rate over the dense bf16 peak of the device, whatever kernels compute in; ``None`` where it is unknown."""
 
@@ -84,11 +84,11 @@ class ProfileFinding:
     sentence: str
     advice: str
     gain_s: Seconds
-    """An upper bound, of one step."""
+    """Upper bound of the time one step would save."""
     gain_fraction: float
-    """The same as a share of the step."""
+    """The saved time as a share of the step."""
     axis: str = ""
-    """Of the collectives that cost it; empty where the trace does not say, or where it is about none."""
+    """Axis of the collectives that cost the time; empty where the trace does not say, or for findings about no axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -263,7 +263,7 @@ def _device(event: Event, kind: WorkKind, ts: float, dur: float) -> _Device:
 
 
 def _communication(event: Event) -> CommunicationFacts:
-    """From the arguments that torch writes since 2.2."""
+    """What torch has written beside a collective since version 2.2."""
     word = _argument(event, "Collective name")
     size = _argument(event, "Group size")
     return CommunicationFacts(

@@ -24,9 +24,9 @@ class FamilySample:
     kind: str
     num_calls: float
     work_s: Seconds
-    """From start to end, waiting for other ranks included."""
+    """Time from start to end of the collectives, waiting for other ranks included."""
     exposed_s: Seconds
-    """Under no computation; two kinds at once count for both."""
+    """Time under no computation; when two kinds run at once, it counts for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class StepSample:
     host_s: Seconds
     idle_s: Seconds
     components_s: tuple[tuple[TimeComponent, Seconds], ...]
-    """The same time by the ledger's names; they sum to the step."""
+    """Time of the ledger's components, which sum to the step."""
     families: tuple[FamilySample, ...]
-    """By exposed time, largest first."""
+    """Collectives by kind, the largest exposed time first."""
 
     @property
     def exposed_fraction(self) -> float:
@@ -56,9 +56,9 @@ class SampledRun:
     """What of a plan decides how the time of a step is named."""
 
     has_pipeline: bool = False
-    """Exposed messages between stages are then its bubble."""
+    """Whether exposed messages between stages count as the pipeline's bubble."""
     has_offload: bool = False
-    """Exposed copies are then its cost; otherwise they are something else's."""
+    """Whether exposed copies count as the cost of offload; without offload they belong to something else."""
 
 
 def sample_of_trace(path: Path, run: SampledRun, *, step: int, rank: int) -> StepSample:
@@ -169,7 +169,7 @@ def _busy(works: Iterable[Work]) -> Intervals:
 
 
 def _stage_waits_s(window: StepWindow) -> Seconds:
-    """Messages between pipeline stages that nothing covers: what a stage waits for the one before or behind it."""
+    """Exposed messages between pipeline stages: the time a stage waits for its neighbours."""
     messages = (
         work for work in window.works if work.communication is not None and work.communication.kind == "send_recv"
     )

@@ -37,7 +37,7 @@ class SplitPart:
     name: str
     duration_s: Seconds
     share_fraction: float
-    """Of the step."""
+    """Share of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class StepSplit:
 
     @property
     def parts(self) -> tuple[SplitPart, ...]:
-        """What the device did, in the order of the definitions; the parts sum to the step."""
+        """The step in parts, in the order of the definitions; the parts sum to the step."""
         named = {
             "compute": self.compute_s,
             "exposed communication": self.exposed_communication_s,

@@ -48,7 +48,7 @@ class CollectiveCall:
 
     @property
     def work_s(self) -> Seconds:
-        """From the kernel's start to its end, waiting for other ranks included."""
+        """Time from the kernel's start to its end, waiting for other ranks included."""
         return self.end_s - self.start_s
 
 

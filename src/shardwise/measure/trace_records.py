@@ -20,13 +20,13 @@ class CommunicationFacts:
     """What the profiler wrote beside a collective; what it left out is ``None`` or empty."""
 
     kind: CollectiveKind | None
-    """As torch wrote it, since 2.2."""
+    """The collective as torch has named it since version 2.2."""
     payload_bytes: Bytes | None
-    """The larger of what went in and what came out."""
+    """Bytes of the larger of the collective's input and output."""
     group_size: int | None
     group_name: str
     group_description: str
-    """Such as ``mesh_dp_shard``: where torch was told which axis it is."""
+    """The axis as torch was told it, such as ``mesh_dp_shard``."""
     group_ranks: tuple[int, ...]
 
 
@@ -39,7 +39,7 @@ class Work:
     family: KernelFamily
     stream: int
     start_s: Seconds
-    """Since the first event of the file."""
+    """Seconds since the first event of the file."""
     end_s: Seconds
     launch_s: Seconds | None
     """When the host began the call that issued it; ``None`` when the trace does not say."""
@@ -48,11 +48,11 @@ class Work:
     """Whether a CUDA graph issued it."""
     communication: CommunicationFacts | None
     flop: Flop | None
-    """From the recorded shapes of the operator that launched it; ``None`` without shapes."""
+    """FLOP by the recorded shapes of the operator that launched the kernel; ``None`` without shapes."""
 
     @property
     def duration_s(self) -> Seconds:
-        """From start to end."""
+        """Time from start to end."""
         return self.end_s - self.start_s
 
     @property
@@ -79,19 +79,19 @@ class RankTrace:
     rank: int
     world_size: int | None
     device_name: str
-    """As the profiler writes it; empty when it does not."""
+    """Name of the device as the profiler writes it; empty when it does not."""
     backend: str
     works: tuple[Work, ...]
-    """By start."""
+    """What the device did, sorted by start."""
     marks: tuple[Mark, ...]
-    """By start."""
+    """What the host marked, sorted by start."""
     has_device: bool
     """False for a trace of the host alone; then operators and gloo ranges are the work."""
     num_events: int
     warnings: tuple[str, ...]
-    """What could not be read, in sentences."""
+    """Sentences on what could not be read."""
     step_s: Seconds | None = None
-    """Of the one step that the trace holds from 0 on, where it says so."""
+    """Duration of the one step that the trace holds from time 0 on; ``None`` where the trace does not say."""
 
 
 def is_moment(value: object) -> TypeGuard[float]:

@@ -26,7 +26,7 @@ class StepWindow:
 
     @property
     def duration_s(self) -> Seconds:
-        """From start to end."""
+        """Time from start to end of the step."""
         return self.end_s - self.start_s
 
 

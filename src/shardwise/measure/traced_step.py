@@ -12,9 +12,9 @@ class TracedMemory:
 
     phase: Phase
     place: str
-    """Where in the step that moment is, in words."""
+    """The place of that moment in the step, in words."""
     components: tuple[tuple[MemoryComponent, Bytes], ...]
-    """Those that hold anything."""
+    """Bytes of the components that hold anything."""
 
     @property
     def allocated_bytes(self) -> Bytes:
@@ -28,19 +28,19 @@ class TracedCollective:
 
     kind: str
     axis: str
-    """Of the layout; ``world`` for all ranks."""
+    """Axis of the layout over which ranks communicate; ``world`` for all ranks."""
     group_size: int
     num_bytes: Bytes
-    """Of one call: what an all-gather makes, what a reduce-scatter takes."""
+    """Bytes of one call: the output of an all-gather, the input of a reduce-scatter."""
     count: int
-    """In one optimizer step."""
+    """Calls in one optimizer step."""
     phase: str
     unit: str
     """The FSDP2 unit that asks for it, ``*`` for every block; empty for others."""
 
     @property
     def total_bytes(self) -> Bytes:
-        """Of all calls of one step."""
+        """Bytes of all calls of one step."""
         return self.num_bytes * self.count
 
 
@@ -51,7 +51,7 @@ class TracedOperator:
     operator: str
     phase: str
     flop: Flop
-    """In one optimizer step of one rank."""
+    """FLOP in one optimizer step of one rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class TracedStage:
     stage: int
     num_blocks: int
     num_traced_blocks: int
-    """Of the deepest model that was run; the others are extended from it."""
+    """Blocks of the deepest model that was run; the others are extended from it."""
     num_microbatches: int
     num_traced_microbatches: int
     phases: tuple[TracedMemory, ...]
@@ -76,7 +76,7 @@ class TracedStage:
 
     @property
     def flop(self) -> Flop:
-        """Of all matrix products of one step."""
+        """FLOP of all matrix products of one step."""
         return sum(operator.flop for operator in self.operators)
 
     def flop_share_fraction(self, operator: TracedOperator) -> float:
@@ -91,7 +91,7 @@ class TracedStep:
     stages: tuple[TracedStage, ...]
     torch_version: str
     notes: tuple[str, ...]
-    """What was traced differently from how it runs."""
+    """Sentences on what was traced differently from how it runs."""
 
     @property
     def worst(self) -> TracedStage:

@@ -32,9 +32,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 SNIFFED_BYTES = 65_536
 LOG_FIX = "give the trainer's output, its trainer_state.json or metrics.csv, nvidia-smi's CSV or DCGM's text"
 MOST = 1e18
-"""Above every number of a log: bytes, rates and FLOP of one GPU."""
+"""A limit above every number of a log: bytes, rates and FLOP of one GPU."""
 NOT_A_NUMBER = (TraceError, ValueError, OverflowError, TypeError, AttributeError, KeyError, RecursionError, csv.Error)
-"""What reading something else in the place of a number raises."""
+"""Exceptions that something else in the place of a number raises."""
 NOTHING = (None, "", "N/A")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -47,9 +47,9 @@ class LoggedStep:
     step_s: Seconds | None = None
     tokens_per_s_per_gpu: float | None = None
     samples_per_s: float | None = None
-    """Of the whole job."""
+    """Samples per second of the whole job."""
     flop_per_s: FlopPerSecond | None = None
-    """Of one GPU, by the trainer's own convention."""
+    """FLOP/s of one GPU, by the trainer's own convention."""
     mfu_fraction: float | None = None
     loss: float | None = None
     max_allocated_bytes: Bytes | None = None
@@ -391,7 +391,7 @@ READERS: tuple[Callable[[str], TrainerLog | None], ...] = (
     _nvidia_smi,
     _dcgm,
 )
-"""The surest to recognise first."""
+"""Readers of logs, first the ones that recognise their log most surely."""
 
 
 def _argument(text: str, name: str) -> int | None:
@@ -411,7 +411,7 @@ def _step(entry: Mapping[str, object]) -> int:
 
 
 def _bytes(value: object) -> Bytes | None:
-    """Nothing measured is written as 0."""
+    """Bytes of a number in a log; 0 stands for nothing measured."""
     return round(_optional(value) or 0) or None
 
 

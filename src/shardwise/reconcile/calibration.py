@@ -29,15 +29,15 @@ from shardwise.reconcile.records import (
 )
 
 PULL = 0.01
-"""Of the least squares: of one run whose step is all compute 99 % of the error are taken over; of one whose step is a
-tenth communication, half of what that would explain."""
+"""Penalty on changes in the least squares. One run whose step is all compute passes 99 % of its error on; one whose
+step is a tenth communication passes on half of what would explain its error."""
 OUTLIER_LOG_RATIO = 0.05
 """Residuals beyond this weigh less, in proportion (Huber 1964); about what two steps of one run differ by."""
 ROUNDS = 20
 TURNS = 3
-"""How often the shares are taken again."""
+"""How often the factors are fitted, each time with shares that follow from the factors before."""
 MOST_TIME_RATIO, MOST_MEMORY_RATIO = 2.0, 1.3
-"""A factor beyond these says that something else was run; it is held there."""
+"""The largest factors; where runs ask for more, something else was run, and the factor stops here."""
 MEMORY_PULL_RUNS = 0.5
 """Runs that a memory factor of 1 counts for beside those that were seen."""
 WORSE_FRACTION = 0.005
@@ -72,7 +72,7 @@ class LearnedCalibration:
 
     @property
     def worse(self) -> tuple[ErrorChange, ...]:
-        """What was predicted better before."""
+        """Changes of predictions that were closer to the measurement before."""
         return tuple(change for change in self.changes if change.is_worse)
 
 

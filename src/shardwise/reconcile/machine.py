@@ -34,7 +34,7 @@ def base_calibration(runs: Sequence[Path], cluster: Cluster) -> Calibration:
 
 
 def environment_of(run: Path) -> Mapping[str, object]:
-    """What a run of ours says about where it ran; empty for logs."""
+    """Facts of a run of ours about the machine it ran on; empty for logs."""
     file = run / MEASUREMENT_FILE if run.is_dir() else run
     if file.name != MEASUREMENT_FILE or not file.exists():
         return {}

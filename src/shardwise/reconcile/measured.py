@@ -16,7 +16,7 @@ from shardwise.units import MIB, Bytes, Seconds
 MEASUREMENT_FILE = "measurement.json"
 MOST_FILE_BYTES = 256 * MIB
 MOST = 1e18
-"""Above every number of a measurement: seconds, bytes, tokens."""
+"""A limit above every number of a measurement: seconds, bytes, tokens."""
 WARM_UP_STEPS = 3
 """The first steps compile, allocate and connect; medians leave them out when as many remain."""
 
@@ -51,11 +51,11 @@ class MeasuredTotals:
     peak_reserved_bytes: Bytes | None
     device_used_bytes: Bytes | None
     component_bytes: tuple[tuple[str, Bytes], ...] = ()
-    """By the ledger's names, where the run says them."""
+    """Bytes by the ledger's components, where the run states them."""
     sampled: SampledTimes | None = None
-    """Of the steps that a profiler looked into; ``None`` without any."""
+    """Times of the steps that a profiler recorded; ``None`` without such steps."""
     device: str = ""
-    """As the run names it; empty for logs."""
+    """Name of the device as the run states it; empty for logs."""
     notes: tuple[str, ...] = ()
 
 
@@ -126,7 +126,7 @@ def _step_s(step: LoggedStep, log: TrainerLog, plan: Plan) -> Seconds | None:
 
 
 def _contradictions(log: TrainerLog, plan: Plan) -> list[str]:
-    """Where the log says that something else was run."""
+    """Sentences on where the log says that something else was run."""
     said = {
         "global_batch_size": (log.global_batch_size, plan.global_batch_size),
         "micro_batch_size": (log.micro_batch_size, plan.recipe.micro_batch_size),
@@ -189,7 +189,7 @@ def _no_measurement(message: str) -> TraceError:
 
 
 def _sampled(time: Mapping[str, object]) -> SampledTimes | None:
-    """What the measurement says of profiled steps."""
+    """The times that a measurement holds of profiled steps."""
     parts, families = _part(time, "components_s"), time.get("communication")
     if not parts:
         return None

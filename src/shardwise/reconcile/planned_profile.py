@@ -18,10 +18,10 @@ class PlannedProfile:
     plan: Plan
     prediction: Prediction
     knobs: tuple[TurnedKnobs, ...]
-    """For every finding of the profile, in its order."""
+    """Gains of turned knobs, for every finding of the profile in its order."""
     utilisations: tuple[Utilisation, ...]
     notes: tuple[str, ...]
-    """Where the trace is of something else than the plan."""
+    """Sentences on where the trace is of something else than the plan."""
 
 
 def planned_profile(profile: TraceProfile, plan: Plan) -> PlannedProfile:

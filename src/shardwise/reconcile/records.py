@@ -18,7 +18,7 @@ TIME_FACTORS: tuple[ResidualName, ...] = tuple(
 )
 MEMORY_FACTORS: tuple[ResidualName, ...] = ("memory allocated", "memory reserved", "memory outside")
 NUDGE_RATIO = 1.05
-"""By how much a factor is turned to see what the step makes of it."""
+"""A factor is multiplied by this to see what the step makes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def run_record(name: str, plan: Plan, measured: MeasuredTotals, calibration: Cal
 
 
 def predicted_again(run: RunRecord, calibration: Calibration) -> RunRecord:
-    """The same run beside its prediction by another calibration."""
+    """The run beside its prediction by another calibration."""
     base = predicted_by(run.plan, calibration)
     shares = [(factor, _share(run.plan, calibration, factor, base.time.step_s)) for factor in TIME_FACTORS]
     return replace(
@@ -73,7 +73,7 @@ def predicted_by(plan: Plan, calibration: Calibration) -> Prediction:
 
 
 def totals_of(prediction: Prediction) -> RunTotals:
-    """What a run could be compared with."""
+    """Totals of a prediction that a run can be compared with."""
     worst = prediction.memory.worst
     return RunTotals(
         step_s=prediction.time.step_s,
@@ -92,7 +92,7 @@ def with_factors(calibration: Calibration, factors: Mapping[ResidualName, Residu
 
 
 def machine_of(environment: Mapping[str, object], *, num_processes: int) -> MachineFacts:
-    """What a measurement says of its machine."""
+    """The machine that a measurement was made on."""
     device = str(environment.get("device") or "an unnamed device")
     is_cuda = environment.get("cuda") is not None
     names = ("python", "torch", "cuda", "nccl")

@@ -14,7 +14,7 @@ from shardwise.units import Seconds
 
 STEP_TIME = "step time"
 MOST_FRACTION = 0.8
-"""Of what differs: causes are named until they explain so much."""
+"""Share of the difference; causes are named until they explain as much."""
 Unit = Literal["s", "bytes"]
 Group = Literal["total", "memory", "time", "communication"]
 """Totals; parts of the memory of a rank; parts of a step; collectives, whose exposed time is one of these parts."""
@@ -57,7 +57,7 @@ class Cause:
 
     row: ReconciledRow
     share_fraction: float
-    """Of the absolute gaps of all parts together: too much in one part does not hide too little in another."""
+    """Share of the absolute gaps of all parts together: too much in one part does not hide too little in another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Reconciliation:
     measured: MeasuredTotals
     rows: tuple[ReconciledRow, ...]
     causes: tuple[Cause, ...]
-    """What explains most of the gaps, of time and then of memory."""
+    """The parts that explain most of the gaps, of time and then of memory."""
     utilisations: tuple[Utilisation, ...] = ()
     """The MFU by each convention that the plan's cluster allows."""
 

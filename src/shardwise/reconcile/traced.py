@@ -8,7 +8,7 @@ from shardwise.prediction import Prediction
 from shardwise.units import Seconds
 
 SLOWED: tuple[TimeComponent, ...] = ("forward", "backward", "recompute")
-"""What runs slower beside communication."""
+"""Components that run slower beside communication."""
 
 
 def traced_components(plan: Plan, prediction: Prediction) -> dict[TimeComponent, Seconds]:

@@ -23,11 +23,11 @@ class Utilisation:
     convention: str
     """What is counted, and what it is divided by."""
     peak_flop_per_s: FlopPerSecond | None
-    """Of one GPU; ``None`` where nobody knows it."""
+    """Peak of one GPU; ``None`` where nobody knows it."""
     predicted_fraction: float | None
     measured_fraction: float | None
     refusal: str | None = None
-    """Why nothing measured is stated, and what to do about it; ``None`` where it is."""
+    """Why no measured MFU is stated, and what to do about it; ``None`` where one is stated."""
 
 
 def utilisations(
@@ -75,7 +75,7 @@ def _both(
 
 
 def _divisor_dtype(plan: Plan) -> Dtype:
-    """What the peak is of: the dtype of the products, bf16 for those in 8 bits, so that recipes can be compared."""
+    """The dtype of the peak: that of the products, bf16 for 8-bit products, so that recipes can be compared."""
     dtype = usable_dtype(MATMUL_DTYPES[plan.recipe.precision], plan.cluster.gpu)
     return "bf16" if dtype == "fp8" else dtype
 
@@ -89,7 +89,7 @@ def _by_products(
     flop: float,
     refusal: str,
 ) -> Utilisation:
-    """Against the best product that was timed in the dtype of the training."""
+    """MFU against the best product that was timed in the dtype of the training."""
     best = max((point.rate_flop_per_s for point in calibration.products if point.dtype == dtype), default=0.0)
     convention = f"{counted}; best measured {dtype} product of {calibration.date}"
     if not best:

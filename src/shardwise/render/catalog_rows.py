@@ -43,7 +43,7 @@ class CatalogEntry:
     row: CatalogRow
     references: tuple[Source, ...]
     shape: ModelShape | None = None
-    """Of a model."""
+    """Sizes of a model; ``None`` for other rows."""
 
 
 def sections() -> Mapping[str, Sequence[CatalogRow]]:

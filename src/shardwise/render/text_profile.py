@@ -128,7 +128,7 @@ def _bandwidth(family: CollectiveFamily) -> str:
 
 
 def shown_units(units: tuple[UnitExposure, ...], *, has_units: bool) -> tuple[UnitExposure, ...]:
-    """Those that expose most, unless all are asked for."""
+    """Units that expose most, unless all are asked for."""
     ranked = tuple(sorted(units, key=lambda unit: -unit.exposed_s))
     return ranked if has_units else ranked[:MOST_UNITS]
 

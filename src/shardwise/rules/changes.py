@@ -63,7 +63,7 @@ def complete(plan: Plan, changes: Changes) -> Changes:
 
 
 def merge(first: Changes, then: Changes) -> Changes:
-    """Both lists of changes, the later value of a field winning, in order of first mention."""
+    """The union of both lists of changes in order of first mention; the later value of a field wins."""
     return tuple({**dict(first), **dict(then)}.items())
 
 

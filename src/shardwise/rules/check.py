@@ -61,7 +61,7 @@ def _broken_errors(plan: Plan) -> list[Rule]:
 
 
 def refusal_within(plan: Plan, rule: Rule, *, allows: Callable[[Changes], bool]) -> Refusal:
-    """The refusal of one broken rule, whose fix is allowed where one that mends it is.
+    """The refusal of one broken rule, with a fix that is allowed wherever such a fix mends the rule.
 
     Args:
         plan: breaks the rule.

@@ -30,8 +30,8 @@ def head_tp_degrees(
 ) -> tuple[int, ...]:
     """Tensor-parallel degrees that divide the heads of one attention shape.
 
-    Up to the number of key-value heads the degree must divide it; beyond, an engine that replicates them needs a
-    multiple of it, and an engine that does not stops there.
+    A degree up to the number of key-value heads must divide that number. A larger degree must be a multiple of it, and
+    only engines that replicate key-value heads have larger degrees.
 
     Source: Megatron-LM ``core/transformer/transformer_config.py`` (multiple or divisor of ``num_query_groups``);
     torchtitan ``models/common/decoder.py`` (``n_kv_heads % tp``).

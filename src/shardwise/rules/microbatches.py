@@ -112,7 +112,7 @@ def _dualpipe_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def interleaving_multiple(plan: Plan) -> int:
-    """What the number of micro-batches must be a multiple of: the stages for Megatron, torch's rounds for torch."""
+    """The number that micro-batches must be a multiple of: the stages for Megatron, torch's rounds for torch."""
     if ENGINES[plan.engine].interleaves_in_rounds_of_pp:
         return plan.layout.pp
     return max(1, plan.num_microbatches // plan.layout.pp)

@@ -22,4 +22,4 @@ class Refusal:
     severity: Severity
     """An error cannot run as written; a warning runs, with a consequence or a setting worth knowing."""
     neighbour: Changes
-    """The same fix as data: applied to the plan, the rule holds."""
+    """The fix as data: changes to the plan after which the rule holds."""

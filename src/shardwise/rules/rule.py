@@ -27,11 +27,11 @@ class Rule:
     name: str
     severity: Severity = "error"
     engines: tuple[EngineName, ...] | None = None
-    """Engines it holds for; ``None`` means all of them."""
+    """Engines that the rule holds for; ``None`` means all of them."""
     why: str
     """Why the rule exists, for the documentation."""
     source: str
-    """Where it can be checked."""
+    """The publication or file where the rule can be checked."""
     reads: tuple[str, ...] | None = None
     """The fields of the layout and the recipe, or ``FIGURES``, that ``breaks`` looks at while options that a search
     leaves to the engine are at their defaults; ``None`` for any of them. A search asks once for all plans in which they
@@ -39,6 +39,6 @@ class Rule:
     breaks: Callable[[Plan], bool]
     message: Callable[[Plan], str]
     candidates: Callable[[Plan], Iterable[Changes]]
-    """Changes that may mend it, nearest first. They are verified before they are shown."""
+    """Changes that may mend the plan, nearest first. They are verified before they are shown."""
     advice: str = ""
     """A second way out that no field of the plan expresses."""

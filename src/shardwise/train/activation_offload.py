@@ -39,7 +39,7 @@ def _offloading(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., 
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    """A copy of the same strides where those leave no gaps: compiled code was written for them."""
+    """A copy with the tensor's strides where these leave no gaps, as compiled code relies on them."""
     kept = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return kept.copy_(tensor, non_blocking=True)
 

@@ -16,7 +16,7 @@ class OnePassAdamW(torch.optim.AdamW):
     """AdamW that multiplies gradients while it reads them.
 
     ``begin`` counts the step and says what gradients are multiplied with; ``step`` updates the parameters that hold a
-    gradient. All parameters share one count. On processors both are torch's fused AdamW.
+    gradient. All parameters share one count. On CPUs both are torch's fused AdamW.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:
@@ -111,6 +111,6 @@ def _is_small(parameter: nn.Parameter) -> bool:
 
 
 def _scale_of(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """As torch's fused kernels take it: what gradients are divided by, and that no gradient is infinite."""
+    """The factor as torch's fused kernels take it: its inverse, and a flag that no gradient is infinite."""
     inverse = (1 / factor).to(dtype=torch.float32)
     return inverse, torch.zeros_like(inverse)

@@ -16,7 +16,7 @@ from shardwise.train.torch_private import dump_allocator_history, record_allocat
 RECORDED_STEPS = 3
 """The optimizer's states are there from the first step on, and DDP makes its buckets anew in the second."""
 MOST_EVENTS = 1_000_000
-"""Beyond them the oldest are lost; a step of a large model has tens of thousands."""
+"""Events that are kept; beyond these the oldest are lost. A step of a large model has tens of thousands."""
 
 
 class AllocatorHistory:

@@ -45,7 +45,7 @@ def said_at_the_start(job: Job) -> str:
 
 
 def _paths(job: Job) -> tuple[str | None, str | None]:
-    """Of the weights and of the adapters; a checkpoint of adapters holds no weights beneath them."""
+    """Paths of the weights and of the adapters; a checkpoint of adapters holds no weights beneath them."""
     spec = job.checkpoint
     if job.recipe.adapter != "none":
         return spec.initial_weights, spec.resume_from

@@ -79,7 +79,7 @@ def _table(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 @cache
 def _borders(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Between each value and the next."""
+    """The borders half way between each value and the next."""
     table = _table(values, device)
     return (table[1:] + table[:-1]) / 2
 

@@ -54,13 +54,13 @@ class Built:
     chunks: tuple[nn.Module, ...]
     """Pipeline chunks, sharded; the whole model without a pipeline."""
     decoders: tuple[AnyDecoder, ...]
-    """The same, inside whatever wraps them."""
+    """The decoders inside whatever wraps them into chunks."""
     positions: torch.Tensor
     """Which tokens of every sequence this rank computes."""
 
 
 def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignModule | None = None) -> Built:
-    """This rank's part of the model, with its initial weights; of the module that is given, if one is."""
+    """This rank's part of the model with its initial weights, made of the module ``given`` if there is one."""
     layout = job.layout
     positions = positions_of_rank(rank=mesh.rank("cp"), cp=layout.cp, seq_len=job.recipe.seq_len).to(device)
     if given is not None:
@@ -85,7 +85,7 @@ def build_model(job: Job, mesh: Mesh, *, device: torch.device, given: ForeignMod
 
 
 def weights_dtype(job: Job) -> torch.dtype:
-    """Of the parameters that the optimizer updates."""
+    """The dtype of the parameters that the optimizer updates."""
     return torch.bfloat16 if job.recipe.precision == "bf16" else torch.float32
 
 
@@ -225,7 +225,7 @@ def _in_ddp(decoder: AnyDecoder, mesh: Mesh) -> nn.Module:
 def _sum_bucket(
     group: torch.distributed.ProcessGroup, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Sum, where DDP by itself would average."""
+    """Sum gradients over ranks, where DDP by itself would average."""
     whole = bucket.buffer()
     work = torch.distributed.all_reduce(whole, group=group, async_op=True)
     return work.get_future().then(lambda _: whole)

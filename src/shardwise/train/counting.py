@@ -17,12 +17,12 @@ from shardwise.train.torch_private import TorchDispatchMode, group_in, group_nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """One kind of call."""
+    """One kind of collective call."""
 
     kind: str
     group_size: int
     num_bytes: int
-    """Of one call: what an all-gather makes, what a reduce-scatter takes."""
+    """Bytes of one call: the output of an all-gather, the input of a reduce-scatter."""
 
 
 INPUT: Callable[[Any, Any], int] = lambda arguments, _result: _nbytes(arguments)  # noqa: E731
@@ -54,12 +54,12 @@ class Said:
 
     kind: str
     ranks: tuple[int, ...]
-    """Of the whole job."""
+    """Ranks that take part, numbered in the whole job."""
     num_bytes: int
 
 
 def communication(name: str, arguments: Sequence[Any], result: Any) -> Said | None:
-    """What an operator communicates, by the name in its schema; ``None`` when it does not."""
+    """The communication of an operator, by the name in its schema; ``None`` for operators that do not communicate."""
     namespace, _, operator = name.partition("::")
     if namespace == "_c10d_functional" and operator in FUNCTIONAL:
         kind, payload = FUNCTIONAL[operator]

@@ -138,14 +138,14 @@ def set_prefetch(blocks: list[nn.Module], layout: Layout) -> None:
 
 
 def _wait_for_device(block: nn.Module, inputs: object) -> None:
-    """Before FSDP2 gathers a block: otherwise the host runs ahead, and the gather lies under the block before."""
+    """Wait before FSDP2 gathers a block: a host that runs ahead would put the gather under the block before."""
     del block, inputs
     if torch.cuda.is_available():
         torch.cuda.current_stream().synchronize()
 
 
 def gather_ahead_on_processors(blocks: list[nn.Module], layout: Layout) -> None:
-    """Start the next block's gather before a block computes; on processors FSDP2's own prefetch waits for it at once.
+    """Start the next block's gather before a block computes; on CPUs FSDP2's own prefetch waits for the gather at once.
 
     Blocks that stay gathered are left alone by FSDP2.
     """
@@ -194,7 +194,7 @@ def _expert_mesh(mesh: Mesh) -> DeviceMesh:
 
 
 def _apart(module: nn.Module, mesh: Mesh) -> list[nn.Module]:
-    """Experts that other ranks divide than divide the rest of their block."""
+    """Experts, which are divided over other ranks than the rest of their block."""
     if mesh.layout.ep == 1:
         return []
     return [part for part in module.modules() if isinstance(part, Experts)]

@@ -55,7 +55,7 @@ def determinism(*, is_wanted: bool) -> Iterator[None]:
 
 
 def _named(error: RuntimeError) -> DeterminismError | None:
-    """The same in one sentence, where torch refused an operator."""
+    """The error in one sentence, where torch refused an operator."""
     found = WITHOUT_FORM.search(str(error))
     if found is not None:
         return DeterminismError(

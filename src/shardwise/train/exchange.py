@@ -80,7 +80,7 @@ def _all_to_all(x: Tensor, received: list[int] | None, sent: list[int] | None, g
 
 
 def _gather(x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
-    """Parts of one sequence are gathered in place; more need one copy to stand side by side."""
+    """The parts of all ranks side by side; one sequence needs no copy after the gather, several sequences one."""
     if x.size(0) == 1 and dim == 1:
         return _gather(x.squeeze(0), 0, group).unsqueeze(0)
     gathered = _wait(collectives.all_gather_into_tensor(x.contiguous(), group.size(), group.group_name))

@@ -32,7 +32,7 @@ class Feed:
         return waited_s
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is in the data."""
+        """The run's place in the data."""
         return dict(self.batches.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class ForeignModule(nn.Module):
 
 
 def _summed_loss(output: Any, labels_BS: Tensor) -> Tensor:
-    """From a loss, logits, or a record or tuple that holds one of them first.
+    """The summed loss of a module's output: a loss, logits, or a record or tuple that holds one of these first.
 
     Raises:
         ModelError: it is nothing of the kind.

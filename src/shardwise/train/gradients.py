@@ -1,4 +1,4 @@
-"""From the gradients of summed losses to the step: one sum over all ranks gives loss, tokens and norm together."""
+"""Turns gradients of summed losses into a step: one sum over all ranks gives loss, tokens and norm together."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ from shardwise.train.parameters import Trained, local_part, world_sum
 from shardwise.train.torch_private import foreach_copy, foreach_mul, foreach_norm
 
 NORM_EPSILON = 1e-6
-"""As ``torch.nn.utils.clip_grad_norm_``."""
+"""The value of ``torch.nn.utils.clip_grad_norm_``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSums:
-    """What a step adds up to over all ranks; scalars on the device."""
+    """Sums of a step over all ranks; scalars on the device."""
 
     loss: Tensor
-    """Per token."""
+    """Loss per token."""
     num_tokens: Tensor
     """Tokens that had a label."""
     gradient_norm: Tensor
-    """Of the gradient of the loss, before clipping."""
+    """Norm of the gradient of the loss, before clipping."""
     gradient_factor: Tensor
-    """What gradients are multiplied with: divided by tokens, and clipped."""
+    """Factor on the summed gradients: one over the tokens, and less where the norm is clipped."""
     num_stopping: Tensor
     """Ranks that were asked to stop."""
 
@@ -73,7 +73,7 @@ def scale_gradients(trained: tuple[Trained, ...], factor: Tensor) -> None:
 
 
 def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | None) -> None:
-    """Under sequence parallelism each tp rank saw other tokens: sum, in one call, what they taught whole modules."""
+    """Sum the gradients of undivided modules in one call: under sequence parallelism, tp ranks saw different tokens."""
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
     gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
     if group is None or not gradients:
@@ -90,7 +90,7 @@ def sum_replicated_gradients(modules: list[nn.Module], group: ProcessGroup | Non
 
 
 def sum_tied_gradients(parameters: list[nn.Parameter], group: ProcessGroup | None) -> None:
-    """The first and the last stage hold one table twice: both get the sum of what each has learned."""
+    """Sum the gradients of a table that the first and the last stage both hold."""
     for parameter in parameters:
         if group is not None and parameter.grad is not None:
             torch.distributed.all_reduce(local_part(parameter.grad), group=group)

@@ -15,9 +15,9 @@ LOOPBACK_NAMES = ("lo", "lo0")
 def join_group(*, device_type: str, timeout: timedelta) -> None:
     """Make the process group of the ranks that torchrun started.
 
-    The store that they meet at listens on every interface by itself, and torch unpickles what it finds in there. Where
-    all ranks are on this machine nobody else has to reach it, so rank 0 serves one on the loopback interface alone. A
-    torchrun that serves a store itself has taken the port: without the variables that the launcher sets it does.
+    torch's store for the ranks listens on every interface, and torch unpickles what the store holds. Where all ranks
+    are on this machine, rank 0 therefore serves a store on the loopback interface alone. A torchrun that serves a store
+    itself has taken the port; it does so without the variables that the launcher sets.
     """
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     is_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]

@@ -19,9 +19,9 @@ from shardwise.train.plain_head import PassedOn, plain_head
 from shardwise.train.pretrained.conversion import family_dtype
 
 KERNELS: Mapping[Attention, str] = {"flash": "sdpa", "eager": "eager"}
-"""What transformers calls the ways to compute attention; some of its models have the eager one alone."""
+"""transformers' names for the ways to compute attention; some of its models have the eager one alone."""
 BLOCK_MASKS = "flex_attention"
-"""Its name for the fused attention that needs no whole mask."""
+"""transformers' name for the fused attention that needs no whole mask."""
 
 
 class TransformersDecoder(nn.Module):
@@ -50,7 +50,7 @@ class TransformersDecoder(nn.Module):
             self.add_module(name, child)
         kept = whole.state_dict().keys()
         self.kept_buffer_names = tuple(name for name, _ in whole.named_buffers() if name in kept)
-        """Of the model's state, which checkpoints hold."""
+        """Buffers that are part of the model's state, which checkpoints hold."""
         for name in self.kept_buffer_names:
             owner, _, leaf = name.rpartition(".")
             buffer = whole.get_buffer(name)
@@ -62,7 +62,7 @@ class TransformersDecoder(nn.Module):
         self.initializer_ratio = float(getattr(config, "initializer_range", None) or 0.02)
         self.settings = LossSettings()
         self.compute_dtype = dtype
-        """Of hidden states, and of masks that are added to scores."""
+        """dtype of hidden states, and of masks that are added to scores."""
         self.plain_head = plain_head(whole)
         if self.plain_head is not None:
             setattr(whole, self.plain_head, PassedOn(self.get_submodule(self.plain_head)))

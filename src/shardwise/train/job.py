@@ -57,11 +57,11 @@ class CheckpointSpec:
     initial_weights: str | None = None
     """A Hugging Face checkpoint to start from."""
     weights_digest: str | None = None
-    """Which weights they are, wherever they lie; ``None`` where the launcher did not see them."""
+    """Tells the initial weights from others, wherever they lie; ``None`` where the launcher did not see them."""
     accepts_random_weights: bool = False
     """Whether adapters may stand beside weights that nobody trained."""
     export_folder: str | None = None
-    """Where the final weights go as a Hugging Face checkpoint."""
+    """Folder for the final weights as a Hugging Face checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +137,9 @@ class Job:
     tuning: Tuning = field(default_factory=Tuning)
     watch: WatchSpec = field(default_factory=WatchSpec)
     model_flop_per_token: float = 0.0
-    """For MFU: forward and backward without recomputation, as the prediction counts it."""
+    """FLOP per token for MFU: forward and backward without recomputation, as the prediction counts them."""
     peak_flop_per_s: float | None = None
-    """Of one GPU at this precision; ``None`` leaves MFU out."""
+    """Peak of one GPU at this precision; ``None`` leaves MFU out."""
     mfu_convention: str = ""
 
     @property

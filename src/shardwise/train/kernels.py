@@ -117,8 +117,8 @@ def _gated_gradients(
 
 
 def differentiate_gated(gate: Tensor, up: Tensor, gradient: Tensor, *, activation: Tensor) -> None:
-    """``silu(gate) * up`` into ``activation``, which may be ``gate``; ``gradient`` becomes that of ``gate``, ``up`` its
-    own. All are contiguous and of one shape.
+    """Write ``silu(gate) * up`` into ``activation``, which may be ``gate``; write the gradients of ``gate`` and ``up``
+    into ``gradient`` and ``up``. All are contiguous and of one shape.
     """
     num_elements = gate.numel()
     if num_elements:

@@ -11,7 +11,7 @@ import signal
 __all__ = ["VARIABLE"]
 
 VARIABLE = "SHARDWISE_FORK_SERVER"
-"""In the environment of the fork server alone; whoever else imports this module keeps hearing signals."""
+"""Variable that the fork server alone has; whoever else imports this module keeps hearing signals."""
 
 if os.environ.get(VARIABLE):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -89,13 +89,13 @@ class Holder:
     pid: int = 0
     began_s: float = 0.0
     run_id: str = ""
-    """What torchrun gives all processes of a run on many nodes alike; empty on one machine."""
+    """The id that torchrun gives all processes of a run on many nodes; empty on one machine."""
     is_locked: bool = False
     """Whether the file system took its lock."""
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """The file of this life."""
         return _life_path(self.folder, self.index)
 
     @property
@@ -112,7 +112,7 @@ class Lease:
     folders: tuple[Path, ...]
     lineage: Lineage
     is_owner: bool = True
-    """Whether this process ends the life; otherwise it only keeps it alive, or looks whether it is lost."""
+    """Whether this process ends the life; other processes only keep it alive, or look whether it is lost."""
     locks: list[int] = field(default_factory=list)
     beat_s: float = float("-inf")
 
@@ -174,7 +174,7 @@ class Lease:
 
 
 def folders_of(job: Job) -> tuple[Path, ...]:
-    """What a run writes into for as long as it lasts: its run folder, and the checkpoints' where they lie elsewhere.
+    """Folders that a run writes into while it lasts: the run folder, and the checkpoints' folder if it lies elsewhere.
 
     Checkpoints in the run folder of another run are that run's.
     """
@@ -253,7 +253,7 @@ def join(job: Job, life: str) -> Lease:
 
 
 def seen(job: Job, life: str) -> Lease | None:
-    """The lease of another process of the run, which this one only looks at; ``None`` where it sees no such life."""
+    """A life's lease that another process holds, for this process to look at; ``None`` where there is no such life."""
     folders, number = folders_of(job), number_of(life)
     holder = _newest(folders[0])
     if holder is None or holder.life != life:
@@ -271,7 +271,7 @@ def _lineage(job: Job, number: int) -> Lineage:
 
 
 def _claimed(lease: Lease, judged: Sequence[int], run_id: str) -> bool:
-    """Whether the next life of every folder is this one; where another began meanwhile, nothing of it is left."""
+    """Whether this life is the next in every folder; where another began meanwhile, nothing of this life is left."""
     number = lease.lineage.number
     for folder, last in zip(lease.folders, judged, strict=True):
         descriptor = _claim(folder, lease.lineage, run_id)
@@ -287,7 +287,7 @@ def _claimed(lease: Lease, judged: Sequence[int], run_id: str) -> bool:
 
 
 def _claim(folder: Path, lineage: Lineage, run_id: str) -> int | None:
-    """A descriptor that keeps the lock of a life which no other process has taken; locked before it can be seen."""
+    """A descriptor that keeps the lock of a new life; the file is locked before other processes can see it."""
     path = _life_path(folder, lineage.number)
     path.parent.mkdir(parents=True, exist_ok=True)
     unseen = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -345,7 +345,7 @@ def _shared_lock(path: Path) -> tuple[int, bool]:
 
 
 def _require_free(folder: Path, *, run_id: str = "") -> int:
-    """The number of the newest life, which is over; one that begins later is not judged by it."""
+    """The number of the newest life, which is over; lives that begin later are judged by themselves."""
     holder = _newest(folder)
     if holder is None:
         return 0
@@ -364,7 +364,7 @@ def _require_free(folder: Path, *, run_id: str = "") -> int:
 
 
 def _is_dead(holder: Holder, silent_s: float) -> bool:
-    """For certain on one machine, by the lock or by its processes; otherwise after a time without a sign of life."""
+    """Whether a run is dead: by its lock or processes on this machine, else after a time without a sign of life."""
     lock = _lock_state(holder.path)
     if holder.machine != _machine():
         return silent_s > DEAD_AFTER_S

@@ -74,14 +74,14 @@ class Trainer:
     scale: LossScale
     progress: Progress = field(default_factory=Progress)
     ends: ProcessGroup | None = None
-    """The first and the last stage, when they hold one table twice and this rank is on one of them."""
+    """Ranks of the first and the last stage, when both hold the token table and this rank is on one of the two."""
     is_stop_requested: Callable[[], bool] = lambda: False
     """Whether this rank was asked to stop after the step it is in."""
     sampler: Sampler | None = None
     """Looks into some of the steps."""
 
     def states(self) -> dict[str, Stateful]:
-        """What a checkpoint holds."""
+        """Every state that a checkpoint holds, by name."""
         scaling: dict[str, Stateful] = {"scale": self.scale} if self.scale.is_active else {}
         return scaling | {
             "model": ModelStates(self.trained, untrained=self._untrained()),
@@ -91,7 +91,7 @@ class Trainer:
         }
 
     def _untrained(self) -> dict[str, Tensor]:
-        """What belongs to the model and is not trained; a run of adapters reads it from the weights it began with."""
+        """Tensors of the model that are not trained; a run of adapters reads them from the weights it began with."""
         return untrained_states(self.built.decoders) if self.job.recipe.adapter == "none" else {}
 
     def step(self) -> StepSums:
@@ -215,7 +215,7 @@ def train(
 
 
 def _take_step(trainer: Trainer) -> tuple[StepSums, float | None]:
-    """The next step; with the time it took by itself where the profiler looked into it."""
+    """Sums of the next step, and the step's own seconds where the profiler recorded it."""
     if trainer.sampler is None:
         return trainer.step(), None
     return trainer.sampler.run(trainer.progress.step + 1, trainer.step)

@@ -45,7 +45,7 @@ class DividedInputs:
 
 
 class Factor(Linear):
-    """A or B."""
+    """One of an adapter's two factors, A or B."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
@@ -163,7 +163,7 @@ def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.M
 
 
 def _dropped(x: Tensor, dropout_fraction: float, inputs: DividedInputs) -> Tensor:
-    """What dropout leaves of the inputs.
+    """The inputs after dropout.
 
     Ranks that hold parts of ``x`` all draw the mask of the whole, and each takes its own part: their generators then
     go on alike, as one rank's alone would.

@@ -86,7 +86,7 @@ def _piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> T
 
 
 def _fused_piece(logits_TV: Tensor, labels_T: Tensor, _group: ProcessGroup | None) -> Tensor:
-    """The same as expressions that a compiler makes kernels of, which store no fp32 copy."""
+    """``_piece`` as expressions that a compiler makes kernels of, which store no fp32 copy."""
     is_labelled = (labels_T != IGNORED_LABEL).unsqueeze(1)
     index_T1, is_here = _targets(labels_T, logits_TV.size(1), None)
     shifted_TV = logits_TV.float() - logits_TV.amax(dim=1, keepdim=True).float()
@@ -107,7 +107,7 @@ def _targets(labels_T: Tensor, rows: int, group: ProcessGroup | None) -> tuple[T
 
 
 def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | None) -> Tensor:
-    """The same, compiled; over several ranks in two parts, before and after what they exchange."""
+    """``_piece``, compiled; over several ranks in two parts, before and after what they exchange."""
     if group is None:
         return compiled(_fused_piece)(logits_TV, labels_T, None)
     index_T1, is_here_T1 = _targets(labels_T, logits_TV.size(1), group)
@@ -117,7 +117,7 @@ def _compiled_piece(logits_TV: Tensor, labels_T: Tensor, group: ProcessGroup | N
 
 
 def _over_ranks(own_3T: Tensor, group: ProcessGroup) -> Tensor:
-    """What :func:`_sums` says of one part, of the whole vocabulary."""
+    """The results of :func:`_sums` for the whole vocabulary, from those of every rank's part."""
     largest_T, sum_T, label_T = own_3T.unbind()
     highest_T = all_reduced(largest_T, "max", group)
     sum_T = all_reduced(sum_T * (largest_T - highest_T).exp(), "sum", group)
@@ -125,7 +125,7 @@ def _over_ranks(own_3T: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def _sums(logits_TV: Tensor, index_T: Tensor, is_here_T: Tensor) -> Tensor:
-    """Of every token over this rank's part of the vocabulary: largest logit, sum of exponentials, logit of the label.
+    """Largest logit, sum of exponentials and label's logit of every token, over this rank's part of the vocabulary.
 
     The last is 0 where another rank holds the label.
     """

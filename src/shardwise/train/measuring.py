@@ -63,7 +63,7 @@ def measurement_object(trainer: Trainer, records: list[StepRecord]) -> dict[str,
 
 
 def _loss_scale(trainer: Trainer) -> dict[str, object] | None:
-    """How fp16 fared; other precisions scale nothing."""
+    """The loss scale of fp16 and its skipped steps; other precisions scale nothing."""
     scale = trainer.scale
     if not scale.is_active:
         return None
@@ -75,7 +75,7 @@ def _loss_scale(trainer: Trainer) -> dict[str, object] | None:
 
 
 def steady_records(records: list[StepRecord]) -> list[StepRecord]:
-    """Those behind the warm-up that no profiler looked into; in a short run the last one that is not the first.
+    """Steps after the warm-up that no profiler recorded; in a short run the last one that is not the first.
 
     A profiler makes a step slower, but the first one may compile, which takes a hundred times as long.
     """
@@ -84,7 +84,7 @@ def steady_records(records: list[StepRecord]) -> list[StepRecord]:
 
 
 def _sampled_parts(trainer: Trainer) -> dict[str, object]:
-    """Where a mean sampled step went, by the ledger's names."""
+    """Times of the mean sampled step, by the ledger's names."""
     samples = trainer.sampler.samples if trainer.sampler else []
     if not samples:
         return {}
@@ -93,7 +93,7 @@ def _sampled_parts(trainer: Trainer) -> dict[str, object]:
 
 
 def environment(device: torch.device) -> dict[str, object]:
-    """What this ran on."""
+    """The machine, device and versions that the run ran on."""
     is_cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if is_cuda else platform.processor() or platform.machine(),
@@ -106,7 +106,7 @@ def environment(device: torch.device) -> dict[str, object]:
 
 
 def held_bytes(trainer: Trainer) -> dict[str, int]:
-    """What this rank holds now, by component of the ledger, and ``allocated`` where an allocator counts.
+    """Bytes this rank holds now by component of the ledger, and ``allocated`` where an allocator counts.
 
     Asked when memory has run out, so it allocates nothing on the device.
     """
@@ -127,7 +127,7 @@ def _moments(trainer: Trainer) -> list[Tensor]:
 
 
 def states_held(trainer: Trainer) -> dict[MemoryComponent, int]:
-    """What this rank's device keeps from step to step, by component; tensors whose purpose is known, counted."""
+    """Bytes this rank's device keeps from step to step by component, counted over tensors whose purpose is known."""
     parameters = held_parameters(list(trainer.built.decoders))
     trained = [entry.local for entry in trainer.trained]
     stepped = _host_copies(trainer)
@@ -146,7 +146,7 @@ def _host_copies(trainer: Trainer) -> list[Tensor]:
 
 
 def make_sampler(trainer: Trainer) -> Sampler:
-    """What looks into the steps that the job wants to have looked into."""
+    """The sampler of the steps that the job wants profiled."""
     looking = Looking(
         job=trainer.job,
         device=trainer.device,
@@ -157,7 +157,7 @@ def make_sampler(trainer: Trainer) -> Sampler:
 
 
 def _on_device(trainer: Trainer, tensors: Iterable[Tensor]) -> int:
-    """Offloaded ones are not there."""
+    """Bytes of the tensors that are on the device; offloaded ones are not."""
     return nbytes([tensor for tensor in tensors if tensor.device.type == trainer.device.type])
 
 

@@ -24,14 +24,14 @@ class StepRecord:
     """One optimizer step."""
 
     step: int
-    """Counted from 1."""
+    """The number of the step, counted from 1."""
     loss: float
     gradient_norm: float
     learning_rate: float
     num_tokens: int
     step_s: float
     data_wait_s: float
-    """Of it, how long this rank stood still for its data."""
+    """Part of the step in which this rank waited for its data."""
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu_fraction: float | None
@@ -40,13 +40,13 @@ class StepRecord:
     is_sampled: bool = False
     """Whether the profiler looked into the step, which makes it slower."""
     sample: Mapping[str, object] | None = None
-    """Where its time went, on the mean of all ranks."""
+    """Times and collectives of the profiled step, as the mean over all ranks."""
     loss_scale_ratio: float | None = None
-    """What the next step's loss is multiplied with; only fp16 scales."""
+    """Factor on the next step's loss; only fp16 scales."""
     num_skipped_steps: int = 0
     """Steps of the run so far whose gradients overflowed, so that nothing was updated."""
     num_skipped_in_a_row: int = 0
-    """Of them the last ones; 0 after a step that was taken."""
+    """Skipped steps in a row up to this one; 0 after a step that was taken."""
 
 
 class Clock:
@@ -64,7 +64,7 @@ class Clock:
         return event
 
     def seconds(self, start: "torch.cuda.Event | float", end: "torch.cuda.Event | float") -> float:
-        """From one moment to another; waits for the later one."""
+        """Seconds from one moment to another; waits for the later one."""
         if isinstance(start, float) or isinstance(end, float):
             return float(end) - float(start)
         end.synchronize()

@@ -107,8 +107,8 @@ class QuantisedLinear(nn.Module):
 def table_for_backward(pairs: Tensor, gradient: Tensor) -> Tensor:
     """A copy of the table that cannot be made before the gradient is there.
 
-    An operator, so that a compiler cannot tell that it holds the values of the table of forward: it would find that
-    forward and backward make the same matrix, and keep it between them.
+    An operator, so that a compiler cannot tell that the copy equals the table of forward: the compiler would find that
+    forward and backward make the same matrix, and keep the matrix in between.
     """
     del gradient
     return pairs.clone()
@@ -121,7 +121,7 @@ def _(pairs: Tensor, gradient: Tensor) -> Tensor:
 
 
 class _QuantisedProduct(torch.autograd.Function):
-    """``x W^T``; backward makes W whole again instead of keeping it."""
+    """``x W^T``; backward dequantises W again instead of keeping it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Tensor, pairs: Tensor, in_features: int) -> Tensor:

@@ -24,7 +24,7 @@ STATE_SPACE = ("A_log", "D")
 """How fast a state-space model forgets, and what it lets through unchanged, whatever their number of dims. Source: Gu
 and Dao 2023, github.com/state-spaces/mamba, ``mamba_simple.py``, which marks both as not decaying."""
 NO_DECAY_MARK = "_no_weight_decay"
-"""What authors of models write on parameters that are not to decay."""
+"""The mark that authors of models write on parameters that are not to decay."""
 
 
 def kind_of(owner: nn.Module, name: str, parameter: Tensor) -> ParameterKind:

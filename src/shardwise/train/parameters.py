@@ -29,7 +29,7 @@ class Trained:
     """One trained parameter."""
 
     name: str
-    """As in the Hugging Face checkpoint."""
+    """Name of the parameter in the Hugging Face checkpoint."""
     parameter: nn.Parameter
     local: nn.Parameter
     """This rank's part, on the same storage."""
@@ -38,9 +38,9 @@ class Trained:
     num_copies: int
     """Ranks of the job that hold this same part."""
     decays: bool = True
-    """Whether weight decay is for it: not for norms, biases, other vectors, and what its model marks."""
+    """Whether the parameter decays: not norms, biases, other vectors, and what its model marks."""
     is_block_matrix: bool = False
-    """Whether it is a matrix of a block, or a stack of them; no vector, table, convolution or head."""
+    """Whether the parameter is a matrix of a block or a stack of matrices; no vector, table, convolution or head."""
 
     def take_gradient(self) -> None:
         """Hand the parameter's gradient to the local part."""
@@ -80,7 +80,7 @@ class Trained:
 
     @property
     def place(self) -> str:
-        """Where this rank's part begins in the whole, as a name; nothing when it is the whole."""
+        """Offset of this rank's part in the whole tensor, as a name; empty when the part is the whole."""
         if not isinstance(self.parameter, DTensor) or self.local.shape == self.parameter.shape:
             return ""
         chunks = self.parameter.__create_chunk_list__()

@@ -46,7 +46,7 @@ class Placed:
         return ids[:, self.positions].contiguous(), labels[:, self.positions].contiguous()
 
     def document_places(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """Where in its document every token stands, as the model wants it; nothing when documents see each other."""
+        """Positions of all tokens in their documents as the model takes them; empty when documents see each other."""
         return {"document_places_BS": torch.cat([b.positions for b in batches])} if self.masks_documents else {}
 
 

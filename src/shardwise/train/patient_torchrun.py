@@ -22,7 +22,7 @@ __all__ = ["PATIENCE", "PATIENCE_S", "with_patience"]
 
 PATIENCE = "--shutdown-timeout"
 PATIENCE_S = 600
-"""As long as ``shardwise train`` itself waits for a run that was asked to stop."""
+"""Seconds that ``shardwise train`` itself waits for a run that was asked to stop."""
 
 
 STANDALONE, ALONE = "--standalone", "shardwise-alone"

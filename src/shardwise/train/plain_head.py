@@ -17,11 +17,11 @@ __all__ = ["PassedOn", "plain_head"]
 
 NUM_TOKENS = 2
 LARGEST = 100.0
-"""Hidden states of the probe reach it in both directions, beyond every cap of logits."""
+"""The probe's hidden states reach from minus this to this, beyond every cap of logits."""
 
 
 class Answer(NamedTuple):
-    """What base models of transformers answer: hidden states, and of whatever else there is nothing."""
+    """The answer of transformers' base models: hidden states, and nothing of whatever else they may return."""
 
     last_hidden_state: Tensor
     past_key_values: None = None
@@ -45,7 +45,7 @@ class Answering(nn.Module):
 
     @property
     def decoder(self) -> "Answering":
-        """The same: some classes ask the decoder of their base model."""
+        """This object itself, for classes that ask the decoder of their base model."""
         return self
 
     def forward(self, *_given: Any, **_named: Any) -> Answer:
@@ -66,7 +66,7 @@ class PassedOn(nn.Module):
         return self.head[0].get_parameter("weight")
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The same."""
+        """The hidden states as they are."""
         return hidden
 
 

@@ -67,7 +67,7 @@ REMADE: dict[Recompute, frozenset[str]] = {
     "selective": frozenset(("up",)),  # the product before it, of the gate, is kept
     "full": frozenset(("gate", "up")),
 }
-"""Products of a dense feed-forward that backward makes again."""
+"""Products of a dense feed-forward that backward recomputes."""
 
 
 def recompute_blocks(
@@ -103,7 +103,7 @@ def recompute_blocks(
 
 
 def draws_random_numbers(block: nn.Module, recipe: Recipe) -> bool:
-    """Whether a forward pass of the block may draw random numbers, which have to be the same when it is made again.
+    """Whether a forward pass of the block may draw random numbers, which recomputation has to repeat.
 
     Our blocks draw for the dropout of adapters alone. Of blocks that others wrote nothing is known: their dropout has
     many names, and routers add noise.
@@ -112,7 +112,7 @@ def draws_random_numbers(block: nn.Module, recipe: Recipe) -> bool:
 
 
 def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The same under a name that a profile shows, first in forward and again where it is computed again."""
+    """The forward under a name that a profile shows, first in forward and again where it is recomputed."""
 
     def run(*arguments: Any, **named: Any) -> Any:
         with record_function(BLOCK):
@@ -122,7 +122,7 @@ def _marked(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: bool, draws: bool) -> Callable[..., Any]:
-    """The same, made again as a whole by torch, or by the compiler that sees forward and backward together.
+    """The forward, recomputed as a whole by torch, or by the compiler that sees forward and backward together.
 
     A compiler is told of every operation whether it is kept. By itself torch 2.11 marks those that it finds in the
     block, and not those inside the functions of ours that have a backward of their own: 4-bit and 8-bit products, which
@@ -141,7 +141,7 @@ def _checkpointed(forward: Callable[..., Any], recipe: Recipe, *, is_compiled: b
 
 
 def _forgotten(forward: Callable[..., Any], recipe: Recipe, *, draws: bool) -> Callable[..., Any]:
-    """The same where backward comes in two halves, whose schedules torch runs uncompiled alone."""
+    """The forward, recomputed for schedules whose backward comes in two halves, which torch runs uncompiled alone."""
     make_keeps = _keeps(recipe) if recipe.recompute == "selective" else None
 
     def run(*arguments: Any, **named: Any) -> Any:
@@ -151,7 +151,7 @@ def _forgotten(forward: Callable[..., Any], recipe: Recipe, *, draws: bool) -> C
 
 
 def _keeps(recipe: Recipe) -> Callable[[], Keeps]:
-    """Makes what says, for one pass through a block, which operations' outputs are kept."""
+    """A factory of choices, each for one pass through a block: which operations' outputs are kept."""
     if recipe.recompute == "full":
         return lambda: _keep_nothing
     return partial(_Choice, recipe.lora_rank if recipe.adapter != "none" else None)
@@ -169,7 +169,7 @@ class _Choice:
         self.num_products = 0
 
     def __call__(self, operation: Any, given: Any) -> bool | None:
-        """``None`` for an operation that nothing is decided about."""
+        """Whether the output is kept; ``None`` for an operation that nothing is decided about."""
         if operation in PRODUCTS and self.adapter_rank not in given[1].shape:
             self.num_products += 1
             return self.num_products % 2 == 1
@@ -188,5 +188,5 @@ def _contexts(make_keeps: Callable[[], Keeps]) -> Any:
 
 
 def _eager_contexts(make_keeps: Callable[[], Keeps]) -> Any:
-    """The same where torch meets operation by operation."""
+    """torch's own modes where torch runs operation by operation."""
     return tuple(OnlyDecided(mode) for mode in _contexts(make_keeps))

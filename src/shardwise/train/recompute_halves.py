@@ -1,9 +1,9 @@
 """Activation checkpointing for schedules that split the backward pass: its halves read the graph of a block in turn.
 
-torch's own makes a block again for every backward call. Its pipelines call once for the gradients of inputs, and then
-once for each group of weights: nine calls for a block of Llama, each of which leaves what it did not read until the
-graph goes. What selective recomputation kept, it gives out once. Here a block is made again once in either half, and
-what one block leaves goes when another is made again.
+torch's own checkpointing recomputes a block for every backward call. torch's pipelines call backward once for the
+gradients of inputs, and then once for each group of weights: nine calls for a block of Llama, each of which leaves what
+it did not read until the graph goes. What selective recomputation kept, torch gives out once. Here a block is
+recomputed once in either half, and what one block leaves goes when another is recomputed.
 
 Source: torch 2.13 ``utils/checkpoint.py`` (``_checkpoint_hook``, ``_CachedTorchDispatchMode``),
     ``distributed/pipelining/_backward.py`` (``stage_backward_weight``).
@@ -34,7 +34,7 @@ def run_and_forget(
     draws: bool,
     **named: Any,
 ) -> Any:
-    """What ``forward`` gives; what it saves for backward is made again in either half of backward.
+    """What ``forward`` gives; what ``forward`` saves for backward is recomputed in either half of backward.
 
     Args:
         forward: of a block.
@@ -78,7 +78,7 @@ class _Region:
     """One forward of a block: how to run it again, and what it kept."""
 
     last_made: ClassVar[Callable[[], "_Region | None"]] = staticmethod(lambda: None)
-    """The one that was made again last, as long as its graph is there."""
+    """The region that was recomputed last, as long as its graph is there."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class _Region:
         self.kept: dict[int, Any] = {}
 
     def keeping(self) -> Any:
-        """Inside, outputs are kept."""
+        """A context in which outputs are kept."""
         return _Keeping(self.make_keeps(), self.kept) if self.make_keeps else nullcontext()
 
     def pack(self, _tensor: Tensor) -> _Slot:
@@ -111,7 +111,7 @@ class _Region:
         return slot
 
     def unpack(self, slot: _Slot) -> Tensor:
-        """Make a tensor again, unless it was with others of this half."""
+        """Recompute a tensor, unless this half recomputed it already together with others."""
         if slot.number not in self.made:
             self._make_again()
         return self.made.pop(slot.number)
@@ -194,5 +194,5 @@ class _Recalling(_Counted):
 
 
 def _aliases(output: Any) -> Any:
-    """The same memory in new tensors, which a graph may then call its own."""
+    """New tensors over the same memory, which a graph may then call its own."""
     return tree_map_only(Tensor, Tensor.detach, output)

@@ -34,13 +34,13 @@ later."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
-    """What of a trainer is looked at."""
+    """What a sampler needs to know of a trainer."""
 
     job: Job
     device: torch.device
     decoders: tuple[nn.Module, ...]
     held_bytes: Callable[[], dict[MemoryComponent, int]]
-    """What lives from step to step, by name."""
+    """Gives the bytes that live from step to step, by component."""
 
 
 class Sampler:
@@ -55,7 +55,7 @@ class Sampler:
         self.samples: list[StepSample] = []
 
     def run(self, step: int, take_step: Callable[[], Result]) -> tuple[Result, float | None]:
-        """Take step number ``step``; of one that is looked into, with the seconds it took without the looking."""
+        """Take step number ``step``; a step that is profiled comes with the seconds it took without the profiler."""
         if step == self.memory_step:
             return self._sample_memory(step, take_step)
         if self.every and step % self.every == 0:
@@ -63,7 +63,7 @@ class Sampler:
         return take_step(), None
 
     def sample_of(self, step: int) -> StepSample | None:
-        """Where the time of a step went; ``None`` for one that was not looked into."""
+        """The split of a step's time; ``None`` for a step that was not profiled."""
         return next((sample for sample in self.samples if sample.step == step), None)
 
     def _sample_time(self, step: int, take_step: Callable[[], Result]) -> tuple[Result, float]:

@@ -21,14 +21,14 @@ to 2^-16, where gradients of four billion fit into fp16: what overflows still is
 
 @dataclass(slots=True, kw_only=True)
 class LossScale:
-    """What the loss is multiplied with; 1 for ever unless the precision is fp16."""
+    """The factor on the loss; 1 for ever unless the precision is fp16."""
 
     is_active: bool
     ratio: float = 1.0
     num_good_steps: int = 0
-    """Since the scale changed."""
+    """Steps taken since the scale changed."""
     num_skipped_steps: int = 0
-    """Of the whole run."""
+    """Skipped steps of the whole run."""
     num_skipped_in_a_row: int = 0
     """Steps since the last one that was taken."""
 

@@ -22,7 +22,7 @@ ACTIVATION_DTYPES: dict[Precision, torch.dtype] = {
     "fp16-mixed": torch.float16,
     "fp8-mixed": torch.bfloat16,
 }
-"""Of what travels between chunks."""
+"""dtype of the activations that travel between chunks, and of their gradients."""
 Chunk = tuple[range, bool, bool]
 """Blocks, and whether the chunk holds the embedding and the head."""
 
@@ -54,7 +54,7 @@ def chunks_of_rank(job: Job, stage: int) -> tuple[Chunk, ...]:
 
 
 def _boundaries(job: Job, *, is_first: bool) -> tuple[Tensor, Tensor]:
-    """What a chunk takes and gives, so that neighbours need not tell each other: token ids, or hidden states."""
+    """A chunk's input and output, token ids or hidden states, on the meta device: neighbours exchange no shapes."""
     layout, recipe = job.layout, job.recipe
     tokens = recipe.seq_len // layout.cp
     divided = tokens // layout.tp if layout.sequence_parallel else tokens

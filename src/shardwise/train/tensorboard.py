@@ -34,7 +34,7 @@ class Board:
             self.writer = SummaryWriter(log_dir=str(folder), purge_step=last_step + 1 if last_step else None)
 
     def add(self, record: StepRecord) -> None:
-        """One more step."""
+        """Write the points of one more step."""
         for field, curve in CURVES.items():
             value = getattr(record, field)
             if value is not None:
@@ -44,7 +44,7 @@ class Board:
             self._add(f"sampled/{name}_s", seconds, record.step)
 
     def close(self) -> None:
-        """No more steps come."""
+        """Write what is pending; no more steps come."""
         with writing(self.folder):
             self.writer.close()
 

@@ -111,7 +111,7 @@ def operator_name(operator: Any) -> str:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """What tells the memory of a tensor apart, of one without values as well."""
+    """A key that tensors share when they share memory, also tensors without values."""
     with library_gate("torch"):
         return tensor.untyped_storage()._cdata
 
@@ -164,7 +164,7 @@ def fake_store() -> Store:
 
 
 def storage_place(*, file: str, offset: int, length: int) -> Any:
-    """Where the bytes of one tensor stand in a distributed checkpoint, as its reader wants to have it."""
+    """Where the bytes of one tensor stand in a distributed checkpoint, in the form that torch's reader wants."""
     with library_gate("torch"):
         from torch.distributed.checkpoint.filesystem import _StorageInfo  # noqa: PLC0415 - only checkpoints want it
     return _StorageInfo(relative_path=file, offset=offset, length=length)

@@ -16,7 +16,7 @@ class Unit:
     """A module whose parameters are gathered together."""
 
     name: str
-    """In the whole model."""
+    """Name in the whole model."""
     module: nn.Module
     is_block: bool
     is_last_block: bool = False

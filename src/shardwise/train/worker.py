@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MEASUREMENT_FILE = "measurement.json"
 LATER_RATIO = 1.5
-"""Of the job's time-out, when the second of two watches comes. gloo says by itself which wait ran out, so the process
+"""Time-out of the second of two watches, over the job's. gloo says by itself which wait ran out, so the process
 group comes first on CPUs; NCCL's watchdog kills the process that waits, so on GPUs ours comes first and says why."""
 EXPORTED_DTYPES = {"fp32": "float32", "fp16-mixed": "float16"}
 
@@ -74,7 +74,7 @@ def main(words: list[str]) -> int:
 
 
 def _own_lease(job: Job, *, rank: int) -> Lease | None:
-    """The run's hold on its folders: rank 0 keeps it, or takes it where no launcher did, and the others look at it.
+    """The run's lease on its folders: rank 0 keeps it, or takes it where no launcher did; the other ranks watch it.
 
     ``None`` for a rank that has to hear from rank 0 first which life this is.
 

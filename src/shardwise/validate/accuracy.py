@@ -89,13 +89,13 @@ class AccuracyReport:
 
     rows: tuple[RowAccuracy, ...]
     families: tuple[ErrorSummary, ...]
-    """Per family and scope."""
+    """Errors per family and scope."""
     overall: tuple[ErrorSummary, ...]
-    """Per scope, over all families."""
+    """Errors per scope over all families."""
     reported: tuple[ErrorSummary, ...]
-    """Per scope, over the families no constant was fitted on."""
+    """Errors per scope over the families no constant was fitted on."""
     fitted: tuple[ErrorSummary, ...]
-    """Per scope, over the families a constant was fitted on."""
+    """Errors per scope over the families a constant was fitted on."""
     fits: FitSummary
     fits_by_family: tuple[FitSummary, ...]
     unused: tuple[UnusedRow, ...]

@@ -12,14 +12,14 @@ from shardwise.units import Flop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A figure with the ends that its source leaves open; of an exact one they are equal."""
+    """A figure with the ends that its source leaves open; an exact figure has equal ends."""
 
     low: float
     high: float
 
     @property
     def middle(self) -> float:
-        """Half way."""
+        """The middle of the range."""
         return (self.low + self.high) / 2
 
 
@@ -38,27 +38,27 @@ class BillFacts:
     """One row of ``bills.csv``; empty where a source says nothing more."""
 
     model: str = ""
-    """Of the catalogue."""
+    """The model's name in the catalogue."""
     seq_len: int = 0
     tokens: Span | None = None
-    """Where ``15T+`` or ``~22T`` is printed: half a unit of the last digit around it, or up to the next one."""
+    """Training tokens; ``15T+`` reaches up to the next digit, ``~22T`` half a unit of the last digit to either side."""
     tokens_per_s_per_gpu: Span | None = None
     """The rate that the source prints of its run, with half a unit of its last digit."""
     printed: Span | None = None
-    """The same for the bill's own figure, or the range that an ``at most`` leaves."""
+    """The bill's own figure with half a unit of its last digit, or the range that an ``at most`` leaves."""
     members: tuple[str, ...] = ()
     """Bills whose sum this one is."""
     goodput_fraction: float | None = None
     """1 where only steps were counted, not what lay between them."""
     power_w: float | None = None
-    """Of one accelerator, as the source multiplies it."""
+    """Power of one accelerator, as the source multiplies it."""
     facility_overhead_ratio: float = 1.0
     """Power usage effectiveness, as the source multiplies it."""
     note: str = ""
 
     @property
     def flop_per_token(self) -> Flop | None:
-        """By the convention of our MFU; ``None`` without a model or a length."""
+        """FLOP per token by the convention of our MFU; ``None`` without a model or a sequence length."""
         if not self.model or not self.seq_len:
             return None
         return model_flop_per_token(read_model(self.model), seq_len=self.seq_len)

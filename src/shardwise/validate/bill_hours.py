@@ -39,20 +39,20 @@ class StatedRun:
 
     @property
     def tokens(self) -> Span | None:
-        """As printed."""
+        """Training tokens as the source prints them."""
         printed = self.row.number("tokens")
         return self.facts.tokens or (None if printed is None else Span(low=printed, high=printed))
 
     @property
     def flop_per_token(self) -> Flop | None:
-        """As our MFU counts them; ``6 N`` where the model is not in the catalogue or its sequences are not stated."""
+        """FLOP per token as our MFU counts them; ``6 N`` where the catalogue lacks the model or its length is open."""
         num_params = self.row.number("n_active_params") or self.row.number("n_params")
         plain = None if num_params is None else six_n_flop_per_token(num_params=num_params)
         return self.facts.flop_per_token or plain
 
     @property
     def peak_flop_per_s(self) -> FlopPerSecond:
-        """Of 16-bit products."""
+        """Peak of one GPU for 16-bit products."""
         return self.gpu.peak_flop_per_s("bf16") or self.gpu.peak_flop_per_s("fp16") or 0.0
 
     @property
@@ -72,7 +72,7 @@ class StatedRun:
 
 
 def predicted_hours(run: StatedRun) -> Hours | None:
-    """From the source's own rate, its own MFU or the default one; ``None`` where parameters or tokens are missing."""
+    """GPU-hours by the source's own rate, its own MFU or the default one; ``None`` without parameters or tokens."""
     tokens, rate = run.tokens, run.facts.tokens_per_s_per_gpu
     if tokens is None:
         return None

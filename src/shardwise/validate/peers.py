@@ -97,7 +97,7 @@ class MegatronShape:
     intermediate_size: int
     num_layers: int
     vocab_size: int
-    """Padded to a multiple of 128 tp."""
+    """Tokens in the vocabulary, padded to a multiple of 128 tp."""
     tp: int
     pp: int
     vpp: int

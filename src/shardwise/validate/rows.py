@@ -52,5 +52,5 @@ def rows_in(text: str, *, family_of: Callable[[Cells], str]) -> tuple[Measuremen
 
 
 def family_of_id(cells: Cells) -> str:
-    """The prefix of the id: rows of one source share it."""
+    """The prefix of the id, which rows of one source share."""
     return cells["id"].split("-")[0]

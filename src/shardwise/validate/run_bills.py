@@ -54,7 +54,7 @@ class BillComparison:
     low_amount: float
     high_amount: float
     basis: str
-    """What the prediction rests on."""
+    """What the prediction rests on, in words."""
     implied_mfu_fraction: float | None = None
     """The MFU at which the run would have cost what was printed, for bills of hours and days."""
     note: str = ""
@@ -72,7 +72,7 @@ class BillComparison:
 
     @property
     def is_default(self) -> bool:
-        """Whether the source says nothing of its rate, so that the band is that of most runs and not of this one."""
+        """Whether the source states no rate, so that the band comes from most runs and not from this one."""
         return self.basis == DEFAULT_MFU_BASIS
 
     @property

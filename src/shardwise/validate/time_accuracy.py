@@ -95,17 +95,17 @@ class TimeAccuracyReport:
 
     rows: tuple[TimedRowAccuracy, ...]
     families: tuple[TimeSummary, ...]
-    """Per family; runs with gaps apart."""
+    """Errors per family; runs with gaps have summaries of their own."""
     reported: TimeSummary | None
-    """Over the families no constant was fitted on, without runs that have gaps."""
+    """Errors over the families no constant was fitted on, without runs that have gaps."""
     fitted: TimeSummary | None
-    """Over the families a constant was fitted on, without runs that have gaps."""
+    """Errors over the families a constant was fitted on, without runs that have gaps."""
     with_gaps: TimeSummary | None
-    """Over the runs that did something a plan cannot say."""
+    """Errors over the runs that did something a plan cannot say."""
     family_median_fraction: float
     """Median over families of their median absolute error, so that a family of a thousand rows counts once."""
     family_calibrated_fraction: float
-    """The same after one row of each family was measured."""
+    """``family_median_fraction`` after one row of each family was measured."""
     fitted_families: tuple[str, ...]
     reported_families: tuple[str, ...]
     unused: tuple[UnusedRow, ...]
@@ -215,7 +215,7 @@ MAX_CALIBRATING_ROWS = 100
 
 
 def calibrated_errors(rows: Sequence[TimedRowAccuracy]) -> list[float]:
-    """Absolute error of every row of one family after one other row of it was measured, for the typical choice of it.
+    """Absolute error of every row of a family once one other row was measured, for the typical choice of that row.
 
     The measured row's ratio is carried over as far as the plans are alike (``predict/one_reading.py``). Every other row
     is tried as the measured one; the median over these choices is what a user may expect.

@@ -164,7 +164,7 @@ def _own_price(request: ClusterRequest, gpu_id: str) -> tuple[Price, ...]:
 
 
 def _known_weaknesses(node: Node, request: ClusterRequest) -> tuple[str, ...]:
-    """What the catalogue itself is unsure of in this cluster."""
+    """Sentences about figures of this cluster that the catalogue itself is unsure of."""
     gpu = node.gpu
     if gpu.scale_up == "loopback":
         return ()

@@ -50,7 +50,7 @@ class CostFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a source key stands for."""
+    """The publication or measurement that a source key stands for."""
 
     key: str
     reference: str

@@ -1,4 +1,4 @@
-"""From what a person types ("H100 80GB HBM3", "p5.48xlarge", "dgx h100") to one part or server of the catalogue."""
+"""Finds the part or server of the catalogue that a name means ("H100 80GB HBM3", "p5.48xlarge", "dgx h100")."""
 
 import re
 from collections.abc import Iterable

@@ -24,7 +24,7 @@ class Link:
     kind: str
     generation: str
     scope: LinkScope
-    """What the rate is for: one NIC, a whole node, one GPU's scale-up port, or a reading that is no link of its own."""
+    """The unit that the rate is for: one NIC, a whole node, one GPU's scale-up port, or a reading that is no link."""
     bandwidth_bytes_per_s: BytesPerSecond
     latency_s: Seconds
     """One small message, end to end; 0 for links inside a node, whose latency is in the NCCL tables."""

@@ -14,13 +14,13 @@ ASSUMED_FLOP_PER_BYTE = 300.0
 """Peak over memory bandwidth of a user's GPU that states no bandwidth; the cluster says so. 281 to 315 on B200, H100,
 GB200, TPU7x and MI355X; 207 in the median of the catalogue, whose older parts move more bytes per FLOP."""
 LEAST_TDP_W = 10.0
-"""Below the power limit of every module that holds a model."""
+"""Watts, below the power limit of every module that holds a model."""
 ASSUMED_FP32_FLOP_PER_BYTE = 20.0
-"""The same where only an fp32 peak is given: 67 TFLOP/s over 3.35 TB/s on H100."""
+"""FLOP per byte that are assumed where only an fp32 peak is given; an H100 has 67 TFLOP/s over 3.35 TB/s."""
 
 
 def own_gpu(own: GpuRequest, *, base: Gpu | None) -> Gpu:
-    """The user's figures over those of ``base``, or over nothing.
+    """The catalogue GPU ``base`` with the user's figures in place of its own; without a base, those figures alone.
 
     A part that is based on another keeps its id, under which kernels, runs and prices were recorded: a name is for the
     reader and changes no prediction.
@@ -104,7 +104,7 @@ def _blank_gpu(own: GpuRequest) -> Gpu:
 
 
 def _assumed_bandwidth_bytes_per_s(own: GpuRequest) -> float:
-    """What a part of today with the given peak moves; used only where no bandwidth is given."""
+    """Memory bandwidth of a part of today with the given peak; used only where no bandwidth is given."""
     narrow = value_of(own.settings, "bf16_tflop_per_s") or value_of(own.settings, "fp16_tflop_per_s")
     if narrow:
         return narrow * TERA / ASSUMED_FLOP_PER_BYTE

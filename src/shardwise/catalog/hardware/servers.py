@@ -24,7 +24,7 @@ class Draft:
     assumptions: tuple[str, ...] = ()
 
     def assuming(self, text: str) -> "Draft":
-        """The same server with one more assumption stated."""
+        """This draft with one more assumption stated."""
         return replace(self, assumptions=(*self.assumptions, text))
 
 

@@ -56,7 +56,7 @@ class CollectiveSweep:
 
     @property
     def name(self) -> str:
-        """What was timed, in words."""
+        """The timed operation with its group and implementation, in words."""
         return f"{self.operation} {self.num_gpus} x {self.gpu_id} on {self.num_nodes} nodes ({self.implementation})"
 
 

@@ -14,7 +14,7 @@ _COUNT_LAST = re.compile(rf"(.+?)(?:\s*[x×*:]\s*)({_NUMBER})", re.ASCII | re.IG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedText:
-    """What was typed: the part or server and the counts before it."""
+    """A typed cluster in parts: the part or server, and the counts before it."""
 
     found: Found
     count: int

@@ -13,7 +13,7 @@ class PieceMessage:
     receiver: int
     pieces: tuple[int, ...]
     adds: bool
-    """Whether the receiver adds them to its own, or keeps them instead of its own."""
+    """Whether the receiver adds the pieces to its own, or keeps them instead of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class CollectiveProgram:
 
     @cached_property
     def depends_on(self) -> tuple[tuple[int, ...], ...]:
-        """For each message, those it has to wait for.
+        """The messages that each message has to wait for.
 
-        It reads its pieces at the sender after they were written there, and writes them at the receiver after they
-        were written and read there.
+        A message reads its pieces at the sender after they were written there, and writes them at the receiver after
+        they were written and read there.
         """
         last_write: dict[tuple[int, int], int] = {}
         reads_since: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -14,7 +14,7 @@ Held = dict[tuple[int, int], NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundState:
-    """After one round: the numbers, and the ranks whose contribution each piece contains."""
+    """The numbers after one round, and the ranks whose contribution each piece contains."""
 
     round_index: int
     held: Held

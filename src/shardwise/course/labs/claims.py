@@ -28,7 +28,7 @@ FSDP_PAPER = "Zhao et al. 2023, arXiv:2304.11277, section 3.3"
 ZERO_BYTES = 16
 """Bytes per parameter under mixed precision with Adam: 2 for weights, 2 for gradients, 12 for the optimizer."""
 ZERO_WHOLE_BYTES = {"ZeRO-1": 4, "ZeRO-2": 2}
-"""And what of them every rank keeps whole."""
+"""Bytes per parameter that every rank keeps whole under each ZeRO stage; the ranks divide the rest."""
 COURSE = "a course on data parallelism, week 14"
 OVERVIEW = "an overview of distributed training"
 LESSON = "a lesson on distributed training"
@@ -50,9 +50,9 @@ class Saying:
     """The number without any effect, where the note names a condition that a run need not meet: an effect of another
     size is loose then, and none or the opposite is wrong."""
     least_ratio: float = -math.inf
-    """What is changed between the runs cannot bring the number below it."""
+    """The lowest ratio that the change between the runs can cause."""
     most_ratio: float = math.inf
-    """Nor above this."""
+    """The highest ratio that the change between the runs can cause."""
 
 
 def near(said: float, measured: float) -> Verdict:
@@ -66,7 +66,7 @@ def near(said: float, measured: float) -> Verdict:
 
 
 def at_most(said: float, measured: float) -> Verdict:
-    """For what was said to be an upper end.
+    """The verdict on a number that was stated as an upper end.
 
     >>> at_most(0.3, 0.31), at_most(0.3, 0.4), at_most(0.3, 0.6)
     ('right', 'loose', 'wrong')
@@ -75,7 +75,7 @@ def at_most(said: float, measured: float) -> Verdict:
 
 
 def divides(said: float, measured: float) -> Verdict:
-    """For a number that something is divided by, where 1 divides nothing.
+    """The verdict on a stated factor by which something is divided, where 1 divides nothing.
 
     >>> divides(2.0, 2.5), divides(2.0, 1.9), divides(2.0, 1.6), divides(2.0, 1.0)
     ('right', 'right', 'loose', 'wrong')
@@ -242,7 +242,7 @@ def checkpointing_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """Memory for speed."""
+    """The claims that offload buys memory with speed."""
     none = outcome_of(outcomes, "FSDP, small")
     return tuple(
         claim
@@ -262,7 +262,7 @@ def offload_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def scaling_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """Throughput of N over N times that of one."""
+    """The claims about the throughput of N processes over N times the throughput of one."""
     alone = outcome_of(outcomes, "1 process")
     return tuple(
         claim
@@ -298,7 +298,7 @@ def prefetch_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
 
 
 def communication_claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-    """That most of what FSDP sends is hidden."""
+    """The claim that most of what FSDP sends is hidden."""
     fsdp = outcome_of(outcomes, "FSDP, small")
     whole = measured_share(fsdp, ("all_gather", *SCATTERS), "work_s") if fsdp else None
     exposed = EXPOSED.measured(fsdp) if fsdp else None

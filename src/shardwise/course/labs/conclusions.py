@@ -24,7 +24,7 @@ def memory_conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def throughput_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """FSDP's speed over DDP's."""
+    """States FSDP's speed over DDP's."""
     found = [
         f"{speeds:.0%} of DDP's speed with the {size} model"
         for size in SIZES
@@ -36,7 +36,7 @@ def throughput_conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def checkpointing_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """Memory and time of both kinds."""
+    """States what selective and full recomputation save in memory and cost in time."""
     found = []
     for name in ("selective", "full"):
         kept = ratio(ACTIVATIONS, outcome_of(outcomes, name), outcome_of(outcomes, "FSDP, small"))
@@ -48,7 +48,7 @@ def checkpointing_conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def offload_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """Memory and time of every kind."""
+    """States what every kind of offload saves in memory and costs in time."""
     found = []
     for name in OFFLOADED:
         run = f"{name} offloaded"
@@ -60,7 +60,7 @@ def offload_conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def scaling_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """Efficiency of every size."""
+    """States the efficiency of every number of processes."""
     found = [
         f"{sped:.0%} with {outcome.plan.layout.world_size}"
         for outcome in outcomes
@@ -88,7 +88,7 @@ def prefetch_conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def communication_conclusion(outcomes: Sequence[Outcome]) -> str:
-    """The shares of FSDP."""
+    """States what FSDP's communication takes of a step, and how much of it is exposed."""
     found = []
     for size in SIZES:
         outcome = outcome_of(outcomes, f"FSDP, {size}")

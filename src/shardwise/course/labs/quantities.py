@@ -21,7 +21,7 @@ def part(record: Mapping[str, object] | None, *names: str) -> object:
 
 
 def number(record: Mapping[str, object] | None, *names: str) -> float | None:
-    """A number inside nested objects."""
+    """The number at a path of names in nested objects; ``None`` without one."""
     found = part(record, *names)
     return float(found) if isinstance(found, int | float) else None
 
@@ -54,7 +54,7 @@ def predicted_family(outcome: Outcome, kind: str, field: str) -> float:
 
 
 def sampled_step_s(outcome: Outcome) -> float | None:
-    """The step that the profiler looked into."""
+    """Seconds of the step that the profiler recorded."""
     parts = part(outcome.measurement, "time", "components_s")
     if not isinstance(parts, Mapping):
         return None
@@ -77,7 +77,7 @@ def ratio(quantity: Quantity, over: Outcome | None, under: Outcome | None) -> fl
 
 
 def memory_quantity(name: str, title: str, components: Sequence[MemoryComponent]) -> Quantity:
-    """Some components at the peak."""
+    """A quantity that adds up some components of memory at the peak."""
     return Quantity(
         name=name,
         title=title,
@@ -111,7 +111,7 @@ def component_s(name: str) -> tuple[Callable[[Outcome], float | None], Callable[
 
 
 def _whole(rate: float | None) -> float | None:
-    """Tables show no part of a token."""
+    """The rate in whole tokens, as tables show it."""
     return None if rate is None else float(round(rate))
 
 
@@ -126,7 +126,7 @@ def _predicted_exposed_share(outcome: Outcome) -> float | None:
 
 
 def _host_bytes(outcome: Outcome) -> float | None:
-    """Activations are not measured there, and processors have no other memory than the host's."""
+    """Measured host memory; ``None`` for offloaded activations, and for offload on CPUs, which have no other memory."""
     recipe = outcome.plan.recipe
     is_on_gpu = number(outcome.measurement, "memory", "peak_reserved_bytes") is not None
     is_measured = recipe.offload == "none" or is_on_gpu

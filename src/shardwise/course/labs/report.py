@@ -23,7 +23,7 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"
 
 
 def lab_lesson(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Lesson:
-    """Everything a lab shows; also of one that was interrupted, as far as it came."""
+    """Everything a lab shows; for a lab that was interrupted, what it had measured until then."""
     tables = [_table(lab, outcomes)]
     if lab.has_families:
         tables += [_families(found) for found in outcomes if found.measurement is not None]

@@ -68,7 +68,7 @@ def run_lab(planned: Sequence[PlannedTrial], setting: LabSetting, *, on_step: On
 
 
 def finished(found: PlannedTrial, setting: LabSetting) -> Outcome | None:
-    """The outcome of a run that ended earlier, well or for want of memory; one that was stopped is made again."""
+    """The outcome of a run that ended earlier, well or for want of memory; a run that was stopped is repeated."""
     measurement, trial = found.folder / MEASUREMENT_FILE, found.folder / TRIAL_FILE
     if measurement.exists():
         said = json.loads(measurement.read_text(encoding="utf-8"))

@@ -81,7 +81,7 @@ class LabSetting:
     is_on_gpu: bool
     num_processes: int
     is_default_size: bool
-    """Whether a lab may start more processes than that: nobody asked for a number, and processors can be shared."""
+    """Whether a lab may start more processes than that: nobody asked for a number, and CPUs can be shared."""
     num_cores: int
     gpu: str
     """Catalogue name of one process's device."""

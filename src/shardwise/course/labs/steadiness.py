@@ -17,16 +17,16 @@ FULL_FRACTION = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRatio:
-    """The times of one run over those of another: of their medians, and of single steps."""
+    """Step times of one run over step times of another: the ratio of medians, and its range over single steps."""
 
     middle_ratio: float
     low_ratio: float
-    """The fastest step of the one over the slowest of the other."""
+    """The fastest step of the first run over the slowest step of the second."""
     high_ratio: float
     runs: tuple[Outcome, Outcome]
 
     def through(self, change: Callable[[float], float]) -> "TimedRatio":
-        """Another amount that grows with the ratio."""
+        """The range of another amount that grows with the ratio."""
         return replace(
             self,
             middle_ratio=change(self.middle_ratio),
@@ -71,7 +71,7 @@ def doubt_about(runs: tuple[Outcome, ...]) -> str:
 
 
 def _filled_fraction(outcome: Outcome) -> float:
-    """The memory that a rank's allocator reserved of what its GPU has; 0 where it reserves none."""
+    """Share of its GPU's memory that a rank's allocator reserved; 0 where nothing was reserved."""
     reserved = number(outcome.measurement, "memory", "peak_reserved_bytes") or 0.0
     return reserved / outcome.plan.cluster.gpu.memory_bytes
 

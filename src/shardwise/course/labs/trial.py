@@ -40,7 +40,7 @@ class Outcome:
     """Why it did not end."""
     folder: Path
     is_crowded: bool = False
-    """Whether more processes ran than there are cores, on processors."""
+    """Whether more processes ran on CPUs than there are cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class Lab:
     name: str
     """The name that ``shardwise lab`` takes."""
     summary: str
-    """For the list of labs."""
+    """The lab's line in the list of labs."""
     question: str
     expect: str
     """The sentence that says what should be seen, and why."""
     trials: Callable[[int, bool], tuple[Trial, ...]]
     """Makes the trials for a number of processes, told whether it is the default one."""
     quantities: tuple[Quantity, ...]
-    """The first is drawn."""
+    """What is measured; the first quantity is drawn."""
     claims: Callable[[Sequence[Outcome]], tuple[Claim, ...]]
     conclusion: Callable[[Sequence[Outcome]], str]
     """Says in one sentence, to follow a colon, what was measured; empty where it tells nothing."""
@@ -78,7 +78,7 @@ class Lab:
     on_processors: str = ""
     """The sentence that says what this lab cannot show without GPUs."""
     min_processes: int = 1
-    """With fewer the runs do not differ in what is asked, so that nothing can be said of it."""
+    """Fewer processes cannot show the difference that the lab asks about."""
 
 
 def outcome_of(outcomes: Sequence[Outcome], name: str) -> Outcome | None:

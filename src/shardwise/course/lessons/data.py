@@ -25,7 +25,7 @@ OPTIONS = ("num_ranks", "global_batch_size", "num_hidden_layers", "seq_len", "se
 SEED_SAMPLES, SEED_INPUTS, SEED_OUTPUTS, SEED_SEED = 64, 32, 16, 42
 """The scaling lesson's demo: 64 samples, a 32 x 16 matrix, numpy seed 42."""
 SEED_RANKS = (1, 2, 4, 8, 3, 24)
-"""Those of the demo, and two that do not divide 64."""
+"""Rank counts of the demo, and two, 3 and 24, that do not divide its 64 samples."""
 
 
 def make_lesson(request: LessonRequest) -> Lesson:

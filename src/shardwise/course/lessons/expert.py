@@ -126,7 +126,7 @@ def _capacity_table(experts: int, per_token: int, seed: int) -> LessonTable:
 
 
 def _dropping_check(plan: Plan, seed: int) -> Check:
-    """With a capacity, ranks drop what each of them alone would drop: the same parts as micro-batches of one rank."""
+    """Checks that ranks with a capacity drop what each would drop alone, as micro-batches of one rank."""
     weights, batch = initial_weights(plan.model, seed=seed), batch_of(plan, seed=seed)
     count = plan.global_batch_size
     alone = tiny_plan(

@@ -126,7 +126,7 @@ def step_of_round(program: CollectiveProgram, state: RoundState, *, title: str, 
 
 
 def held_table(program: CollectiveProgram, state: RoundState) -> LessonTable:
-    """For each rank and chunk, whose numbers are in it; ``sum`` when all are."""
+    """The ranks whose numbers each rank holds in each chunk; ``sum`` when a chunk holds all of them."""
     columns = (Column(name="rank"), *(Column(name=f"chunk {piece}") for piece in range(program.num_pieces)))
     rows = tuple(
         (

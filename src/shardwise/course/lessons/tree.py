@@ -55,7 +55,7 @@ class _Algorithms:
     ring: CollectiveProgram
     trees: tuple[CollectiveProgram, ...]
     halving: CollectiveProgram | None
-    """Only for a power of two."""
+    """``None`` unless the number of ranks is a power of two."""
     hierarchical: CollectiveProgram
 
     def fastest_tree(self, transfer: Transfer) -> CollectiveProgram:
@@ -355,7 +355,7 @@ def _curves(algorithms: _Algorithms, transfer: Transfer) -> CurvePicture:
 
 
 def _verdict(algorithms: _Algorithms, transfer: Transfer) -> str:
-    """From which payload on the ring beats the tree in this sweep."""
+    """The payload from which on the ring beats the tree in this sweep, in a sentence."""
     n = algorithms.ring.num_ranks
     depth = tree_depth(binary_tree(n))
     first = next(

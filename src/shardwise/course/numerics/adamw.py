@@ -34,7 +34,7 @@ class Moments:
 
 
 def no_moments(weights: Array) -> Moments:
-    """Before the first step."""
+    """The moments before the first step, which are zero."""
     return Moments(first=np.zeros_like(weights), second=np.zeros_like(weights))
 
 

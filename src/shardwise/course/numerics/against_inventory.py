@@ -147,7 +147,7 @@ def _predicted_states(plan: Plan, stage: int) -> Mapping[MemoryComponent, Bytes]
 
 
 def differences(run: Reenactment) -> tuple[Bytes, ...]:
-    """Counted less predicted bytes: of each stage's worst rank, as the inventory means it, row by row.
+    """Counted minus predicted bytes of each stage's worst rank, row by row of the inventory.
 
     Ranks that cannot divide something evenly hold or send a little less than the worst. How many tokens an expert gets
     is up to the router, so what travels to experts is compared in sum over the ranks, and what is kept there not.

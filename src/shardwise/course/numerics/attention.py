@@ -23,7 +23,7 @@ class Attention:
     queries_BKME: Array
     positions_M: Integers
     output_BKME: Array
-    """Not divided by the sum yet."""
+    """Weighted sum of the values seen so far, not divided by ``total_BKM1`` yet."""
     maximum_BKM1: Array
     total_BKM1: Array
     num_scores: int = 0
@@ -71,7 +71,7 @@ class AttentionGradient:
     output_gradient_BKME: Array
     log_sum_BKM1: Array
     along_BKM1: Array
-    """Of each query, its output times its output's gradient."""
+    """Each query's output times the gradient of that output, summed over the head's dimension."""
     query_gradient_BKME: Array
 
     def add(self, k_BTKE: Array, v_BTKE: Array, positions_T: Integers) -> tuple[Array, Array]:

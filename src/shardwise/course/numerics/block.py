@@ -42,7 +42,7 @@ class Block:
     places: tuple[Integers, ...]
     """Positions of the tokens of every context-parallel member."""
     capacity_ratio: float | None = None
-    """Of experts; none are ever full when left out."""
+    """Tokens that an expert takes at most, over its even share; ``None`` for experts that are never full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ class Division:
 
     @cached_property
     def rank(self) -> Rank:
-        """Its coordinates."""
+        """The rank with its coordinates."""
         return Rank(number=self.number, plan=self.plan)
 
     @cached_property

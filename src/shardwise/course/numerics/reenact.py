@@ -42,17 +42,17 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Reenactment:
-    """What came out of it."""
+    """What re-enacting the training steps of a plan gave."""
 
     plan: Plan
     losses: tuple[float, ...]
-    """Of each step."""
+    """The loss of each step."""
     gradients: Weights
-    """Of the whole model in the last step, before clipping."""
+    """Gradients of the whole model in the last step, before clipping."""
     weights: Weights
-    """Of the whole model after the last step."""
+    """Weights of the whole model after the last step."""
     ranks: tuple[Rank, ...]
-    """With what each has sent and held."""
+    """The ranks, each with what it has sent and held."""
     divisions: tuple[Division, ...]
     copy_error: float
     """The largest difference between ranks that hold copies of the same weights or gradients."""
@@ -109,7 +109,7 @@ def reenact(plan: Plan, weights: Weights, batches: Sequence[Batch], options: Opt
 
 
 def one_device(plan: Plan, weights: Weights, batches: Sequence[Batch], options: Options | None = None) -> Reenactment:
-    """The same training on one device, each batch at once: what every other way has to equal."""
+    """Train on one device, without sharding: the result that every way to divide the work has to equal."""
     cluster = replace(plan.cluster, num_nodes=1, node=replace(plan.cluster.node, gpus_per_node=1))
     alone = replace(
         plan,

@@ -16,7 +16,7 @@ from shardwise.step.collective_calls import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flattening:
-    """Some weights, in an order, and over which ranks they are divided."""
+    """Weights in a fixed order, and the ranks over which they are divided."""
 
     name: str
     shapes: tuple[tuple[WeightKey, tuple[int, ...]], ...]
@@ -26,11 +26,11 @@ class Flattening:
     """Whether every tensor is cut by its first dim (FSDP2), or the line of all of them."""
 
     def take(self, weights: Mapping[WeightKey, Array]) -> Weights:
-        """Those of its weights that are there."""
+        """The weights of this flattening, out of all that are given."""
         return {key: weights[key] for key, _ in self.shapes}
 
     def whole(self, weights: Mapping[WeightKey, Array]) -> Array:
-        """All weights end to end."""
+        """All weights of this flattening end to end, as one vector."""
         return np.concatenate([weights[key].reshape(-1) for key, _ in self.shapes])
 
     def cut(self, weights: Mapping[WeightKey, Array]) -> Arrays:
@@ -57,7 +57,7 @@ class Flattening:
         return {key: np.concatenate(parts) for key, parts in pieces.items()}
 
     def split(self, line: Array) -> Weights:
-        """The weights of the line of all of them."""
+        """The weights again, out of the vector of all of them."""
         found: Weights = {}
         first = 0
         for key, shape in self.shapes:

@@ -97,7 +97,7 @@ def sum_over_tensor_ranks(rank: Rank, division: Division, gradients: Weights) ->
 def _sum_together(
     rank: Rank, gradients: Weights, keys: Sequence[tuple[int, str]], name: str, group: Group | None = None
 ) -> Program[None]:
-    """One all-reduce of several gradients."""
+    """Sum several gradients over ranks in one all-reduce."""
     line = np.concatenate([gradients[key].reshape(-1) for key in keys])
     total = yield from rank.all_reduce(line, group or rank.groups.tensor, name=name)
     first = 0
@@ -119,7 +119,7 @@ def global_norm(rank: Rank, slots: Sequence[Slot]) -> Program[float]:
 
 
 def update_slots(slots: Sequence[Slot], norm: float, settings: AdamW) -> None:
-    """Clip and step."""
+    """Clip the gradients by their norm and update the weights."""
     factor = clip_factor(norm, settings)
     for slot in slots:
         gradient = slot.gradient * slot.gradient.dtype.type(factor)

@@ -38,22 +38,22 @@ class States(Protocol):
         """What the optimizer updates."""
 
     def open(self, number: int) -> Program[Named]:
-        """Whole weights for computing."""
+        """The whole weights of a unit, for computing."""
 
     def close(self, number: int) -> None:
-        """They are not needed for now."""
+        """Say that the whole weights of a unit are not needed for now."""
 
     def add(self, number: int, gradients: Named) -> Program[None]:
-        """Gradients of one micro-batch."""
+        """Add the gradients of one micro-batch."""
 
     def begin_step(self) -> None:
-        """Before the first micro-batch."""
+        """Prepare for the first micro-batch of a step."""
 
     def end_micro_batch(self, *, is_last: bool) -> Program[None]:
-        """After all gradients of a micro-batch have been added."""
+        """Finish the gradients of a micro-batch once all of them have been added."""
 
     def publish(self) -> Program[None]:
-        """After the update."""
+        """Give every rank the updated weights, where no forward gathers them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class StepInput:
 
     micro_batches: tuple[Batch, ...]
     num_learned_tokens: int
-    """Of the whole batch, all ranks and micro-batches: the loss is their mean."""
+    """Tokens to learn from in the whole batch, over all ranks and micro-batches; the loss is the mean over them."""
     order: Order
     settings: AdamW
     balance: Balance = "zigzag"
@@ -155,7 +155,7 @@ class StageProgram:
         rank.note("loss")
 
     def _input_backward(self, chunk: Chunk, number: int, *, is_whole: bool) -> Program[None]:
-        """From the loss, or the next chunk's gradient, down to the input of the chunk."""
+        """Backward through a chunk, from the loss or the next chunk's gradient to the chunk's input."""
         rank, kept = self.rank, self.kept[chunk.index, number]
         if chunk.has_head:
             dx_BsD = yield from self._head_backward(kept)

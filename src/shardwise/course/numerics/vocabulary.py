@@ -25,10 +25,10 @@ class LossKept:
     """What the loss keeps for its backward."""
 
     inputs_BSD: Array
-    """Of the head: the whole sequence."""
+    """Inputs of the head: the hidden states of the whole sequence."""
     probabilities_BSV: Array
     labels_BS: Integers
-    """Counted from this rank's first row; outside its rows for tokens of other ranks."""
+    """Labels counted from this rank's first row; tokens of other ranks fall outside its rows."""
     is_learned_BS1: Array
     """1 for tokens that count, else 0."""
 

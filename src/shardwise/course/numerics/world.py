@@ -39,9 +39,9 @@ class Request:
     is_counted: bool = True
     """Whether it is payload; sizes of what comes next are not."""
     to_rank: int | None = None
-    """Only of a message to one rank."""
+    """The receiver of a message to one rank; ``None`` for everything else."""
     from_rank: int | None = None
-    """Only of a message from one rank."""
+    """The sender of a message from one rank; ``None`` for everything else."""
 
 
 Program = Generator[Request, Arrays, T]
@@ -135,7 +135,7 @@ class Rank:
         return (yield Request(kind="reduce_scatter", group=group, name=name, arrays=pieces))[0]
 
     def all_to_all(self, pieces: Arrays, group: Group, *, name: str) -> Program[Arrays]:
-        """What every member has for this one."""
+        """Send a piece to every member of the group; gives the pieces that the members sent to this rank."""
         if group.size == 1:
             return pieces
         return (yield Request(kind="all_to_all", group=group, name=name, arrays=pieces))
@@ -168,7 +168,7 @@ class Rank:
         return (yield Request(kind="send_recv", group=group, name=name, from_rank=from_rank))[0]
 
     def members_of(self, group: Group) -> tuple[int, ...]:
-        """The ranks of its own group."""
+        """The ranks of the group of this kind that this rank belongs to."""
         first = self.number - self.index_in(group) * group.stride
         return tuple(first + position * group.stride for position in range(group.size))
 
@@ -205,7 +205,7 @@ def run_world(ranks: Sequence[Rank], programs: Sequence[Program[T]]) -> tuple[T,
 
 
 class _World(Generic[T]):
-    """Who waits for whom."""
+    """Runs the programs of all ranks, and knows which rank waits for which."""
 
     def __init__(self, ranks: Sequence[Rank], programs: Sequence[Program[T]]) -> None:
         self.ranks, self.programs = ranks, programs

@@ -12,7 +12,7 @@ from shardwise.units import (
 )
 
 SMALL, LARGE = 1e-3, 1e12
-"""Between them a number is written with 6 digits."""
+"""Numbers between these are written with 6 digits."""
 
 
 def cell_text(value: Cell, unit: Unit) -> str:

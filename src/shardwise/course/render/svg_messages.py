@@ -15,7 +15,7 @@ ROW_HEIGHT = 52.0
 ARROW_HEIGHT = 34.0
 MOST_ROUNDS = 48
 LABEL_GAP = 5.0
-"""Between the sender's line and the label."""
+"""Pixels between the sender's line and the label."""
 ARROW_HEAD = 4.0
 
 

@@ -31,7 +31,7 @@ DECODER_LAYERS: Mapping[str, str] = {
     "gpt_oss": "GptOssDecoderLayer",
     "llama4_text": "Llama4TextDecoderLayer",
 }
-"""By ``model_type`` of transformers 5.24 (``models/*/modeling_*.py``)."""
+"""Class of the decoder layer by ``model_type`` of transformers 5.24 (``models/*/modeling_*.py``)."""
 FUSED_PROJECTIONS: Mapping[str, str] = {
     "baichuan": "W_pack",
     "falcon": "query_key_value",
@@ -52,7 +52,7 @@ class WrapClasses:
     """Names of classes that FSDP may wrap."""
 
     of_model: tuple[str, ...]
-    """Those of the model; empty where it is not known."""
+    """Decoder layer classes of the model; empty where the model is not known."""
     known: tuple[str, ...]
 
 

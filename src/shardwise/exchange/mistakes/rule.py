@@ -13,7 +13,7 @@ from shardwise.model import ModelSpec
 ToolSays = Literal["silent", "warns", "hangs", "crashes", "refused"]
 """The ways in which a tool treats a mistake."""
 SEVERITY: tuple[ToolSays, ...] = get_args(ToolSays)
-"""From worst to best for the user of the tool."""
+"""What a tool does, from worst to best for its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Case:
     cluster: Cluster | None = None
 
     def views(self, *tools: str) -> Iterator[View]:
-        """The documents that were read as one of these tools; all of them without a name."""
+        """The documents that were read as files of one of these tools; without a name, all documents."""
         return (view for view in self.reading.views if not tools or view.tool.name in tools)
 
     def fact(self, key: str, *tools: str) -> Fact | None:
@@ -49,7 +49,7 @@ class Found:
     place: str
     what: str
     fix: str
-    """In the words of the tool that reads the file."""
+    """What to write instead, in the words of the tool that reads the file."""
 
 
 Conditions: TypeAlias = tuple[tuple[str, Callable[[Case], Iterator[Found]]], ...]

@@ -19,7 +19,7 @@ def offload(view: View) -> Iterator[Claim]:
 
 
 def precision(view: View) -> Iterator[Claim]:
-    """A block says it; without one the JSON alone does not, as the program may."""
+    """The precision that a block switches on; without a block the JSON leaves it open, as the program may set it."""
     switches = [key for key in ("bf16.enabled", "fp16.enabled") if view.value(key) is True]
     if len(switches) == 1:
         yield view.claim(

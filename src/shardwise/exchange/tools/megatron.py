@@ -91,7 +91,7 @@ def recomputation(view: View, *, prefix: str = "recompute") -> Iterator[Claim]:
 
 
 def _sequence_parallel(view: View) -> Iterator[Claim]:
-    """With tp 1 Megatron turns it off and says nothing."""
+    """Sequence parallelism, which Megatron turns off with tp 1 without saying so."""
     is_on = view.is_on("sequence_parallel") and (view.number("tensor_model_parallel_size") or 1) > 1
     yield view.claim("sequence_parallel", is_on, "sequence_parallel")
 

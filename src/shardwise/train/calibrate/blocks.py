@@ -134,7 +134,7 @@ def _decoder(config: DecoderConfig, desk: Desk, *, blocks: int, seq_len: int, ha
 
 
 def _passes_s(decoder: nn.Module, x: Tensor, desk: Desk) -> tuple[Seconds, Seconds]:
-    """Forward and backward of several; the first ones warm up. On processors, without waiting for other ranks."""
+    """Seconds of a forward and of a backward, the first ones left out as warm-up; on CPUs without waiting for ranks."""
     gradient = torch.randn_like(x)
     found: list[tuple[Seconds, Seconds]] = []
     for _ in range(2 + REPEATS):
@@ -154,14 +154,14 @@ def _backward(out: Tensor, gradient: Tensor, _index: int) -> None:
 
 
 def tables_cases(desk: Desk) -> list[tuple[int, int, int]]:
-    """``(hidden size, vocabulary, tokens)``."""
+    """Sizes that the tables are timed at: ``(hidden size, vocabulary, tokens)``."""
     if desk.is_tiny:
         return [(64, 128, 64)]
     return [(3072, 65536, 6144), (1536, 65536, 8192)] if desk.is_cuda else [(192, 3072, 384), (384, 6144, 384)]
 
 
 def tables_row(case: tuple[int, int, int], desk: Desk) -> Row:
-    """Token table, last norm, head and loss, both passes."""
+    """Time forward and backward of token table, last norm, head and loss together."""
     hidden_size, vocab_size, num_tokens = case
     sizes = _case(hidden_size, hidden_size, 4, 64, (1, num_tokens), is_sharded=False)
     decoder = _decoder(sizes.config(vocab_size), desk, blocks=0, seq_len=num_tokens, has_tables=True)
@@ -181,6 +181,6 @@ def tables_row(case: tuple[int, int, int], desk: Desk) -> Row:
 
 
 def all_block_rows(desk: Desk, mesh: DeviceMesh) -> Iterator[Row]:
-    """Every case in order."""
+    """Time every case in order."""
     for case in block_cases(desk):
         yield block_row(case, desk, mesh)

@@ -35,12 +35,12 @@ class Desk:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What matrix products of training use here."""
+        """The dtype of training's matrix products on this device."""
         return torch.bfloat16 if self.is_cuda else torch.float32
 
     @property
     def dtype_name(self) -> str:
-        """The same as the catalogue calls it."""
+        """The catalogue's name of ``dtype``."""
         return "bf16" if self.is_cuda else "fp32"
 
     def copies(self, num_bytes: int) -> int:
@@ -51,7 +51,7 @@ class Desk:
 def wall_s(action: Action, count: int, desk: Desk, *, waits: bool = False) -> Seconds:
     """Seconds of ``count`` calls, one after the other.
 
-    On processors the time this thread computed, so that what other programs take meanwhile does not count; all the
+    On CPUs the time this thread computed, so that what other programs take meanwhile does not count; all the
     time that passed where the work ``waits`` for other ranks.
     """
     if not desk.is_cuda:
@@ -70,7 +70,7 @@ def wall_s(action: Action, count: int, desk: Desk, *, waits: bool = False) -> Se
 
 
 def typical_s(found: Iterable[Seconds], desk: Desk) -> Seconds:
-    """The median on a GPU; on processors, which other programs use too, the fastest."""
+    """The median on a GPU; on CPUs, which other programs use too, the fastest."""
     return median(found) if desk.is_cuda else min(found)
 
 
@@ -83,7 +83,7 @@ def loop_s(action: Action, desk: Desk, *, target_s: Seconds = 0.02, repeats: int
 
 
 def graph_s(action: Action, desk: Desk, *, target_s: Seconds = 0.012, repeats: int = 3) -> Seconds:
-    """The same without what the host takes to issue the calls: captured into a graph that is replayed."""
+    """Seconds per call without the host's time to issue the calls, which a CUDA graph replays."""
     if not desk.is_cuda:
         return loop_s(action, desk, target_s=target_s, repeats=repeats)
     action(0)

@@ -23,12 +23,12 @@ class RankGroup:
 
     @property
     def size(self) -> int:
-        """Ranks of it."""
+        """Ranks of the group."""
         return len(self.ranks)
 
 
 def group_sizes(world_size: int) -> list[int]:
-    """All ranks, halves, and pairs."""
+    """Sizes of groups: all ranks, halves, and pairs."""
     return sorted({size for size in (world_size, world_size // 2, 2) if size > 1}, reverse=True)
 
 
@@ -45,7 +45,7 @@ def own_groups(world_size: int) -> list[RankGroup]:
 
 
 def message_sizes(desk: Desk) -> list[int]:
-    """Bytes, those that decide most first."""
+    """Bytes of the messages to time, those that decide most first."""
     if desk.is_tiny:
         return [2**12, 2**16]
     exponents = (24, 27, 20, 29, 16, 22, 12, 18) if desk.is_cuda else (18, 21, 15, 23, 12, 20, 25, 10)

@@ -18,7 +18,7 @@ from shardwise.train.torch_private import foreach_norm
 Row = Mapping[str, object]
 Shape = tuple[int, int, int]
 UPDATE_BYTES_PER_ELEMENT = 40
-"""As the inventory counts an update in fp32: 28 of AdamW, and 12 of the norm and the scaling of gradients."""
+"""Bytes of an fp32 update as the inventory counts them: 28 of AdamW, and 12 of norm and scaling of gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class ProductGrid:
     tokens: tuple[int, ...]
     widths: tuple[int, ...]
     tables: tuple[Shape, ...]
-    """Products with a table of tokens."""
+    """Sizes of products with a table of tokens."""
     max_flop: float
 
 
@@ -122,7 +122,7 @@ def attention_row(shape: tuple[int, int, int, int, int], desk: Desk) -> Row:
 
 
 def move_sizes(desk: Desk) -> list[int]:
-    """Elements of elementwise work."""
+    """Numbers of elements that elementwise work is timed at."""
     if desk.is_tiny:
         return [2**12]
     return [2**24, 2**26, 2**22, 2**20] if desk.is_cuda else [2**17, 2**20, 2**15, 2**22, 2**13]
@@ -138,7 +138,7 @@ def move_row(num_elements: int, desk: Desk) -> Row:
 
 
 def optimizer_sizes(desk: Desk) -> list[int]:
-    """Trained elements of one rank."""
+    """Numbers of trained elements of one rank that an update is timed at."""
     if desk.is_tiny:
         return [2**12]
     return [2**28, 2**24] if desk.is_cuda else [2**20, 2**22]

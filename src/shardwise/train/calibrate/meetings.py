@@ -1,4 +1,4 @@
-"""What a collective of processors takes longer where ranks computed before it, as in a step, than in a loop of its own.
+"""How much longer a collective on CPUs takes after computation, as in a step, than in a loop of its own.
 
 Ranks arrive one after the other, threads that move the message sleep, and its buffers left the cache. Products and a
 pass over memory stand for what a step computes between two collectives.
@@ -17,15 +17,15 @@ from shardwise.units import Bytes, Seconds
 
 KINDS = ("all_gather", "all_reduce", "reduce_scatter")
 WORK_S = 4e-3
-"""Of computation between two meetings, as long as small blocks compute between two collectives."""
+"""Computation between two collectives, which lasts as long as in a step of small blocks."""
 NUM_PARTS = 8
-"""Of memory that passes go over in turn."""
+"""Buffers that passes over memory take in turn, so that no cache holds the next one."""
 NUM_LOOPS, NUM_TURNS = 8, 10
-"""Loops, of which one is as little disturbed by other programs as other tables are, and their turns."""
+"""Loops, so many that other programs leave one of them as undisturbed as in other tables, and calls in each."""
 
 
 def meeting_s(group: RankGroup, desk: Desk, *, deadline_s: Seconds) -> Seconds:
-    """The median over kinds and sizes of calls of one group."""
+    """How much longer the calls of one group take after computation: the median over kinds and message sizes."""
     compute = _computation(desk)
     found = []
     for kind, num_bytes in until(_cases(desk), deadline_s=deadline_s, desk=desk):
@@ -36,13 +36,13 @@ def meeting_s(group: RankGroup, desk: Desk, *, deadline_s: Seconds) -> Seconds:
 
 
 def _cases(desk: Desk) -> list[tuple[str, Bytes]]:
-    """Messages that links move in less time than ranks compute between them."""
+    """Kinds of collectives and message sizes, which links move in less time than ranks compute in between."""
     exponents = (12,) if desk.is_tiny else (16, 19)
     return [(kind, 2**exponent) for exponent in exponents for kind in KINDS]
 
 
 def _behind_computation_s(compute: Action, call: Action, desk: Desk) -> Seconds:
-    """A call of ranks that compute before each, in the mean of the ranks."""
+    """Seconds of a call that every rank makes after computation, as the mean over ranks."""
     loops = torch.zeros(NUM_LOOPS, dtype=torch.float64)
     for number in range(-1, NUM_LOOPS):  # the first warms up, and the next takes its place
         dist.barrier()

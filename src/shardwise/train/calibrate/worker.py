@@ -46,9 +46,9 @@ RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.jsonl"
 TIMEOUT = timedelta(seconds=60)
 SHARES = {"products": 0.30, "attention": 0.10, "memory": 0.08, "collectives": 0.27, "blocks": 0.17, "disk": 0.08}
-"""Of the time that is left when the processes have met; each table lists first what decides most."""
+"""Share of each table in the time that is left when the processes have met; a table lists first what decides most."""
 MEETINGS_SHARE = 0.3
-"""Of the time of collectives."""
+"""Share of the collectives' time that goes to calls after computation."""
 Case = TypeVar("Case")
 Row = Mapping[str, object]
 

@@ -31,7 +31,7 @@ from shardwise.units import format_decimal_bytes
 __all__ = ["CheckpointRequest", "DistributedCheckpointer"]
 
 MODEL_PREFIX = "model."
-"""Of the names of the model's tensors; the optimizer's stand beside them."""
+"""Prefix of the model's tensors in a checkpoint, beside which the optimizer's tensors stand."""
 
 
 class Stateful(Protocol):
@@ -50,16 +50,16 @@ class CheckpointRequest:
 
     folder: Path | None = None
     every_steps: int = 0
-    """0 saves only at the end."""
+    """Steps from one checkpoint to the next; 0 saves only at the end."""
     is_async: bool = False
     """Copy the state to host memory and write it while training goes on."""
     num_kept: int = 2
     resume_from: Path | None = None
     """A run folder, a folder of checkpoints, or one checkpoint."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """What every checkpoint says of this run besides its step, as a JSON document."""
+    """Facts that every checkpoint holds of this run besides its step, as a JSON document."""
     lineage: Lineage = field(default_factory=Lineage)
-    """Of the life of the run that this is."""
+    """The life of the run that is going on, and the lives before it."""
     require_held: Callable[[], None] = lambda: None
     """Raises when the folder has come to belong to another run."""
 
@@ -101,7 +101,7 @@ class DistributedCheckpointer:
         return checkpoint.step
 
     def _follow(self, resumed: Path | None) -> None:
-        """Once all ranks have what they go on from: leave the checkpoints that did not lead here."""
+        """Set checkpoints that did not lead here apart, once all ranks have loaded what they go on from."""
         if self._is_distributed:
             dist.barrier(group=self._group)
         if self._rank == 0 and self._folder is not None and self._request.lineage.life:
@@ -239,7 +239,7 @@ def _make_stager() -> BlockingAsyncStager | DefaultStager:
 
 
 def _shortage(path: Path, values: dict[str, Any]) -> str:
-    """What is missing on the disk for the tensors this rank knows of; nothing when they fit."""
+    """A sentence on what the disk lacks for the tensors this rank knows of; nothing when they fit."""
     needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(values))
     free_bytes = shutil.disk_usage(path).free
     if needed_bytes <= free_bytes:
@@ -279,7 +279,7 @@ def _write_failure(error: CheckpointException | OSError, *, folder: Path | None)
 
 
 def _full_disk(error: BaseException) -> BaseException | None:
-    """The error of a write that found no room: this one, or what it came from."""
+    """The error of a write that found no room: ``error`` itself, or an error that it came from."""
     links = (error, error.__cause__, error.__context__)
     return next((link for link in links if link is not None and is_full_disk(link)), None)
 

@@ -24,7 +24,7 @@ __all__ = ["Checkpoint", "CheckpointFolder", "damaged_error", "find_checkpoint",
 
 COMPLETE = "COMPLETE"
 LATEST = "latest"
-"""Two lines: a checkpoint relative to the folder, or nothing where the run has none here; the life that wrote it."""
+"""A file of two lines: the newest checkpoint relative to the folder, empty without one; the life that wrote it."""
 METADATA = ".metadata"
 TENSORS = ".distcp"
 """Files of tensors hold a checksum of every tensor in themselves; of the small others ``COMPLETE`` holds one."""
@@ -81,7 +81,7 @@ class CheckpointFolder:
 
     @property
     def abandoned_path(self) -> Path:
-        """Where this life puts those that it leaves behind."""
+        """The folder for checkpoints that this life leaves behind."""
         return self.path / f"{ABANDONED}{self.lineage.life}"
 
     def follow(self, resumed: Path | None) -> tuple[Path, ...]:
@@ -139,9 +139,9 @@ class CheckpointFolder:
         return Checkpoint(path=path, step=step)
 
     def prune(self, num_kept: int) -> tuple[Checkpoint, ...]:
-        """Delete this life's and its ancestors' but the newest ``num_kept`` (at least one), and older unfinished ones.
+        """Delete this life's and its ancestors' checkpoints except the newest ``num_kept`` (at least one).
 
-        Call it only after a newer checkpoint was published: the last good one is never deleted.
+        Older unfinished ones go, too. Call it only after a newer checkpoint was published: the last good one is kept.
         """
         complete = tuple(found for found in self.complete() if self._is_own(found.path))
         surplus = complete[: max(0, len(complete) - max(1, num_kept))]
@@ -180,7 +180,7 @@ class CheckpointFolder:
 
 
 def is_complete(path: Path) -> bool:
-    """Whether a folder says it is complete and its files have the sizes it says."""
+    """Whether a folder is marked as complete and its files have the sizes that the mark lists."""
     sizes = _listed_bytes(path)
     return METADATA in sizes and all(
         (path / name).is_file() and (path / name).stat().st_size == size for name, size in sizes.items()
@@ -225,8 +225,8 @@ def damaged_error(path: Path, file: str, reason: str) -> CheckpointError:
 
 
 def _newest_published(folder: Path) -> Path | None:
-    """What ``latest`` names, or what was published when its writer died before it could be named; the highest step
-    in folders that have no ``latest``."""
+    """The checkpoint that ``latest`` names, or one published by a writer that died before it wrote ``latest``; the
+    highest step in folders that have no ``latest``."""
     published = [found for found in folder.glob(f"{PREFIX}*") if _is_published(found)]
     try:
         lines = [*(folder / LATEST).read_text(encoding="utf-8").split("\n"), ""]

@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["FACTS", "Lineage", "Stretch", "lineage_from_json", "lineage_of"]
 
 FACTS = "state.json"
-"""Beside the tensors of every checkpoint: its step, and what it was made with."""
+"""A file beside the tensors of every checkpoint: its step, and what it was made with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Lineage:
 
     life: str = ""
     ancestors: tuple[Stretch, ...] = ()
-    """Oldest first; the last one is the parent, with the step of the checkpoint that was resumed."""
+    """Earlier lives, oldest first; the last is the parent, with the step of the checkpoint that was resumed."""
 
     @property
     def number(self) -> int:

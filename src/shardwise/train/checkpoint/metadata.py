@@ -99,7 +99,7 @@ def unsafe_error(checkpoint: Path, file: str, reason: str) -> CheckpointError:
 
 
 def read_metadata(checkpoint: Path) -> Metadata:
-    """What a checkpoint holds, and where in its files.
+    """The tensors and values of a checkpoint, and their places in its files.
 
     Raises:
         CheckpointError: the file is damaged, claims what is not there, or names what could run code.

@@ -34,7 +34,7 @@ class PlainReader(FileSystemReader):
         self._metadata: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the checkpoint holds.
+        """The tensors and values that the checkpoint holds.
 
         Raises:
             CheckpointError: the file is damaged, or names what could run code.

@@ -40,7 +40,7 @@ def fix_of_config(made: Mapping[str, object], fields: Mapping[str, object]) -> s
 
 
 def fix_of_shapes(held: Mapping[str, Shape], fields: Mapping[str, object]) -> str:
-    """The same where only a checkpoint's tensors are known.
+    """What to write into a run's config when only a checkpoint's tensors are known.
 
     Args:
         held: their shapes, by their names in the whole model.
@@ -82,7 +82,7 @@ def _sizes_of(held: Mapping[str, Shape], whole: Mapping[str, object]) -> Iterato
 
 
 def _widths(held: Mapping[str, Shape], whole: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Of the feed-forward part: rows of a dense gate, or experts and their rows."""
+    """Config fields of the feed-forward part: rows of a dense gate, or experts and their rows."""
     gate, down = held.get(f"{FEED_FORWARD}.gate_proj.weight"), held.get(f"{FEED_FORWARD}.experts.down_proj")
     if gate is not None:
         yield "intermediate_size", gate[0]

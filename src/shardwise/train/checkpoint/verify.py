@@ -1,8 +1,8 @@
 """Compares the tensors of a checkpoint with the checksums that ``torch.save`` puts beside them.
 
 A ``.distcp`` file is a row of such archives, one a tensor, and ``.metadata`` says where each begins. torch itself does
-not compare them when it reads (miniz is built without). Nothing is written for it, so a save costs no more; a resume
-reads every file once, a rank those of the rank of its own number, which it finds in the system's cache when it loads.
+not compare checksums when it reads (miniz is built without). Saves write nothing more and cost no more. A resume reads
+every file once: each rank reads the files of its own number, which are in the system's cache when the rank loads them.
 """
 
 import io
@@ -16,7 +16,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 __all__ = ["Damage", "first_damage"]
 
 MAX_RECORDS = 64
-"""Of one archive. torch writes fewer than ten, uncompressed, so reading all of them is reading the file once."""
+"""Most records of an archive. torch writes fewer than ten, uncompressed, so reading all is reading the file once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class Window(io.RawIOBase):
         self._file, self._archive, self._position = file, archive, 0
 
     def readable(self) -> bool:
-        """It can be read."""
+        """The stretch can be read."""
         return True
 
     def seekable(self) -> bool:
-        """And in any order."""
+        """The stretch can be read in any order."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

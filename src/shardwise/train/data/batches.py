@@ -27,7 +27,7 @@ class Batch:
     """The global position once every rank has taken this micro-batch."""
 
     def pinned(self) -> "Batch":
-        """The same in page-locked memory, from which a GPU copies while it computes."""
+        """This batch in page-locked memory, from which a GPU copies while it computes."""
         return Batch(
             inputs=self.inputs.pin_memory(),
             labels=self.labels.pin_memory(),
@@ -36,7 +36,7 @@ class Batch:
         )
 
     def on(self, device: torch.device) -> "Batch":
-        """The same on a device; the copy does not wait when it comes from pinned memory."""
+        """This batch on a device; the copy does not wait when the batch is in pinned memory."""
         return Batch(
             inputs=self.inputs.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),
@@ -83,7 +83,7 @@ class GlobalBatches:
         return collate([self._samples.sample(int(number)) for number in numbers], next_position=self._position)
 
     def state_dict(self) -> DataState:
-        """What another run needs to go on with the next unseen sample."""
+        """The state from which another run goes on with the next unseen sample."""
         return state_at(self._position, samples=self._samples, order=self._order)
 
     def load_state_dict(self, state: DataState) -> None:

@@ -51,7 +51,7 @@ class PrefetchedBatches:
         return batch.on(self._device)
 
     def state_dict(self) -> DataState:
-        """Where the caller is in the data."""
+        """The caller's place in the data."""
         return DataState(**self._state)
 
     def load_state_dict(self, state: DataState) -> None:

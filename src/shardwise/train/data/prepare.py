@@ -21,7 +21,7 @@ from shardwise.train.writable import why_not_writable
 __all__ = ["TokenisedFiles", "cache_folder", "is_tokenised", "require_cache", "tokenise", "tokenise_once"]
 
 FORMAT_VERSION = 2
-"""Of the cache: files are tokenised again when what is read of them changes."""
+"""Version of the cache: files are tokenised again when what is read of them changes."""
 BATCH_DOCUMENTS = 512
 TOKENS_NAME = "tokens"
 CACHE_FIX = "make room there, or set XDG_CACHE_HOME to a folder on another disk"
@@ -44,7 +44,7 @@ class TokenisedFiles:
 
 
 def cache_folder() -> Path:
-    """Where tokenised data are kept between runs."""
+    """The folder that keeps tokenised data between runs."""
     root = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(root) if root else Path.home() / ".cache") / "shardwise" / "tokens"

@@ -1,4 +1,4 @@
-"""From what the user names to samples: a path or ``synthetic``, a tokenizer, a length."""
+"""Makes samples of what the user names: a path or ``synthetic``, a tokenizer, a length."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -16,7 +16,7 @@ from shardwise.train.data.stream import TokenStream
 __all__ = ["IGNORED_LABEL", "FittedDocuments", "PackedStream", "Sample", "Samples", "SyntheticTokens", "require_known"]
 
 IGNORED_LABEL = -100
-"""What torch's cross-entropy leaves out by default."""
+"""The label that torch's cross-entropy leaves out by default."""
 
 Integers = npt.NDArray[np.int64]
 

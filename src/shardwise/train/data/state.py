@@ -21,7 +21,7 @@ class DataState(TypedDict):
 
 
 COMPARED = ("seed", "is_shuffled", "num_samples", "fingerprint")
-"""What must be the same; in the order of what is easiest to see."""
+"""Facts that must be equal, those first in which a difference is easiest to see."""
 
 
 def state_at(position: int, *, samples: Samples, order: SampleOrder) -> DataState:

@@ -30,7 +30,7 @@ class Tokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """The same for tokenizers that give the same tokens."""
+        """A digest that is equal for tokenizers that give equal tokens."""
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int64]]:
         """Tokens of every document, its end included."""

@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
         self.groups = ALONE
         self.overwritten: frozenset[str] = frozenset()
-        """Of ``gate`` and ``up`` what a compiler recomputes, so that backward may write over it."""
+        """Which of ``gate`` and ``up`` a compiler recomputes, so that backward may write over them."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """``(B, S, D)`` to the same, already summed over tensor-parallel ranks."""
@@ -134,7 +134,7 @@ class Block(nn.Module):
 
 
 def let_backward_write_over(block: nn.Module, names: frozenset[str]) -> None:
-    """Say to one of our dense blocks which outputs of its feed-forward are made again for backward alone."""
+    """Say to one of our dense blocks which outputs of its feed-forward are recomputed for backward alone."""
     if isinstance(block, Block) and isinstance(block.mlp, FeedForward):
         block.mlp.overwritten = names
 

@@ -22,10 +22,10 @@ ROPE_LIMITS = NumberLimits(1e-9, 1e9, "above 0 and finite")
 NULL_FIELDS = ("num_key_value_heads", "sliding_window")
 """Counts that may be null: as many heads as of queries, and no window."""
 EXPERT_COUNTS = ("num_experts", "num_local_experts")
-"""Both names are in published files: Qwen's and Mixtral's."""
+"""Names of the number of experts in published files: Qwen's and Mixtral's."""
 
 ZERO_INITIALIZER_RATIO = 0.02
-"""What transformers takes for an ``initializer_range`` of zero."""
+"""The value that transformers takes for an ``initializer_range`` of zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class Experts(nn.Module):
         """Whether every rank of a tensor-parallel group has all of them."""
 
     def forward(self, x_TD: Tensor, counts_E: Tensor) -> Tensor:
-        """Rows sorted by expert, ``counts_E`` of them each, through their expert."""
+        """Outputs of rows that are sorted by expert; expert ``e`` computes ``counts_E[e]`` of them."""
         gate_up, down = local(self.gate_up_proj), local(self.down_proj)
         if x_TD.is_cuda and x_TD.dtype == torch.bfloat16:
             ends = counts_E.cumsum(0).to(torch.int32)

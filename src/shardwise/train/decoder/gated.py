@@ -73,7 +73,7 @@ class _Gated(torch.autograd.Function):
 
 @torch.library.custom_op("shardwise::gated_gradients", mutates_args=("up", "gradient"))
 def gated_gradients(gate: Tensor, up: Tensor, gradient: Tensor) -> Tensor:
-    """``silu(gate) * up`` again; its ``gradient`` becomes that of ``gate``, and ``up`` becomes its own.
+    """Recompute ``silu(gate) * up``, and write the gradients of ``gate`` and ``up`` over ``gradient`` and ``up``.
 
     An operator, so that a compiler sees neither inside nor a reason to keep what is written over.
     """
@@ -90,7 +90,7 @@ def _(gate: Tensor, up: Tensor, gradient: Tensor) -> Tensor:
 
 @torch.library.custom_op("shardwise::gated_gradients_in_place", mutates_args=("gate", "up", "gradient"))
 def gated_gradients_in_place(gate: Tensor, up: Tensor, gradient: Tensor) -> None:
-    """The same, with the activation in the place of ``gate``."""
+    """``gated_gradients``, but the recomputed activation is written over ``gate``."""
     _differentiate(gate, up, gradient, activation=gate)
 
 

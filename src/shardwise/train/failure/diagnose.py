@@ -121,7 +121,7 @@ def _no_room_for_words(evidence: Evidence) -> ShardwiseError | None:
 
 
 def _refused(evidence: Evidence) -> ShardwiseError | None:
-    """What a rank refused, as it would be refused on the command line."""
+    """The refusal of a rank, as it would be shown on the command line."""
     record = evidence.first("refused")
     if record is None:
         return None
@@ -176,7 +176,7 @@ def _hang(evidence: Evidence) -> ShardwiseError | None:
 
 
 def _echo(evidence: Evidence) -> ShardwiseError | None:
-    """Only echoes are left: a rank of another machine began it."""
+    """The error when this machine has only echoes, because a rank of another machine failed first."""
     record = evidence.first("peer-lost", "stopped")
     if record is None:
         return None

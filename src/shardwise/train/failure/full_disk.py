@@ -18,9 +18,10 @@ __all__ = ["DiskFullError", "disk_full_error", "free_bytes", "free_text", "is_fu
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 REASONS = tuple(os.strerror(number).lower() for number in sorted(FULL_DISK))
-"""What writers that are not Python's put into their errors: safetensors, Arrow."""
+"""Words that writers outside Python, such as safetensors and Arrow, put into their errors."""
 SHORT_WRITE = "unexpected pos"
-"""In ``caffe2/serialize/inline_container.cc``: the position in the file is not where what was written would end."""
+"""torch's words for a write that found no room: the file ends before what was written
+(``caffe2/serialize/inline_container.cc``)."""
 LIMIT_FIX = "raise the limit on the size of files (ulimit -f unlimited), then resume the run"
 QUOTA_FIX = "delete files of this user there or ask for a larger quota, then resume the run"
 FIX = "make room where the run and its checkpoints are written, then resume it"
@@ -97,7 +98,7 @@ def free_text(path: Path) -> str:
 
 
 def free_bytes(path: Path) -> Bytes:
-    """What a program may still write on the disk of a path, or of the nearest folder above that exists."""
+    """Bytes that a program may still write on the disk of a path, or of the nearest folder above that exists."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(nearest).free
 

@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 KEEPERS_VARIABLE = "SHARDWISE_KEEPERS"
-"""In the environment of the ranks of one machine: the process ids of their keepers by name."""
+"""Variable of the ranks of one machine that holds the process ids of their keepers by name."""
 TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
-"""In the environment of ranks that torchrun started."""
+"""Variable that torchrun sets for the ranks it starts."""
 RESTART_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started the ranks again."""
 LAUNCHER, TORCHRUN = "shardwise", "torchrun"
@@ -82,7 +82,7 @@ def lost_keeper(kept_by: tuple[Keeper, ...]) -> Keeper | None:
 
 
 def end_with_keepers(kept_by: tuple[Keeper, ...], *, exit_code: int = ALONE) -> None:
-    """From now on end this process at once when one of its keepers is gone; it has nothing left to save."""
+    """End this process at once, from now on, when one of its keepers is gone; it has nothing left to save."""
 
     def watch() -> None:
         while (lost := lost_keeper(kept_by)) is None:

@@ -32,12 +32,12 @@ class Excess:
 
     @property
     def excess_bytes(self) -> Bytes:
-        """How much more it was."""
+        """How much more was held than predicted."""
         return self.held_bytes - self.predicted_bytes
 
 
 def memory_sentences(record: FailureRecord, *, plan: Plan | None) -> tuple[str, str]:
-    """What to say about an out-of-memory error, and the change to type next."""
+    """Sentences about an out-of-memory error, and the change to type next."""
     message = _parsed(record.message)
     asked = f"{message.request.text} more were asked for" if message else record.message
     if plan is None:
@@ -91,7 +91,7 @@ def smallest_relief(plan: Plan, *, prediction: Prediction, needed_bytes: Bytes) 
 
 
 def _needed_bytes(record: FailureRecord, message: OomMessage | None, prediction: Prediction) -> Bytes:
-    """What the device would have had to hold: at least what it had and what was asked for, and more than there is."""
+    """Least bytes that the device would have needed: what it had and what was asked for, and more than there is."""
     held = record.memory_bytes.get(ALLOCATED, 0)
     if message is None:
         return max(held, prediction.memory.needed_bytes)

@@ -45,7 +45,7 @@ class RankRecord:
     pid: int
     host: str
     attempt: str = ""
-    """The same for all ranks of one start of the run; another after a restart."""
+    """Which start of the run the rank belongs to: equal for all its ranks, and another after a restart."""
     has_ended: bool = False
     """Whether it came to its end without a failure."""
     lost: str = ""
@@ -64,23 +64,23 @@ class FailureRecord:
     rank: int
     kind: FailureKind
     message: str
-    """One line."""
+    """What went wrong, in one line."""
     step: int
-    """Finished steps."""
+    """Steps the rank had finished."""
     phase: str
     """What the rank was doing, such as ``training`` or ``saving``."""
     time_s: float
-    """Of the machine's clock, since 1970."""
+    """Seconds since 1970 by the machine's clock."""
     attempt: str = ""
-    """As in the record of the rank."""
+    """Which start of the run the rank belonged to, as in its own record."""
     code: str = ""
-    """Of the refusal, when there was one."""
+    """Error code of the refusal, when there was one."""
     fix: str = ""
     exit_code: int = 1
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     """Components of the ledger as this rank held them, with ``allocated`` where an allocator counts."""
     stack_file: str = ""
-    """Where every thread stood."""
+    """File that shows where every thread stood."""
     flight_recorder_file: str = ""
     """The last collectives of this rank, as torch recorded them."""
 

@@ -54,11 +54,11 @@ __all__ = ["RankWatch", "WatchLimits"]
 
 FAILED = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)
-"""What asks a rank to stop after the step it is in."""
+"""Signals that ask a rank to stop after the step it is in."""
 RELEASING = (FORK_SERVER, TORCHRUN)
 """Who lets a forked rank go that has ended; torchrun would wait for ever for one that leaves without that."""
 UNTIMED_PHASES = ("starting", "saving")
-"""What may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
+"""Phases that may take longer than any step: tokenising data, building the model, writing a large checkpoint."""
 MAX_MESSAGE_CHARS = 2000
 
 
@@ -67,17 +67,17 @@ class WatchLimits:
     """How long a rank waits for what."""
 
     poll_s: float = 0.5
-    """Between two looks at the run folder."""
+    """Seconds between two looks at the run folder."""
     peer_grace_s: float = 3.0
-    """From a peer's end to this rank's own, so that its own error is written if there is one."""
+    """Seconds from a peer's end to this rank's own, so that its own error is written if there is one."""
     hang_s: float = 900.0
-    """Without a finished step; longer than the process group's own time-out, which knows the collective by name."""
+    """Seconds without a finished step; more than the process group's own time-out, which can name the collective."""
     stop_grace_s: float = 600.0
-    """From a signal to the end: the step is finished and a checkpoint is written in between."""
+    """Seconds from a signal to the end: the step is finished and a checkpoint is written in between."""
 
 
 class RankWatch:
-    """One rank's end, whatever it is."""
+    """Watches one rank to its end, whatever the end is."""
 
     def __init__(self, folder: Path, *, rank: int, limits: WatchLimits | None = None) -> None:
         self._folder = folder
@@ -93,7 +93,7 @@ class RankWatch:
         self._room: Path | None = None
         self._beat_s = time.monotonic()
         self.lease: Lease | None = None
-        """The run's hold on its folder; nothing is written there once it is lost."""
+        """The run's lease on its folder; nothing is written there once the lease is lost."""
         self.step = 0
         """Finished steps."""
         self.phase = "starting"
@@ -122,7 +122,7 @@ class RankWatch:
         self._beat_s = time.monotonic()
 
     def finish(self) -> None:
-        """This rank came to its end; a signal means again what it meant before, as there is nothing left to save.
+        """End the watch of a rank that ended; signals mean again what they meant before, as nothing is left to save.
 
         torchrun keeps forked ranks until all have ended, and ends them by a signal when one of the others fails. Where
         it is gone it does neither, so that a rank which has ended goes with it.

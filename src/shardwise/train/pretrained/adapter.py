@@ -15,7 +15,7 @@ from shardwise.train.pretrained.export import unfinished_export
 __all__ = ["AdapterSettings", "export_adapter"]
 
 PREFIX = "base_model.model."
-"""What peft puts before the names of the model it wraps."""
+"""The prefix that peft puts before the names of the model it wraps."""
 WEIGHTS_FILE, CONFIG_FILE, CARD_FILE = "adapter_model.safetensors", "adapter_config.json", "README.md"
 MODEL_STATE = "model."
 
@@ -31,11 +31,11 @@ class AdapterSettings:
     target_names: tuple[str, ...]
     """Last parts of the names of the matrices that have adapters."""
     base_model: str | None = None
-    """Folder of the model they belong to; ``None`` where its weights were random."""
+    """Folder of the model that the adapters belong to; ``None`` where its weights were random."""
     base_digest: str | None = None
-    """What the job calls ``weights_digest``."""
+    """Digest of the base model's weights, as ``weights_digest`` of the job."""
     begins_with: tuple[tuple[str, str], ...] = ()
-    """What weights, adapters and tokens of the run were, in words."""
+    """Sources of the run's weights, adapters and tokens, in words."""
 
 
 def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) -> Path:

@@ -50,7 +50,7 @@ class Group:
         return counts.pop() if len(counts) == 1 else 0
 
     def of_experts(self, start: int, size: int) -> "Group":
-        """The same with some matrices of every stack alone."""
+        """This group with ``size`` matrices of every stack alone, from ``start`` on."""
         kept, seen = [], dict.fromkeys((pattern for pattern, _ in self.sources), 0)
         for pattern, name in self.sources:
             if start <= seen[pattern] < start + size:
@@ -65,7 +65,7 @@ class Conversion:
 
     model: Any
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
-    """Its tensors by name, aliases of tied ones as well."""
+    """The model's tensors by name, aliases of tied ones as well."""
 
     @cached_property
     def aliases(self) -> Mapping[str, tuple[str, ...]]:
@@ -80,7 +80,7 @@ class Conversion:
         return any(re.search(pattern, name) for pattern in may_be_missing_patterns(self.model))
 
     def groups(self, saved: Iterable[str]) -> Iterator[Group]:
-        """What of a checkpoint becomes what of the model, by the names of its tensors."""
+        """Tensors of a checkpoint in the groups that become tensors of the model, by the names in the checkpoint."""
         from transformers.core_model_loading import dot_natural_key  # noqa: PLC0415 - seconds of imports
 
         found: dict[str, list[tuple[str, str]]] = {}

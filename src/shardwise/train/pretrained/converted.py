@@ -41,7 +41,7 @@ class Sources:
         raise missing_tensor(self._folder, name)
 
     def _shapes_of(self, group: Group, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Shape]]:
-        """What a group becomes: found out on the meta device, where nothing is read or computed."""
+        """Shapes of the model's tensors that a group becomes, found on the meta device without reading or computing."""
         if group.transform is None:
             yield group.first, shapes[group.sources[0][1]]
             return
@@ -65,7 +65,7 @@ class ConvertedTensors:
         """Copy a region of the model's tensor into ``target``.
 
         Raises:
-            CheckpointError: the checkpoint does not have it, has another shape of it, or it is not finite.
+            CheckpointError: the checkpoint lacks the tensor, has another shape of it, or the tensor is not finite.
         """
         found = self._sources.of(name)
         if found is None:

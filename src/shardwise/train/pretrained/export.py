@@ -56,14 +56,14 @@ class HeldTensor:
 
     name: str
     key: str
-    """In our checkpoint."""
+    """Name of the tensor in our checkpoint."""
     shape: tuple[int, ...]
     dtype: torch.dtype
-    """It is written as."""
+    """dtype in which the tensor is written."""
 
     @property
     def nbytes(self) -> Bytes:
-        """Of the tensor as it is written."""
+        """Bytes of the tensor as it is written."""
         return self.dtype.itemsize * prod(self.shape)
 
 
@@ -180,7 +180,7 @@ def _held(reader: PlainReader) -> dict[str, tuple[int, ...]]:
 
 
 def _groups(reader: PlainReader, model: ExportedModel) -> tuple[list[Group], Callable[[Tensors], Tensors]]:
-    """What is written together, and how it is spelled."""
+    """Tensors that are written together, and the function that spells them as the file does."""
     if model.conversion is None:
         return _own_groups(reader, model.config, DTYPES[model.dtype]), partial(_in_pieces, config=model.config)
     return _converted_groups(reader, model.conversion), model.conversion.as_saved

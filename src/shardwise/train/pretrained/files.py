@@ -63,7 +63,7 @@ class SavedTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    """As the format spells it: ``BF16``, ``F32``, ``I8``."""
+    """The dtype as the format spells it: ``BF16``, ``F32``, ``I8``."""
 
 
 def saved_tensors(folder: Path) -> dict[str, SavedTensor]:
@@ -82,7 +82,7 @@ def saved_tensors(folder: Path) -> dict[str, SavedTensor]:
 
 
 def weights_digest(folder: Path) -> str | None:
-    """Of the sizes of the folder's safetensors files and of pieces spread over each; ``None`` where there are none.
+    """A digest of the sizes of the folder's safetensors files and of samples from each; ``None`` without such files.
 
     It tells one model from another of the same shapes without reading all of either.
     """
@@ -125,7 +125,7 @@ def _is_file_name(name: object) -> bool:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What a file says of every tensor; refuses one that is shorter or longer than it says."""
+    """The facts of a file's header on every tensor; refuses a file that is shorter or longer than the header says."""
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size

@@ -77,7 +77,7 @@ def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _model_types(config: Mapping[str, object]) -> frozenset[str]:
-    """What the family is called, the wrapper's and the language model's."""
+    """Names of the family: the wrapper's and the language model's."""
     named = (config.get("model_type"), _text_config(config).get("model_type"))
     return frozenset(str(name).removesuffix("_text") for name in named if name)
 
@@ -161,7 +161,7 @@ def _difference(
 
 
 def _piece_shape(piece: Piece, name: str, shape: Shape) -> Shape:
-    """Of a tensor of the checkpoint: the model's, or an expert's part of a stack."""
+    """Shape of a tensor in the checkpoint: the model's tensor, or an expert's part of a stack."""
     if not piece.is_stacked:
         return shape
     return (shape[1] // 2, shape[2]) if name.endswith(STACKED_GATE_UP) else shape[1:]

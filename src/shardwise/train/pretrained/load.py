@@ -26,14 +26,14 @@ class ModelTensors(Protocol):
 
 
 class NamedTensors:
-    """Those of our own decoder's families."""
+    """Tensors of a checkpoint whose family our own decoder trains."""
 
     def __init__(self, files: PretrainedFiles) -> None:
         self._files = files
         self._is_tied = bool(read_config(files.folder).get("tie_word_embeddings", True))
 
     def fill(self, target: torch.Tensor, region: Region, *, whole: tuple[int, ...], name: str) -> None:
-        """Copy what of each piece lies in the region."""
+        """Copy the part of each piece that lies in the region."""
         pieces = pieces_of(name, whole, has=self._files.has, is_tied=self._is_tied)
         if not pieces:
             raise missing_tensor(self._files.folder, name)

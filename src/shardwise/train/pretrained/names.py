@@ -12,7 +12,7 @@ from dataclasses import dataclass
 __all__ = ["Piece", "pieces_of"]
 
 TIED = {"lm_head.weight": ("model.embed_tokens.weight", "transformer.wte.weight")}
-"""Tensors that a checkpoint leaves out when they are another one's twin."""
+"""Tensors that a checkpoint leaves out when they are tied to another tensor."""
 STACKED_GATE_UP = ".experts.gate_up_proj"
 STACKED_DOWN = ".experts.down_proj"
 
@@ -107,7 +107,7 @@ def _spellings(name: str, *, is_tied: bool) -> tuple[str, ...]:
 
 
 def _base_name(name: str) -> str:
-    """Without the prefix that a checkpoint of the bare base model lacks."""
+    """The name without the prefix that a checkpoint of the bare base model lacks."""
     for prefix in ("model.", "transformer."):
         if name.startswith(prefix):
             return name.removeprefix(prefix)

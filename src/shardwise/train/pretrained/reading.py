@@ -34,7 +34,7 @@ class PretrainedFiles:
         self._opened: dict[Path, Any] = {}
 
     def names(self) -> Iterable[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return self._files.keys()
 
     def has(self, name: str) -> bool:

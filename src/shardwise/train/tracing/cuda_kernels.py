@@ -39,7 +39,7 @@ class CudaKernels(TorchFunctionMode):
 
 
 class HostKernels(TorchFunctionMode):
-    """While it is entered, functions choose as they do on processors: fake tensors on the CPU do that by themselves."""
+    """While it is entered, functions choose as they do on CPUs: fake tensors on the CPU do that by themselves."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -68,4 +68,4 @@ RULES: dict[str, Callable[[Sequence[Any], dict[str, Any]], float]] = {
     "aten::_scaled_dot_product_flash_attention_backward": _backward(11),
     "aten::_scaled_dot_product_efficient_attention_backward": _backward(11),
 }
-"""By the name in the operator's schema; grouped products count every row once."""
+"""FLOP of an operator, by its name in the schema; grouped products count every row once."""

@@ -30,7 +30,7 @@ UNIT_MARKS = ("profiler::_record_function_enter_new", "profiler::_record_functio
 
 @dataclass(slots=True)
 class Allocation:
-    """One stretch of memory, from the operator that made it to the one before which it was freed."""
+    """One stretch of memory, from the operator that allocated it to the operator before which it was freed."""
 
     num_bytes: int
     operator: str
@@ -40,7 +40,7 @@ class Allocation:
     dies: int | None = None
     """Index of the first operator that does not; ``None`` while it lives."""
     mark: str | None = None
-    """Why it is held, where that is known: ``parameters``, ``gradients`` and so on."""
+    """What the memory is held for, where that is known: ``parameters``, ``gradients`` and so on."""
     num_columns: int = 0
 
 
@@ -67,10 +67,10 @@ class Work:
 
 @dataclass(slots=True)
 class Log:
-    """One step."""
+    """What one step did."""
 
     places: list[Place] = field(default_factory=list)
-    """Of every operator that was run."""
+    """The place of every operator that was run."""
     allocations: list[Allocation] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
@@ -215,11 +215,11 @@ LOADING = Place(phase="load", micro_batch=0, block=-1)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the tensors are for that an operator makes, or writes into."""
+    """What an operator's tensors are for, those it makes or one it writes into."""
 
     name: str
     position: int | None
-    """Of the argument that is written; ``None`` for the result."""
+    """Position of the argument that is written; ``None`` for the result."""
 
 
 MARKS = {

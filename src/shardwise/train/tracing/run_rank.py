@@ -96,7 +96,7 @@ class WatchedPasses:
         self.passes, self.trainer, self.recorder, self.whereabouts = passes, trainer, recorder, whereabouts
 
     def run(self, batches: Sequence[Batch], *, unit_ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run them; the gradients they leave are known by name."""
+        """Run the passes; the gradients that they leave are known by name."""
         self.whereabouts.begin_step()
         sums = self.passes.run(batches, unit_ratio=unit_ratio)
         gradients = [entry.parameter.grad for entry in self.trainer.trained if entry.parameter.grad is not None]

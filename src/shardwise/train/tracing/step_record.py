@@ -64,7 +64,7 @@ def _memory(job: Job, traced: StageTrace, phase: Phase) -> TracedMemory:
 
 
 def _components(vector: Vector, *, workspace_bytes: int) -> tuple[tuple[MemoryComponent, int], ...]:
-    """With the workspaces that cuBLAS takes from torch's allocator on a GPU, which no tensor shows."""
+    """Bytes by component, with the workspaces that cuBLAS takes from torch's allocator and no tensor shows."""
     held = list(vector)
     held[COMPONENT_INDEX["temporaries"]] += workspace_bytes
     return tuple((name, num_bytes) for name, num_bytes in zip(MEMORY_COMPONENTS, held, strict=True) if num_bytes)

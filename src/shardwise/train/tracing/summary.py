@@ -22,7 +22,7 @@ class PlaceKey:
     micro_batch: int
     chunk: int
     position: int
-    """From 0 in the front half, from -1 in the back half; in chunk -1, 0 is before all blocks and 1 after them."""
+    """The block, from 0 in the front half, from -1 in the back half; in chunk -1, 0 is before all blocks, 1 after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class StepSummary:
     """One rank's step."""
 
     places: dict[PlaceKey, Vector]
-    """At the fullest operator of the place."""
+    """Bytes by component at the fullest operator of each place."""
     calls: dict[CallKey, float]
-    """How often in the step."""
+    """Calls in the step."""
     flop: dict[FlopKey, float]
-    """In the whole step."""
+    """FLOP in the whole step."""
 
 
 def summarise(

@@ -71,7 +71,7 @@ def trace_stage(job: Job, stage: int) -> StageTrace:
 
 
 def _trace_given(job: Job, factory: ModuleFactory) -> StageTrace:
-    """A module as it is: its depth is not ours to change."""
+    """The trace of a module at its own depth, which is not ours to change."""
     short = with_microbatches(job)
     num_waiting = job.num_microbatches - short.num_microbatches
     traced = trace_rank(short, rank=0, factory=factory, num_waiting=num_waiting)

@@ -24,7 +24,7 @@ class Place:
     phase: Phase
     micro_batch: int
     block: int
-    """Counted over the blocks of this rank, ``BEFORE_BLOCKS`` or ``AFTER_BLOCKS``."""
+    """The block's number among those of this rank, or ``BEFORE_BLOCKS`` or ``AFTER_BLOCKS``."""
     is_recompute: bool = False
 
 
