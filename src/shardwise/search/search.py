@@ -145,19 +145,6 @@ def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     if not plans:
         return ("Every layout breaks a rule; each rule below comes with a fix.",) if not space.layouts_too_big else ()
     notes: list[str] = []
-    ties = sum(ranked.is_tie for ranked in plans)
-    if ties > 1:
-        moves_less = any(host_moves(tie.plan) > host_moves(plans[0].plan) for tie in plans if tie.is_tie)
-        simplest = "the simplest of those that move least to the host" if moves_less else "the simplest of them"
-        chosen = (
-            f"{simplest} is recommended, none fits safely"
-            if plans[0].prediction.memory.is_borderline
-            else f"{simplest} that fits safely is recommended"
-        )
-        notes.append(
-            f"{ties} of these plans differ by less than a prediction can tell apart; {chosen}. Start there, and add an "
-            "axis only when a measurement asks for it."
-        )
     notes += [
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)
