@@ -227,7 +227,7 @@ class _Order:
         return chosen
 
     def cheaper(self, estimate: FloatColumn, evaluator: Evaluator) -> IntColumn:
-        """Rows that are estimated to fit safely and would be recommended before all safe ones predicted so far."""
+        """Rows that would be recommended before all safe ones predicted so far, if they fit safely, the best first."""
         known = evaluator.safe
         if not known:
             return self.pool.num_microbatches[:0]
@@ -235,7 +235,7 @@ class _Order:
         priced_s = (1 + price) * estimate
         least_s = min(found.priced_s for found in known)
         reach_s = (1 + MAX_LOSS_FRACTION) * known[0].prediction.time.step_s
-        rows = self.fitting_safely(self.by_time(priced_s))
+        rows = self.by_time(priced_s)
         chosen: IntColumn = rows[(priced_s[rows] < least_s) & (estimate[rows] <= reach_s)]
         return chosen
 
@@ -297,6 +297,7 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
     for _ in range(CHALLENGES):
         cheaper = order.cheaper(evaluator.corrected(order.step_s), evaluator)
+        evaluator.walk(order.fitting_safely(cheaper), max_fitting=CHEAPER, max_per_family=1)
         evaluator.walk(cheaper, max_fitting=CHEAPER, max_per_family=1)
     moving = order.by_time(evaluator.corrected(order.step_s))
     for kinds in range(1, 1 + EVERY_KIND):

@@ -46,7 +46,7 @@ class _Verdict:
     best: Evaluated
     """By the objective alone."""
     best_safe: Evaluated
-    """Of the plans whose memory band stays inside the device; the best where there is none."""
+    """By the objective alone, of the plans whose memory band stays inside the device; of all where there is none."""
     ordered: Sequence[Evaluated]
     """One plan of each set of degrees, the best first; further variants after them."""
     num_layouts: int
@@ -104,7 +104,7 @@ def ranked_front(evaluated: Sequence[Evaluated], *, objective: Objective) -> tup
 def _verdict(evaluated: Sequence[Evaluated], objective: Objective) -> _Verdict:
     by_objective = sorted(evaluated, key=lambda found: _order(found, objective))
     winner, families = _preferred(by_objective, objective), best_of_each_family(evaluated, objective)
-    best, best_safe = by_objective[0], _least_moved(_safe(by_objective))[0]
+    best, best_safe = by_objective[0], _safe(by_objective)[0]
     shown = [found for found in families if found.family != winner.family]
     shown += [found for found in (winner, best, best_safe) if found not in shown]
     variants = _variants([found for found in by_objective if found not in shown], shown)
