@@ -16,9 +16,9 @@ from shardwise.search.records import (
     SearchSpace,
     TargetChange,
 )
-from shardwise.search.search import assumed_global_batch_size, question_of, search
+from shardwise.search.search import question_of, search
 from shardwise.search.sweep import SweepResult, SweepRow, sweep, sweep_objective
-from shardwise.search.token_batch import TokenBatch, rounded_batch
+from shardwise.search.token_batch import TokenBatch, assumed_batch, rounded_batch
 from shardwise.search.what_if import Sensitivity, WhatIf, what_if
 
 __all__ = [
@@ -40,8 +40,8 @@ __all__ = [
     "TargetChange",
     "TokenBatch",
     "WhatIf",
-    "assumed_global_batch_size",
     "at_most",
+    "assumed_batch",
     "common_batch",
     "parse_counts",
     "parse_gpu_type",

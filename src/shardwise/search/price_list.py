@@ -80,7 +80,9 @@ def _sends_tokens_between_servers(plan: Plan) -> bool:
 
 
 def _divides_like_another_engine(plan: Plan) -> bool:
-    return (plan.layout.zero_stage > 1) & (ENGINES[plan.engine].default_zero_stage == 1)
+    layout = plan.layout
+    divides_more = (layout.zero_stage > 1) & (layout.state_shard_size > 1)
+    return divides_more & (ENGINES[plan.engine].default_zero_stage == 1)
 
 
 PRICES: tuple[Price, ...] = (

@@ -105,9 +105,9 @@ def _verdict(evaluated: Sequence[Evaluated], objective: Objective) -> _Verdict:
     by_objective = sorted(evaluated, key=lambda found: _order(found, objective))
     winner, families = _preferred(by_objective, objective), best_of_each_family(evaluated, objective)
     best, best_safe = by_objective[0], _safe(by_objective)[0]
-    shown = [found for found in families if found.family != winner.family]
-    shown += [found for found in (winner, best, best_safe) if found not in shown]
-    variants = _variants([found for found in by_objective if found not in shown], shown)
+    others = [found for found in families if found.family != winner.family]
+    shown = list({id(found): found for found in (winner, best, best_safe, *others)}.values())
+    variants = _variants([found for found in by_objective if not any(found is one for one in shown)], shown)
     return _Verdict(
         winner=winner,
         best=best,

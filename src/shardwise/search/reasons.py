@@ -67,13 +67,17 @@ def _named(other: Evaluated, winner: Evaluated, adjective: str, objective: Objec
     return f"{words} takes {takes}, {_share(less)} less; {what_speaks_against(other, winner)}"
 
 
+def _is_less_safe(found: Evaluated, winner: Evaluated) -> bool:
+    return found.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline
+
+
 def _share(fraction: float) -> str:
     return format_percent(fraction) if fraction >= NOTEWORTHY_FRACTION else "next to nothing"
 
 
 def what_speaks_against(found: Evaluated, winner: Evaluated) -> str:
     """Why a plan that is better by the objective is not the recommended one."""
-    if found.prediction.memory.is_borderline and not winner.prediction.memory.is_borderline:
+    if _is_less_safe(found, winner):
         return "its memory band reaches beyond the device"
     prices = charged(found.plan, beyond=winner.plan)
     if not prices:
@@ -101,6 +105,7 @@ def why_it_lost(found: Evaluated, winner: Evaluated, *, objective: Objective) ->
     if slower_s < 0:
         return f"{format_percent(-share)} faster, but {what_speaks_against(found, winner)}; {memory}."
     slower = f"{format_percent(share)} slower (+{format_seconds(slower_s)})"
+    memory += ", and its memory band reaches beyond the device" if _is_less_safe(found, winner) else ""
     if not slower_s:
         slower, losses = "As fast", what_speaks_against(found, winner)
     else:

@@ -24,13 +24,10 @@ from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.space import Space
 from shardwise.search.targets import meeting, missed_targets, require_countable
+from shardwise.search.token_batch import assumed_batch
 from shardwise.units import format_gib, format_percent
 
-__all__ = ["assumed_global_batch_size", "question_of", "search"]
-
-ASSUMED_TOKENS_PER_STEP = 4 * 2**20
-"""Used when no global batch is given: what Llama 3 405B started with (arXiv:2407.21783, section 3.4.1)."""
-
+__all__ = ["question_of", "search"]
 
 def search(
     *,
@@ -82,15 +79,6 @@ def search(
     )
 
 
-def assumed_global_batch_size(*, seq_len: int, num_gpus: int) -> int:
-    """Sequences per step when none are given: the multiple of the GPUs nearest to four million tokens.
-
-    >>> assumed_global_batch_size(seq_len=8192, num_gpus=64)
-    512
-    """
-    return max(1, round(ASSUMED_TOKENS_PER_STEP / seq_len / num_gpus)) * num_gpus
-
-
 def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName) -> Plan:
     """The plan whose layout the search fills in, with its global batch written down."""
     question = Plan(model=model, cluster=cluster, recipe=recipe, layout=Layout(), engine=engine)
@@ -99,8 +87,8 @@ def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: E
         raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
     if recipe.global_batch_size is not None:
         return question
-    size = assumed_global_batch_size(seq_len=recipe.seq_len, num_gpus=cluster.num_gpus)
-    return replace(question, recipe=replace(recipe, global_batch_size=size))
+    batch = assumed_batch(model=model, recipe=recipe, num_gpus=cluster.num_gpus)
+    return replace(question, recipe=replace(recipe, global_batch_size=batch.num_sequences))
 
 
 def require_layers(bounds: SearchBounds, model: ModelSpec) -> None:
@@ -134,11 +122,8 @@ def _assumptions(question: Plan, recipe: Recipe) -> tuple[str, ...]:
     stated = (*question.model.assumptions, *question.cluster.assumptions)
     if recipe.global_batch_size is not None:
         return stated
-    return (
-        *stated,
-        f"no global batch was given: {question.global_batch_size:,} sequences of {recipe.seq_len:,} tokens "
-        f"({question.tokens_per_step:,} tokens) per step are assumed, the same for every layout",
-    )
+    batch = assumed_batch(model=question.model, recipe=recipe, num_gpus=question.cluster.num_gpus)
+    return (*stated, batch.sentence)
 
 
 def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
