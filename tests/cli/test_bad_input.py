@@ -111,7 +111,7 @@ def test_impossible_options_are_refused(words, code, capsys):
     assert code is None or found == code
 
 
-@pytest.mark.parametrize("cluster", ["8xh100", "1000000000xh100-sxm", "-3xh100-sxm", "h1000", "nan", "", "no.toml"])
+@pytest.mark.parametrize("cluster", ["8xa100", "1000000000xh100-sxm", "-3xh100-sxm", "h1000", "nan", "", "no.toml"])
 @pytest.mark.parametrize("command", ["predict", "plan", "explain"])
 def test_impossible_clusters_are_refused(command, cluster, capsys):
     refused([command, "llama-3.1-8b", cluster], capsys)
