@@ -18,7 +18,7 @@ from shardwise.search.records import (
 )
 from shardwise.search.search import question_of, search
 from shardwise.search.sweep import SweepResult, SweepRow, sweep, sweep_objective
-from shardwise.search.token_batch import TokenBatch, assumed_batch, rounded_batch
+from shardwise.search.token_batch import TokenBatch, assumed_batch, rounded_batch, suiting_tokens
 from shardwise.search.what_if import Sensitivity, WhatIf, what_if
 
 __all__ = [
@@ -40,8 +40,8 @@ __all__ = [
     "TargetChange",
     "TokenBatch",
     "WhatIf",
-    "at_most",
     "assumed_batch",
+    "at_most",
     "common_batch",
     "parse_counts",
     "parse_gpu_type",
@@ -51,6 +51,7 @@ __all__ = [
     "rounded_batch",
     "search",
     "sizes_in",
+    "suiting_tokens",
     "sweep",
     "sweep_objective",
     "typed_cluster",

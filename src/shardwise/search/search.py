@@ -29,6 +29,7 @@ from shardwise.units import format_gib, format_percent
 
 __all__ = ["question_of", "search"]
 
+
 def search(
     *,
     model: ModelSpec,

@@ -7,7 +7,7 @@ from shardwise.model import ModelSpec
 from shardwise.recipe import Recipe
 from shardwise.units import format_count, format_percent
 
-__all__ = ["MAX_ROUNDING_FRACTION", "TokenBatch", "assumed_batch", "assumed_tokens", "rounded_batch"]
+__all__ = ["MAX_ROUNDING_FRACTION", "TokenBatch", "assumed_batch", "assumed_tokens", "rounded_batch", "suiting_tokens"]
 
 MAX_ROUNDING_FRACTION = 0.05
 """A batch of tokens is moved at most this far to be shared evenly; half a sequence where there are only a few."""
@@ -54,6 +54,11 @@ def assumed_batch(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBa
         num_sharing_gpus=num_gpus,
         sentence=f"{_none_given(size, recipe.seq_len)}: {rule}, at least one for each GPU",
     )
+
+
+def suiting_tokens(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> int:
+    """Tokens of the batch that is assumed where none is given."""
+    return assumed_batch(model=model, recipe=recipe, num_gpus=num_gpus).num_sequences * recipe.seq_len
 
 
 def assumed_tokens(model: ModelSpec, *, seq_len: int, num_gpus: int) -> float:
