@@ -175,8 +175,8 @@ RULES = (
         why="Our own trainer drives CUDA and ROCm devices and processors, Megatron-LM CUDA and, in AMD's fork, ROCm; "
         "HAI-LLM is known on NVIDIA's. DeepSpeed picks one of a fixed list: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi "
         "(HPU), MLU and SDAA; a TPU is none of them.",
-        source="torch 2.13 cuda and hip builds; NVIDIA/Megatron-LM and ROCm/Megatron-LM README; arXiv:2412.19437, section "
-        "3.1; deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST)",
+        source="torch 2.13 cuda and hip builds; NVIDIA/Megatron-LM and ROCm/Megatron-LM README; arXiv:2412.19437, "
+        "section 3.1; deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST)",
         reads=(),
         breaks=_breaks_vendor,
         message=_vendor_message,

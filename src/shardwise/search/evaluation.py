@@ -19,8 +19,8 @@ from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 from shardwise.search.pool import Pool
-from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.price_list import price_fraction
+from shardwise.search.safe_recompute import safely_recomputed
 from shardwise.search.simplicity import host_moves
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 

@@ -11,6 +11,7 @@ __all__ = ["why_it_lost", "why_it_won"]
 
 SHOWN_DIFFERENCES = 3
 NOTEWORTHY_FRACTION = 0.005
+WITHIN_ERROR = "that is within the error of a prediction"
 
 COMPONENT_WORDS: dict[TimeComponent, str] = {
     "forward": "forward",
@@ -101,8 +102,8 @@ def why_it_lost(found: Evaluated, winner: Evaluated, *, objective: Objective) ->
     memory = _memory_text(saved_bytes)
     if objective == "memory":
         share, speed = -saved_bytes / winner.prediction.memory.needed_bytes, _speed_text(found, winner)
-        against = f", but {what_speaks_against(found, winner)}" if share < 0 else ""
-        return f"{memory[:1].upper()}{memory[1:]} ({share:+.1%}){against}; {speed}."
+        against = what_speaks_against(found, winner) if _is_less_safe(found, winner) else WITHIN_ERROR
+        return f"{memory[:1].upper()}{memory[1:]} ({share:+.1%}){f', but {against}' if share < 0 else ''}; {speed}."
     share = slower_s / winner.prediction.time.step_s
     if slower_s < 0:
         return f"{format_percent(-share)} faster, but {what_speaks_against(found, winner)}; {memory}."

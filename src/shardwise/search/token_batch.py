@@ -82,7 +82,8 @@ def optimal_tokens(num_params: float) -> float:
     >>> round(optimal_tokens(8e9) / 2**20, 1)
     4.0
     """
-    return 0.2920 * float(120 * num_params**2) ** 0.3271
+    tokens: float = 0.2920 * (120 * num_params**2) ** 0.3271
+    return tokens
 
 
 def _pre_training_batch(model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBatch:
