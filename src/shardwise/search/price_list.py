@@ -132,8 +132,8 @@ PRICES: tuple[Price, ...] = (
     Price(
         name="interleaved chunks",
         gain_fraction=0.03,
-        reason="In ten published sweeps they gained half of what is predicted; more messages, and rounds of micro-batches "
-        "whose number is fixed.",
+        reason="In ten published sweeps they gained half of what is predicted; more messages, and micro-batches in "
+        "rounds.",
         is_due=lambda plan: plan.layout.vpp > 1,
     ),
     Price(

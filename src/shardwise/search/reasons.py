@@ -62,9 +62,8 @@ def _named(other: Evaluated, winner: Evaluated, adjective: str, objective: Objec
     words = f"The {adjective}{' that fits safely' if is_safe else ''}, {told_apart(other.plan, winner.plan)},"
     if objective == "memory":
         less = 1 - other.prediction.memory.needed_bytes / winner.prediction.memory.needed_bytes
-        return (
-            f"{words} needs {_share(less)} less and {_speed_text(other, winner)}; {what_speaks_against(other, winner)}"
-        )
+        against = what_speaks_against(other, winner) if _is_less_safe(other, winner) else WITHIN_ERROR
+        return f"{words} needs {_share(less)} less and {_speed_text(other, winner)}; {against}"
     takes = format_seconds(other.prediction.time.step_s)
     less = 1 - other.prediction.time.step_s / winner.prediction.time.step_s
     return f"{words} takes {takes}, {_share(less)} less; {what_speaks_against(other, winner)}"
