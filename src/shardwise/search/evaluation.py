@@ -176,10 +176,6 @@ class Evaluator:
         made = (found for edge in chosen for found in made_safe(edge, modes))
         self._made_safe += [found for found in made if (found.plan.layout, found.plan.recipe) not in plans]
 
-    def fastest(self) -> Evaluated | None:
-        """Of the rows predicted so far."""
-        return next(iter(self._in_order()), None)
-
     @property
     def safe(self) -> list[Evaluated]:
         """Of the rows predicted so far, those whose memory band stays inside the device, the fastest first."""
