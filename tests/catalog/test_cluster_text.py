@@ -135,16 +135,13 @@ def test_cpu_figures_are_assumed_and_said_to_be():
 @pytest.mark.parametrize(
     ("text", "candidates", "fix"),
     [
-        ("H100", ["h100-pcie", "h100-sxm", "h100-96-hbm2e", "h100-nvl"], "use h100-sxm"),
-        ("64xH100", ["h100-pcie", "h100-sxm", "h100-96-hbm2e", "h100-nvl"], "use 64xh100-sxm"),
         ("A100", ["a100-pcie-40", "a100-sxm-40", "a100-pcie-80", "a100-sxm-80"], "use a100-sxm-80"),
         ("80 a100", ["a100-pcie-40", "a100-sxm-40", "a100-pcie-80", "a100-sxm-80"], "use 80xa100-sxm-80"),
         ("8 x a100-80gb", ["a100-pcie-80", "a100-sxm-80"], "use 8xa100-sxm-80"),
         ("MI300", ["mi300x", "mi325x"], "use mi300x"),
-        ("h200", ["h200-sxm", "h200-nvl"], "use h200-sxm"),
         ("4xGH200", ["gh200-96", "gh200-141"], "use 4xgh200-141"),
         ("v100", ["v100-sxm2-16", "v100-sxm2-32"], "use v100-sxm2-32"),
-        ("2x8xh100", ["h100-pcie", "h100-sxm", "h100-96-hbm2e", "h100-nvl"], "use 2x8xh100-sxm"),
+        ("2x8xa100", ["a100-pcie-40", "a100-sxm-40", "a100-pcie-80", "a100-sxm-80"], "use 2x8xa100-sxm-80"),
         ("tpu-v5", ["tpu-v5e", "tpu-v5p"], "use tpu-v5e"),
     ],
 )
@@ -156,8 +153,23 @@ def test_a_name_that_fits_several_parts_asks_back_with_all_of_them(text, candida
 
 
 def test_the_candidates_say_how_they_differ():
-    assert "h100-sxm (79.18 GiB, 3350 GB/s, SXM5)" in refusal("H100").message
-    assert "h100-pcie (79.10 GiB, 2000 GB/s, PCIe)" in refusal("H100").message
+    assert "a100-sxm-80 (79.20 GiB, 2039 GB/s, SXM4)" in refusal("A100").message
+    assert "a100-pcie-80 (79.20 GiB, 1935 GB/s, PCIe)" in refusal("A100").message
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled_out", "others"),
+    [
+        ("8xh100", "8xh100-sxm", "h100-pcie, h100-96-hbm2e, h100-nvl"),
+        ("2x8xH100", "2x8xh100-sxm", "h100-pcie, h100-96-hbm2e, h100-nvl"),
+        ("nvidia h200", "h200-sxm", "h200-nvl"),
+    ],
+)
+def test_a_name_of_one_module_and_of_cards_is_taken_for_the_module_and_says_so(text, spelled_out, others):
+    short, long = read_cluster(text), read_cluster(spelled_out)
+    assert (short.node, short.num_nodes, short.spec_json) == (long.node, long.num_nodes, long.spec_json)
+    assert short.assumptions[0].endswith(f"is taken for {long.gpu.id}; other parts are {others}")
+    assert short.assumptions[1:] == long.assumptions
 
 
 def test_a_name_that_fits_several_servers_asks_back():

@@ -47,7 +47,7 @@ FILES = {
     "unknown GPU": (plan_with(cluster="8xh100000"), "cluster-unknown"),
     "a billion GPUs": (plan_with(cluster="1000000000xh100-sxm"), "cluster-size"),
     "no GPUs": (plan_with(cluster="0xh100-sxm"), "cluster-size"),
-    "ambiguous GPU": (plan_with(cluster="8xh100"), "cluster-ambiguous-gpu"),
+    "ambiguous GPU": (plan_with(cluster="8xa100"), "cluster-ambiguous-gpu"),
     "unknown model": (plan_with(model="llama-9-1b"), "model-unknown-name"),
     "config without fields": (plan_with(model={"hidden_size": 4096}), None),
     "tp=7": (plan_with(layout={"tp": 7}), None),
@@ -111,7 +111,7 @@ def test_impossible_options_are_refused(words, code, capsys):
     assert code is None or found == code
 
 
-@pytest.mark.parametrize("cluster", ["8xh100", "1000000000xh100-sxm", "-3xh100-sxm", "h1000", "nan", "", "no.toml"])
+@pytest.mark.parametrize("cluster", ["8xa100", "1000000000xh100-sxm", "-3xh100-sxm", "h1000", "nan", "", "no.toml"])
 @pytest.mark.parametrize("command", ["predict", "plan", "explain"])
 def test_impossible_clusters_are_refused(command, cluster, capsys):
     refused([command, "llama-3.1-8b", cluster], capsys)

@@ -52,9 +52,6 @@ def test_gpus_of_the_plan_that_are_there_are_there(dry):
             ["NVIDIA A100-SXM4-80GB"] * 2,
             ["is for H100 SXM5 80GB, and this machine has NVIDIA A100-SXM4-80GB"],
         ),
-        ("2xtpu-v5p", [], ["the plan is for TPU v5p", "2 processes want a GPU each, and 0 can be seen"]),
-        ("2xtpu-v5p", [H100, H100], ["the plan is for TPU v5p"]),
-        ("2xgaudi3", [], ["the plan is for Gaudi 3"]),
     ],
     ids=str,
 )

@@ -91,7 +91,7 @@ def test_a_cluster_shrinks_below_a_node_only_where_gpus_are_sold_alone():
     ],
 )
 def test_the_batch_of_a_sweep_is_a_multiple_of_all_its_clusters(sizes, seq_len, batch):
-    found = common_batch(sizes, seq_len=seq_len)
+    found = common_batch(sizes, seq_len=seq_len, tokens=4 * 2**20, is_given=False)
     assert found.num_sequences == batch
     assert found.sentence.startswith(f"global_batch_size={batch}: none was given; the same on every cluster, a multi")
     assert "not a multiple" not in found.sentence
@@ -99,7 +99,7 @@ def test_the_batch_of_a_sweep_is_a_multiple_of_all_its_clusters(sizes, seq_len, 
 
 def test_a_size_that_no_batch_near_four_million_tokens_serves_is_named():
     """The least multiple of 509 and 511 is 260,099 sequences; 511 is the larger, and 8 no longer fits beside it."""
-    found = common_batch((8, 509, 511), seq_len=8192)
+    found = common_batch((8, 509, 511), seq_len=8192, tokens=4 * 2**20, is_given=False)
     assert found.num_sequences == 511
     assert found.sentence.endswith("not a multiple of 8, 509 GPUs, which therefore cannot all read different sequences")
 

@@ -140,13 +140,18 @@ def test_plans_are_ordered_and_each_says_why_it_lost():
         assert sum(difference.slower_s for difference in ranked.differences) == pytest.approx(gap)
 
 
-def test_the_winner_is_the_simplest_of_the_ties():
-    result = plan_8b(model="qwen2-7b", cluster="8xa100-sxm-40")
-    ties = [ranked for ranked in result.plans if ranked.is_tie]
-    safe = [ranked for ranked in ties if not ranked.prediction.memory.is_borderline]
+def priced_s(ranked):
+    return ranked.prediction.time.step_s * (1 + ranked.price_fraction)
+
+
+@pytest.mark.parametrize("model", ["qwen2-7b", "llama-3.2-1b"])
+def test_the_winner_is_the_fastest_safe_plan_after_its_prices(model):
+    plans = plan_8b(model=model, cluster="8xa100-sxm-40").plans
+    safe = [ranked for ranked in plans if not ranked.prediction.memory.is_borderline]
     assert len(safe) > 1
-    assert result.plans[0].num_axes == min(ranked.num_axes for ranked in safe)
-    assert any("simplest" in note for note in result.notes)
+    assert priced_s(plans[0]) == min(map(priced_s, safe))
+    fastest_s = min(ranked.prediction.time.step_s for ranked in safe)
+    assert plans[0].prediction.time.step_s <= 1.1 * fastest_s
 
 
 def test_the_pareto_front_trades_time_for_memory():
@@ -206,10 +211,11 @@ def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer()
     assert more_gpus.plan.cluster == read_cluster("16xa100-sxm-80")
 
 
-def test_without_a_global_batch_four_million_tokens_are_assumed_and_said():
+def test_without_a_global_batch_one_that_suits_the_cluster_is_assumed_and_said():
+    """32,768 tokens for each of eight GPUs."""
     result = plan_8b(recipe=Recipe(seq_len=4096))
-    assert result.plans[0].plan.tokens_per_step == 4 * 2**20
-    assert any("no global batch" in sentence for sentence in result.assumptions)
+    assert result.plans[0].plan.tokens_per_step == 262_144
+    assert any("no global batch was given: 64 sequences" in sentence for sentence in result.assumptions)
 
 
 def test_experts_are_divided_over_data_ranks():
@@ -271,21 +277,20 @@ def test_a_faster_variant_at_the_edge_of_the_device_is_found_and_named():
     fastest = min(ranked.prediction.time.step_s for ranked in pinned.plans)
     assert result.pareto[0].prediction.time.step_s <= fastest * 1.001
     assert not result.plans[0].prediction.memory.is_borderline
-    assert f"from the fastest ({short_variant(result.pareto[0].plan)})" in result.plans[0].why
+    assert f"The fastest, {short_variant(result.pareto[0].plan)}, takes" in result.plans[0].why
     assert result.pareto[0].plan == result.plans[1].plan
     assert "memory band reaches beyond the device" in result.plans[0].why
 
 
-def test_when_no_tie_fits_safely_the_note_says_so():
+def test_when_no_plan_fits_safely_the_recommended_one_says_so():
     """Sequences as long as they may be with nothing recomputed, divided by all ranks or by half of them."""
     one = IntRange(low=1, high=1)
     kept = SearchBounds(
         tp=one, cp=one, pp=one, zero_stage=(2,), recompute=("none",), offload=("none",), activation_offload=False
     )
     result = plan_8b(cluster="32xh100-sxm", recipe=Recipe(seq_len=17792, global_batch_size=64), bounds=kept)
-    assert [ranked.is_tie for ranked in result.plans[:2]] == [True, True]
     assert result.plans[0].prediction.memory.is_borderline
-    assert any("none fits safely" in note for note in result.notes)
+    assert "the device lies inside its memory band, so try it first" in result.plans[0].why
 
 
 @pytest.mark.parametrize("bounds", [{"offload": ("optimizer",)}, {"zero_stage": (3,)}])
@@ -337,12 +342,13 @@ def test_what_fills_the_host_hides_no_plan_that_a_pin_finds(bounds):
     [
         # Before, the fastest of each set of degrees kept activations on the host, and stood for those that need not.
         ("llama-3.1-70b", "128xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=512), {"dp_shard": 128, "tp": 1}),
-        # Within 5 % of the fastest only once enough blocks are recomputed for it to fit safely.
-        ("llama-3.1-70b", "256xh100-sxm", Recipe(seq_len=8192, global_batch_size=1024), {"dp_shard": 256, "tp": 1}),
+        # Within 5 % of the fastest only once enough blocks are recomputed for it to fit safely; one shard group of 256
+        # is 2.0 % slower and saves the price of tensor parallelism, 2 %: the two cost the same to a ten-thousandth.
+        ("llama-3.1-70b", "256xh100-sxm", Recipe(seq_len=8192, global_batch_size=1024), {"pp": 1, "cp": 1}),
         ("mixtral-8x7b", "32xa100-sxm-80", Recipe(seq_len=4096, global_batch_size=256), {"dp_shard": 32, "pp": 1}),
     ],
 )
-def test_the_simplest_tie_is_found_where_it_has_to_be_made_safe(model, cluster, recipe, degrees):
+def test_a_simple_plan_is_found_where_it_has_to_be_made_safe(model, cluster, recipe, degrees):
     found = plan_8b(model=model, cluster=cluster, recipe=recipe)
     best = found.plans[0]
     assert {name: getattr(best.plan.layout, name) for name in degrees} == degrees

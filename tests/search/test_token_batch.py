@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import RecipeError
-from shardwise.search import rounded_batch
+from shardwise.families import read_model
+from shardwise.recipe import Recipe
+from shardwise.search import assumed_batch, rounded_batch
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,32 @@ def test_a_batch_is_never_moved_by_more_than_five_per_cent_or_half_a_sequence(to
 def test_fewer_tokens_than_a_sequence_are_refused():
     with pytest.raises(RecipeError, match="less than one sequence of 4,096"):
         rounded_batch(tokens=1000, seq_len=4096, num_gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_gpus", "seq_len", "asked", "sequences", "rule"),
+    [
+        ("llama-3.1-8b", 8, 8192, {}, 32, "for pre-training, 32,768 tokens for each GPU"),
+        ("llama-3.1-8b", 1, 8192, {}, 4, "for pre-training, 32,768 tokens for each GPU"),
+        ("llama-3.1-8b", 1024, 8192, {}, 1024, "for pre-training, one for each GPU"),
+        ("llama-3.1-8b", 8, 131072, {}, 8, "for pre-training, one for each GPU"),
+        ("llama-3.1-405b", 16384, 8192, {}, 2048, "for pre-training, at most the 16,777,216 tokens of Llama 3 405B"),
+        ("qwen3-8b", 1, 2048, {"adapter": "qlora"}, 16, "adapters learn from some 16 sequences a step"),
+        ("qwen3-8b", 24, 2048, {"adapter": "lora"}, 24, "adapters learn from some 16 sequences a step"),
+        ("qwen3-8b", 24, 2048, {"tokens": 1e8}, 72, "fewer tokens than parameters are fine-tuning"),
+        ("qwen3-8b", 8, 2048, {"tokens": 1e12}, 128, "for pre-training, 32,768 tokens for each GPU"),
+    ],
+)
+def test_a_batch_that_is_not_given_suits_the_cluster_and_the_purpose(model, num_gpus, seq_len, asked, sequences, rule):
+    recipe = Recipe(seq_len=seq_len, **asked)
+    batch = assumed_batch(model=read_model(model), recipe=recipe, num_gpus=num_gpus)
+    assert batch.num_sequences == sequences
+    assert batch.sentence.startswith(f"no global batch was given: {sequences:,} sequences of {seq_len:,} tokens")
+    assert rule in batch.sentence
+
+
+def test_a_small_model_gets_the_batch_that_suits_it():
+    """GPT-2 of 124 M: 0.2920 x (120 x 124.4e6 ** 2) ** 0.3271 = 277 thousand tokens, half a million are there."""
+    batch = assumed_batch(model=read_model("gpt2"), recipe=Recipe(seq_len=1024), num_gpus=16)
+    assert batch.num_sequences == 272
+    assert "suit 124.44M active parameters" in batch.sentence

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.catalog import read_cluster
+from shardwise.families import read_model
 from shardwise.predict.memory import predict_memory
+from shardwise.recipe import Recipe
 from shardwise.search import IntRange, SearchBounds, search, what_if
 
 ONE = IntRange(low=1, high=1)
@@ -64,3 +67,30 @@ def test_what_is_tried_stays_inside_the_bounds(answer):
 
 def test_without_a_plan_there_is_nothing_to_ask(answer):
     assert what_if(replace(answer, plans=()), limits=BOUNDS) is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "engine", "asked", "change"),
+    [
+        ("16xh100-sxm", "torchtitan", {"seq_len": 8192, "global_batch_size": 128, "compile": False}, {"compile": True}),
+        ("32xh100-sxm", "native", {"seq_len": 8192, "global_batch_size": 255}, {"global_batch_size": 256}),
+    ],
+)
+def test_a_free_change_is_offered_as_the_changed_question_is_answered(cluster, engine, asked, change):
+    question = {"model": read_model("llama-3.1-8b"), "cluster": read_cluster(cluster), "engine": engine}
+    result = search(**question, recipe=Recipe(**asked))
+    found = what_if(result, limits=SearchBounds()).changes[0]
+    changed = search(**question, recipe=Recipe(**{**asked, **change})).plans[0]
+    [(name, value)] = change.items()
+    assert found.change == f"{name}={str(value).lower()}"
+    assert (found.plan, found.step_s) == (changed.plan, changed.prediction.time.step_s)
+    assert found.step_ratio == pytest.approx(found.step_s / result.plans[0].prediction.time.step_s)
+    assert found.step_ratio < 0.97
+
+
+def test_nothing_is_offered_where_nothing_is_gained(make_question):
+    """Blocks are compiled already, and eight GPUs share 64 sequences."""
+    question = make_question(model="llama-3.1-8b", cluster="8xh100-sxm", seq_len=4096, global_batch_size=64)
+    result = search(model=question.model, cluster=question.cluster, recipe=question.recipe)
+    found = what_if(result, limits=SearchBounds()).changes
+    assert not [change for change in found if "=" in change.change]

@@ -31,15 +31,19 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
 
 def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "SweepResult":
     """The best layout on every cluster that was asked for."""
-    from shardwise.search import common_batch, sweep, sweep_objective
+    from shardwise.search import common_batch, suiting_tokens, sweep, sweep_objective
 
     questions, skipped = _questions(arguments)
     sentences = [*skipped]
     if questions and questions[0].recipe.global_batch_size is None:
+        sizes, recipe = [question.cluster.num_gpus for question in questions], questions[0].recipe
+        suiting = suiting_tokens(model=questions[0].model, recipe=recipe, num_gpus=max(sizes))
+        tokens = arguments.global_batch_tokens
         batch = common_batch(
-            [question.cluster.num_gpus for question in questions],
-            seq_len=questions[0].recipe.seq_len,
-            tokens=arguments.global_batch_tokens,
+            sizes,
+            seq_len=recipe.seq_len,
+            tokens=suiting if tokens is None else tokens,
+            is_given=tokens is not None,
         )
         sentences.append(batch.sentence)
         questions = [_with_batch(question, batch.num_sequences) for question in questions]

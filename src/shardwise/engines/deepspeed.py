@@ -57,6 +57,7 @@ ENGINE = Engine(
     pipeline_zero_stage=1,
     host_zero_stage=3,
     has_sequence_parallel=False,
+    foreign_vendors=frozenset(("Google",)),
     exchanges_heads=True,
     optimizer_offload_stage=1,
     has_overlap_switch=True,

@@ -46,6 +46,8 @@ class Engine:
     """The default stage with parameters on the host; ``None`` where it is ``default_zero_stage``."""
     has_sequence_parallel: bool
     """Whether tensor parallelism divides norms and residuals along the sequence by default."""
+    foreign_vendors: frozenset[str] = frozenset()
+    """Makers of accelerators that it does not run on."""
     compiles: bool = False
     """Whether a run that does not say compiles its blocks with torch.compile (torchtitan ``CompileConfig.enable``,
     Accelerate's dynamo plugin and DeepSpeed's ``compile`` are off; Megatron has none)."""

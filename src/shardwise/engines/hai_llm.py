@@ -19,6 +19,7 @@ ENGINE = Engine(
     adapters=frozenset(("none",)),
     default_zero_stage=1,
     has_sequence_parallel=False,
+    foreign_vendors=frozenset(("AMD", "Google", "Intel")),
     has_expert_tp=True,
     # Sections 3.2.3 and 3.3.3.
     recomputes_modules=True,

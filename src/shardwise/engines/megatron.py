@@ -64,6 +64,7 @@ ENGINE = Engine(
     replicates_kv_heads=True,
     default_zero_stage=1,
     has_sequence_parallel=True,
+    foreign_vendors=frozenset(("Google", "Intel")),
     interleaves_in_rounds_of_pp=True,
     lends_replicas=True,
     has_expert_tp=True,

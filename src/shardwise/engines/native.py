@@ -36,6 +36,7 @@ ENGINE = Engine(
     adapters=frozenset(("none", "lora", "qlora")),
     default_zero_stage=3,
     has_sequence_parallel=True,
+    foreign_vendors=frozenset(("Google", "Intel")),
     compiles=True,
     runs_torch_pipelines=True,
     optimizer_offload_stage=1,

@@ -35,8 +35,6 @@ IMPORTER = "shardwise.train.importing"
 IMPORTER_S = 120
 LONG = 300
 """An error text of another package is cut to this many characters."""
-DRIVEN_VENDORS = ("NVIDIA", "AMD")
-"""Whose accelerators torch drives as CUDA devices, ROCm's included."""
 OWN = "user"
 """The confidence of a part that the user described, which may be any."""
 
@@ -135,8 +133,6 @@ def _wants_gpus(plan: Plan, job: Job) -> bool:
 def _missing_devices(plan: Plan, job: Job, found: Imported) -> Iterator[str]:
     """Devices of the plan that are others here, or none."""
     gpu = plan.cluster.gpu
-    if gpu.confidence != OWN and gpu.vendor not in DRIVEN_VENDORS:
-        yield f"the plan is for {gpu.name}, and the native runtime trains on CUDA and ROCm GPUs or on processors"
     others = sorted({name for name in found.gpu_names if driver_gpu_id(name) not in ("", gpu.id)})
     if others and gpu.confidence != OWN:
         yield f"the plan is for {gpu.name}, and this machine has {', '.join(others)}"

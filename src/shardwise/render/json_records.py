@@ -39,7 +39,8 @@ KEYS: Mapping[str, str] = {
     "Finding": "*",
     "MissedTargets": "*",
     "Quantity": "*",
-    "RankedPlan": "rank plan prediction objective_value ratio_to_best is_tie num_axes differences_s={differences} why",
+    "RankedPlan": "rank plan prediction objective_value ratio_to_best is_tie num_axes price_fraction "
+    "differences_s={differences} why",
     "Rejection": "rule count example fix",
     "Relief": "*",
     "SearchSpace": "layouts_considered layouts_feasible layouts_invalid layouts_too_big layouts_slower"

@@ -17,10 +17,6 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 PRECISIONS: frozenset[Precision] = frozenset(get_args(Precision))
 
 
-def _native(_plan: Plan) -> Iterable[Changes]:
-    yield (("engine", OWN_ENGINE),)
-
-
 def _breaks_pipeline(plan: Plan) -> bool:
     return plan.layout.pp > 1
 
@@ -160,24 +156,31 @@ def _recompute_layers_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_vendor(plan: Plan) -> bool:
-    return plan.cluster.gpu.vendor == "Google"
+    return plan.cluster.gpu.vendor in ENGINES[plan.engine].foreign_vendors
 
 
 def _vendor_message(plan: Plan) -> str:
-    return f"{plan.engine} runs on no {plan.cluster.gpu.name}: it knows no accelerator that is driven through XLA"
+    return f"{plan.engine} runs on no {plan.cluster.gpu.name}: it drives no accelerator of {plan.cluster.gpu.vendor}"
+
+
+def _vendor_candidates(plan: Plan) -> Iterable[Changes]:
+    for name in engines_that(lambda engine: plan.cluster.gpu.vendor not in engine.foreign_vendors):
+        yield (("engine", name),)
 
 
 RULES = (
     Rule(
         name="engine-accelerator",
-        engines=("deepspeed",),
-        why="DeepSpeed picks one of a fixed list of accelerators: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi (HPU), MLU "
-        "and SDAA. A TPU is none of them.",
-        source="deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST)",
+        engines=engines_that(lambda engine: bool(engine.foreign_vendors)),
+        why="Our own trainer drives CUDA and ROCm devices and processors, Megatron-LM CUDA and, in AMD's fork, ROCm; "
+        "HAI-LLM is known on NVIDIA's. DeepSpeed picks one of a fixed list: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi "
+        "(HPU), MLU and SDAA; a TPU is none of them.",
+        source="torch 2.13 cuda and hip builds; NVIDIA/Megatron-LM and ROCm/Megatron-LM README; arXiv:2412.19437, "
+        "section 3.1; deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST)",
         reads=(),
         breaks=_breaks_vendor,
         message=_vendor_message,
-        candidates=_native,
+        candidates=_vendor_candidates,
     ),
     Rule(
         name="engine-accelerate-no-pipeline",

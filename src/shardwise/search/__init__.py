@@ -16,9 +16,9 @@ from shardwise.search.records import (
     SearchSpace,
     TargetChange,
 )
-from shardwise.search.search import assumed_global_batch_size, question_of, search
+from shardwise.search.search import question_of, search
 from shardwise.search.sweep import SweepResult, SweepRow, sweep, sweep_objective
-from shardwise.search.token_batch import TokenBatch, rounded_batch
+from shardwise.search.token_batch import TokenBatch, assumed_batch, rounded_batch, suiting_tokens
 from shardwise.search.what_if import Sensitivity, WhatIf, what_if
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "TargetChange",
     "TokenBatch",
     "WhatIf",
-    "assumed_global_batch_size",
+    "assumed_batch",
     "at_most",
     "common_batch",
     "parse_counts",
@@ -51,6 +51,7 @@ __all__ = [
     "rounded_batch",
     "search",
     "sizes_in",
+    "suiting_tokens",
     "sweep",
     "sweep_objective",
     "typed_cluster",

@@ -9,14 +9,13 @@ from shardwise.catalog import read_cluster
 from shardwise.cluster import Cluster
 from shardwise.errors import ClusterError, ShardwiseError
 from shardwise.search.bounds import MAX_DEGREE, IntRange
-from shardwise.search.search import ASSUMED_TOKENS_PER_STEP, assumed_global_batch_size
 from shardwise.search.token_batch import TokenBatch, rounded_batch
 
 __all__ = ["GpuType", "common_batch", "parse_gpu_type", "sizes_in", "typed_cluster"]
 
 MAX_SIZES = 16
 MAX_BATCH_RATIO = 2
-"""A batch that none asked for may grow this far beyond four million tokens for every cluster to divide it."""
+"""A batch that none asked for may grow this far beyond what suits the largest cluster for every one to divide it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,24 +90,25 @@ def typed_cluster(gpu_type: GpuType, num_gpus: int) -> Cluster | str:
         return error.message
 
 
-def common_batch(sizes: Iterable[int], *, seq_len: int, tokens: float | None = None) -> TokenBatch:
+def common_batch(sizes: Iterable[int], *, seq_len: int, tokens: float, is_given: bool = True) -> TokenBatch:
     """The batch of all clusters of a sweep, which as many of them as possible divide, the largest first.
 
     Args:
         sizes: GPUs of each cluster.
         seq_len: tokens of a sequence.
-        tokens: what was asked for; ``None`` for about four million.
+        tokens: what was asked for, or what suits the largest cluster.
+        is_given: whether they were asked for, and are therefore kept to more closely.
 
-    >>> common_batch((3, 5, 7), seq_len=8192).num_sequences
+    >>> common_batch((3, 5, 7), seq_len=8192, tokens=4 * 2**20, is_given=False).num_sequences
     525
 
     Raises:
         RecipeError: fewer tokens than one sequence has.
     """
     asked = sorted(set(sizes), reverse=True)
-    shared = _shared(asked, most=MAX_BATCH_RATIO * (tokens or ASSUMED_TOKENS_PER_STEP) / seq_len)
-    if tokens is None:
-        size = assumed_global_batch_size(seq_len=seq_len, num_gpus=shared)
+    shared = _shared(asked, most=MAX_BATCH_RATIO * tokens / seq_len)
+    if not is_given:
+        size = max(1, round(tokens / seq_len / shared)) * shared
         sentence = f"global_batch_size={size}: none was given; the same on every cluster, a multiple of {shared:,}"
         batch = TokenBatch(num_sequences=size, num_sharing_gpus=shared, sentence=sentence)
     else:

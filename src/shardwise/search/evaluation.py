@@ -19,8 +19,9 @@ from shardwise.recipe import Recompute
 from shardwise.rules import find_errors
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key, Mask, group_rows
 from shardwise.search.pool import Pool
+from shardwise.search.price_list import price_fraction
 from shardwise.search.safe_recompute import safely_recomputed
-from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes
+from shardwise.search.simplicity import host_moves
 from shardwise.search.uneven_stages import LEAST_GAIN_FRACTION, spread_ratio, uneven_stages
 
 __all__ = ["FAMILY", "KIND", "Evaluated", "Evaluation", "Evaluator", "best_first", "made_safe"]
@@ -43,6 +44,16 @@ class Evaluated:
     plan: Plan
     prediction: Prediction
     """Its memory is that of the fullest stages; see :func:`shardwise.search.shown.of_all_stages`."""
+
+    @property
+    def price_fraction(self) -> float:
+        """What its steps beyond the canonical layout have to gain (:mod:`shardwise.search.price_list`)."""
+        return price_fraction(self.plan)
+
+    @property
+    def priced_s(self) -> float:
+        """Seconds of a step and the price of what the plan combines, by which plans are recommended."""
+        return self.prediction.time.step_s * (1 + self.price_fraction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,26 +161,25 @@ class Evaluator:
     def recompute_safely(self, *, modes: Sequence[Recompute], most: int) -> None:
         """Predict plans at the edge of the device again with so many more blocks recomputed as fit safely.
 
-        They are rows of the space, but only the fewest blocks that fit at all are looked for there: the fastest where
-        they are faster than everything safe, and the simplest that tie with the fastest and are simpler than the
-        fastest safe one.
+        They are rows of the space, but only the fewest blocks that fit at all are looked for there: those that are
+        faster than everything safe, and those that would be recommended if they were safe.
         """
-        known = self._in_order()
-        safe = next((found for found in known if not found.prediction.memory.is_borderline), None)
+        known, safe = self._in_order(), self.safe
         edge: dict[Key, Evaluated] = {}
         for found in known:
-            if found.prediction.memory.is_borderline and _may_be_preferred(found, fastest=known[0], safe=safe):
+            if found.prediction.memory.is_borderline and _may_be_preferred(found, safe):
                 edge.setdefault((*found.family, host_moves(found.plan)), found)
         fastest = list(edge.values())
-        simplest = sorted(fastest, key=_simplicity)
-        chosen = list({id(found): found for found in (*fastest[:most], *simplest[:most])}.values())
+        cheapest = sorted(fastest, key=lambda found: found.priced_s)
+        chosen = list({id(found): found for found in (*fastest[:most], *cheapest[:most])}.values())
         plans = [(found.plan.layout, found.plan.recipe) for found in known]
         made = (found for edge in chosen for found in made_safe(edge, modes))
         self._made_safe += [found for found in made if (found.plan.layout, found.plan.recipe) not in plans]
 
-    def fastest(self) -> Evaluated | None:
-        """Of the rows predicted so far."""
-        return next(iter(self._in_order()), None)
+    @property
+    def safe(self) -> list[Evaluated]:
+        """Of the rows predicted so far, those whose memory band stays inside the device, the fastest first."""
+        return [found for found in self._in_order() if not found.prediction.memory.is_borderline]
 
     @property
     def fastest_s(self) -> float:
@@ -258,18 +268,10 @@ def _spread_s(even: Evaluated) -> float:
     return spread_ratio(even.plan) * even.prediction.time.step_s
 
 
-def _may_be_preferred(edge: Evaluated, *, fastest: Evaluated, safe: Evaluated | None) -> bool:
+def _may_be_preferred(edge: Evaluated, safe: Sequence[Evaluated]) -> bool:
     """Whether a plan at the edge of the device would be recommended if it were safe."""
-    step_s = edge.prediction.time.step_s
-    if safe is None or step_s < safe.prediction.time.step_s:
-        return True
-    is_near = step_s <= (1 + MAX_TIE_FRACTION) * fastest.prediction.time.step_s
-    return is_near and _simplicity(edge) < _simplicity(safe)
-
-
-def _simplicity(found: Evaluated) -> tuple[int, int]:
-    """What is moved to the host, then axes in use."""
-    return host_moves(found.plan), num_axes(found.plan.layout)
+    is_faster = all(edge.prediction.time.step_s < found.prediction.time.step_s for found in safe)
+    return is_faster or all(edge.priced_s < found.priced_s for found in safe)
 
 
 def made_safe(edge: Evaluated, modes: Sequence[Recompute]) -> Iterator[Evaluated]:

@@ -16,9 +16,10 @@ from shardwise.search.bounds import SearchBounds
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, group_rows
 from shardwise.search.evaluation import FAMILY, KIND, Evaluation, Evaluator, best_first
 from shardwise.search.pool import Pool
+from shardwise.search.price_list import MAX_LOSS_FRACTION, price_fraction
 from shardwise.search.records import Objective, Rejection, SearchSpace
 from shardwise.search.screening import screen
-from shardwise.search.simplicity import MAX_TIE_FRACTION, num_axes, short_variant
+from shardwise.search.simplicity import short_variant
 from shardwise.search.space import Space
 from shardwise.search.too_big import way_out
 from shardwise.search.uneven_stages import spread_ratio
@@ -44,8 +45,8 @@ CHALLENGES, CHALLENGERS = 2, 2
 """Rounds of predicting, when all else is, those few rows that a correction by it puts before the fastest."""
 SAFE_TRIES = 8
 """Rows, the fastest whose estimated band lies within the device, among which one is looked for that fits safely."""
-SIMPLER = 3
-"""Sets of degrees with fewer axes than the fastest that are predicted because they may tie with it."""
+CHEAPER = 3
+"""Sets of degrees that are predicted because they may be recommended for what they do without."""
 SCOUTED_RATIO, SCOUTS = 1.1, 1
 """Of every kind of variant whose estimate comes this close to the fastest, so many are predicted first: what the
 estimate misjudges about all of a kind is corrected by them."""
@@ -225,16 +226,18 @@ class _Order:
         chosen: IntColumn = rows[is_safe]
         return chosen
 
-    def simpler(self, rows: IntColumn, evaluator: Evaluator) -> IntColumn:
-        """Those that may tie with the fastest predicted one and have fewer axes, the simplest first."""
-        fastest = evaluator.fastest()
-        if fastest is None:
-            return rows[:0]
-        reach_s = (1 + MAX_TIE_FRACTION) * fastest.prediction.time.step_s
-        near = rows[self.step_s[rows] <= reach_s]
-        axes = np.sum([self.pool.rows.column(name)[near] > 1 for name in (*FAMILY, "vpp")], axis=0)
-        chosen: IntColumn = near[np.argsort(axes, kind="stable")]
-        return chosen[: int(np.count_nonzero(axes < num_axes(fastest.plan.layout)))]
+    def cheaper(self, estimate: FloatColumn, evaluator: Evaluator) -> IntColumn:
+        """Rows that would be recommended before all safe ones predicted so far, if they fit safely, the best first."""
+        known = evaluator.safe
+        if not known:
+            return self.pool.num_microbatches[:0]
+        price: FloatColumn = np.broadcast_to(price_fraction(self.pool.rows.columns(self.question)), (len(self.pool),))
+        priced_s = (1 + price) * estimate
+        least_s = min(found.priced_s for found in known)
+        reach_s = (1 + MAX_LOSS_FRACTION) * known[0].prediction.time.step_s
+        rows = self.by_time(priced_s)
+        chosen: IntColumn = rows[(priced_s[rows] < least_s) & (estimate[rows] <= reach_s)]
+        return chosen
 
     def along_front(self) -> IntColumn:
         """Rows that no estimate beats in both time and memory, from both ends of the front to its middle."""
@@ -292,7 +295,10 @@ def _predict_promising(evaluator: Evaluator, order: _Order, *, bounds: SearchBou
         missing = min(max(bounds.max_plans, LEAST_SHOWN), limit) - evaluator.num_families
         evaluator.walk(corrected, max_fitting=missing, max_per_family=1)
     evaluator.find_safe(order.fitting_safely(corrected)[:SAFE_TRIES])
-    evaluator.walk(order.simpler(corrected, evaluator), max_fitting=SIMPLER, max_per_family=1)
+    for _ in range(CHALLENGES):
+        cheaper = order.cheaper(evaluator.corrected(order.step_s), evaluator)
+        evaluator.walk(order.fitting_safely(cheaper), max_fitting=CHEAPER, max_per_family=1)
+        evaluator.walk(cheaper, max_fitting=CHEAPER, max_per_family=1)
     moving = order.by_time(evaluator.corrected(order.step_s))
     for kinds in range(1, 1 + EVERY_KIND):
         evaluator.walk(moving[order.kinds_moved[moving] == kinds], max_fitting=MOVED, max_per_family=1)

@@ -1,20 +1,18 @@
-"""Orders the plans that fit, finds ties, and recommends the simplest of them."""
+"""Orders the plans that fit, and recommends the one whose speed pays best for what it combines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.prediction import Prediction
 from shardwise.search.evaluation import Evaluated
+from shardwise.search.price_list import MAX_LOSS_FRACTION
 from shardwise.search.reasons import why_it_lost, why_it_won
 from shardwise.search.records import Difference, Objective, RankedPlan
-from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes, simplicity, straddles_nodes
+from shardwise.search.simplicity import MAX_TIE_FRACTION, host_moves, num_axes, simplicity
 from shardwise.units import SECONDS_PER_HOUR
 
 __all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank", "ranked_front"]
-
-SAME_FRACTION = 0.01
-"""Among plans with equally many axes only this much speed is given up for less tensor or pipeline parallelism."""
 
 
 def objective_value(evaluated: Evaluated, objective: Objective) -> float:
@@ -32,22 +30,12 @@ def objective_value(evaluated: Evaluated, objective: Objective) -> float:
 
 
 def best_of_each_family(evaluated: Sequence[Evaluated], objective: Objective) -> list[Evaluated]:
-    """One variant of every set of degrees, so that runners-up are really different layouts.
-
-    The best one, unless a variant that ties with it fits safely where the best one's memory band leaves the device, or
-    moves less to the host.
-    """
+    """One variant of every set of degrees, so that runners-up are really different layouts: the one that would be
+    recommended if there were no other degrees."""
     families: dict[tuple[int, ...], list[Evaluated]] = {}
     for candidate in sorted(evaluated, key=lambda found: _order(found, objective)):
         families.setdefault(candidate.family, []).append(candidate)
-    return [_representative(variants, objective) for variants in families.values()]
-
-
-def _representative(variants: Sequence[Evaluated], objective: Objective) -> Evaluated:
-    ties = [found for found in variants if _is_tie(found, variants[0], objective)]
-    return min(
-        ties, key=lambda found: (_is_borderline(found.prediction), host_moves(found.plan), *_order(found, objective))
-    )
+    return [_preferred(variants, objective) for variants in families.values()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,50 +45,51 @@ class _Verdict:
     winner: Evaluated
     best: Evaluated
     """By the objective alone."""
+    best_safe: Evaluated
+    """By the objective alone, of the plans whose memory band stays inside the device; of all where there is none."""
     ordered: Sequence[Evaluated]
-    """One plan of each set of degrees, the best first."""
-    ties: Sequence[Evaluated]
-    """Of them."""
+    """One plan of each set of degrees, the best first; further variants after them."""
+    num_layouts: int
     objective: Objective
 
     def ranked(self, found: Evaluated, *, rank: int) -> RankedPlan:
         """A plan with how it compares."""
-        value, is_winner = objective_value(found, self.objective), found is self.winner
-        is_tie = self._is_tie(found)
+        value = objective_value(found, self.objective)
+        is_winner = found is self.winner
         return RankedPlan(
             rank=rank,
             plan=found.plan,
             prediction=found.prediction,
             objective_value=value,
             ratio_to_best=value / objective_value(self.best, self.objective),
-            is_tie=is_tie,
+            is_tie=_is_tie(found, self.winner, self.objective),
             num_axes=num_axes(found.plan.layout),
+            price_fraction=found.price_fraction,
             differences=() if is_winner else _differences(found.prediction, self.winner.prediction),
-            why=self._why_it_won()
-            if is_winner
-            else why_it_lost(found, self.winner, is_tie=is_tie, objective=self.objective),
+            why=self._why_it_won() if is_winner else why_it_lost(found, self.winner, objective=self.objective),
         )
-
-    def _is_tie(self, found: Evaluated) -> bool:
-        """Whether it is one of the ties; what lies between the best and the recommended plan is no less one."""
-        return found in self.ties or _compared(found, self.objective) <= _compared(self.winner, self.objective)
 
     def _why_it_won(self) -> str:
         return why_it_won(
-            self.winner, self.best, ties=self.ties, num_layouts=len(self.ordered), objective=self.objective
+            self.winner,
+            best=self.best,
+            best_safe=self.best_safe,
+            num_layouts=self.num_layouts,
+            objective=self.objective,
         )
 
 
 def rank(evaluated: Sequence[Evaluated], *, objective: Objective, limit: int) -> tuple[RankedPlan, ...]:
-    """Plans in order of preference: the simplest safe tie of the best first, then by the objective.
+    """Plans in order of preference: the recommended one, then by the objective.
 
-    The best is always among them, also when another variant of its degrees stands for it because it fits more safely.
+    The best by the objective alone and the best safe one are always among them, also when another variant of their
+    degrees stands for them. Where there are fewer sets of degrees than are shown, variants that recompute otherwise or
+    run other micro-batches follow.
     """
     if not evaluated:
         return ()
     verdict = _verdict(evaluated, objective)
-    shown = verdict.ordered if verdict.best in verdict.ordered else (verdict.best, *verdict.ordered)
-    others = [found for found in shown if found is not verdict.winner][: limit - 1]
+    others = [found for found in verdict.ordered if found is not verdict.winner][: limit - 1]
     return tuple(verdict.ranked(found, rank=rank) for rank, found in enumerate((verdict.winner, *others), start=1))
 
 
@@ -113,21 +102,41 @@ def ranked_front(evaluated: Sequence[Evaluated], *, objective: Objective) -> tup
 
 
 def _verdict(evaluated: Sequence[Evaluated], objective: Objective) -> _Verdict:
-    ordered = sorted(best_of_each_family(evaluated, objective), key=lambda found: _order(found, objective))
-    best = min(evaluated, key=lambda found: _order(found, objective))
-    ties = [found for found in ordered if _is_tie(found, best, objective)]
+    by_objective = sorted(evaluated, key=lambda found: _order(found, objective))
+    winner, families = _preferred(by_objective, objective), best_of_each_family(evaluated, objective)
+    best, best_safe = by_objective[0], _safe(by_objective)[0]
+    others = [found for found in families if found.family != winner.family]
+    shown = list({id(found): found for found in (winner, best, best_safe, *others)}.values())
+    variants = _variants([found for found in by_objective if not any(found is one for one in shown)], shown)
     return _Verdict(
-        winner=_preferred(ties, objective), best=best, ordered=tuple(ordered), ties=tuple(ties), objective=objective
+        winner=winner,
+        best=best,
+        best_safe=best_safe,
+        ordered=(*sorted(shown, key=lambda found: _order(found, objective)), *variants),
+        num_layouts=len(families),
+        objective=objective,
     )
 
 
-def _is_tie(found: Evaluated, best: Evaluated, objective: Objective) -> bool:
+def _variants(others: Sequence[Evaluated], shown: Sequence[Evaluated]) -> list[Evaluated]:
+    """Of plans in order, the first of each micro-batch and way to recompute that is not shown already."""
+    kinds = {_kind(found): found for found in reversed(others)}
+    known = {_kind(found) for found in shown}
+    return [found for found in others if kinds[_kind(found)] is found and _kind(found) not in known]
+
+
+def _kind(found: Evaluated) -> tuple[object, ...]:
+    recipe = found.plan.recipe
+    return (found.family, recipe.micro_batch_size, recipe.recompute, recipe.offload, recipe.activation_offload)
+
+
+def _is_tie(found: Evaluated, other: Evaluated, objective: Objective) -> bool:
     """Whether a prediction cannot tell them apart by what the objective compares."""
-    mine, theirs = _compared(found, objective), _compared(best, objective)
-    if objective == "fewest_gpus" and found.plan.cluster.num_gpus != best.plan.cluster.num_gpus:
+    mine, theirs = _compared(found, objective), _compared(other, objective)
+    if objective == "fewest_gpus" and found.plan.cluster.num_gpus != other.plan.cluster.num_gpus:
         return False
-    fraction = min(MAX_TIE_FRACTION, _half_band_fraction(best.prediction, objective))
-    return mine <= theirs * (1 + fraction)
+    fraction = min(MAX_TIE_FRACTION, _half_band_fraction(other.prediction, objective))
+    return theirs / (1 + fraction) <= mine <= theirs * (1 + fraction)
 
 
 def _compared(found: Evaluated, objective: Objective) -> float:
@@ -135,28 +144,30 @@ def _compared(found: Evaluated, objective: Objective) -> float:
     return found.prediction.time.step_s if objective == "fewest_gpus" else objective_value(found, objective)
 
 
-def _preferred(ties: Sequence[Evaluated], objective: Objective) -> Evaluated:
-    """Of the ties that fit safely, those that move least to the host; of these, those with the fewest axes; of these,
-    the least model parallel of the best.
+def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evaluated:
+    """Of plans in order, the safe one with the shortest step after the prices of what it combines.
 
-    Where memory is the objective, the ties are first thinned to those that tie with the fastest of them. Among equally
-    many axes, shard groups that fill nodes evenly come before those that straddle them.
+    Only plans that come close to the best safe one take part: in time within ``MAX_LOSS_FRACTION``, in memory within
+    the error. Where no plan is safe, those at the edge of the device do.
     """
-    left = _least(ties, lambda found: _is_borderline(found.prediction))
+    safe = _safe(by_objective)
     if objective == "memory":
-        fastest = min(left, key=lambda found: found.prediction.time.step_s)
-        left = [found for found in left if _is_tie(found, fastest, "step_time")]
-    left = _least(left, lambda found: host_moves(found.plan))
-    left = _least(left, lambda found: num_axes(found.plan.layout))
-    left = _least(left, lambda found: straddles_nodes(found.plan))
-    limit = (1 + SAME_FRACTION) * min(_compared(found, objective) for found in left)
-    close = [found for found in left if _compared(found, objective) <= limit]
-    return min(close, key=lambda found: simplicity(found.plan.layout))
+        close = [found for found in safe if _is_tie(found, safe[0], objective)]
+    else:
+        limit = (1 + MAX_LOSS_FRACTION) * _compared(_least_moved(safe)[0], objective)
+        close = [found for found in safe if _compared(found, objective) <= limit]
+    return min(close, key=lambda found: (found.priced_s, simplicity(found.plan.layout)))
 
 
-def _least(found: Sequence[Evaluated], figure: Callable[[Evaluated], int]) -> list[Evaluated]:
-    least = min(figure(candidate) for candidate in found)
-    return [candidate for candidate in found if figure(candidate) == least]
+def _safe(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
+    """Those whose memory band stays inside the device; all where none does."""
+    return [found for found in by_objective if not found.prediction.memory.is_borderline] or by_objective
+
+
+def _least_moved(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
+    """Those that move least to the host."""
+    least = min(host_moves(found.plan) for found in by_objective)
+    return [found for found in by_objective if host_moves(found.plan) == least]
 
 
 def pareto_front(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
@@ -186,11 +197,6 @@ def _half_band_fraction(prediction: Prediction, objective: Objective) -> float:
     time, memory = prediction.time, prediction.memory
     above = memory.high_fraction if objective == "memory" else time.step_high_s / time.step_s
     return max(0.0, (above - 1) / 2)
-
-
-def _is_borderline(prediction: Prediction) -> bool:
-    """Whether the capacity lies inside the memory band, so that the plan may run out after all."""
-    return prediction.memory.is_borderline
 
 
 def _differences(prediction: Prediction, winner: Prediction) -> tuple[Difference, ...]:

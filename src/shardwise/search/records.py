@@ -75,11 +75,13 @@ class RankedPlan:
     prediction: Prediction
     objective_value: float
     ratio_to_best: float
-    """Objective over the best objective found; 1.0 for the best, which ties may hide behind the recommended plan."""
+    """Objective over the best objective found; 1.0 for the best, which may stand behind the recommended plan."""
     is_tie: bool
-    """Whether the difference to the best is inside the error of the prediction."""
+    """Whether the difference to the recommended plan is inside the error of the prediction."""
     num_axes: int
     """Axes of parallelism in use; fewer is simpler to run and to debug."""
+    price_fraction: float = 0.0
+    """What its steps beyond the canonical layout have to gain together, as a share of the step time."""
     differences: tuple[Difference, ...]
     """Against the recommended plan, the largest loss first; empty for the recommended plan itself."""
     why: str

@@ -24,12 +24,10 @@ from shardwise.search.shown import with_all_stages
 from shardwise.search.simplicity import host_moves, moved_words
 from shardwise.search.space import Space
 from shardwise.search.targets import meeting, missed_targets, require_countable
+from shardwise.search.token_batch import assumed_batch
 from shardwise.units import format_gib, format_percent
 
-__all__ = ["assumed_global_batch_size", "question_of", "search"]
-
-ASSUMED_TOKENS_PER_STEP = 4 * 2**20
-"""Used when no global batch is given: what Llama 3 405B started with (arXiv:2407.21783, section 3.4.1)."""
+__all__ = ["question_of", "search"]
 
 
 def search(
@@ -82,15 +80,6 @@ def search(
     )
 
 
-def assumed_global_batch_size(*, seq_len: int, num_gpus: int) -> int:
-    """Sequences per step when none are given: the multiple of the GPUs nearest to four million tokens.
-
-    >>> assumed_global_batch_size(seq_len=8192, num_gpus=64)
-    512
-    """
-    return max(1, round(ASSUMED_TOKENS_PER_STEP / seq_len / num_gpus)) * num_gpus
-
-
 def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: EngineName) -> Plan:
     """The plan whose layout the search fills in, with its global batch written down."""
     question = Plan(model=model, cluster=cluster, recipe=recipe, layout=Layout(), engine=engine)
@@ -99,8 +88,8 @@ def question_of(*, model: ModelSpec, cluster: Cluster, recipe: Recipe, engine: E
         raise RecipeError(refusal.message, code=refusal.rule, fix=refusal.fix)
     if recipe.global_batch_size is not None:
         return question
-    size = assumed_global_batch_size(seq_len=recipe.seq_len, num_gpus=cluster.num_gpus)
-    return replace(question, recipe=replace(recipe, global_batch_size=size))
+    batch = assumed_batch(model=model, recipe=recipe, num_gpus=cluster.num_gpus)
+    return replace(question, recipe=replace(recipe, global_batch_size=batch.num_sequences))
 
 
 def require_layers(bounds: SearchBounds, model: ModelSpec) -> None:
@@ -134,30 +123,14 @@ def _assumptions(question: Plan, recipe: Recipe) -> tuple[str, ...]:
     stated = (*question.model.assumptions, *question.cluster.assumptions)
     if recipe.global_batch_size is not None:
         return stated
-    return (
-        *stated,
-        f"no global batch was given: {question.global_batch_size:,} sequences of {recipe.seq_len:,} tokens "
-        f"({question.tokens_per_step:,} tokens) per step are assumed, the same for every layout",
-    )
+    batch = assumed_batch(model=question.model, recipe=recipe, num_gpus=question.cluster.num_gpus)
+    return (*stated, batch.sentence)
 
 
 def _notes(plans: Sequence[RankedPlan], space: SearchSpace) -> tuple[str, ...]:
     if not plans:
         return ("Every layout breaks a rule; each rule below comes with a fix.",) if not space.layouts_too_big else ()
     notes: list[str] = []
-    ties = sum(ranked.is_tie for ranked in plans)
-    if ties > 1:
-        moves_less = any(host_moves(tie.plan) > host_moves(plans[0].plan) for tie in plans if tie.is_tie)
-        simplest = "the simplest of those that move least to the host" if moves_less else "the simplest of them"
-        chosen = (
-            f"{simplest} is recommended, none fits safely"
-            if plans[0].prediction.memory.is_borderline
-            else f"{simplest} that fits safely is recommended"
-        )
-        notes.append(
-            f"{ties} of these plans differ by less than a prediction can tell apart; {chosen}. Start there, and add an "
-            "axis only when a measurement asks for it."
-        )
     notes += [
         f"The recommended plan carries a warning: {refusal.message} ({refusal.rule})."
         for refusal in find_refusals(plans[0].plan)

@@ -51,8 +51,8 @@ def straddles_nodes(plan: Plan) -> bool:
     """
     layout, gpus_per_node = plan.layout, plan.cluster.node.gpus_per_node
     group = layout.tp * layout.state_shard_size
-    is_divided = layout.zero_stage > 0 and layout.state_shard_size > 1
-    return is_divided and group % gpus_per_node > 0 and gpus_per_node % group > 0
+    is_divided = (layout.zero_stage > 0) & (layout.state_shard_size > 1)
+    return is_divided & (group % gpus_per_node > 0) & (gpus_per_node % group > 0)
 
 
 def short_layout(plan: Plan) -> str:

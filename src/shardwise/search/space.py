@@ -329,8 +329,11 @@ class Space:
         limit = self.bounds.micro_batch_size
         if remainder or not per_rank:
             return ((limit.low if limit is not None else 1,),)
-        powers = [2**power for power in range(MAX_MICRO_BATCH_SIZE.bit_length()) if per_rank % 2**power == 0]
-        return _pinned(powers, limit)
+        sizes = [size for size in divisors(per_rank) if size <= MAX_MICRO_BATCH_SIZE]
+        # Of each doubling the largest: powers of two where they divide, and what comes next to them where they do not.
+        doublings = {size.bit_length(): size for size in sizes if size & (size - 1)}
+        powers = {size.bit_length(): size for size in sizes if not size & (size - 1)}
+        return _pinned(sorted({**doublings, **powers}.values()), limit)
 
 
 def _allowed_divisors(number: int, limit: IntRange | None) -> list[int]:

@@ -1,14 +1,27 @@
-"""A global batch that is given in tokens, as whole sequences that the ranks of a cluster can share."""
+"""A global batch that is given in tokens, or not at all, as whole sequences that the ranks of a cluster can share."""
 
 from dataclasses import dataclass
 
 from shardwise.errors import RecipeError
-from shardwise.units import format_percent
+from shardwise.model import ModelSpec
+from shardwise.recipe import Recipe
+from shardwise.units import format_count, format_percent
 
-__all__ = ["MAX_ROUNDING_FRACTION", "TokenBatch", "rounded_batch"]
+__all__ = ["MAX_ROUNDING_FRACTION", "TokenBatch", "assumed_batch", "assumed_tokens", "rounded_batch", "suiting_tokens"]
 
 MAX_ROUNDING_FRACTION = 0.05
 """A batch of tokens is moved at most this far to be shared evenly; half a sequence where there are only a few."""
+
+
+ADAPTER_SEQUENCES = 16
+"""Sequences of a step in which adapters are trained (Dettmers et al. 2023, arXiv:2305.14314, appendix B)."""
+TUNING_SEQUENCES = 64
+"""Sequences of a step of full fine-tuning: Llama 2-Chat's (arXiv:2307.09288, section 3.1)."""
+TOKENS_PER_GPU = 32_768
+"""Of a pre-training step: 8B then takes some seconds a step on A100 and 70B half a minute, and every GPU has a few
+sequences."""
+MOST_TOKENS = 16 * 2**20
+"""The largest batch of Llama 3 405B (arXiv:2407.21783, section 3.4.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +33,81 @@ class TokenBatch:
     """The largest divisor of the GPUs that divides them."""
     sentence: str
     """What was asked, what is used instead and how far it lies from it."""
+
+
+def assumed_batch(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBatch:
+    """The batch of a question that gives none, which suits what is trained and the cluster it is trained on.
+
+    A run over fewer tokens than the model has parameters is fine-tuning; one over more, or over nobody says how many,
+    is pre-training.
+    """
+    if recipe.adapter != "none":
+        sequences, rule = ADAPTER_SEQUENCES, f"adapters learn from some {ADAPTER_SEQUENCES} sequences a step"
+    elif recipe.tokens is not None and recipe.tokens < model.num_params:
+        sequences = TUNING_SEQUENCES
+        rule = f"fewer tokens than parameters are fine-tuning, with some {TUNING_SEQUENCES} sequences a step"
+    else:
+        return _pre_training_batch(model, recipe, num_gpus)
+    size = -(-sequences // num_gpus) * num_gpus
+    return TokenBatch(
+        num_sequences=size,
+        num_sharing_gpus=num_gpus,
+        sentence=f"{_none_given(size, recipe.seq_len)}: {rule}, at least one for each GPU",
+    )
+
+
+def suiting_tokens(*, model: ModelSpec, recipe: Recipe, num_gpus: int) -> int:
+    """Tokens of the batch that is assumed where none is given."""
+    return assumed_batch(model=model, recipe=recipe, num_gpus=num_gpus).num_sequences * recipe.seq_len
+
+
+def assumed_tokens(model: ModelSpec, *, seq_len: int, num_gpus: int) -> float:
+    """Tokens of a pre-training step when none are given: a few sequences for each GPU, at most what suits the model.
+
+    >>> from shardwise.families import read_model
+    >>> assumed_tokens(read_model("llama-3.1-8b"), seq_len=8192, num_gpus=8)
+    262144
+    """
+    wanted = min(TOKENS_PER_GPU * num_gpus, optimal_tokens(model.num_active_params))
+    return max(seq_len, min(MOST_TOKENS, max(wanted, seq_len * num_gpus)))
+
+
+def optimal_tokens(num_params: float) -> float:
+    """Tokens of the step with the lowest loss when a model is trained on 20 tokens a parameter.
+
+    ``0.2920 * C ** 0.3271`` with ``C = 6 * N * 20 * N`` FLOP.
+
+    Source: Bi et al. 2024 (DeepSeek LLM), arXiv:2401.02954, equation 1; 20 tokens a parameter: Hoffmann et al. 2022.
+
+    >>> round(optimal_tokens(8e9) / 2**20, 1)
+    4.0
+    """
+    tokens: float = 0.2920 * (120 * num_params**2) ** 0.3271
+    return tokens
+
+
+def _pre_training_batch(model: ModelSpec, recipe: Recipe, num_gpus: int) -> TokenBatch:
+    seq_len = recipe.seq_len
+    tokens = assumed_tokens(model, seq_len=seq_len, num_gpus=num_gpus)
+    found = rounded_batch(tokens=tokens, seq_len=seq_len, num_gpus=num_gpus)
+    optimal = optimal_tokens(model.num_active_params)
+    if tokens >= MOST_TOKENS:
+        rule = f"at most the {MOST_TOKENS:,} tokens of Llama 3 405B"
+    elif tokens == optimal:
+        rule = f"{optimal:,.0f} tokens suit {format_count(model.num_active_params)} active parameters"
+    elif tokens == seq_len * num_gpus:
+        rule = "one for each GPU"
+    else:
+        rule = f"{TOKENS_PER_GPU:,} tokens for each GPU"
+    sentence = f"{_none_given(found.num_sequences, seq_len)}: for pre-training, {rule}"
+    return TokenBatch(num_sequences=found.num_sequences, num_sharing_gpus=found.num_sharing_gpus, sentence=sentence)
+
+
+def _none_given(size: int, seq_len: int) -> str:
+    return (
+        f"no global batch was given: {size:,} sequences of {seq_len:,} tokens ({size * seq_len:,} tokens) per step are "
+        "assumed, the same for every layout"
+    )
 
 
 def rounded_batch(*, tokens: float, seq_len: int, num_gpus: int) -> TokenBatch:

@@ -1,11 +1,12 @@
-"""Which constraint binds the recommended plan, and what more memory or the next GPU type would change: searched around
-it."""
+"""What binds the recommended plan and what would change it: free switches, a batch that GPUs share, more memory and the
+next GPU type."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster
 from shardwise.errors import ShardwiseError
+from shardwise.layout import Layout
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.recipe import Recompute
@@ -14,9 +15,11 @@ from shardwise.search.bounds import IntRange, SearchBounds
 from shardwise.search.candidates import OFFLOADS
 from shardwise.search.clusters import bigger_gpus, with_gpu
 from shardwise.search.evaluation import Evaluated, made_safe
+from shardwise.search.offers import offers
 from shardwise.search.one_pass import counted_modes, find
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
+from shardwise.search.search import search
 from shardwise.search.simplicity import short_variant
 from shardwise.search.space import Space
 from shardwise.units import GIB, Bytes, Seconds, format_gib, format_percent, format_seconds
@@ -33,8 +36,11 @@ WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """A changed machine and the fastest plan that was found on it, as safe as the recommended one and moving no more to
-    the host."""
+    """A changed question and a plan that answers it.
+
+    Of a free switch or another batch it is what ``plan`` recommends for the changed question; of another machine the
+    fastest around the recommended one that is as safe and moves no more to the host.
+    """
 
     change: str
     plan: Plan
@@ -72,7 +78,27 @@ def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None
     ]
     tried = (_tried(change, replace(question, cluster=cluster), now, near) for change, cluster in machines)
     changes = tuple(change for change in tried if change is not None)
-    return Sensitivity(binding=_what_binds(now, changes), changes=changes)
+    return Sensitivity(binding=_what_binds(now, changes), changes=(*_offered(result, limits), *changes))
+
+
+def _offered(result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
+    """Free changes of the question with what is recommended then; on the fewest GPUs, none."""
+    now, recipe = result.plans[0], result.asked_recipe
+    if recipe is None or result.objective not in ("step_time", "cost"):
+        return
+    question = replace(now.plan, layout=Layout(stage_layers=limits.stage_layers), recipe=recipe)
+    for change, changed in offers(question, now, limits=limits):
+        found = search(
+            model=changed.model,
+            cluster=changed.cluster,
+            recipe=changed.recipe,
+            engine=changed.engine,
+            bounds=limits,
+            objective=result.objective,
+        )
+        if found.plans:
+            plan, step_s = found.plans[0].plan, found.plans[0].prediction.time.step_s
+            yield WhatIf(change=change, plan=plan, step_s=step_s, step_ratio=step_s / now.prediction.time.step_s)
 
 
 def _with_more_memory(cluster: Cluster) -> Cluster:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -26,6 +26,8 @@ class Found:
     gpu_id: str = ""
     node_id: str = ""
     num_nodes: int = 1
+    assumption: str = ""
+    """Which of several parts the name is taken for."""
 
 
 def find_exactly(name: str) -> Found | None:
@@ -33,12 +35,13 @@ def find_exactly(name: str) -> Found | None:
     return _exact_names().get(_squash(name))
 
 
-def find_part(name: str, *, prefix: str = "") -> Found | None:
+def find_part(name: str, *, prefix: str = "", assumes_module: bool = False) -> Found | None:
     """The part or server whose words include all those of ``name``; ``None`` when there is none.
 
     Args:
         name: what was typed, without a count.
         prefix: the count as typed, such as ``64x``, so that the fix can repeat it.
+        assumes_module: take a name that fits several parts for the one SXM module that is called so.
 
     Raises:
         ClusterError: ``cluster-ambiguous-gpu`` or ``cluster-ambiguous-node`` when several fit.
@@ -49,7 +52,11 @@ def find_part(name: str, *, prefix: str = "") -> Found | None:
     words = _words(name)
     gpus = _gpus_with(words)
     if len(gpus) > 1:
-        raise _ambiguous_gpu(name, gpus, prefix)
+        module = _exact_names().get(f"{_squash(name)}sxm") if assumes_module else None
+        if module is None:
+            raise _ambiguous_gpu(name, gpus, prefix)
+        others = ", ".join(entry.gpu.id for entry in gpus if entry.gpu.id != module.gpu_id)
+        return replace(module, assumption=f"{_shown(name)} is taken for {module.gpu_id}; other parts are {others}")
     if gpus:
         return Found(gpu_id=gpus[0].gpu.id)
     nodes = _nodes_with(words)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from shardwise.catalog.hardware.build import build_cluster
@@ -43,7 +44,9 @@ def read_cluster(source: str | Path | Mapping[str, object]) -> Cluster:
         return build_cluster(read_request(_parse_json(text, where="the cluster text")))
     if text.lower().endswith(_FILE_SUFFIXES):
         return build_cluster(read_request(_read_file(Path(text))))
-    return build_cluster(_request_of(parse_cluster_text(text)))
+    parsed = parse_cluster_text(text)
+    cluster, assumed = build_cluster(_request_of(parsed)), parsed.found.assumption
+    return replace(cluster, assumptions=(assumed, *cluster.assumptions)) if assumed else cluster
 
 
 def _request_of(parsed: ParsedText) -> ClusterRequest:

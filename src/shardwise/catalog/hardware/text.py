@@ -53,21 +53,21 @@ def _counted(text: str) -> ParsedText | None:
     inner = None if find_exactly(rest) else _COUNT_FIRST.fullmatch(rest)
     if inner:
         written_gpus, name = inner.groups()
-        found = find_part(name, prefix=f"{written_count}x{written_gpus}x")
+        found = find_part(name, prefix=f"{written_count}x{written_gpus}x", assumes_module=True)
         if found:
             gpus_per_node = _count(written_gpus, text)
             return ParsedText(found=found, count=_count(written_count, text), gpus_per_node=gpus_per_node)
-    found = find_part(rest, prefix=f"{written_count}x")
+    found = find_part(rest, prefix=f"{written_count}x", assumes_module=True)
     return ParsedText(found=found, count=_count(written_count, text)) if found else None
 
 
 def _uncounted(text: str) -> ParsedText:
     """A name alone, or ``name x count``."""
-    found = find_part(text)
+    found = find_part(text, assumes_module=True)
     if found:
         return ParsedText(found=found, count=1)
     match = _COUNT_LAST.fullmatch(text)
-    found = find_part(match[1], prefix=f"{match[2]}x") if match else None
+    found = find_part(match[1], prefix=f"{match[2]}x", assumes_module=True) if match else None
     if match and found:
         return ParsedText(found=found, count=_count(match[2], text))
     counted = _COUNT_FIRST.fullmatch(text)

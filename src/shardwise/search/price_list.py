@@ -1,0 +1,244 @@
+"""What every step beyond the canonical layout has to gain, and why: the price list of simplicity.
+
+The canonical layout of a dense model is data parallelism whose shard groups fill a server or more; of a mixture of
+experts, expert parallelism beside it. A step beyond it has a price: the share of the step time that it has to save
+before it is recommended. Conditions are written for the numbers of one plan and for columns of plans
+(:mod:`shardwise.columns`). Reasons in full: ``docs/decisions/0017-simplicity-has-a-price-list.md``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shardwise.columns import given, is_among, negated
+from shardwise.engines.table import ENGINES
+from shardwise.plan import Plan
+from shardwise.search.simplicity import straddles_nodes
+
+__all__ = ["MAX_LOSS_FRACTION", "PRICES", "Price", "charged", "price_fraction"]
+
+MAX_LOSS_FRACTION = 0.10
+"""A recommended plan is at most this much slower than the fastest safe one, whatever the others cost."""
+SHORT_SEQUENCE_TOKENS = 32768
+"""Shorter sequences fit one GPU of today with recomputation, so that nothing forces them to be cut."""
+USUAL_SCHEDULES = ("1f1b", "interleaved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """One step beyond the canonical layout."""
+
+    name: str
+    """What is done, as it stands in a sentence."""
+    gain_fraction: float
+    """Share of the step time that it has to save."""
+    reason: str
+    is_due: Callable[[Plan], bool]
+    """Whether a plan takes the step; of columns, a column."""
+
+
+def _has_fast_links(plan: Plan) -> bool:
+    node = plan.cluster.node
+    return node.scale_up_bandwidth_bytes_per_s > node.gpu.pcie_bandwidth_bytes_per_s
+
+
+def _fast_domain_gpus(plan: Plan) -> int:
+    node = plan.cluster.node
+    return max(node.scale_up_domain_gpus, node.gpus_per_node)
+
+
+def _shares_fast_links(plan: Plan) -> bool:
+    return _has_fast_links(plan) and plan.cluster.num_gpus <= _fast_domain_gpus(plan)
+
+
+def _is_uneven(plan: Plan) -> bool:
+    return len(set(plan.layout.stage_layers or ())) > 1
+
+
+def _cuts_short_sequences(plan: Plan) -> bool:
+    return (plan.layout.cp > 1) & (plan.recipe.seq_len < SHORT_SEQUENCE_TOKENS)
+
+
+def _cuts_before_matrices(plan: Plan) -> bool:
+    fills_server = plan.layout.tp >= plan.cluster.node.gpus_per_node
+    return _has_fast_links(plan) & _cuts_short_sequences(plan) & negated(fills_server)
+
+
+def _shards_within_servers(plan: Plan) -> bool:
+    layout = plan.layout
+    group = layout.tp * layout.state_shard_size
+    divides = (layout.zero_stage > 0) & (layout.dp_shard > 1)
+    return divides & (layout.dp_replicate > 1) & (group < plan.cluster.node.gpus_per_node)
+
+
+def _holds_many_experts(plan: Plan) -> bool:
+    moe = plan.model.moe
+    return moe is not None and 2 * plan.layout.ep < min(plan.cluster.node.gpus_per_node, moe.num_experts)
+
+
+def _sends_tokens_between_servers(plan: Plan) -> bool:
+    return plan.layout.ep > _fast_domain_gpus(plan)
+
+
+def _divides_like_another_engine(plan: Plan) -> bool:
+    layout = plan.layout
+    divides_more = (layout.zero_stage > 1) & (layout.state_shard_size > 1)
+    return divides_more & (ENGINES[plan.engine].default_zero_stage == 1)
+
+
+PRICES: tuple[Price, ...] = (
+    Price(
+        name="tensor parallelism",
+        gain_fraction=0.02,
+        reason="Four exchanges in every layer wait for the slowest of the group, and matrices become narrower.",
+        is_due=lambda plan: plan.layout.tp > 1,
+    ),
+    Price(
+        name="tensor parallelism of a mixture of experts",
+        gain_fraction=0.03,
+        reason="Experts are narrow already and divide whole; expert parallelism comes first.",
+        is_due=lambda plan: plan.model.is_moe & (plan.layout.tp > 1),
+    ),
+    Price(
+        name="tensor parallelism inside experts",
+        gain_fraction=0.03,
+        reason="It cuts the narrowest matrices of the model, where whole experts could be divided.",
+        is_due=lambda plan: plan.layout.expert_tp > 1,
+    ),
+    Price(
+        name="experts divided over less than half a server",
+        gain_fraction=0.10,
+        reason="Nearly all published mixtures of experts divide them over a server; predictions of other runs were "
+        "never measured.",
+        is_due=_holds_many_experts,
+    ),
+    Price(
+        name="experts spread over servers",
+        gain_fraction=0.02,
+        reason="Every layer's exchange of tokens then crosses the network, in many small messages.",
+        is_due=_sends_tokens_between_servers,
+    ),
+    Price(
+        name="a pipeline",
+        gain_fraction=0.02,
+        reason="Stages have to be balanced, checkpoints depend on them, and every stage fails alone.",
+        is_due=lambda plan: plan.layout.pp > 1,
+    ),
+    Price(
+        name="a pipeline between GPUs that share fast links",
+        gain_fraction=0.02,
+        reason="Data and tensor parallelism run at full speed there, without a bubble.",
+        is_due=lambda plan: _shares_fast_links(plan) & (plan.layout.pp > 1),
+    ),
+    Price(
+        name="interleaved chunks",
+        gain_fraction=0.03,
+        reason="In ten published sweeps they gained half of what is predicted; more messages, and micro-batches in "
+        "rounds.",
+        is_due=lambda plan: plan.layout.vpp > 1,
+    ),
+    Price(
+        name="a rare schedule",
+        gain_fraction=0.035,
+        reason="Few people run split backward passes or V-shaped pipelines, and few can help.",
+        is_due=lambda plan: (plan.layout.pp > 1) & negated(is_among(plan.layout.schedule, USUAL_SCHEDULES)),
+    ),
+    Price(
+        name="uneven stages",
+        gain_fraction=0.03,
+        reason="They are tuned to one prediction of the head's time, and checkpoints remember them.",
+        is_due=_is_uneven,
+    ),
+    Price(
+        name="context parallelism",
+        gain_fraction=0.03,
+        reason="Ring attention, positions and losses of cut sequences need care that other axes do not.",
+        is_due=lambda plan: plan.layout.cp > 1,
+    ),
+    Price(
+        name=f"context parallelism below {SHORT_SEQUENCE_TOKENS:,} tokens",
+        gain_fraction=0.05,
+        reason="Such sequences fit a GPU; tensor parallelism inside the server divides them as well.",
+        is_due=_cuts_short_sequences,
+    ),
+    Price(
+        name="short sequences in more than two parts",
+        gain_fraction=0.04,
+        reason="The parts become too small for their exchange to hide behind attention.",
+        is_due=lambda plan: _cuts_short_sequences(plan) & (plan.layout.cp > 2),
+    ),
+    Price(
+        name="short sequences cut before tensor parallelism fills the server",
+        gain_fraction=0.04,
+        reason="The links of a server are for tensor parallelism first, which divides weights and activations alike.",
+        is_due=_cuts_before_matrices,
+    ),
+    Price(
+        name="replicas inside a server",
+        gain_fraction=0.01,
+        reason="Sharding over the whole server needs less memory and one group less.",
+        is_due=_shards_within_servers,
+    ),
+    Price(
+        name="shard groups that straddle servers",
+        gain_fraction=0.02,
+        reason="Their slowest link carries uneven loads.",
+        is_due=straddles_nodes,
+    ),
+    Price(
+        name="gradients divided beyond the engine's distributed optimizer",
+        gain_fraction=0.005,
+        reason="Megatron's and HAI-LLM's users divide the optimizer states (ZeRO-1).",
+        is_due=_divides_like_another_engine,
+    ),
+    Price(
+        name="ZeRO-3 in an engine of ZeRO-1",
+        gain_fraction=0.03,
+        reason="It is another code path there (Megatron-FSDP), which few of its users run.",
+        is_due=lambda plan: _divides_like_another_engine(plan) & (plan.layout.zero_stage == 3),
+    ),
+    Price(
+        name="activations on the host",
+        gain_fraction=0.08,
+        reason="Copies over PCIe are what predictions know least; recomputing needs nothing of the host.",
+        is_due=lambda plan: plan.recipe.activation_offload,
+    ),
+    Price(
+        name="optimizer states on the host",
+        gain_fraction=0.10,
+        reason="The update waits for the host's memory and processors, which differ from server to server.",
+        is_due=lambda plan: is_among(plan.recipe.offload, ("optimizer", "parameters", "nvme")),
+    ),
+    Price(
+        name="parameters on the host",
+        gain_fraction=0.05,
+        reason="Every micro-batch then waits for copies, not only the update.",
+        is_due=lambda plan: is_among(plan.recipe.offload, ("parameters", "nvme")),
+    ),
+    Price(
+        name="states on drives",
+        gain_fraction=0.05,
+        reason="Drives are slower than the host, and wear out.",
+        is_due=lambda plan: plan.recipe.offload == "nvme",
+    ),
+)
+
+
+def price_fraction(plan: Plan) -> float:
+    """What the steps of a plan have to gain together, as a share of the step time; of columns, a column.
+
+    >>> from shardwise.catalog import read_cluster
+    >>> from shardwise.families import read_model
+    >>> from shardwise.layout import Layout
+    >>> from shardwise.recipe import Recipe
+    >>> recipe, model, cluster = Recipe(seq_len=8192), read_model("llama-3.1-8b"), read_cluster("2xdgx-h100")
+    >>> layout = Layout(tp=8, pp=2)
+    >>> price_fraction(Plan(model=model, cluster=cluster, recipe=recipe, layout=layout, engine="megatron"))
+    0.05
+    """
+    return sum(given(price.is_due(plan), price.gain_fraction) for price in PRICES)
+
+
+def charged(plan: Plan, *, beyond: Plan) -> Sequence[Price]:
+    """The steps that a plan takes and another does not, the dearest first."""
+    due = [price for price in PRICES if price.is_due(plan) and not price.is_due(beyond)]
+    return sorted(due, key=lambda price: -price.gain_fraction)
