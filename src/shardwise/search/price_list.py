@@ -132,8 +132,7 @@ PRICES: tuple[Price, ...] = (
     Price(
         name="interleaved chunks",
         gain_fraction=0.03,
-        reason="In ten published sweeps they gained half of what is predicted; more messages, and micro-batches in "
-        "rounds.",
+        reason="They gain less in published sweeps than is predicted, send more messages and need micro-batches in rounds.",
         is_due=lambda plan: plan.layout.vpp > 1,
     ),
     Price(
