@@ -132,7 +132,7 @@ PRICES: tuple[Price, ...] = (
     Price(
         name="interleaved chunks",
         gain_fraction=0.03,
-        reason="They gain less in published sweeps than is predicted, send more messages and need micro-batches in rounds.",
+        reason="They gain less in published sweeps than is predicted, and micro-batches have to come in rounds.",
         is_due=lambda plan: plan.layout.vpp > 1,
     ),
     Price(
