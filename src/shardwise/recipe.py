@@ -1,8 +1,9 @@
 """What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
 from shardwise.fields import ABOUT, ENGINES_OWN, MANY_LAYERS, Field, Needs, plan_field
 from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, OptimizerName
 
@@ -98,7 +99,18 @@ class Recipe:
     )
     """The name is Megatron's."""
     offload: Offload = plan_field("none", "states kept on the host", synonyms=("cpu_offload", "offload_optimizer"))
-    attention: Attention = plan_field("flash", "attention kernel", synonyms=("attn_implementation",))
+    attention: Attention = plan_field(
+        "flash", "fused attention or written-out scores", synonyms=("attn_implementation",)
+    )
+    attention_kernel: AttentionKernel | None = plan_field(
+        None,
+        "the kernel of fused attention",
+        left_out=ENGINES_OWN,
+        choices=tuple(ATTENTION_KERNELS),
+        example="cudnn",
+        synonyms=("attention_backend", "sdpa_backend", "attn_backend", "sdp_kernel"),
+    )
+    """What an engine runs by itself depends on the architecture and on the engine's date; older runs say theirs."""
     compile: bool = plan_field(
         True, "fuse elementwise kernels", left_out="the engine's; on for native", synonyms=("torch_compile",)
     )
@@ -207,6 +219,15 @@ class Recipe:
     def tokens_per_micro_batch(self) -> int:
         """Tokens of one micro-batch before context or sequence parallelism divides them."""
         return self.seq_len * self.micro_batch_size
+
+    @property
+    def writes_scores(self) -> bool:
+        """Whether the scores of attention are written out: eager attention, or SDPA's math kernel."""
+        return self.attention == "eager" or self.attention_kernel == "math"
+
+    def with_fused_attention(self) -> "Recipe":
+        """The same with the engine's fused kernel in place of written-out scores."""
+        return replace(self, attention="flash", attention_kernel=None)
 
     @property
     def document_len(self) -> int:

@@ -1,5 +1,7 @@
 """Plans out of range, or against rules of DualPipe, recomputed modules, the optimizer and what is kept in few bits."""
 
+from dataclasses import replace
+
 from rules.samples import llama_8b, make_plan, named
 from shardwise.layout import Layout
 
@@ -32,6 +34,21 @@ FURTHER_CASES = {
         "recompute_modules=layernorm,moe_act, but llama-3.1-8b has no norm outside the product that reads it (only "
         "before MLA and before experts), no routed experts",
         "set recompute_modules=[core_attn]",
+    ),
+    "recipe-attention-kernel-part": (
+        make_plan(attention_kernel="fa4"),
+        "attention_kernel=fa4: FlashAttention-4 does not run on test-gpu (test), which runs fa2, math",
+        "set attention_kernel=fa2",
+    ),
+    "recipe-attention-kernel-eager": (
+        make_plan(attention="eager", attention_kernel="cudnn"),
+        "attention_kernel=cudnn computes scores inside one kernel, but attention=eager writes them out",
+        "set attention=flash",
+    ),
+    "recipe-attention-kernel-dropout": (
+        make_plan(replace(llama_8b(), attention_dropout_fraction=0.1), attention_kernel="fa3"),
+        "attention_kernel=fa3: FlashAttention-3 drops nothing out, and llama-3.1-8b has attention dropout 0.1",
+        "set attention_kernel=fa2",
     ),
     "engine-fused-optimizer": (
         make_plan(layout=Layout(dp_shard=2), fused_optimizer=False),

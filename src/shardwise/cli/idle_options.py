@@ -109,7 +109,7 @@ def _fills_the_sequence(arguments: argparse.Namespace, plan: Plan) -> bool:
 
 
 def _computes_every_score(_: argparse.Namespace, plan: Plan) -> bool:
-    return plan.recipe.attention == "eager"
+    return plan.recipe.writes_scores
 
 
 ROUTING_ROW = IdleOption(

@@ -47,7 +47,8 @@ PROFILE = EngineProfile(
     keeps_expert_outputs=False,
     partial_recompute="first of chunk",
     sends_tokens_once_per_host=True,
-    prefers_cudnn_attention=True,
+    # Transformer Engine prefers cuDNN from Hopper on, flash-attn before (pytorch/attention/dot_product_attention).
+    cudnn_attention_archs=("Hopper", "Blackwell"),
 )
 
 ENGINE = Engine(

@@ -7,6 +7,7 @@ and which buffers the sharding keeps. Every field's origin is the named framewor
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.attention_kernels import ATTENTION_KERNELS, DATACENTER_BLACKWELL, AttentionKernel
 from shardwise.recipe import Recipe
 
 SelectivePolicy = Literal["operations", "core_attention"]
@@ -87,8 +88,20 @@ class EngineProfile:
     """Whether eager norms are torch's ``nn.RMSNorm``, one kernel in torch 2.11: 62 us forward and 157 us backward for
     8,192 x 4,096 on H100 (``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published
     eager runs predate it."""
-    prefers_cudnn_attention: bool = False
-    """Whether fused attention is cuDNN's where that exists; torch by itself runs FlashAttention-2."""
+    cudnn_attention_archs: tuple[str, ...] = ("Hopper", *DATACENTER_BLACKWELL)
+    """Beginnings of the names of architectures on which fused attention is cuDNN's where a recipe does not say. torch
+    prefers it on compute capability 9.0, 10.0 and 10.3 with cuDNN 9.15.1, which its wheels hold since 2.11 (2026-03;
+    pytorch/pytorch@001f694 ``sdp_utils.cpp``, ``check_prefer_cudnn_attention``; huggingface/transformers#48163); runs
+    from before have FlashAttention-2. Loops that call transformers' models get torch's choice (``sdpa``)."""
+
+    def default_attention_kernel(self, arch: str) -> AttentionKernel:
+        """The kernel of fused attention on an architecture, where a recipe does not say.
+
+        torch falls back to its memory-efficient kernel where no other runs.
+        """
+        if arch.startswith(self.cudnn_attention_archs):
+            return "cudnn"
+        return "fa2" if ATTENTION_KERNELS["fa2"].runs_on(arch) else "efficient"
 
     @property
     def is_torch(self) -> bool:

@@ -169,7 +169,7 @@ def _prefetch_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_eager_packing(plan: Plan) -> bool:
-    return plan.recipe.document_len < plan.recipe.seq_len and plan.recipe.attention == "eager"
+    return plan.recipe.document_len < plan.recipe.seq_len and plan.recipe.writes_scores
 
 
 def _eager_packing_message(plan: Plan) -> str:
@@ -181,6 +181,7 @@ def _eager_packing_message(plan: Plan) -> str:
 
 def _eager_packing_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("attention", "flash"),)
+    yield (("attention", "flash"), ("attention_kernel", None))
     yield (("mean_document_len", None),)
 
 

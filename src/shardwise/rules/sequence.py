@@ -89,15 +89,17 @@ def _ulysses_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_eager_cp(plan: Plan) -> bool:
-    return plan.layout.cp > 1 and plan.recipe.attention == "eager" and not ENGINES[plan.engine].exchanges_heads
+    return plan.layout.cp > 1 and plan.recipe.writes_scores and not ENGINES[plan.engine].exchanges_heads
 
 
 def _eager_cp_message(plan: Plan) -> str:
-    return f"cp={plan.layout.cp} exchanges key-value blocks inside a fused kernel, but attention is eager"
+    written = "attention_kernel is math" if plan.recipe.attention_kernel == "math" else "attention is eager"
+    return f"cp={plan.layout.cp} exchanges key-value blocks inside a fused kernel, but {written}"
 
 
 def _eager_cp_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("attention", "flash"),)
+    yield (("attention", "flash"), ("attention_kernel", None))
     yield (("cp", 1),)
 
 

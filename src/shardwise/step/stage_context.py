@@ -219,7 +219,7 @@ class StageContext:
             is_sequence_parallel=layout.sequence_parallel,
             element_bytes=element,
             residual_bytes=either(self.is_autocast, 4, element),
-            is_eager_attention=recipe.attention == "eager",
+            is_eager_attention=recipe.writes_scores,
             has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
             has_fused_norm=self.profile.has_fused_norm
             or recipe.compile
