@@ -3,7 +3,8 @@
 Usage: python -m benchmarks.torchtitan_accuracy
 
 Reads ``benchmarks/results/*against*.jsonl``, which ``benchmarks/gpu/titan_run.py`` wrote on H100 and H200 with torch
-2.11. Nothing of the prediction is fitted to them. Three rows have no peaks of memory, and are left out.
+2.11 and expandable segments (``against_peers.sh``). Nothing of the prediction is fitted to them. Three rows have no
+peaks of memory, and are left out.
 """
 
 import json
@@ -89,6 +90,7 @@ def _plan(row: Mapping[str, object], *, num_gpus: int) -> Plan:
                 "precision": "bf16-mixed",
                 "recompute": said["--activation_checkpoint.mode"],
                 "compile": "--compile.enable" in words,
+                "expandable_segments": True,
             },
             "layout": {"dp_shard": num_gpus},
         }

@@ -105,7 +105,7 @@ def convert_row(row: MeasurementRow) -> Conversion:
     if isinstance(plan, UnusedRow):
         return plan
     if "sets expandable_segments" in row.text("notes"):
-        return unused(row, "reserved under expandable segments, which a plan cannot say; allocated is not printed")
+        plan = replace(plan, recipe=replace(plan.recipe, expandable_segments=True))
     reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="reserved")
     return measured(row, plan, reading, assumptions=ASSUMPTIONS)
 

@@ -115,6 +115,13 @@ class Recipe:
         True, "fuse elementwise kernels", left_out="the engine's; on for native", synonyms=("torch_compile",)
     )
     activation_offload: bool = plan_field(False, "keep saved activations on the host", synonyms=("cpu_offloading",))
+    expandable_segments: bool = plan_field(
+        False,
+        "torch's allocator joins what it freed (PYTORCH_ALLOC_CONF)",
+        synonyms=("pytorch_alloc_conf", "pytorch_cuda_alloc_conf"),
+    )
+    """It changes what is reserved. torchtitan's ``run_train.sh`` sets it since a5e57e4 (2024-10-22), and so does the
+    launcher of our trainer."""
     tokens: float | None = plan_field(
         None,
         "tokens of the whole run, such as 15T: adds the cost",

@@ -103,6 +103,10 @@ class EngineProfile:
             return "cudnn"
         return "fa2" if ATTENTION_KERNELS["fa2"].runs_on(arch) else "efficient"
 
+    wraps_ends: bool = False
+    """Whether the token table, and the final norm with the head, are FSDP units of their own; elsewhere they are the
+    root unit with whatever no block holds."""
+
     @property
     def is_torch(self) -> bool:
         """Whether torch's own FSDP and DDP divide states and reduce gradients."""

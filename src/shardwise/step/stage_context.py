@@ -141,6 +141,11 @@ class StageContext:
         return settled(self.zero_stage == 3)
 
     @cached_property
+    def wraps_ends(self) -> bool:
+        """Whether token table and head are FSDP units of their own; one table that is both stays in the root unit."""
+        return self.profile.wraps_ends and not self.plan.model.tie_word_embeddings
+
+    @cached_property
     def vocabulary_ranks(self) -> int:
         """Data-parallel ranks that divide token table and head by row, whose tokens travel; 1 when each gathers."""
         return either(settled(spreads_vocabulary(self.plan)), self.plan.layout.dp_shard, 1)
