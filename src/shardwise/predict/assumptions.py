@@ -85,8 +85,10 @@ def _kernel_assumptions(plan: Plan) -> Iterator[str]:
 def _scaled_attention(plan: Plan) -> Iterator[str]:
     """Which kernel's figures stand for those of the plan's attention."""
     kernel, arch = attention_kernel(plan), plan.cluster.gpu.arch
+    if kernel == "math" or plan.model.attention is None:
+        return
     scaled = attention_origin(kernel, arch).scaled
-    if scaled is None or kernel == "math" or plan.model.attention is None:
+    if scaled is None:
         return
     title, other = ATTENTION_KERNELS[kernel].title, ATTENTION_KERNELS[scaled.of].title
     yield (

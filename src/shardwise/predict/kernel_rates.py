@@ -161,8 +161,6 @@ SCALED_ATTENTION = (
         backward_ratio=0.85,
         source="pytorch.org/blog/flexattention, 2024-08",
     ),
-    # Its products are no slower than those inside a fused kernel; the traffic of its scores decides.
-    ScaledAttention(kernel="math", of="fa2", source="step/attention_operations.py"),
 )
 
 ATTENTION_KERNEL_HEADS = (32, 64, 96, 128, 192, 256)

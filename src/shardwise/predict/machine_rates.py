@@ -139,7 +139,7 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         gpu=plan.cluster.gpu,
         profile=engine_profile(plan.engine),
         head_dim=head_dim,
-        attention=attention_kernel(plan),
+        attention=_rated_kernel(plan),
         is_compiled=plan.recipe.compile,
         is_foreach=has_foreach_optimizer(profile=engine_profile(plan.engine), recipe=plan.recipe),
         num_gpus=num_gpus,
@@ -194,6 +194,15 @@ def _with_host(rates: KernelRates, plan: Plan) -> KernelRates:
     if host is None:
         return rates
     return replace(rates, host_forward_s=host[0], host_backward_s=host[1], host_recompute_s=host[0])
+
+
+def _rated_kernel(plan: Plan) -> AttentionKernel:
+    """The kernel whose rate bounds the products of attention: of written-out scores the engine's fused one."""
+    kernel = attention_kernel(plan)
+    if kernel != "math":
+        return kernel
+    is_cudnn = engine_profile(plan.engine).default_attention_kernel(plan.cluster.gpu.arch) == "cudnn"
+    return "cudnn" if is_cudnn else "fa2"
 
 
 def attends_as_timed(plan: Plan) -> bool:
