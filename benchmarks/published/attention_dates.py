@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
-from shardwise.step.attention_kernel import attention_kernel
+from shardwise.step.attention_kernel import attention_call, attention_kernel
 
 TITAN_CUDNN_SINCE = "2025-10"
 """Month from which torchtitan asks for cuDNN's attention first (pytorch/torchtitan@6a3a9da, 2025-10-09)."""
@@ -15,14 +15,15 @@ TORCH_CUDNN_SINCE = "2026-03"
 
 
 def at_its_date(plan: Plan, date: str) -> Plan:
-    """The plan with FlashAttention-2 by name where the engine's choice of today is cuDNN's and was not yet at ``date``.
+    """The plan with torch's former choice by name where the engine's of today is cuDNN's and was not yet at ``date``.
 
-    Transformer Engine's choice is taken as today's.
+    That is FlashAttention-2 for most heads. Transformer Engine's choice is taken as today's.
     """
-    is_torch_run = engine_profile(plan.engine).sharding != "megatron"
-    if not is_torch_run or attention_kernel(plan) != "cudnn" or date >= _cudnn_since(plan):
+    profile = engine_profile(plan.engine)
+    if not profile.uses_sdpa or attention_kernel(plan) != "cudnn" or date >= _cudnn_since(plan):
         return plan
-    return replace(plan, recipe=replace(plan.recipe, attention_kernel="fa2"))
+    former = replace(profile, cudnn_attention_archs=()).default_attention_kernel(attention_call(plan))
+    return replace(plan, recipe=replace(plan.recipe, attention_kernel=former))
 
 
 def _cudnn_since(plan: Plan) -> str:

@@ -150,6 +150,13 @@ class Recipe:
         synonyms=("fused_adamw", "optimizer_fused", "adamw_torch_fused"),
     )
     """The other way is torch's many kernels that make temporaries (``foreach``)."""
+    wrap_ends: bool | None = plan_field(
+        None,
+        "token table and head are FSDP units of their own",
+        left_out=ENGINES_OWN,
+        offered_by="torchtitan, fsdp2, accelerate",
+    )
+    """Otherwise they are one root unit. torchtitan wraps them since 83e6941 (2025-07-28); older runs say false."""
     overlap_grad_reduce: bool | None = plan_field(
         None,
         "reduce buckets of gradients under backward",

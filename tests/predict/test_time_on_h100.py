@@ -66,7 +66,12 @@ def block_readings():
 
 @pytest.mark.parametrize("row", block_readings(), ids=lambda row: f"{row['hidden_size']}-{row['seq_len']}")
 def test_gpt_blocks_take_the_sum_of_their_kernels(row):
-    """Blocks of 1,024 to 8,192 wide, held for seconds on one H100: 1 to 9 % too fast with torch's choice."""
+    """Blocks of 1,024 to 8,192 wide on one H100, with torch's choice, which is cuDNN's attention.
+
+    Forward in a burst is met within 5 % (FlashAttention-2 would be up to 9 % too slow); forward and backward, held for
+    seconds, are 1 to 9 % too fast: small kernels lose more to power than long ones, and the split of joined queries,
+    keys and values is not counted.
+    """
     hidden, heads, sequences, seq_len = (int(row[name]) for name in ("hidden_size", "heads", "sequences", "seq_len"))
     shape = megatron_gpt(hidden_size=hidden, num_layers=2, num_heads=heads, seq_len=seq_len)
     recipe = Recipe(
@@ -83,4 +88,5 @@ def test_gpt_blocks_take_the_sum_of_their_kernels(row):
     context = StageContext(plan=plan, stage=stage)
     book = StageClock(plan).work_book(context)
     times = book.of_layer(context.layer_runs[0][0], operation_context(context))[0]
+    assert times.forward_s * 1e6 == pytest.approx(float(row["forward_us"]), rel=0.055)
     assert (times.forward_s + times.backward_s) * 1e6 == pytest.approx(float(row["held_us"]), rel=0.095)

@@ -1,11 +1,13 @@
 """A loop of one's own around torch: transformers' blocks, FSDP2, fused AdamW, DDP with bucket views."""
 
+from dataclasses import replace
+
 from shardwise.engines import native
 from shardwise.engines.engine import Engine
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.schedules.table import TORCH_SCHEDULES
 
-PROFILE = native.PROFILE
+PROFILE = replace(native.PROFILE, wraps_ends=False)
 
 ENGINE = Engine(
     profile=PROFILE,

@@ -7,7 +7,7 @@ and which buffers the sharding keeps. Every field's origin is the named framewor
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.attention_kernels import ATTENTION_KERNELS, DATACENTER_BLACKWELL, AttentionKernel
+from shardwise.attention_kernels import ATTENTION_KERNELS, DATACENTER_BLACKWELL, AttentionCall, AttentionKernel
 from shardwise.recipe import Recipe
 
 SelectivePolicy = Literal["operations", "core_attention"]
@@ -93,19 +93,26 @@ class EngineProfile:
     prefers it on compute capability 9.0, 10.0 and 10.3 with cuDNN 9.15.1, which its wheels hold since 2.11 (2026-03;
     pytorch/pytorch@001f694 ``sdp_utils.cpp``, ``check_prefer_cudnn_attention``; huggingface/transformers#48163); runs
     from before have FlashAttention-2. Loops that call transformers' models get torch's choice (``sdpa``)."""
+    uses_sdpa: bool = True
+    """Whether attention is torch's ``scaled_dot_product_attention``, which takes its memory-efficient kernel where no
+    faster one computes a call (``sdp_utils.cpp``, ``select_sdp_backend``). Transformer Engine writes scores out there,
+    and its limits of heads are not modelled."""
 
-    def default_attention_kernel(self, arch: str) -> AttentionKernel:
-        """The kernel of fused attention on an architecture, where a recipe does not say.
+    def default_attention_kernel(self, call: AttentionCall) -> AttentionKernel:
+        """The kernel that computes a call where a recipe does not say: the first of the engine's order that can."""
+        prefers_cudnn = call.arch.startswith(self.cudnn_attention_archs)
+        if not self.uses_sdpa:
+            call = AttentionCall(arch=call.arch, is_16_bit=call.is_16_bit)
+        order: tuple[AttentionKernel, ...] = (
+            *(("cudnn",) if prefers_cudnn else ()),
+            "fa2",
+            *(("efficient",) if self.uses_sdpa else ()),
+        )
+        return next((name for name in order if ATTENTION_KERNELS[name].computes(call)), "math")
 
-        torch falls back to its memory-efficient kernel where no other runs.
-        """
-        if arch.startswith(self.cudnn_attention_archs):
-            return "cudnn"
-        return "fa2" if ATTENTION_KERNELS["fa2"].runs_on(arch) else "efficient"
-
-    wraps_ends: bool = False
-    """Whether the token table, and the final norm with the head, are FSDP units of their own; elsewhere they are the
-    root unit with whatever no block holds."""
+    wraps_ends: bool | None = None
+    """Whether the token table, and the final norm with the head, are FSDP units of their own where a recipe does not
+    say; otherwise they are the root unit with whatever no block holds. ``None`` where that is no choice."""
 
     @property
     def is_torch(self) -> bool:

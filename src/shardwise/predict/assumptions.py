@@ -76,8 +76,9 @@ def _kernel_assumptions(plan: Plan) -> Iterator[str]:
         yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}"
     yield from _scaled_attention(plan)
     if is_attention_doubted(plan):
+        part = attention_origin(attention_kernel(plan), gpu.arch).borrowed_from
         yield (
-            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on H100 stand in, "
+            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on {part} stand in, "
             "expect a wider band"
         )
 
@@ -85,7 +86,7 @@ def _kernel_assumptions(plan: Plan) -> Iterator[str]:
 def _scaled_attention(plan: Plan) -> Iterator[str]:
     """Which kernel's figures stand for those of the plan's attention."""
     kernel, arch = attention_kernel(plan), plan.cluster.gpu.arch
-    if kernel == "math" or plan.model.attention is None:
+    if kernel == "math" or plan.model.attention is None or plan.recipe.precision == "fp32":
         return
     scaled = attention_origin(kernel, arch).scaled
     if scaled is None:

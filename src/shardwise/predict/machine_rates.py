@@ -9,7 +9,7 @@ from functools import cache
 from math import log, log2
 from statistics import median
 
-from shardwise.attention_kernels import AttentionKernel
+from shardwise.attention_kernels import AttentionCall, AttentionKernel
 from shardwise.calibration import AttentionPoint, BlockPoint, TablesPoint
 from shardwise.cluster import Cluster
 from shardwise.engines.profile import has_foreach_optimizer
@@ -19,7 +19,7 @@ from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attenti
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
 from shardwise.predict.kernel_rates import KernelRates, kernel_rates
-from shardwise.step.attention_kernel import attention_kernel
+from shardwise.step.attention_kernel import attention_kernel, fastest_kernel
 from shardwise.step.block_operations import GATHERED_HOST_CALLS, HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
@@ -197,12 +197,9 @@ def _with_host(rates: KernelRates, plan: Plan) -> KernelRates:
 
 
 def _rated_kernel(plan: Plan) -> AttentionKernel:
-    """The kernel whose rate bounds the products of attention: of written-out scores the engine's fused one."""
+    """The kernel whose rate bounds the products of attention."""
     kernel = attention_kernel(plan)
-    if kernel != "math":
-        return kernel
-    is_cudnn = engine_profile(plan.engine).default_attention_kernel(plan.cluster.gpu.arch) == "cudnn"
-    return "cudnn" if is_cudnn else "fa2"
+    return fastest_kernel(plan) if kernel == "math" or plan.recipe.precision == "fp32" else kernel
 
 
 def attends_as_timed(plan: Plan) -> bool:
@@ -214,7 +211,8 @@ def attends_as_timed(plan: Plan) -> bool:
 
 
 def _timed_kernel(cluster: Cluster) -> AttentionKernel:
-    return engine_profile(OWN_ENGINE).default_attention_kernel(cluster.gpu.arch)
+    """What our trainer runs by itself for the heads that a calibration times."""
+    return engine_profile(OWN_ENGINE).default_attention_kernel(AttentionCall(arch=cluster.gpu.arch))
 
 
 @cache

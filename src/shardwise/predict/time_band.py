@@ -12,7 +12,7 @@ from shardwise.plan import Plan
 from shardwise.predict.kernel_rates import attention_origin
 from shardwise.predict.product_rates import product_rates
 from shardwise.recipe import Precision
-from shardwise.step.attention_kernel import attention_kernel
+from shardwise.step.attention_kernel import attention_kernel, writes_scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,6 @@ def band_sentences(plan: Plan) -> Iterator[str]:
 
 def is_attention_doubted(plan: Plan) -> bool:
     """Whether fused attention runs on an architecture that neither its kernel nor one like it was timed on."""
-    if plan.model.attention is None or plan.recipe.writes_scores:
+    if plan.model.attention is None or writes_scores(plan):
         return False
-    return attention_origin(attention_kernel(plan), plan.cluster.gpu.arch).is_borrowed
+    return attention_origin(attention_kernel(plan), plan.cluster.gpu.arch).borrowed_from != ""

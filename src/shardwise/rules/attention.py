@@ -1,12 +1,13 @@
 """Rules about the kernel of attention: where it runs, and what it cannot do."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
-from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.step.attention_kernel import attention_call, engines_kernel
 
 
 def _title(kernel: AttentionKernel | None) -> str:
@@ -24,6 +25,35 @@ def _part_message(plan: Plan) -> str:
     return f"attention_kernel={kernel}: {_title(kernel)} does not run on {gpu.id} ({gpu.arch}), which runs {kernels}"
 
 
+def _breaks_ring(plan: Plan) -> bool:
+    return plan.layout.cp > 1 and not ATTENTION_KERNELS["fa2"].runs_on(plan.cluster.gpu.arch)
+
+
+def _ring_message(plan: Plan) -> str:
+    gpu = plan.cluster.gpu
+    return f"cp={plan.layout.cp} attends by FlashAttention-2, which does not run on {gpu.id} ({gpu.arch})"
+
+
+def _ring_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("cp", 1),)
+
+
+def _breaks_call(plan: Plan) -> bool:
+    kernel, call = plan.recipe.attention_kernel, attention_call(plan)
+    if kernel is None or not ATTENTION_KERNELS[kernel].runs_on(call.arch):
+        return False
+    return not ATTENTION_KERNELS[kernel].computes(replace(call, dropout_fraction=0.0))
+
+
+def _call_message(plan: Plan) -> str:
+    kernel, call = plan.recipe.attention_kernel, attention_call(plan)
+    heads = f"heads of {call.head_dim}"
+    if call.v_head_dim != call.head_dim:
+        heads += f" with values of {call.v_head_dim}"
+    title, precision = _title(kernel), plan.recipe.precision
+    return f"attention_kernel={kernel}: {title} does not compute {heads} in {precision} on {plan.cluster.gpu.id}"
+
+
 def _breaks_eager(plan: Plan) -> bool:
     return plan.recipe.attention == "eager" and plan.recipe.attention_kernel not in (None, "math")
 
@@ -39,23 +69,26 @@ def _eager_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_dropout(plan: Plan) -> bool:
-    kernel = plan.recipe.attention_kernel
-    return (
-        kernel is not None and plan.model.attention_dropout_fraction > 0 and not ATTENTION_KERNELS[kernel].has_dropout
-    )
+    kernel, call = plan.recipe.attention_kernel, attention_call(plan)
+    return kernel is not None and not ATTENTION_KERNELS[kernel].drops_out(call)
 
 
 def _dropout_message(plan: Plan) -> str:
     kernel, fraction = plan.recipe.attention_kernel, plan.model.attention_dropout_fraction
     return (
-        f"attention_kernel={kernel}: {_title(kernel)} drops nothing out, and {plan.model.name} has attention dropout "
+        f"attention_kernel={kernel}: {_title(kernel)} {_drops(kernel)}, and {plan.model.name} has attention dropout "
         f"{fraction:g}"
     )
 
 
+def _drops(kernel: AttentionKernel | None) -> str:
+    steps = ATTENTION_KERNELS[kernel].dropout_steps if kernel else None
+    return f"drops out in steps of 1/{steps}" if steps else "drops nothing out"
+
+
 def _candidates(plan: Plan) -> Iterable[Changes]:
     """The engine's kernel by name, so that a reader sees what runs; else whatever the engine chooses."""
-    yield (("attention_kernel", engine_profile(plan.engine).default_attention_kernel(plan.cluster.gpu.arch)),)
+    yield (("attention_kernel", engines_kernel(plan)),)
     yield (("attention_kernel", None),)
 
 
@@ -69,6 +102,25 @@ RULES = (
         candidates=_candidates,
     ),
     Rule(
+        name="recipe-attention-kernel-heads",
+        why="Fused kernels are compiled for a few sizes of heads, most of them in 16 bits alone.",
+        source="shardwise/attention_kernels.py, each record with the source it was read in",
+        reads=("attention_kernel", "precision"),
+        breaks=_breaks_call,
+        message=_call_message,
+        candidates=_candidates,
+    ),
+    Rule(
+        name="layout-cp-flash-attention",
+        engines=("native",),
+        why="Our trainer divides the sequence with FlashAttention-2, whose causal mask is aligned to the last key.",
+        source="shardwise/train/context_parallel.py; pytorch/pytorch@001f694 sdp_utils.cpp (sm80 and newer)",
+        reads=("cp",),
+        breaks=_breaks_ring,
+        message=_ring_message,
+        candidates=_ring_candidates,
+    ),
+    Rule(
         name="recipe-attention-kernel-eager",
         why="Eager attention is no kernel: it writes scores to memory and reads them again.",
         source="definition of attention and attention_kernel",
@@ -78,9 +130,9 @@ RULES = (
     ),
     Rule(
         name="recipe-attention-kernel-dropout",
-        why="FlashAttention-3, FlashAttention-4 and FlexAttention take no dropout probability.",
+        why="FlashAttention-3, FlashAttention-4 and FlexAttention take no dropout probability; cuDNN takes sixteenths.",
         source="Dao-AILab/flash-attention hopper/flash_attn_interface.py; huggingface/transformers#42404; torch 2.13 "
-        "nn/attention/flex_attention.py",
+        "nn/attention/flex_attention.py; pytorch/pytorch@001f694 sdp_utils.cpp (check_cudnn_dropout)",
         breaks=_breaks_dropout,
         message=_dropout_message,
         candidates=_candidates,

@@ -1,13 +1,15 @@
 """Which kernel computes the attention of a plan."""
 
-from shardwise.attention_kernels import AttentionKernel
+from dataclasses import replace
+
+from shardwise.attention_kernels import AttentionCall, AttentionKernel
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.step.own_runtime import is_own_runtime
 
 
 def attention_kernel(plan: Plan) -> AttentionKernel:
-    """The kernel of a plan: as the recipe says, else the engine's on this architecture.
+    """The kernel of a plan: as the recipe says, else the first of the engine's order that computes its attention.
 
     Our trainer asks for FlashAttention-2 itself where queries are the last of a prefix: its causal mask is aligned to
     the lower right corner (``train/context_parallel.py``).
@@ -18,4 +20,40 @@ def attention_kernel(plan: Plan) -> AttentionKernel:
         return plan.recipe.attention_kernel
     if is_own_runtime(plan) and plan.layout.cp > 1:
         return "fa2"
-    return engine_profile(plan.engine).default_attention_kernel(plan.cluster.gpu.arch)
+    return engines_kernel(plan)
+
+
+def writes_scores(plan: Plan) -> bool:
+    """Whether scores are written to memory: the recipe says so, or the engine has no fused kernel for them."""
+    recipe = plan.recipe
+    return recipe.writes_scores or (recipe.attention_kernel is None and engines_kernel(plan) == "math")
+
+
+def engines_kernel(plan: Plan) -> AttentionKernel:
+    """The kernel that the engine chooses by itself."""
+    return engine_profile(plan.engine).default_attention_kernel(attention_call(plan))
+
+
+def fastest_kernel(plan: Plan) -> AttentionKernel:
+    """The kernel whose rate stands for products that no kernel was timed at: the engine's in 16 bits.
+
+    Scores that are written out, and attention in fp32, are such products.
+    """
+    call = replace(attention_call(plan), is_16_bit=True)
+    kernel = engine_profile(plan.engine).default_attention_kernel(call)
+    return "fa2" if kernel == "math" else kernel
+
+
+def attention_call(plan: Plan) -> AttentionCall:
+    """What the plan's attention asks of a kernel."""
+    arch, is_16_bit = plan.cluster.gpu.arch, plan.recipe.precision != "fp32"
+    attention = plan.model.attention
+    if attention is None:
+        return AttentionCall(arch=arch, is_16_bit=is_16_bit)
+    return AttentionCall(
+        arch=arch,
+        head_dim=attention.head_dim,
+        v_head_dim=attention.v_head_dim,
+        is_16_bit=is_16_bit,
+        dropout_fraction=plan.model.attention_dropout_fraction,
+    )
