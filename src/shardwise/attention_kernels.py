@@ -41,8 +41,8 @@ class AttentionKernelKind:
     """Beginnings of the names of architectures that do not run it."""
     has_dropout: bool = True
     """Whether it can drop probabilities out."""
-    dropout_steps: int | None = None
-    """The probability has to be a whole number of this part of one; ``None`` where any will do."""
+    smallest_dropout_fraction: float | None = None
+    """The probability has to be a whole multiple of this one; ``None`` where any will do."""
     is_16_bit_only: bool = True
     """Whether it refuses fp32."""
     max_head_dim: int | None = None
@@ -81,8 +81,8 @@ class AttentionKernelKind:
         """Whether the kernel takes the call's probability of dropout."""
         if not call.dropout_fraction:
             return True
-        is_step = self.dropout_steps is None or (call.dropout_fraction * self.dropout_steps).is_integer()
-        return self.has_dropout and is_step
+        smallest = self.smallest_dropout_fraction
+        return self.has_dropout and (smallest is None or (call.dropout_fraction / smallest).is_integer())
 
 
 ATTENTION_KERNELS: Mapping[AttentionKernel, AttentionKernelKind] = MappingProxyType(
@@ -111,7 +111,7 @@ ATTENTION_KERNELS: Mapping[AttentionKernel, AttentionKernelKind] = MappingProxyT
         "cudnn": AttentionKernelKind(
             title="cuDNN",
             archs=SINCE_AMPERE,
-            dropout_steps=16,
+            smallest_dropout_fraction=1 / 16,
             max_head_dim=128,
             latent_archs=("Hopper", *DATACENTER_BLACKWELL),
             source="pytorch/pytorch@001f694 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp "

@@ -155,6 +155,12 @@ SCALED_ATTENTION = (
     ScaledAttention(kernel="fa4", archs=("Hopper",), of="fa3", source="no figures"),
     ScaledAttention(
         kernel="efficient",
+        archs=("CDNA",),
+        of="fa2",
+        source="one backend on ROCm, pytorch/pytorch@001f694 sdp_utils.cpp",
+    ),
+    ScaledAttention(
+        kernel="efficient",
         of="fa2",
         forward_ratio=0.70,
         backward_ratio=0.49,

@@ -7,7 +7,7 @@ from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
 from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
-from shardwise.step.attention_kernel import attention_call, engines_kernel
+from shardwise.step.attention_kernel import attention_call, divides_by_flash_attention, engines_kernel
 
 
 def _title(kernel: AttentionKernel | None) -> str:
@@ -26,7 +26,7 @@ def _part_message(plan: Plan) -> str:
 
 
 def _breaks_ring(plan: Plan) -> bool:
-    return plan.layout.cp > 1 and not ATTENTION_KERNELS["fa2"].runs_on(plan.cluster.gpu.arch)
+    return divides_by_flash_attention(plan) and not ATTENTION_KERNELS["fa2"].runs_on(plan.cluster.gpu.arch)
 
 
 def _ring_message(plan: Plan) -> str:
@@ -82,8 +82,8 @@ def _dropout_message(plan: Plan) -> str:
 
 
 def _drops(kernel: AttentionKernel | None) -> str:
-    steps = ATTENTION_KERNELS[kernel].dropout_steps if kernel else None
-    return f"drops out in steps of 1/{steps}" if steps else "drops nothing out"
+    smallest = ATTENTION_KERNELS[kernel].smallest_dropout_fraction if kernel else None
+    return f"drops out in steps of {smallest:g}" if smallest else "drops nothing out"
 
 
 def _candidates(plan: Plan) -> Iterable[Changes]:
@@ -97,6 +97,7 @@ RULES = (
         name="recipe-attention-kernel-part",
         why="Kernels of attention are written for the matrix units of one or a few architectures.",
         source="shardwise/attention_kernels.py, each record with the source it was read in",
+        reads=("attention_kernel",),
         breaks=_breaks_part,
         message=_part_message,
         candidates=_candidates,
@@ -115,7 +116,7 @@ RULES = (
         engines=("native",),
         why="Our trainer divides the sequence with FlashAttention-2, whose causal mask is aligned to the last key.",
         source="shardwise/train/context_parallel.py; pytorch/pytorch@001f694 sdp_utils.cpp (sm80 and newer)",
-        reads=("cp",),
+        reads=("cp", "precision"),
         breaks=_breaks_ring,
         message=_ring_message,
         candidates=_ring_candidates,
@@ -124,6 +125,7 @@ RULES = (
         name="recipe-attention-kernel-eager",
         why="Eager attention is no kernel: it writes scores to memory and reads them again.",
         source="definition of attention and attention_kernel",
+        reads=("attention", "attention_kernel"),
         breaks=_breaks_eager,
         message=_eager_message,
         candidates=_eager_candidates,
@@ -133,6 +135,7 @@ RULES = (
         why="FlashAttention-3, FlashAttention-4 and FlexAttention take no dropout probability; cuDNN takes sixteenths.",
         source="Dao-AILab/flash-attention hopper/flash_attn_interface.py; huggingface/transformers#42404; torch 2.13 "
         "nn/attention/flex_attention.py; pytorch/pytorch@001f694 sdp_utils.cpp (check_cudnn_dropout)",
+        reads=("attention_kernel", "precision"),
         breaks=_breaks_dropout,
         message=_dropout_message,
         candidates=_candidates,

@@ -292,8 +292,8 @@ RULES = (
     ),
     Rule(
         name="engine-wrap-ends",
-        why="Which modules are units of their own is a choice of whoever calls FSDP2: torchtitan, accelerate's policy, a "
-        "loop of one's own.",
+        why="Which modules are units of their own is a choice of whoever calls FSDP2: torchtitan, accelerate's policy "
+        "or a loop of one's own.",
         source="pytorch/torchtitan@83e6941 torchtitan/models/llama3/infra/parallelize.py (apply_fsdp)",
         reads=("wrap_ends", "zero_stage"),
         breaks=_breaks_wrap,

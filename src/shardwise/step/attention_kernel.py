@@ -1,7 +1,5 @@
 """Which kernel computes the attention of a plan."""
 
-from dataclasses import replace
-
 from shardwise.attention_kernels import AttentionCall, AttentionKernel
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
@@ -11,16 +9,21 @@ from shardwise.step.own_runtime import is_own_runtime
 def attention_kernel(plan: Plan) -> AttentionKernel:
     """The kernel of a plan: as the recipe says, else the first of the engine's order that computes its attention.
 
-    Our trainer asks for FlashAttention-2 itself where queries are the last of a prefix: its causal mask is aligned to
-    the lower right corner (``train/context_parallel.py``).
+    Our trainer asks for FlashAttention-2 itself where 16-bit queries are the last of a prefix: its causal mask is
+    aligned to the lower right corner (``train/context_parallel.py``).
     """
     if plan.recipe.writes_scores:
         return "math"
     if plan.recipe.attention_kernel is not None:
         return plan.recipe.attention_kernel
-    if is_own_runtime(plan) and plan.layout.cp > 1:
+    if divides_by_flash_attention(plan):
         return "fa2"
     return engines_kernel(plan)
+
+
+def divides_by_flash_attention(plan: Plan) -> bool:
+    """Whether our trainer divides the sequence with FlashAttention-2; in fp32 it masks scores instead."""
+    return is_own_runtime(plan) and plan.layout.cp > 1 and plan.recipe.precision != "fp32"
 
 
 def writes_scores(plan: Plan) -> bool:
@@ -35,13 +38,12 @@ def engines_kernel(plan: Plan) -> AttentionKernel:
 
 
 def fastest_kernel(plan: Plan) -> AttentionKernel:
-    """The kernel whose rate stands for products that no kernel was timed at: the engine's in 16 bits.
+    """The kernel whose rate stands for products that no kernel was timed at: the engine's for usual heads in 16 bits.
 
     Scores that are written out, and attention in fp32, are such products.
     """
-    call = replace(attention_call(plan), is_16_bit=True)
-    kernel = engine_profile(plan.engine).default_attention_kernel(call)
-    return "fa2" if kernel == "math" else kernel
+    call = AttentionCall(arch=plan.cluster.gpu.arch)
+    return "cudnn" if engine_profile(plan.engine).default_attention_kernel(call) == "cudnn" else "fa2"
 
 
 def attention_call(plan: Plan) -> AttentionCall:
