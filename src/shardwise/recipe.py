@@ -240,7 +240,7 @@ class Recipe:
         return self.attention == "eager" or self.attention_kernel == "math"
 
     def with_fused_attention(self) -> "Recipe":
-        """The same with the engine's fused kernel in place of written-out scores."""
+        """The recipe with the engine's fused kernel in place of written-out scores."""
         return replace(self, attention="flash", attention_kernel=None)
 
     @property
