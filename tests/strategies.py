@@ -99,6 +99,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         lora_rank=draw(st.integers(1, 64)),
         lora_targets=draw(st.sampled_from(("attention", "all-linear", "qv"))),
         loss_chunks=draw(st.integers(1, 16)),
+        wrap_ends=draw(st.sampled_from((None, True, False))),
         fused_loss=draw(st.sampled_from((None, True, False))),
         fused_optimizer=draw(st.sampled_from((None, None, True, False))),
         blocking_launches=draw(st.sampled_from((False, False, False, True))),

@@ -14,6 +14,7 @@ from benchmarks.published import (
     pretraining,
     torchtitan,
 )
+from benchmarks.published.attention_dates import at_its_date
 from benchmarks.published.parts import Conversion, figure_interval_bytes, unused
 from benchmarks.published.rows import MeasurementRow, read_rows
 
@@ -74,6 +75,7 @@ def converted_memory() -> MeasuredRuns:
                 left_out.append(conversion)
             else:
                 runs.extend(conversion)
+    runs = [replace(run, plan=at_its_date(run.plan, run.date)) for run in runs]
     runs, duplicates = _without_duplicates(runs)
     runs.extend(_further_readings(runs))
     return MeasuredRuns(runs=_with_repeats(runs), unused=tuple(left_out + duplicates))

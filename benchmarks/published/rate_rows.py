@@ -1,6 +1,7 @@
 """Every shipped throughput row, either as a run that a plan repeats or with the reason why none does."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.published import (
@@ -11,6 +12,7 @@ from benchmarks.published import (
     timed_others,
     timed_torchtitan,
 )
+from benchmarks.published.attention_dates import at_its_date
 from benchmarks.published.memory_rows import converted_memory
 from benchmarks.published.parts import unused
 from benchmarks.published.rows import MeasurementRow, read_rows
@@ -89,6 +91,7 @@ def converted_rates() -> TimedRuns:
     conversions = [convert_timed_row(row) for row in read_rows("throughput")]
     runs = [conversion for conversion in conversions if isinstance(conversion, TimedRun)]
     left_out = [conversion for conversion in conversions if isinstance(conversion, UnusedRow)]
+    runs = [replace(run, plan=at_its_date(run.plan, run.date)) for run in runs]
     kept, duplicates = without_repeats(runs)
     return TimedRuns(runs=_in_order(kept), unused=(*left_out, *duplicates))
 

@@ -77,6 +77,8 @@ OPTIMIZER_FUSED_SINCE = "2025-03"
 """Month from which AdamW is fused by default (pytorch/torchtitan@6e49885, 2025-02-24)."""
 LOSS_COMPILED_SINCE = "2025-04"
 """Month from which ``compile`` compiles the loss too (pytorch/torchtitan@bbb1b61, 2025-04-02)."""
+ENDS_WRAPPED_SINCE = "2025-08"
+"""Month from which token table and head are FSDP units of their own (pytorch/torchtitan@83e6941, 2025-07-28)."""
 
 CONTRADICTED = ("TTPAPER-009", "TTPAPER-010")
 """The paper prints 16 stages where the repository prints 8 for a run of the same size, batch and rate."""
@@ -105,7 +107,7 @@ def convert_row(row: MeasurementRow) -> Conversion:
     if isinstance(plan, UnusedRow):
         return plan
     if "sets expandable_segments" in row.text("notes"):
-        return unused(row, "reserved under expandable segments, which a plan cannot say; allocated is not printed")
+        plan = replace(plan, recipe=replace(plan.recipe, expandable_segments=True))
     reading = Reading(figure=row.text("peak_mem"), unit=row.text("mem_unit"), scope="reserved")
     return measured(row, plan, reading, assumptions=ASSUMPTIONS)
 
@@ -176,6 +178,7 @@ def _plan(run: _Run) -> Plan:
             attention="flash",
             compile=run.compile,
             fused_loss=None if run.date >= LOSS_COMPILED_SINCE else False,
+            wrap_ends=None if run.date >= ENDS_WRAPPED_SINCE else False,
             fused_optimizer=None if run.date >= OPTIMIZER_FUSED_SINCE else False,
         ),
         layout=layout,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shardwise.attention_kernels import AttentionKernel
 from shardwise.ledger import MemoryComponent, Phase, TimeComponent
 from shardwise.units import Bytes, Dollars, Flop, FlopPerSecond, Seconds
 
@@ -208,6 +209,8 @@ class TimePrediction:
     step_high_s: Seconds
     components: tuple[TimeEntry, ...]
     communication: tuple[CommunicationEntry, ...]
+    attention_kernel: AttentionKernel | None = None
+    """What computes attention, as the recipe says or as the engine chooses; ``None`` where nothing attends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
 from shardwise.fields import ABOUT, ENGINES_OWN, MANY_LAYERS, Field, Needs, plan_field
 from shardwise.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, OptimizerName
 
@@ -98,11 +99,29 @@ class Recipe:
     )
     """The name is Megatron's."""
     offload: Offload = plan_field("none", "states kept on the host", synonyms=("cpu_offload", "offload_optimizer"))
-    attention: Attention = plan_field("flash", "attention kernel", synonyms=("attn_implementation",))
+    attention: Attention = plan_field(
+        "flash", "fused attention or written-out scores", synonyms=("attn_implementation",)
+    )
+    attention_kernel: AttentionKernel | None = plan_field(
+        None,
+        "the kernel of fused attention",
+        left_out=ENGINES_OWN,
+        choices=tuple(ATTENTION_KERNELS),
+        example="cudnn",
+        synonyms=("attention_backend", "sdpa_backend", "attn_backend", "sdp_kernel"),
+    )
+    """What an engine runs by itself depends on the architecture and on the engine's date; older runs say theirs."""
     compile: bool = plan_field(
         True, "fuse elementwise kernels", left_out="the engine's; on for native", synonyms=("torch_compile",)
     )
     activation_offload: bool = plan_field(False, "keep saved activations on the host", synonyms=("cpu_offloading",))
+    expandable_segments: bool = plan_field(
+        False,
+        "torch's allocator joins what it freed (PYTORCH_ALLOC_CONF)",
+        synonyms=("pytorch_alloc_conf", "pytorch_cuda_alloc_conf"),
+    )
+    """It changes what is reserved. torchtitan's ``run_train.sh`` sets it since a5e57e4 (2024-10-22), and so does the
+    launcher of our trainer."""
     tokens: float | None = plan_field(
         None,
         "tokens of the whole run, such as 15T: adds the cost",
@@ -131,6 +150,13 @@ class Recipe:
         synonyms=("fused_adamw", "optimizer_fused", "adamw_torch_fused"),
     )
     """The other way is torch's many kernels that make temporaries (``foreach``)."""
+    wrap_ends: bool | None = plan_field(
+        None,
+        "token table and head are FSDP units of their own",
+        left_out=ENGINES_OWN,
+        offered_by="torchtitan, fsdp2, accelerate",
+    )
+    """Otherwise they are one root unit. torchtitan wraps them since 83e6941 (2025-07-28); older runs say false."""
     overlap_grad_reduce: bool | None = plan_field(
         None,
         "reduce buckets of gradients under backward",
@@ -207,6 +233,15 @@ class Recipe:
     def tokens_per_micro_batch(self) -> int:
         """Tokens of one micro-batch before context or sequence parallelism divides them."""
         return self.seq_len * self.micro_batch_size
+
+    @property
+    def writes_scores(self) -> bool:
+        """Whether the scores of attention are written out: eager attention, or SDPA's math kernel."""
+        return self.attention == "eager" or self.attention_kernel == "math"
+
+    def with_fused_attention(self) -> "Recipe":
+        """The recipe with the engine's fused kernel in place of written-out scores."""
+        return replace(self, attention="flash", attention_kernel=None)
 
     @property
     def document_len(self) -> int:

@@ -40,6 +40,7 @@ CHOICES = {
     "attention": ["flash", "eager"],
     "async_tensor_parallel": [None, True],
     "fused_loss": [None, True],
+    "wrap_ends": [None, True, False],
     "overlap_grad_reduce": [None, True, False],
     "reshard_after_forward": [None, True, False],
     "fused_optimizer": [None, True],

@@ -28,6 +28,9 @@ def made(*, layout=None, **recipe):
         {"offload": "nvme", "layout": {"dp_shard": 2}},
         {"precision": "fp8-mixed", "adapter": "qlora"},
         {"adapter": "qlora", "layout": {"tp": 2}},
+        {"attention_kernel": "fa3"},
+        {"attention_kernel": "flex"},
+        {"attention_kernel": "cudnn", "layout": {"cp": 2}},
         {"layout": {"tp": 2, "sequence_parallel": True, "async_tensor_parallel": True}},
     ],
     ids=str,
@@ -43,6 +46,7 @@ def test_what_would_be_ignored_is_refused(asked):
     [
         {},
         {"adapter": "lora"},
+        {"attention_kernel": "cudnn"},
         {"adapter": "qlora"},
         {"offload": "optimizer"},
         {"optimizer": "muon"},

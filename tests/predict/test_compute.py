@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.attention_kernels import AttentionCall
 from shardwise.catalog import load_gpu
 from shardwise.engines.table import engine_profile
 from shardwise.predict.compute import (
@@ -18,16 +19,17 @@ from shardwise.predict.compute import (
     operation_time_s,
     phase_times,
 )
-from shardwise.predict.kernel_rates import kernel_rates
+from shardwise.predict.kernel_rates import attention_origin, kernel_rates
 from shardwise.step.inventory import Operation
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 H100 = load_gpu("h100-sxm")
 A100 = load_gpu("a100-sxm-80")
+B200 = load_gpu("b200-sxm")
 
 
-def rates_of(gpu, engine="fsdp2", head_dim=128):
-    return kernel_rates(gpu=gpu, profile=engine_profile(engine), head_dim=head_dim)
+def rates_of(gpu, kernel="fa2", head_dim=128):
+    return kernel_rates(gpu=gpu, profile=engine_profile("fsdp2"), head_dim=head_dim, attention=kernel)
 
 
 def product(m, n, k, dtype="bf16", phase="forward"):
@@ -86,16 +88,18 @@ def test_tensor_parallel_shards_are_slower_per_flop():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "engine", "length", "published", "tolerance"),
+    ("gpu", "kernel", "length", "published", "tolerance"),
     [
-        (A100, "megatron", 2048, 194.0 * 2048 / (2048 + 490) * 1.114, 0.005),
-        (H100, "fsdp2", 8192, 349.2 * 8192 / (8192 + 395), 0.02),
-        (H100, "megatron", 8192, 554.8 * 8192 / (8192 + 362), 0.15),
+        (A100, "fa2", 2048, 194.0 * 2048 / (2048 + 490) * 1.114, 0.005),
+        (H100, "fa2", 8192, 349.2 * 8192 / (8192 + 395), 0.02),
+        (H100, "cudnn", 8192, 554.8 * 8192 / (8192 + 362), 0.15),
+        (H100, "fa3", 8192, 642.7 * 8192 / (8192 + 554), 0.005),
+        (B200, "fa4", 8192, 1418.1, 0.01),
     ],
 )
-def test_attention_is_near_the_published_fits(gpu, engine, length, published, tolerance):
+def test_attention_is_near_the_published_fits(gpu, kernel, length, published, tolerance):
     """Ours of H100 are from a newer cuDNN; A100's forward is 1.114 times the published rate of both passes."""
-    fraction = attention_fraction(attention(length), burst(rates_of(gpu, engine)))
+    fraction = attention_fraction(attention(length), burst(rates_of(gpu, kernel)))
     assert fraction * gpu.peak_flop_per_s("bf16") / 1e12 == pytest.approx(published, rel=tolerance)
 
 
@@ -113,17 +117,62 @@ def test_attention_takes_its_measured_time():
     """Both kernels, both head dims, 1,024 to 16,384 tokens on one H100: within 7 % each."""
     for row in own_readings("attention"):
         kernel, phase = row["name"].split(".")
-        rates = burst(rates_of(H100, "megatron" if kernel == "cudnn" else "fsdp2", head_dim=int(row["k"])))
+        rates = burst(rates_of(H100, "cudnn" if kernel == "cudnn" else "fa2", head_dim=int(row["k"])))
         operation = replace(attention(int(row["m"]), phase), flop=float(row["flop"]))
         fraction = attention_fraction(operation, rates)
         measured = float(row["flop"]) / (float(row["time_us"]) * 1e-6) / 989.5e12
         assert fraction == pytest.approx(measured, rel=0.07), row["name"]
 
 
-def test_our_trainer_takes_cudnn_where_it_is_faster():
-    """``train/precision.py``: cuDNN's kernel first, which runs on Hopper and later."""
-    assert rates_of(H100, "native").attention == rates_of(H100, "megatron").attention
-    assert rates_of(A100, "native").attention.implementation == "FlashAttention-2"
+@pytest.mark.parametrize(
+    ("engine", "kernels"),
+    [
+        ("native", ("fa2", "cudnn", "cudnn", "efficient")),
+        ("fsdp2", ("fa2", "cudnn", "cudnn", "efficient")),
+        ("megatron", ("fa2", "cudnn", "cudnn", "math")),
+        ("torchtitan", ("cudnn", "cudnn", "cudnn", "efficient")),
+    ],
+)
+def test_an_engine_chooses_its_attention_by_architecture(engine, kernels):
+    """A100, H100, B200 and V100: cuDNN where the engine prefers it; before Ampere what it falls back to."""
+    parts = (A100, H100, B200, load_gpu("v100-sxm2-32"))
+    calls = (AttentionCall(arch=gpu.arch) for gpu in parts)
+    assert tuple(engine_profile(engine).default_attention_kernel(call) for call in calls) == kernels
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernels"),
+    [
+        ({"head_dim": 256, "v_head_dim": 256}, ("fa2", "fa2", "fa2")),  # Gemma
+        ({"head_dim": 192, "v_head_dim": 128}, ("efficient", "cudnn", "cudnn")),  # MLA
+        ({"is_16_bit": False}, ("efficient", "efficient", "efficient")),
+        ({"dropout_fraction": 0.1}, ("fa2", "fa2", "fa2")),
+        ({"dropout_fraction": 0.125}, ("fa2", "cudnn", "cudnn")),
+    ],
+)
+def test_torch_takes_the_first_kernel_that_computes_a_call(asked, kernels):
+    """A100, H100 and B200, as ``sdp_utils.cpp`` of pytorch/pytorch@001f694 filters kernels."""
+    calls = (AttentionCall(arch=gpu.arch, **asked) for gpu in (A100, H100, B200))
+    assert tuple(engine_profile("fsdp2").default_attention_kernel(call) for call in calls) == kernels
+
+
+def test_parts_before_ampere_borrow_the_shares_of_a100():
+    """On H100 the same kernels leave half of the matrix units idle: 0.354 of the peak, 0.693 on A100."""
+    v100 = load_gpu("v100-sxm2-32")
+    assert rates_of(v100).attention.forward_fraction == pytest.approx(0.693)
+    assert rates_of(v100, "efficient").attention.forward_fraction == pytest.approx(0.70 * 0.693)
+    assert attention_origin("efficient", v100.arch).borrowed_from == "A100"
+    assert attention_origin("fa2", "CDNA3").borrowed_from == "H100"
+
+
+def test_kernels_without_figures_take_those_of_another_one():
+    """On A100 FlexAttention reaches 90 and 85 % of FlashAttention-2, on H100 125 and 103 %; cuDNN loses on A100."""
+    for gpu, forward, backward in ((A100, 0.90, 0.85), (H100, 1.25, 1.03)):
+        flash, flex = rates_of(gpu).attention, rates_of(gpu, "flex").attention
+        assert flex.forward_fraction == pytest.approx(forward * flash.forward_fraction)
+        assert flex.backward_fraction == pytest.approx(backward * flash.backward_fraction)
+    flash, cudnn = rates_of(A100).attention, rates_of(A100, "cudnn").attention
+    assert cudnn.backward_fraction == pytest.approx(0.84 * flash.backward_fraction)
 
 
 def test_launches_of_selective_recomputation_hide_under_the_backward_pass():
@@ -186,7 +235,8 @@ def test_the_fused_optimizer_takes_its_measured_time():
             num_bytes=int(readings[name]["num_bytes"]),
             dtype="bf16",
         )
-        predicted = operation_time_s(update, gpu=H100, rates=rates_of(H100, engine))
+        rates = kernel_rates(gpu=H100, profile=engine_profile(engine), head_dim=128)
+        predicted = operation_time_s(update, gpu=H100, rates=rates)
         assert predicted == pytest.approx(float(readings[name]["time_us"]) * 1e-6, rel=0.02)
 
 
@@ -234,7 +284,7 @@ def test_few_heads_leave_multiprocessors_idle(heads, measured_share):
 
 def test_attention_holds_less_than_it_bursts():
     """cuDNN at 8,192 tokens on H100: 538 TFLOP/s held for a second at 681 W, 614 in a short run."""
-    held = attention_fraction(attention(8192), rates_of(H100, "megatron")) * 989.5
+    held = attention_fraction(attention(8192), rates_of(H100, "cudnn")) * 989.5
     assert held == pytest.approx(538, rel=0.01)
 
 

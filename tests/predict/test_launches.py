@@ -97,12 +97,12 @@ def test_launches_hide_what_blocks_wait_for():
 def test_a_compiled_run_of_ours_takes_its_measured_time():
     """Llama-3.1-8B on four H100, selective recomputation, compiled (``2026-11-27-h100-memory.jsonl``): 1.062 s.
 
-    A plain FSDP2 loop with torch's own choice of attention.
+    A plain FSDP2 loop that asks for FlashAttention-2 (``benchmarks/gpu/decoder.py``).
     """
     plan = Plan(
         model=read_model("llama-3.1-8b"),
         cluster=read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1}),
-        recipe=Recipe(seq_len=8192, recompute="selective", compile=True),
+        recipe=Recipe(seq_len=8192, recompute="selective", compile=True, attention_kernel="fa2"),
         layout=Layout(dp_shard=4),
         engine="fsdp2",
     )

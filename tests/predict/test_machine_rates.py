@@ -261,8 +261,8 @@ def test_our_runtime_attends_by_flash_attention_under_context_parallelism():
         read_plan({"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 8192}, "layout": layout})
         for layout in ({"dp_shard": 8}, {"dp_shard": 4, "cp": 2})
     )
-    names = [machine_rates(plan).kernels.attention.implementation for plan in (alone, divided)]
-    assert names == ["cuDNN", "FlashAttention-2"]
+    names = [machine_rates(plan).kernels.attention.kernel for plan in (alone, divided)]
+    assert names == ["cudnn", "fa2"]
 
 
 TABLES = ("products", "attention", "moves", "optimizer", "collectives", "blocks", "tables")

@@ -1,7 +1,8 @@
 """Predicted beside measured step times of our own runs of Llama-3.1-8B on four H100s (torch 2.11), 2026-11-27.
 
-Whole-model rows of ``benchmarks/results/2026-11-27-h100-memory.jsonl``, a plain FSDP2 loop with torch's own choice of
-attention; no constant was fitted on those of 8B. Not held here: transformers' blocks.
+Whole-model rows of ``benchmarks/results/2026-11-27-h100-memory.jsonl``, a plain FSDP2 loop that asks for
+FlashAttention-2 (``benchmarks/gpu/decoder.py``); no constant was fitted on those of 8B. Not held here:
+transformers' blocks.
 """
 
 import csv
@@ -40,7 +41,7 @@ def test_llama_8b_on_four_h100_takes_its_measured_time(settings, measured_s):
     With the times of collectives that were measured on the same four GPUs all but one are a few per cent too slow: what
     a hidden collective costs its computation is counted as in pairs of equal length.
     """
-    recipe = Recipe(**({"micro_batch_size": 1, "compile": False} | settings))
+    recipe = Recipe(**({"micro_batch_size": 1, "compile": False, "attention_kernel": "fa2"} | settings))
     cluster = read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1})
     plan = Plan(
         model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=Layout(dp_shard=4), engine="fsdp2"
@@ -50,7 +51,7 @@ def test_llama_8b_on_four_h100_takes_its_measured_time(settings, measured_s):
 
 def test_tensor_parallel_blocks_on_dtensors_wait_for_their_host():
     """Of 8B at 8,192 tokens and two sequences, 2 x 2 H100, full recomputation, eager: 1.442 s, bound by both sides."""
-    recipe = Recipe(seq_len=8192, micro_batch_size=2, recompute="full", compile=False)
+    recipe = Recipe(seq_len=8192, micro_batch_size=2, recompute="full", compile=False, attention_kernel="fa2")
     cluster = read_cluster({"gpu": "h100-sxm", "gpus_per_node": 4, "num_nodes": 1})
     layout = Layout(dp_shard=2, tp=2, sequence_parallel=True)
     plan = Plan(model=read_model("llama-3.1-8b"), cluster=cluster, recipe=recipe, layout=layout, engine="fsdp2")
@@ -65,7 +66,12 @@ def block_readings():
 
 @pytest.mark.parametrize("row", block_readings(), ids=lambda row: f"{row['hidden_size']}-{row['seq_len']}")
 def test_gpt_blocks_take_the_sum_of_their_kernels(row):
-    """Blocks of 1,024 to 8,192 wide, held for seconds on one H100: from 6 % too fast to 7 % too slow."""
+    """Blocks of 1,024 to 8,192 wide on one H100, with torch's choice, which is cuDNN's attention.
+
+    Forward in a burst is met within 5 % (FlashAttention-2 would be up to 9 % too slow); forward and backward, held for
+    seconds, are 1 to 9 % too fast: small kernels lose more to power than long ones, and the split of joined queries,
+    keys and values is not counted.
+    """
     hidden, heads, sequences, seq_len = (int(row[name]) for name in ("hidden_size", "heads", "sequences", "seq_len"))
     shape = megatron_gpt(hidden_size=hidden, num_layers=2, num_heads=heads, seq_len=seq_len)
     recipe = Recipe(
@@ -82,4 +88,5 @@ def test_gpt_blocks_take_the_sum_of_their_kernels(row):
     context = StageContext(plan=plan, stage=stage)
     book = StageClock(plan).work_book(context)
     times = book.of_layer(context.layer_runs[0][0], operation_context(context))[0]
-    assert (times.forward_s + times.backward_s) * 1e6 == pytest.approx(float(row["held_us"]), rel=0.08)
+    assert times.forward_s * 1e6 == pytest.approx(float(row["forward_us"]), rel=0.055)
+    assert (times.forward_s + times.backward_s) * 1e6 == pytest.approx(float(row["held_us"]), rel=0.095)

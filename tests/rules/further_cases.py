@@ -1,7 +1,16 @@
 """Plans out of range, or against rules of DualPipe, recomputed modules, the optimizer and what is kept in few bits."""
 
+from dataclasses import replace
+
 from rules.samples import llama_8b, make_plan, named
+from shardwise.catalog import read_cluster
 from shardwise.layout import Layout
+
+
+def on(gpu_id, num_gpus=1):
+    """A host with GPUs of the catalogue."""
+    return read_cluster({"gpu": gpu_id, "gpus_per_node": num_gpus, "num_nodes": 1})
+
 
 FURTHER_CASES = {
     "recipe-range": (
@@ -32,6 +41,36 @@ FURTHER_CASES = {
         "recompute_modules=layernorm,moe_act, but llama-3.1-8b has no norm outside the product that reads it (only "
         "before MLA and before experts), no routed experts",
         "set recompute_modules=[core_attn]",
+    ),
+    "recipe-attention-kernel-part": (
+        make_plan(attention_kernel="fa4"),
+        "attention_kernel=fa4: FlashAttention-4 does not run on test-gpu (test), which runs fa2, math",
+        "set attention_kernel=fa2",
+    ),
+    "recipe-attention-kernel-heads": (
+        make_plan(attention_kernel="fa2", precision="fp32", machine=on("a100-sxm-80")),
+        "attention_kernel=fa2: FlashAttention-2 does not compute heads of 128 in fp32 on a100-sxm-80",
+        "set attention_kernel=efficient",
+    ),
+    "layout-cp-flash-attention": (
+        make_plan(layout=Layout(cp=2), precision="fp16-mixed", machine=on("v100-sxm2-32", num_gpus=2)),
+        "cp=2 attends by FlashAttention-2, which does not run on v100-sxm2-32 (Volta)",
+        "set cp=1 and dp_shard=2",
+    ),
+    "recipe-attention-kernel-eager": (
+        make_plan(attention="eager", attention_kernel="cudnn"),
+        "attention_kernel=cudnn computes scores inside one kernel, but attention=eager writes them out",
+        "set attention=flash",
+    ),
+    "recipe-attention-kernel-dropout": (
+        make_plan(replace(llama_8b(), attention_dropout_fraction=0.1), attention_kernel="fa3"),
+        "attention_kernel=fa3: FlashAttention-3 drops nothing out, and llama-3.1-8b has attention dropout 0.1",
+        "set attention_kernel=fa2",
+    ),
+    "engine-wrap-ends": (
+        make_plan(engine="deepspeed", layout=Layout(dp_shard=2), wrap_ends=True),
+        "wrap_ends=true is about units of FSDP2, which deepspeed with zero_stage=3 has not",
+        "set wrap_ends=null",
     ),
     "engine-fused-optimizer": (
         make_plan(layout=Layout(dp_shard=2), fused_optimizer=False),

@@ -82,13 +82,21 @@ def test_autocast_keeps_a_copy_of_every_weight_until_the_blocks_backward():
 
 
 def test_recomputed_blocks_cast_their_weights_again():
-    """The first 8 of 32 are recomputed: their copies go with the cache after forward, and one comes back at a time."""
-    recipe = {"recompute": "full", "recompute_layers": 8}
+    """The first 8 of 32 are recomputed: their copies go with the cache after forward, and one comes back at a time.
+
+    A compiled block casts inside its graph, which autocast does not cache.
+    """
+    recipe = {"recompute": "full", "recompute_layers": 8, "compile": False}
     found = alive(plan_of("fsdp1", recipe=recipe, dp_shard=8, zero_stage=0), "autocast weight copies")
     kept = 24 * BLOCK
     expected = [0, 32 * BLOCK + TABLE, 32 * BLOCK + TABLE, kept + TABLE, kept + TABLE]
     expected += [kept, BLOCK, BLOCK, 0, BLOCK, 0, BLOCK, 0, 0, 0, 0]
     assert found == [2 * one for one in expected]
+    compiled = alive(
+        plan_of("fsdp1", recipe={**recipe, "compile": True}, dp_shard=8, zero_stage=0), "autocast weight copies"
+    )
+    assert compiled[FORWARD] == found[FORWARD] - 2 * 8 * BLOCK
+    assert compiled[FIRST_BLOCK] == found[FIRST_BLOCK]
 
 
 def test_one_dequantised_matrix_is_multiplied_at_a_time():

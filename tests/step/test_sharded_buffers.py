@@ -149,3 +149,29 @@ def test_zero_3_of_a_small_model_gathers_all_of_it():
     plan = shapes.plan(model, engine="deepspeed", layout=Layout(dp_shard=8))
     assert alive(plan, "gathered live parameters")[FORWARD] == 2 * elements
     assert alive(plan, "reduce buckets")[END] == 2 * 2 * elements
+
+
+def held_at(plan, names, moment):
+    (stage,) = pipeline_stages(model=plan.model, layout=plan.layout)
+    at = getattr(StageContext(plan=plan, stage=stage).timeline, moment)
+    tensors = stage_inventory(plan=plan, stage=stage).tensors
+    return sum(one.num_bytes for one in tensors if one.name in names and one.born <= at <= one.dies)
+
+
+def test_torchtitan_wraps_the_token_table_and_the_head_for_themselves():
+    """6 bytes an element of the table wait at the end of backward; a root unit has 2 of the table and 4 of both."""
+    question = {
+        "model": "llama-3.1-8b",
+        "cluster": "8xh100-sxm",
+        "recipe": {"seq_len": 4096},
+        "layout": {"dp_shard": 8},
+    }
+    titan, loop = (read_plan({**question, "engine": engine}) for engine in ("torchtitan", "fsdp2"))
+    table, norm = 128256 * 4096, 4096
+    waiting = {"embedding gradients being reduced"}
+    assert held_at(titan, waiting, "backward_end") == 6 * table
+    assert held_at(loop, waiting, "backward_end") == 2 * (table + norm) + 4 * (2 * table + norm)
+    gathered = {"gathered head", "gathered embedding", "gathered embedding and head", "gathered last block"}
+    block = 2 * titan.model.layers[0].num_params
+    assert held_at(titan, gathered, "loss_backward") == 2 * (table + norm)
+    assert held_at(loop, gathered, "loss_backward") == 2 * (2 * table + norm) + block

@@ -63,6 +63,14 @@ def test_attention_of_cudnn_is_left_out(is_deterministic):
         assert torch.backends.cuda.flash_sdp_enabled()
 
 
+def test_the_kernel_that_a_recipe_asks_for_is_the_only_one():
+    with use_fast_kernels(asked="efficient"):
+        assert torch.backends.cuda.mem_efficient_sdp_enabled()
+        assert not torch.backends.cuda.flash_sdp_enabled()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert not torch.backends.cuda.math_sdp_enabled()
+
+
 def test_a_job_that_asks_for_it_trains_under_it_and_one_from_before_does_not(worlds):
     job = make_job(num_steps=2, implementation="transformers")
     asked = replace(job, is_deterministic=True)

@@ -11,6 +11,7 @@ from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.rules.recompute_modules import MODULE_ENGINES
+from shardwise.step.attention_kernel import writes_scores
 
 __all__ = ["ANSWER_ROWS", "RECIPE_ROWS", "ROUTING_ROW", "IdleOption", "IsIdle", "require_read"]
 
@@ -109,7 +110,7 @@ def _fills_the_sequence(arguments: argparse.Namespace, plan: Plan) -> bool:
 
 
 def _computes_every_score(_: argparse.Namespace, plan: Plan) -> bool:
-    return plan.recipe.attention == "eager"
+    return writes_scores(plan)
 
 
 ROUTING_ROW = IdleOption(

@@ -47,7 +47,10 @@ PROFILE = EngineProfile(
     keeps_expert_outputs=False,
     partial_recompute="first of chunk",
     sends_tokens_once_per_host=True,
-    prefers_cudnn_attention=True,
+    # Transformer Engine prefers cuDNN from Hopper on and flash-attn before; below compute capability 8.0 and in fp32 it
+    # has neither (NVIDIA/TransformerEngine@002a3e5 dot_product_attention/utils.py, get_attention_backend).
+    cudnn_attention_archs=("Hopper", "Blackwell"),
+    uses_sdpa=False,
 )
 
 ENGINE = Engine(

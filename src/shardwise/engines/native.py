@@ -20,7 +20,6 @@ PROFILE = EngineProfile(
     ddp_copies_gradients=False,
     bucket_bytes=25 * MIB,
     has_torch_norm_kernel=True,
-    prefers_cudnn_attention=True,
 )
 
 ENGINE = Engine(

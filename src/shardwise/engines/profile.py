@@ -7,6 +7,7 @@ and which buffers the sharding keeps. Every field's origin is the named framewor
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.attention_kernels import ATTENTION_KERNELS, DATACENTER_BLACKWELL, AttentionCall, AttentionKernel
 from shardwise.recipe import Recipe
 
 SelectivePolicy = Literal["operations", "core_attention"]
@@ -87,8 +88,31 @@ class EngineProfile:
     """Whether eager norms are torch's ``nn.RMSNorm``, one kernel in torch 2.11: 62 us forward and 157 us backward for
     8,192 x 4,096 on H100 (``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published
     eager runs predate it."""
-    prefers_cudnn_attention: bool = False
-    """Whether fused attention is cuDNN's where that exists; torch by itself runs FlashAttention-2."""
+    cudnn_attention_archs: tuple[str, ...] = ("Hopper", *DATACENTER_BLACKWELL)
+    """Beginnings of the names of architectures on which fused attention is cuDNN's where a recipe does not say. torch
+    prefers it on compute capability 9.0, 10.0 and 10.3 with cuDNN 9.15.1, which its wheels hold since 2.11 (2026-03;
+    pytorch/pytorch@001f694 ``sdp_utils.cpp``, ``check_prefer_cudnn_attention``; huggingface/transformers#48163); runs
+    from before have FlashAttention-2. Loops that call transformers' models get torch's choice (``sdpa``)."""
+    uses_sdpa: bool = True
+    """Whether attention is torch's ``scaled_dot_product_attention``, which takes its memory-efficient kernel where no
+    faster one computes a call (``sdp_utils.cpp``, ``select_sdp_backend``). Transformer Engine writes scores out there,
+    and its limits of heads are not modelled."""
+
+    def default_attention_kernel(self, call: AttentionCall) -> AttentionKernel:
+        """The kernel that computes a call where a recipe does not say: the first of the engine's order that can."""
+        prefers_cudnn = call.arch.startswith(self.cudnn_attention_archs)
+        if not self.uses_sdpa:
+            call = AttentionCall(arch=call.arch, is_16_bit=call.is_16_bit)
+        order: tuple[AttentionKernel, ...] = (
+            *(("cudnn",) if prefers_cudnn else ()),
+            "fa2",
+            *(("efficient",) if self.uses_sdpa else ()),
+        )
+        return next((name for name in order if ATTENTION_KERNELS[name].computes(call)), "math")
+
+    wraps_ends: bool | None = None
+    """Whether the token table, and the final norm with the head, are FSDP units of their own where a recipe does not
+    say; otherwise they are the root unit with whatever no block holds. ``None`` where that is no choice."""
 
     @property
     def is_torch(self) -> bool:

@@ -2,15 +2,26 @@
 
 from dataclasses import replace
 
+from shardwise.attention_kernels import SINCE_AMPERE
 from shardwise.engines import fsdp2
 from shardwise.engines.engine import Engine
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.schedules.table import TORCH_SCHEDULES
 
-PROFILE = replace(fsdp2.PROFILE, has_torch_norm_kernel=False, partial_recompute="every")
+PROFILE = replace(
+    fsdp2.PROFILE,
+    has_torch_norm_kernel=False,
+    partial_recompute="every",
+    cudnn_attention_archs=SINCE_AMPERE,
+    wraps_ends=True,
+)
 """``selective_ac_option`` recomputes every n-th block (``distributed/activation_checkpoint.py``, its counter starts at
 1). AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
-(2025-04-02, ``components/loss.py``); a recipe of what came before says ``fused_optimizer`` and ``fused_loss`` false."""
+(2025-04-02, ``components/loss.py``). It asks torch for cuDNN's attention first since 6a3a9da (2025-10-09,
+``models/attention.py``), on B200 since 3b85aa3 (2025-05-14). ``tok_embeddings`` and ``[norm, output]`` are units of
+their own since 83e6941 (2025-07-28, ``models/llama3/infra/parallelize.py``, ``apply_fsdp``), unless one table is both.
+A recipe of what came before says ``fused_optimizer``, ``fused_loss`` and ``wrap_ends`` false and ``attention_kernel``
+fa2."""
 
 ENGINE = Engine(
     profile=PROFILE,

@@ -64,8 +64,8 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = pinned.recipe, pinned.layout
     if recipe.offload != "none":
         yield _recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
-    if recipe.attention == "eager":
-        yield _recipe_edit(pinned, "attention=flash", "none", FLAG, replace(recipe, attention="flash"))
+    if recipe.writes_scores:
+        yield _recipe_edit(pinned, "attention=flash", "none", FLAG, recipe.with_fused_attention())
     if not recipe.compile and ENGINES[pinned.engine].has_compile_switch:
         yield _recipe_edit(pinned, "compile=true", "compile time at start", FLAG, replace(recipe, compile=True))
     if recipe.recompute == "full":
@@ -109,10 +109,8 @@ def _recipe_edit(plan: Plan, text: str, cost: str, effort: int, recipe: object) 
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
-    if recipe.attention == "eager":
-        yield _recipe_edit(
-            plan, "attention=flash", "none: same result, faster", FLAG, replace(recipe, attention="flash")
-        )
+    if recipe.writes_scores:
+        yield _recipe_edit(plan, "attention=flash", "none: same result, faster", FLAG, recipe.with_fused_attention())
     if recipe.loss_chunks == 1 and plan.model.has_head:
         chunked = replace(recipe, loss_chunks=LOSS_CHUNKS)
         yield _recipe_edit(plan, f"loss_chunks={LOSS_CHUNKS}", "a few launches", FLAG, chunked)

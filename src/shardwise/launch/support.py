@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shardwise.attention_kernels import ATTENTION_KERNELS
 from shardwise.errors import PlanError
 from shardwise.launch.surroundings import uses_gpus
 from shardwise.launch.transformers_models import (
@@ -61,6 +62,24 @@ GAPS = (
         what="fused attention for {model_type}, which transformers builds without it",
         is_asked=lambda plan: plan.recipe.attention == "flash" and needs_eager_attention(plan.model),
         fix="set attention to eager (--attention eager)",
+    ),
+    *(
+        Gap(
+            what=f"attention by {ATTENTION_KERNELS[name].title}",
+            is_asked=lambda plan, name=name: plan.recipe.attention_kernel == name,  # type: ignore[misc]
+            fix="set attention_kernel to null (leave out --attention-kernel)",
+        )
+        for name in ("fa3", "fa4", "flex")
+    ),
+    Gap(
+        what="choice of kernels under context parallelism, which FlashAttention-2 computes",
+        is_asked=lambda plan: plan.layout.cp > 1 and plan.recipe.attention_kernel not in (None, "fa2"),
+        fix="set attention_kernel to null (leave out --attention-kernel)",
+    ),
+    Gap(
+        what="use for attention_kernel with eager attention, which is no kernel of SDPA",
+        is_asked=lambda plan: plan.recipe.attention == "eager" and plan.recipe.attention_kernel is not None,
+        fix="set attention_kernel to null (leave out --attention-kernel)",
     ),
     Gap(
         what="use for fused_loss, whose loss is always made in pieces, and fused where it is compiled",

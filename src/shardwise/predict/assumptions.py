@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from shardwise.attention_kernels import ATTENTION_KERNELS
 from shardwise.engines.profile import SelectivePolicy
 from shardwise.engines.table import ENGINES, EngineName, engine_profile, state_bytes
 from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
-from shardwise.predict.kernel_rates import kernel_rates
+from shardwise.predict.kernel_rates import attention_origin, kernel_rates
 from shardwise.predict.offload_time import ASSUMED_DRIVES_PER_NODE, HOST_ADAM_BYTES_PER_S, host_copy_sentence
 from shardwise.predict.product_rates import (
     DEFAULT_GEMM_FRACTION,
@@ -15,6 +16,7 @@ from shardwise.predict.product_rates import (
     sustained_share,
 )
 from shardwise.predict.time_band import band_sentences, is_attention_doubted
+from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
@@ -72,11 +74,28 @@ def _kernel_assumptions(plan: Plan) -> Iterator[str]:
     elif products.table and products.table != gpu.id:
         held = f", held at {share:.0%} of the peak by its power limit" if share < 1 else ""
         yield f"matrix products of {gpu.id} are scaled from those timed on {products.table}{held}"
+    yield from _scaled_attention(plan)
     if is_attention_doubted(plan):
+        part = attention_origin(attention_kernel(plan), gpu.arch).borrowed_from
         yield (
-            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on H100 stand in, "
+            f"fused attention was not timed on {gpu.arch}; the shares of the peak it reaches on {part} stand in, "
             "expect a wider band"
         )
+
+
+def _scaled_attention(plan: Plan) -> Iterator[str]:
+    """Which kernel's figures stand for those of the plan's attention."""
+    kernel, arch = attention_kernel(plan), plan.cluster.gpu.arch
+    if kernel == "math" or plan.model.attention is None or plan.recipe.precision == "fp32":
+        return
+    scaled = attention_origin(kernel, arch).scaled
+    if scaled is None:
+        return
+    title, other = ATTENTION_KERNELS[kernel].title, ATTENTION_KERNELS[scaled.of].title
+    yield (
+        f"attention by {title} has no figures for {arch}: those of {other}, times {scaled.forward_ratio:g} forward and "
+        f"{scaled.backward_ratio:g} backward, stand in ({scaled.source})"
+    )
 
 
 def _link_assumptions(plan: Plan) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What a device holds beyond the tensors that are alive: cached blocks, the CUDA context and communicators."""
 
 from shardwise.columns import least, most, rounded
+from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.step.inventory import StageInventory
 from shardwise.step.own_runtime import is_own_runtime, uses_ddp
@@ -16,12 +17,16 @@ PEER_BYTES = round(0.375 * GIB)
 STREAM_POOL_FRACTION = 1.0
 """Share of the gap between the peak of the sum and the sum of every component's own peak that stays cached under FSDP:
 its collectives allocate on their own streams, a block of one stream never serves another, and logits leave holes that
-blocks do not fill. Fitted on 36 of our own H100 runs (slope 1.007, intercept 0.007 of the peak). With expandable
-segments only the streams' own peaks remain, about 10 % less."""
+blocks do not fill. Fitted on 36 of our own H100 runs (slope 1.007, intercept 0.007 of the peak)."""
 SHARED_POOL_FRACTION = 0.31
 """The same without parameter sharding, where one stream's freed blocks are split and reused: 57 runs on one H100."""
 ROUNDING_FRACTION = 0.03
 """Cached beyond that, of the peak, without parameter sharding: 0.01 on one GPU, 0.06 with tensor parallelism."""
+EXPANDABLE_ROUNDING_FRACTION = 0.01
+"""The same with expandable segments, on one GPU."""
+STREAM_COMPONENTS: tuple[MemoryComponent, ...] = ("gathered_parameters", "gradients")
+"""What FSDP2 allocates on streams of its own: gathers, and outputs of reduce-scatters, which are the divided gradients
+(torch 2.11 ``_fsdp_collectives.py``, ``foreach_all_gather`` and ``foreach_reduce``)."""
 
 
 def fixed_bytes(plan: Plan) -> Bytes:
@@ -65,21 +70,32 @@ def has_stream_pools(plan: Plan) -> bool:
 
 
 def reserved_bytes(
-    inventory: StageInventory, *, peak_bytes: Bytes, capacity_bytes: Bytes, has_stream_pools: bool
+    inventory: StageInventory,
+    *,
+    peak_bytes: Bytes,
+    capacity_bytes: Bytes,
+    has_stream_pools: bool,
+    is_expandable: bool = False,
 ) -> Bytes:
     """What the caching allocator holds: freed blocks of one pool do not serve tensors of another.
 
     Between the peak of the sum and the sum of every pool's own peak; a tensor that names no pool shares one with its
     component. When that exceeds the device, the allocator returns cached blocks instead of failing, so the figure is
-    capped at what the device has (or the peak itself).
+    capped at what the device has (or the peak itself). Expandable segments join whatever one stream freed, so that only
+    the peaks of the streams remain.
     """
     changes: dict[str, list[int]] = {}
     for tensor in inventory.tensors:
-        change = changes.setdefault(tensor.pool or tensor.component, [0] * (len(inventory.moments) + 1))
+        pool: str = tensor.pool or tensor.component
+        if is_expandable:
+            pool = tensor.component if has_stream_pools and tensor.component in STREAM_COMPONENTS else "compute"
+        change = changes.setdefault(pool, [0] * (len(inventory.moments) + 1))
         change[tensor.born] += tensor.num_bytes
         change[tensor.dies + 1] -= tensor.num_bytes
     gap = sum(_peak(change) for change in changes.values()) - peak_bytes
-    if has_stream_pools:
+    if is_expandable:
+        cached = peak_bytes * (1 + EXPANDABLE_ROUNDING_FRACTION) + gap
+    elif has_stream_pools:
         cached = peak_bytes + STREAM_POOL_FRACTION * gap
     else:
         cached = peak_bytes * (1 + ROUNDING_FRACTION) + SHARED_POOL_FRACTION * gap

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from shardwise.attention_kernels import DATACENTER_BLACKWELL, AttentionKernel
 from shardwise.calibration import Calibration
 from shardwise.cluster import Gpu
 from shardwise.engines.profile import EngineProfile
@@ -60,11 +61,11 @@ DEVICE_SPREAD_FRACTION = 0.013
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRate:
-    """Fused attention of one implementation: share of the 16-bit peak at long sequences, and half-way lengths."""
+    """One kernel of fused attention: share of the 16-bit peak at long sequences, and half-way lengths in tokens."""
 
-    implementation: str
-    arch: str
-    """The beginning of an architecture name; empty for H100, which also stands for architectures without rows."""
+    kernel: AttentionKernel
+    archs: tuple[str, ...] = ()
+    """Beginnings of names of architectures; empty for H100, which also stands for architectures without rows."""
     head_dim: int
     forward_fraction: float
     forward_half: float
@@ -72,85 +73,114 @@ class AttentionRate:
     backward_half: float
 
 
+def _rate(
+    kernel: AttentionKernel, head_dim: int, forward: tuple[float, float], backward: tuple[float, float], *archs: str
+) -> AttentionRate:
+    return AttentionRate(
+        kernel=kernel,
+        archs=archs,
+        head_dim=head_dim,
+        forward_fraction=forward[0],
+        forward_half=forward[1],
+        backward_fraction=backward[0],
+        backward_half=backward[1],
+    )
+
+
 ATTENTION_RATES = (
     # A100, causal, forward and backward together: 176.1 and 194.0 of 312 TFLOP/s; divided between the passes as on A100
     # PCIe (SimuMax configs/system/a100_pcie.json, 32 and 64 heads of 128: forward at 1.16 times the rate of backward).
-    AttentionRate(
-        implementation="FlashAttention-2",
-        arch="Ampere",
-        head_dim=64,
-        forward_fraction=0.628,
-        forward_half=512,
-        backward_fraction=0.542,
-        backward_half=512,
-    ),
-    AttentionRate(
-        implementation="FlashAttention-2",
-        arch="Ampere",
-        head_dim=128,
-        forward_fraction=0.693,
-        forward_half=490,
-        backward_fraction=0.598,
-        backward_half=490,
-    ),
+    _rate("fa2", 64, (0.628, 512), (0.542, 512), "Ampere"),
+    _rate("fa2", 128, (0.693, 490), (0.598, 490), "Ampere"),
     # H100, causal, torch 2.11, 1,024 to 16,384 tokens: our fits, within 5 % of every reading. The published sweeps of
     # FlashAttention-2 are within 12 % of them (forward 308.0 and 349.2, both passes 293.4 and 333.8 TFLOP/s).
-    AttentionRate(
-        implementation="FlashAttention-2",
-        arch="",
-        head_dim=64,
-        forward_fraction=0.293,
-        forward_half=330,
-        backward_fraction=0.270,
-        backward_half=830,
-    ),
-    AttentionRate(
-        implementation="FlashAttention-2",
-        arch="",
-        head_dim=128,
-        forward_fraction=0.354,
-        forward_half=420,
-        backward_fraction=0.313,
-        backward_half=850,
-    ),
-    AttentionRate(
-        implementation="cuDNN",
-        arch="",
-        head_dim=64,
-        forward_fraction=0.485,
-        forward_half=390,
-        backward_fraction=0.472,
-        backward_half=1010,
-    ),
-    AttentionRate(
-        implementation="cuDNN",
-        arch="",
-        head_dim=128,
-        forward_fraction=0.637,
-        forward_half=310,
-        backward_fraction=0.576,
-        backward_half=910,
-    ),
+    _rate("fa2", 64, (0.293, 330), (0.270, 830)),
+    _rate("fa2", 128, (0.354, 420), (0.313, 850)),
+    _rate("cudnn", 64, (0.485, 390), (0.472, 1010)),
+    _rate("cudnn", 128, (0.637, 310), (0.576, 910)),
+    # FlashAttention-3 on H100: forward causal as in kernel_fits.csv (496.2, 642.7 and 675.4 TFLOP/s, 2026-11); backward
+    # was published without a mask (495.6 and 587.5 TFLOP/s, 402 and 412 tokens, 2024-07), whose half-way lengths grow
+    # 2.4 to 3.3 times under a causal mask with the two kernels above. Heads of 256 are taken to go backward as 128 do.
+    _rate("fa3", 64, (0.501, 783), (0.501, 1250)),
+    _rate("fa3", 128, (0.650, 554), (0.594, 1150)),
+    _rate("fa3", 256, (0.683, 614), (0.594, 1150)),
     # B200, causal, 4,096 to 131,072 tokens, 32 heads or more (SimuMax b200_bf16_ceperm.json; its FLOP count both
-    # halves): within 12 %, power settling at the longest.
-    AttentionRate(
-        implementation="cuDNN",
-        arch="Blackwell",
-        head_dim=128,
-        forward_fraction=0.545,
-        forward_half=1100,
-        backward_fraction=0.44,
-        backward_half=500,
+    # halves): within 12 %, power settling at the longest. The second has value heads of 128.
+    _rate("cudnn", 128, (0.545, 1100), (0.44, 500), "Blackwell"),
+    _rate("cudnn", 192, (0.41, 100), (0.32, 50), "Blackwell"),
+    # B200: 1,418 TFLOP/s forward and 1,209 backward with 8,192 tokens and a causal mask (2026-02,
+    # Dao-AILab/flash-attention#2280), half-way lengths as cuDNN's, which makes the paper's 1,613 forward
+    # (arXiv:2603.05451). Forward with heads of 64 is a fit of five lengths, within 2 % (of 2,500 TFLOP/s,
+    # Dao-AILab/flash-attention#2605), backward is scaled as forward.
+    _rate("fa4", 64, (0.524, 1875), (0.42, 1875), *DATACENTER_BLACKWELL),
+    _rate("fa4", 128, (0.715, 1100), (0.57, 500), *DATACENTER_BLACKWELL),
+    # The same part: 362 TFLOP/s forward (meta-pytorch/tritonbench#171, 2025-03; Dao-AILab/flash-attention#1589: 379 and
+    # 334 with heads of 64), without a mask; what the mask and backward with heads of 128 change is H100's.
+    _rate("fa2", 64, (0.158, 330), (0.135, 830), *DATACENTER_BLACKWELL),
+    _rate("fa2", 128, (0.150, 420), (0.156, 850), *DATACENTER_BLACKWELL),
+)
+
+
+WARP_WIDE_PRODUCTS = ("Volta", "Turing")
+"""Architectures without figures whose matrix units one warp keeps busy, as on A100. On Hopper they want four warps,
+which neither FlashAttention-2 nor the memory-efficient kernel gives them: it reaches 35 % of the peak there, 69 % on
+A100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledAttention:
+    """A kernel without figures of its own, at a share of the rates of another one on the same part."""
+
+    kernel: AttentionKernel
+    archs: tuple[str, ...] = ()
+    """Beginnings of names of architectures; empty for all."""
+    of: AttentionKernel
+    forward_ratio: float = 1.0
+    backward_ratio: float = 1.0
+    source: str
+
+
+SCALED_ATTENTION = (
+    ScaledAttention(
+        kernel="cudnn",
+        archs=("Ampere GA100",),
+        of="fa2",
+        forward_ratio=0.99,
+        backward_ratio=0.84,
+        source="pytorch/pytorch#192799, 2026-08",
     ),
-    # Query and key heads of 192, value heads of 128.
-    AttentionRate(
-        implementation="cuDNN",
-        arch="Blackwell",
-        head_dim=192,
-        forward_fraction=0.41,
-        forward_half=100,
-        backward_fraction=0.32,
-        backward_half=50,
+    ScaledAttention(
+        kernel="cudnn", archs=("Ampere", "Ada"), of="fa2", source="huggingface/transformers#48163, 2026-08"
+    ),
+    ScaledAttention(kernel="fa4", archs=("Hopper",), of="fa3", source="no figures"),
+    ScaledAttention(
+        kernel="efficient",
+        archs=("CDNA",),
+        of="fa2",
+        source="one backend on ROCm, pytorch/pytorch@001f694 sdp_utils.cpp",
+    ),
+    ScaledAttention(
+        kernel="efficient",
+        of="fa2",
+        forward_ratio=0.70,
+        backward_ratio=0.49,
+        source="xformers in Dao-AILab/flash-attention#416, 2023",
+    ),
+    # The same source puts it at 85 and 76 % of FlashAttention-3, which by our rows would be 1.5 times as fast.
+    ScaledAttention(
+        kernel="flex",
+        archs=("Hopper",),
+        of="fa2",
+        forward_ratio=1.25,
+        backward_ratio=1.03,
+        source="on H100, pytorch/pytorch.github.io@5b5db1e _posts/2025-03-16-pytorch-at-gtc.md",
+    ),
+    ScaledAttention(
+        kernel="flex",
+        of="fa2",
+        forward_ratio=0.90,
+        backward_ratio=0.85,
+        source="on A100, pytorch.org/blog/flexattention, 2024-08-07",
     ),
 )
 
@@ -158,7 +188,6 @@ ATTENTION_KERNEL_HEADS = (32, 64, 96, 128, 192, 256)
 """Head sizes that fused kernels are compiled for; other heads are padded to the next (Dao-AILab/flash-attention
 ``csrc/flash_attn/src/static_switch.h``, ``HEADDIM_SWITCH``)."""
 
-CUDNN_ARCHS = ("Hopper", "Blackwell")
 ATTENTION_TILE_ROWS = 128
 """Queries of one head that one multiprocessor works on."""
 ATTENTION_TAILS = (1.5, 0.9)
@@ -244,6 +273,7 @@ def kernel_rates(
     gpu: Gpu,
     profile: EngineProfile,
     head_dim: int,
+    attention: AttentionKernel = "fa2",
     is_compiled: bool = False,
     is_foreach: bool | None = None,
     num_gpus: int = 1,
@@ -251,8 +281,8 @@ def kernel_rates(
 ) -> KernelRates:
     """Rates of a part: the machine's own, else the part's, else its architecture's, else a named default.
 
-    All of ``num_gpus`` wait for the slowest of them, whose times the prediction follows. ``is_foreach`` is how the
-    optimizer updates, ``None`` as the engine does.
+    All of ``num_gpus`` wait for the slowest of them, whose times the prediction follows. ``attention`` is the kernel of
+    fused attention and ``is_foreach`` how the optimizer updates, ``None`` as the engine does.
     """
     products = calibrated_products(gpu, calibration)
     is_megatron = profile.sharding == "megatron"
@@ -263,7 +293,7 @@ def kernel_rates(
     own_loss = next((share for arch, share in LOSS_FRACTIONS if gpu.arch.startswith(arch)), memory_fraction)
     return KernelRates(
         products=products,
-        attention=attention_rate(gpu, profile, head_dim),
+        attention=attention_rate(gpu.arch, attention, head_dim),
         attention_limit_fraction=SUSTAINED_ATTENTION_RATIO * sustained_share(gpu),
         accumulation_ratio=ACCUMULATION_RATIO if accumulates else 1.0,
         memory_fraction=memory_fraction,
@@ -281,28 +311,47 @@ def kernel_rates(
     )
 
 
-def is_attention_borrowed(*, gpu: Gpu, profile: EngineProfile) -> bool:
-    """Whether the shares of the peak that fused attention reached on H100 stand for another architecture."""
-    return not _own_attention_rates(gpu, profile) and not gpu.arch.startswith("Hopper")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOrigin:
+    """Where the rates of a kernel on an architecture come from."""
+
+    rows: tuple[AttentionRate, ...]
+    borrowed_from: str = ""
+    """The part whose shares of the peak stand for those of another architecture; empty where none are borrowed."""
+    scaled: ScaledAttention | None = None
+    """How the rows of another kernel are scaled; ``None`` where the rows are the kernel's own."""
 
 
-def attention_rate(gpu: Gpu, profile: EngineProfile, head_dim: int) -> AttentionRate:
-    """How fast an engine's fused attention is: on this architecture where it was timed, else by a named default."""
-    rows = [row for row in ATTENTION_RATES if row.implementation == _attention_implementation(gpu, profile)]
-    candidates = _own_attention_rates(gpu, profile) or [row for row in rows if not row.arch]
-    return _at_head_dim(sorted(candidates, key=lambda row: row.head_dim), head_dim)
+@cache
+def attention_origin(kernel: AttentionKernel, arch: str) -> AttentionOrigin:
+    """The kernel's own figures there, else those of a kernel that it is scaled from, else A100's or H100's."""
+    rows = tuple(row for row in ATTENTION_RATES if row.kernel == kernel)
+    own = tuple(row for row in rows if row.archs and arch.startswith(row.archs))
+    of_hopper = tuple(row for row in rows if not row.archs)
+    if own or (of_hopper and arch.startswith("Hopper")):
+        return AttentionOrigin(rows=own or of_hopper)
+    known = (one for one in SCALED_ATTENTION if one.kernel == kernel and arch.startswith(one.archs or ""))
+    scaled = next(known, None)
+    if scaled is not None:
+        return replace(attention_origin(scaled.of, arch), scaled=scaled)
+    of_ampere = tuple(row for row in rows if "Ampere" in row.archs)
+    if of_ampere and arch.startswith(WARP_WIDE_PRODUCTS):
+        return AttentionOrigin(rows=of_ampere, borrowed_from="A100")
+    return AttentionOrigin(rows=of_hopper or rows, borrowed_from="H100")
 
 
-def _attention_implementation(gpu: Gpu, profile: EngineProfile) -> str:
-    """Transformer Engine and our trainer run cuDNN's kernels where they exist; torch by itself flash attention 2."""
-    return "cuDNN" if profile.prefers_cudnn_attention and gpu.arch.startswith(CUDNN_ARCHS) else "FlashAttention-2"
-
-
-def _own_attention_rates(gpu: Gpu, profile: EngineProfile) -> list[AttentionRate]:
-    """Rates measured on the part's own architecture."""
-    implementation = _attention_implementation(gpu, profile)
-    rows = (row for row in ATTENTION_RATES if row.arch and gpu.arch.startswith(row.arch))
-    return [row for row in rows if row.implementation == implementation]
+def attention_rate(arch: str, kernel: AttentionKernel, head_dim: int) -> AttentionRate:
+    """How fast a kernel of fused attention is: on this architecture where it was timed, else by a named default."""
+    origin = attention_origin(kernel, arch)
+    rate = _at_head_dim(sorted(origin.rows, key=lambda row: row.head_dim), head_dim)
+    if origin.scaled is None:
+        return rate
+    return replace(
+        rate,
+        kernel=kernel,
+        forward_fraction=origin.scaled.forward_ratio * rate.forward_fraction,
+        backward_fraction=origin.scaled.backward_ratio * rate.backward_fraction,
+    )
 
 
 def _at_head_dim(rows: Sequence[AttentionRate], head_dim: int) -> AttentionRate:

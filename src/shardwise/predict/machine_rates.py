@@ -9,15 +9,17 @@ from functools import cache
 from math import log, log2
 from statistics import median
 
+from shardwise.attention_kernels import AttentionCall, AttentionKernel
 from shardwise.calibration import AttentionPoint, BlockPoint, TablesPoint
 from shardwise.cluster import Cluster
 from shardwise.engines.profile import has_foreach_optimizer
-from shardwise.engines.table import EngineName, engine_profile
+from shardwise.engines.table import OWN_ENGINE, EngineName, engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.calibrated_kernels import Ratios, attention_flop, attention_position, measured_rate
 from shardwise.predict.calibrated_parts import block_of, tables_of
 from shardwise.predict.compute import PhaseTimes, durations_s, operation_time_s, phase_times
-from shardwise.predict.kernel_rates import KernelRates, attention_rate, kernel_rates
+from shardwise.predict.kernel_rates import KernelRates, kernel_rates
+from shardwise.step.attention_kernel import attention_kernel, fastest_kernel
 from shardwise.step.block_operations import GATHERED_HOST_CALLS, HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
@@ -137,15 +139,13 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         gpu=plan.cluster.gpu,
         profile=engine_profile(plan.engine),
         head_dim=head_dim,
+        attention=_rated_kernel(plan),
         is_compiled=plan.recipe.compile,
         is_foreach=has_foreach_optimizer(profile=engine_profile(plan.engine), recipe=plan.recipe),
         num_gpus=num_gpus,
         calibration=calibration,
     )
     rates = replace(rates, is_blocking=plan.recipe.blocking_launches)
-    if calls_flash_attention(plan):
-        without_cudnn = replace(engine_profile(plan.engine), prefers_cudnn_attention=False)
-        rates = replace(rates, attention=attention_rate(plan.cluster.gpu, without_cudnn, head_dim))
     if calibration is None or not calibration.is_measured:
         return rates
     rates = replace(
@@ -153,7 +153,7 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
         moves=measured_rate(calibration.moves),
         updates=measured_rate(calibration.optimizer),
     )
-    if not calls_flash_attention(plan):
+    if attends_as_timed(plan):
         rates = replace(
             rates,
             attention_forward=_attention_ratios(plan.cluster, plan.engine, "forward"),
@@ -196,15 +196,23 @@ def _with_host(rates: KernelRates, plan: Plan) -> KernelRates:
     return replace(rates, host_forward_s=host[0], host_backward_s=host[1], host_recompute_s=host[0])
 
 
-def calls_flash_attention(plan: Plan) -> bool:
-    """Whether another kernel attends than the one that was timed.
+def _rated_kernel(plan: Plan) -> AttentionKernel:
+    """The kernel whose rate bounds the products of attention."""
+    kernel = attention_kernel(plan)
+    return fastest_kernel(plan) if kernel == "math" or plan.recipe.precision == "fp32" else kernel
 
-    Our runtime asks for FlashAttention itself where queries are the last of a prefix: its causal mask is aligned to the
-    lower right corner (``train/context_parallel.py``). Processors have one kernel for every mask.
-    """
+
+def attends_as_timed(plan: Plan) -> bool:
+    """Whether the kernel attends that a calibration times, which is our trainer's by itself; processors have one."""
     calibration = plan.cluster.calibration
-    is_one_kernel = calibration is not None and calibration.runs_on_processors
-    return is_own_runtime(plan) and plan.layout.cp > 1 and not is_one_kernel
+    if calibration is not None and calibration.runs_on_processors:
+        return True
+    return attention_kernel(plan) in ("math", _timed_kernel(plan.cluster))
+
+
+def _timed_kernel(cluster: Cluster) -> AttentionKernel:
+    """What our trainer runs by itself for the heads that a calibration times."""
+    return engine_profile(OWN_ENGINE).default_attention_kernel(AttentionCall(arch=cluster.gpu.arch))
 
 
 @cache
@@ -217,7 +225,9 @@ def _attention_ratios(cluster: Cluster, engine: EngineName, phase: OperationPhas
     for point in calibration.attention:
         core = _core(point, phase)
         catalogued_s = operation_time_s(
-            core, gpu=gpu, rates=kernel_rates(gpu=gpu, profile=profile, head_dim=point.head_dim)
+            core,
+            gpu=gpu,
+            rates=kernel_rates(gpu=gpu, profile=profile, head_dim=point.head_dim, attention=_timed_kernel(cluster)),
         )
         measured_s = point.backward_s if phase == "backward" else point.forward_s
         if catalogued_s:

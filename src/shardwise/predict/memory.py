@@ -90,6 +90,7 @@ def _stage_memory(plan: Plan, stage: Stage, inventory: StageInventory) -> StageM
         peak_bytes=alive[peak],
         capacity_bytes=plan.cluster.gpu.memory_bytes - fixed,
         has_stream_pools=has_stream_pools(plan),
+        is_expandable=plan.recipe.expandable_segments,
     )
     calibration, learned_ratio = plan.cluster.calibration, 1.0
     if calibration is not None:

@@ -10,6 +10,7 @@ from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import StepParts, own_s, step_parts
 from shardwise.predict.time_band import band_ratios, is_attention_doubted
 from shardwise.prediction import CommunicationEntry, Throughput, TimeEntry, TimePrediction
+from shardwise.step.attention_kernel import attention_kernel
 from shardwise.step.operation_context import MATMUL_DTYPES, usable_dtype
 from shardwise.units import Seconds
 
@@ -37,6 +38,7 @@ def predict_time(plan: Plan) -> tuple[TimePrediction, Throughput]:
         step_high_s=high_s + doubted_s,
         components=components,
         communication=_communication(slowest.collectives, parts.clock),
+        attention_kernel=None if plan.model.attention is None else attention_kernel(plan),
     )
     return prediction, _throughput(plan, parts.times, step_s)
 

@@ -8,11 +8,11 @@ them and a test holds the two together. Every reason widens the band; what is mi
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
-from shardwise.predict.kernel_rates import is_attention_borrowed
+from shardwise.predict.kernel_rates import attention_origin
 from shardwise.predict.product_rates import product_rates
 from shardwise.recipe import Precision
+from shardwise.step.attention_kernel import attention_kernel, writes_scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,7 @@ def band_sentences(plan: Plan) -> Iterator[str]:
 
 
 def is_attention_doubted(plan: Plan) -> bool:
-    """Whether fused attention runs on an architecture that it was never timed on."""
-    runs_fused = plan.model.attention is not None and plan.recipe.attention == "flash"
-    return runs_fused and is_attention_borrowed(gpu=plan.cluster.gpu, profile=engine_profile(plan.engine))
+    """Whether fused attention runs on an architecture that neither its kernel nor one like it was timed on."""
+    if plan.model.attention is None or writes_scores(plan):
+        return False
+    return attention_origin(attention_kernel(plan), plan.cluster.gpu.arch).borrowed_from != ""

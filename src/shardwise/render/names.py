@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import groupby
 
+from shardwise.attention_kernels import ATTENTION_KERNELS
 from shardwise.cluster import Cluster
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
@@ -12,6 +13,7 @@ from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
 from shardwise.rules import Refusal, find_refusals
 from shardwise.schedules.table import DEFAULT_SCHEDULE
+from shardwise.step.attention_kernel import attention_kernel
 from shardwise.units import format_count, format_gib
 
 _ALWAYS_SHOWN = frozenset({"dp_shard", "zero_stage", "tp", "pp"})
@@ -109,6 +111,13 @@ def recompute_text(recipe: Recipe) -> str:
     layers = f":{recipe.recompute_layers}" if recipe.recompute_layers and recipe.recompute != "none" else ""
     states = "" if recipe.offload == "none" else f"+{recipe.offload}"
     return f"{recipe.recompute}{layers}{states}{'+act' if recipe.activation_offload else ''}"
+
+
+def engine_text(plan: Plan) -> str:
+    """The engine, and the kernel that computes attention: ``torchtitan, attention by cuDNN``."""
+    if plan.model.attention is None:
+        return plan.engine
+    return f"{plan.engine}, attention by {ATTENTION_KERNELS[attention_kernel(plan)].title}"
 
 
 def batch_text(plan: Plan) -> str:

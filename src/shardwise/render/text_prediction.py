@@ -18,6 +18,7 @@ from shardwise.prediction import (
 from shardwise.render.names import (
     batch_text,
     cluster_text,
+    engine_text,
     layout_text,
     model_text,
     plan_warnings,
@@ -84,7 +85,7 @@ def plan_header(plan: Plan) -> Table:
     header.add_row("recipe", recipe_text(plan.recipe))
     header.add_row("batch", batch_text(plan))
     header.add_row("layout", layout_text(plan.layout))
-    header.add_row("engine", plan.engine)
+    header.add_row("engine", engine_text(plan))
     return header
 
 

@@ -12,6 +12,7 @@ from shardwise.render.front_picture import search_front
 from shardwise.render.names import (
     cluster_text,
     degrees_text,
+    engine_text,
     gib_number,
     layout_text,
     model_text,
@@ -157,7 +158,7 @@ def question_header(plan: Plan) -> Table:
     header.add_row("model", model_text(plan.model))
     header.add_row("cluster", cluster_text(plan.cluster))
     header.add_row("recipe", question_text(plan.recipe))
-    header.add_row("engine", plan.engine)
+    header.add_row("engine", engine_text(plan))
     return header
 
 

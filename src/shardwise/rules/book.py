@@ -6,6 +6,7 @@ from types import MappingProxyType
 from shardwise.engines.table import ENGINES, EngineName
 from shardwise.rules import (
     adapters,
+    attention,
     engine_limits,
     experts,
     idle_fields,
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     *world.RULES,
     *tensor.RULES,
     *sequence.RULES,
+    *attention.RULES,
     *pipeline.RULES,
     *experts.RULES,
     *microbatches.RULES,

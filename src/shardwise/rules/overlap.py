@@ -8,6 +8,7 @@ from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.step.attention_kernel import writes_scores
 
 
 def _breaks_async_engine(plan: Plan) -> bool:
@@ -168,8 +169,24 @@ def _prefetch_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("prefetch_units", 1),)
 
 
+def _breaks_wrap(plan: Plan) -> bool:
+    profile = engine_profile(plan.engine)
+    is_choice = profile.sharding == "fsdp2" and profile.wraps_ends is not None
+    return plan.recipe.wrap_ends is not None and not (is_choice and plan.layout.zero_stage == 3)
+
+
+def _wrap_message(plan: Plan) -> str:
+    asked = str(plan.recipe.wrap_ends).lower()
+    stage = plan.layout.zero_stage
+    return f"wrap_ends={asked} is about units of FSDP2, which {plan.engine} with zero_stage={stage} has not"
+
+
+def _wrap_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("wrap_ends", None),)
+
+
 def _breaks_eager_packing(plan: Plan) -> bool:
-    return plan.recipe.document_len < plan.recipe.seq_len and plan.recipe.attention == "eager"
+    return plan.recipe.document_len < plan.recipe.seq_len and writes_scores(plan)
 
 
 def _eager_packing_message(plan: Plan) -> str:
@@ -181,6 +198,7 @@ def _eager_packing_message(plan: Plan) -> str:
 
 def _eager_packing_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("attention", "flash"),)
+    yield (("attention", "flash"), ("attention_kernel", None))
     yield (("mean_document_len", None),)
 
 
@@ -271,6 +289,16 @@ RULES = (
         breaks=_breaks_prefetch,
         message=_prefetch_message,
         candidates=_prefetch_candidates,
+    ),
+    Rule(
+        name="engine-wrap-ends",
+        why="Which modules are units of their own is a choice of whoever calls FSDP2: torchtitan, accelerate's policy "
+        "or a loop of one's own.",
+        source="pytorch/torchtitan@83e6941 torchtitan/models/llama3/infra/parallelize.py (apply_fsdp)",
+        reads=("wrap_ends", "zero_stage"),
+        breaks=_breaks_wrap,
+        message=_wrap_message,
+        candidates=_wrap_candidates,
     ),
     Rule(
         name="recipe-packing-with-eager-attention",

@@ -8,6 +8,7 @@ from shardwise.plan import Plan
 from shardwise.rules.degrees import divisors, nearest_first, valid_cp_degrees
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
+from shardwise.step.attention_kernel import writes_scores
 
 
 def stripes_per_rank(plan: Plan) -> int:
@@ -89,15 +90,23 @@ def _ulysses_candidates(plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_eager_cp(plan: Plan) -> bool:
-    return plan.layout.cp > 1 and plan.recipe.attention == "eager" and not ENGINES[plan.engine].exchanges_heads
+    return plan.layout.cp > 1 and writes_scores(plan) and not ENGINES[plan.engine].exchanges_heads
 
 
 def _eager_cp_message(plan: Plan) -> str:
-    return f"cp={plan.layout.cp} exchanges key-value blocks inside a fused kernel, but attention is eager"
+    recipe = plan.recipe
+    if recipe.attention == "eager":
+        written = "attention is eager"
+    elif recipe.attention_kernel == "math":
+        written = "attention_kernel is math"
+    else:
+        written = f"{plan.engine} has no fused kernel for {recipe.precision} on {plan.cluster.gpu.id}"
+    return f"cp={plan.layout.cp} exchanges key-value blocks inside a fused kernel, but {written}"
 
 
 def _eager_cp_candidates(_plan: Plan) -> Iterable[Changes]:
     yield (("attention", "flash"),)
+    yield (("attention", "flash"), ("attention_kernel", None))
     yield (("cp", 1),)
 
 
@@ -176,7 +185,7 @@ RULES = (
         name="recipe-eager-attention-with-cp",
         why="Ring and all-gather context parallelism live inside the fused attention kernels.",
         source="torch distributed/tensor/experimental (scaled_dot_product_attention only); Transformer Engine",
-        reads=("attention", "cp"),
+        reads=("attention", "cp", "attention_kernel", "precision"),
         breaks=_breaks_eager_cp,
         message=_eager_cp_message,
         candidates=_eager_cp_candidates,

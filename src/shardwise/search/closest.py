@@ -121,8 +121,8 @@ def _fewer_bounds(question: Plan, bounds: SearchBounds, objective: Objective) ->
 
 def _hypotheses(question: Plan, bounds: SearchBounds) -> Iterator[Hypothesis]:
     recipe = question.recipe
-    if recipe.attention == "eager":
-        flash = replace(question, recipe=replace(recipe, attention="flash"))
+    if recipe.writes_scores:
+        flash = replace(question, recipe=recipe.with_fused_attention())
         yield Hypothesis(change="attention=flash", question=flash, bounds=bounds)
     if recipe.loss_chunks == 1 and question.model.has_head:
         chunked = replace(question, recipe=replace(recipe, loss_chunks=RELIEF_LOSS_CHUNKS))

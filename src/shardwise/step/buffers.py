@@ -77,7 +77,8 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
 def _autocast_copies(context: StageContext) -> Iterator[Tensor]:
     """Low-precision copies of fp32 weights: cached until forward ends, and kept by the graph until a block's backward.
 
-    A recomputed block casts its weights again while it runs backward.
+    A recomputed block casts its weights again while it runs backward. A compiled one casts inside its graph, which
+    autocast does not cache (torch 2.13 ``_functorch/_aot_autograd``, ``disable_autocast_cache``).
     """
     timeline, compute = context.timeline, context.states.compute_bytes
     name = "autocast weight copies"
@@ -91,7 +92,8 @@ def _autocast_copies(context: StageContext) -> Iterator[Tensor]:
         recomputed = context.held_runs[unit.run].num_recomputed
         kept = unit.count - recomputed
         cached_until = timeline.loss_forward
-        yield tensor(name, "gathered_parameters", recomputed * copies, timeline.forward, cached_until)
+        cached = recomputed * copies * (not context.plan.recipe.compile)
+        yield tensor(name, "gathered_parameters", cached, timeline.forward, cached_until)
         for moment in moments.inside:
             yield tensor(name, "gathered_parameters", copies * (recomputed > 0), moment, moment)
         yield tensor(name, "gathered_parameters", most(0, kept - 1) * copies, timeline.forward, moments.first_backward)

@@ -10,11 +10,12 @@ def gradient_births(context: StageContext, unit: Unit, num_bytes: Bytes) -> tupl
     """Parts of a unit's gradients with the moment each appears.
 
     A block's own gradients appear while its activations go: they are counted from the moment after it. Cast from a
-    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit.
+    low-precision gradient, the head's appears only after the head's backward; under FSDP it waits for the root unit,
+    where it is no unit of its own.
     """
     timeline = context.timeline
     if not unit.is_block:
-        waits = context.gathers_parameters & (context.vocabulary_ranks == 1)
+        waits = context.gathers_parameters & (context.vocabulary_ranks == 1) & (not context.wraps_ends)
         head = context.each(_share, num_bytes, context.head_elements, unit.base.full) * negated(waits)
         is_cast = context.states.compute_bytes < context.states.gradient_bytes
         return ((head, timeline.head_backward + is_cast), (num_bytes - head, timeline.first_backward_end))

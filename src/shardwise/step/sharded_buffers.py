@@ -54,7 +54,10 @@ def fully_sharded_tensors(context: StageContext) -> Iterator[Tensor]:
         moments = timeline.runs[unit.run]
         yield from _gradients_on_their_way(context, unit, moments)
         yield from present(frees, _gathered_in_backward(context, unit, moments))
-    yield from _root_unit(context)
+    if context.wraps_ends:
+        yield from _end_units(context, frees=frees, waits=waits)
+    else:
+        yield from _root_unit(context)
 
 
 def _gathered_in_forward(context: StageContext, blocks: Sequence[Unit]) -> Iterator[Tensor]:
@@ -64,7 +67,9 @@ def _gathered_in_forward(context: StageContext, blocks: Sequence[Unit]) -> Itera
     copies = FORWARD_COPIES.get(context.profile.sharding, 2) + context.plan.layout.prefetch_units - 1
     yield tensor("gathered blocks (forward)", "gathered_parameters", copies * one, forward, forward)
     last = timeline.head_backward
-    yield tensor("gathered last block", "gathered_parameters", one, timeline.loss_forward, last)
+    # Prefetched when the backward of what follows the blocks begins: of the loss, or of a unit that holds the head.
+    born = last if context.wraps_ends else timeline.loss_forward
+    yield tensor("gathered last block", "gathered_parameters", one, born, last)
     yield from _kept_for_backward(context)
 
 
@@ -119,6 +124,48 @@ def _root_unit(context: StageContext) -> Iterator[Tensor]:
             whole = states.compute_bytes * head
             yield tensor("head gradient", "communication_buffers", whole, timeline.head_backward, end - 1)
             waiting = states.compute_bytes * (elements - head) + states.reduce_bytes * elements
+            yield tensor("embedding gradients being reduced", "communication_buffers", waiting, end, end)
+
+
+def _end_units(context: StageContext, *, frees: bool, waits: bool) -> Iterator[Tensor]:
+    """Token table and head as two units: each is gathered for itself, and its gradients are reduced as a block's are.
+
+    The table is freed after its forward and gathered again for its backward. Head and final norm, the last to be
+    gathered, stay until their backward, whose reduce-scatter input waits while the last block goes backward. In a
+    pipeline both stay gathered, and their gradients are among the whole ones, which are freed as they are reduced.
+
+    Args:
+        context: the stage.
+        frees: whether what was gathered is freed after forward.
+        waits: whether whole gradients wait for the last micro-batch.
+
+    Source: pytorch/torchtitan@b5bcd76 ``apply_fsdp``; torch 2.11 ``_fsdp_param_group.py`` (``post_backward``,
+        ``_backward_prefetch``).
+    """
+    timeline, states = context.timeline, context.states
+    end, reduces = timeline.backward_end, negated(waits)
+    for unit in context.held_units:
+        if unit.is_block:
+            continue
+        head = unit.base.full - context.embedding_elements if context.held.has_head else 0
+        table = unit.base.full - head
+        compute = states.compute_bytes
+        gathered = compute * unit.base.full * negated(frees)
+        yield tensor("gathered embedding and head", "gathered_parameters", gathered, timeline.forward, end - 1)
+        gathered = compute * head * frees
+        yield tensor("gathered head", "gathered_parameters", gathered, timeline.forward, timeline.head_backward)
+        # The flat gather is let go when the root's forward ends (_fsdp_state.py, _post_forward).
+        yield tensor("gathered head (forward)", "gathered_parameters", gathered, timeline.forward, timeline.forward)
+        first, last = timeline.runs[0], timeline.runs[-1]
+        gathered = compute * table * frees
+        yield tensor("gathered embedding", "gathered_parameters", gathered, first.last_backward, first.after_last)
+        if not context.has_adapter:
+            at = timeline.head_backward
+            yield tensor("head gradient", "communication_buffers", compute * head, at, at)
+            waiting = states.reduce_bytes * head * reduces
+            name = "head gradients being reduced"
+            yield tensor(name, "communication_buffers", waiting, last.first_backward, last.after_first)
+            waiting = (compute * reduces + states.reduce_bytes) * table
             yield tensor("embedding gradients being reduced", "communication_buffers", waiting, end, end)
 
 

@@ -12,6 +12,7 @@ from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
 from shardwise.step.activations import Adapter, BackwardContext, BlockContext, SelectiveRule, backward_temporaries
+from shardwise.step.attention_kernel import writes_scores
 from shardwise.step.block_memory import BlockMemory, block_memory
 from shardwise.step.held_stage import HeldStage, held_stage, pipeline_of
 from shardwise.step.held_weights import EMPTY, Division, HeldWeights, adapter_weights, hold
@@ -141,6 +142,13 @@ class StageContext:
         return settled(self.zero_stage == 3)
 
     @cached_property
+    def wraps_ends(self) -> bool:
+        """Whether token table and head are FSDP units of their own; one table that is both stays in the root unit."""
+        asked = self.plan.recipe.wrap_ends
+        wraps = self.profile.wraps_ends if asked is None else asked
+        return bool(wraps) and not self.plan.model.tie_word_embeddings
+
+    @cached_property
     def vocabulary_ranks(self) -> int:
         """Data-parallel ranks that divide token table and head by row, whose tokens travel; 1 when each gathers."""
         return either(settled(spreads_vocabulary(self.plan)), self.plan.layout.dp_shard, 1)
@@ -219,7 +227,7 @@ class StageContext:
             is_sequence_parallel=layout.sequence_parallel,
             element_bytes=element,
             residual_bytes=either(self.is_autocast, 4, element),
-            is_eager_attention=recipe.attention == "eager",
+            is_eager_attention=writes_scores(self.plan),
             has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
             has_fused_norm=self.profile.has_fused_norm
             or recipe.compile

@@ -122,7 +122,7 @@ def run_job(job: Job, *, device: torch.device, watch: RankWatch | None = None) -
     wants_history = job.watch.has_memory_snapshot and device.type == "cuda"
     with (
         determinism(is_wanted=job.is_deterministic),
-        use_fast_kernels(is_deterministic=job.is_deterministic),
+        use_fast_kernels(asked=job.recipe.attention_kernel, is_deterministic=job.is_deterministic),
         allocator_history(job.folder, is_wanted=wants_history, last_step=job.num_steps) as history,
     ):
         trainer = make_trainer(job, mesh, device=device, source=source)
