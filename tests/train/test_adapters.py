@@ -124,9 +124,9 @@ COUNTED = {
     "fsdp": (2, {"dp_shard": 2}, 4),
     "ddp": (2, {"dp_replicate": 2, "zero_stage": 0}, 4),
     "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}, 1),
-    "tp": (2, {"tp": 2}, 8),
-    "tp, sequence parallel": (2, {"tp": 2, "sequence_parallel": True}, 8),
-    "fsdp x tp": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True}, 4),
+    "tp": (2, {"tp": 2}, 2),
+    "tp, sequence parallel": (2, {"tp": 2, "sequence_parallel": True}, 2),
+    "fsdp x tp": (4, {"dp_shard": 2, "tp": 2, "sequence_parallel": True}, 2),
 }
 
 
