@@ -22,8 +22,8 @@ LLAMA = {
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
 GLOBAL_BATCH_SIZE = 8
 NUM_STEPS = 4
-"""The first step shows a wrong gradient, the second a wrong update; the next two show moments that lag and copies that are
-not refreshed. DDP makes its buckets anew in the second. Later steps compute the same from other numbers."""
+"""The first step shows a wrong gradient, the second a wrong update; the next two show moments that lag and copies that
+are not refreshed. DDP makes its buckets anew in the second. Later steps compute the same from other numbers."""
 PLAIN = {"spread_vocabulary": False, "exchange_gradients": False}
 """Units gathered and reduced by FSDP2 alone, unless a test asks for our own ways."""
 

@@ -15,6 +15,7 @@ from shardwise.step.stage_context import StageContext
 from shardwise.train.counting import Counted
 from shardwise.train.job import Tuning
 from train.models import GLOBAL_BATCH_SIZE, LLAMA, MIXTRAL, make_job
+from train.representatives import representatives
 from train.world_member import count
 
 SPREAD = {"spread_vocabulary": True}
@@ -39,6 +40,7 @@ LAYOUTS = {
     "pp x tp": (4, {"pp": 2, "tp": 2, "sequence_parallel": True}, (2, 2), 4),
 }
 """Processes, layout, chunks and micro-batches."""
+KEPT = ("ddp", "zero 1", "fsdp", "fsdp, spread vocabulary", "cp", "tp, sequence parallel", "interleaved", "fsdp x pp")
 
 
 def predicted(job, model) -> list[Counter]:
@@ -62,7 +64,7 @@ def counted(calls) -> Counter:
     return total
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", representatives(LAYOUTS, KEPT))
 def test_counted_collectives_are_the_inventorys(worlds, name):
     size, layout, chunk_layers, num_microbatches = LAYOUTS[name]
     copies = layout.get("dp_shard", 1) * layout.get("dp_replicate", 1)
@@ -74,7 +76,7 @@ def test_counted_collectives_are_the_inventorys(worlds, name):
         assert counted(answers[stage * per_stage]) == expected
 
 
-@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+@pytest.mark.parametrize("recompute", representatives(("none", "full", "selective"), ("selective",)))
 def test_blocks_that_are_made_again_in_two_halves_communicate_twice(worlds, recompute):
     """The first stage goes backward as a whole."""
     layout = {"pp": 2, "tp": 2, "sequence_parallel": True, "schedule": "zb-h1"}
@@ -107,7 +109,7 @@ EXCHANGING = {
 }
 
 
-@pytest.mark.parametrize("name", EXCHANGING)
+@pytest.mark.parametrize("name", representatives(EXCHANGING, ("both ways", "hsdp")))
 def test_gradients_that_are_exchanged_travel_in_the_inventorys_bytes(worlds, name):
     size, layout = EXCHANGING[name]
     job = make_job(layout=layout, precision="bf16-mixed", num_steps=3)
@@ -147,6 +149,7 @@ MUON = {
     "experts": (2, MIXTRAL, {"dp_shard": 2}, ()),
     "experts, tp": (4, MIXTRAL, {"dp_shard": 2, "tp": 2, "sequence_parallel": True}, ()),
 }
+KEPT_MUON = ("ddp", "tp", "rows that two ranks do not divide evenly", "experts")
 
 
 def gathers_of_muon(calls_of) -> Counter:
@@ -163,7 +166,7 @@ def by_bytes(calls) -> Counter:
     return total
 
 
-@pytest.mark.parametrize("name", MUON)
+@pytest.mark.parametrize("name", representatives(MUON, KEPT_MUON))
 def test_muon_gathers_what_the_inventory_says(worlds, name):
     size, model, layout, chunk_layers = MUON[name]
     job = make_job(layout=layout, model=model, chunk_layers=chunk_layers, optimizer="muon", num_steps=2)

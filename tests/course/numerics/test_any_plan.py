@@ -101,7 +101,7 @@ MAGNIFIED = (
     "megatron",
     ((3, 3), (1, 3)),
 )
-"""Of two channels and a router: after two steps it is off by 1.4e-12, and one device moved by a rounding by up to 6e-12."""
+"""A router over two channels: after two steps it is off by 1.4e-12, and one device moved by a rounding by 6e-12."""
 
 
 def test_rounding_that_is_magnified_is_held_to_what_one_device_shows():
