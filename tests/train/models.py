@@ -29,10 +29,8 @@ PLAIN = {"spread_vocabulary": False, "exchange_gradients": False}
 
 
 def micro_batch_size_of(layout: Layout) -> int:
-    """One sequence; as many as leave two micro-batches where blocks wait for messages of tensor or context ranks."""
-    if layout.tp * layout.cp == 1 or layout.pp > 1:
-        return 1
-    return GLOBAL_BATCH_SIZE // (2 * layout.data_parallel_size)
+    """What leaves two micro-batches, a first and a last, and twice as many in a pipeline of two stages."""
+    return max(1, GLOBAL_BATCH_SIZE // ((4 if layout.pp > 1 else 2) * layout.data_parallel_size))
 
 
 def make_job(

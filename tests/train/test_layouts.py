@@ -68,10 +68,14 @@ def test_a_pipeline_trains_what_one_process_trains(worlds, alone, name):
     assert_same(worlds[size].run(run, make_job(layout=layout, chunk_layers=chunk_layers)), alone["llama"])
 
 
+def test_gradients_add_up_over_micro_batches_between_the_first_and_the_last(worlds, alone):
+    assert_same(worlds[2].run(run, make_job(layout={"dp_shard": 2}, micro_batch_size=1)), alone["llama"])
+
+
 def test_axes_of_every_kind_still_train_it_after_ten_steps(worlds, curve):
-    """A difference too small to show in a few steps grows: shards, copies and stages of it are compared later, too."""
+    """A difference too small to show in a few steps grows; of one sequence, micro-batches have a middle."""
     layout = {"pp": 2, "dp_shard": 2}
-    results = worlds[4].run(run, make_job(layout=layout, chunk_layers=(2, 2), num_steps=10))
+    results = worlds[4].run(run, make_job(layout=layout, chunk_layers=(2, 2), micro_batch_size=1, num_steps=10))
     assert_same(results, curve(1, num_steps=10))
 
 
