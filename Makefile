@@ -31,7 +31,7 @@ runs:  ## real runs in several processes: the story, a folder's life, full disks
 
 kills:  ## forty processes of real runs are killed, and nothing is left behind (ten minutes)
 	@scripts/venv.sh dev
-	@$(BIN)/pytest -n 2 -m kills tests/launch/test_kills.py
+	@$(BIN)/pytest -n 3 -m kills tests/launch/test_kills.py
 
 fuzz:  ## twenty thousand damaged files, and no traceback (five minutes)
 	@scripts/venv.sh dev

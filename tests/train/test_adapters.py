@@ -42,7 +42,7 @@ def lora_alone(curve):
     return curve(1, num_steps=4, **LORA)
 
 
-@pytest.mark.parametrize("name", representatives(LAYOUTS, ("fsdp", "ddp", "tp, sequence parallel", "pp")))
+@pytest.mark.parametrize("name", representatives(LAYOUTS, ("fsdp", "ddp", "tp", "pp", "zero bubble")))
 def test_adapters_learn_under_a_layout_what_they_learn_in_one_process(worlds, lora_alone, name):
     size, layout, chunk_layers = LAYOUTS[name]
     job = make_job(layout=layout, chunk_layers=chunk_layers, num_steps=4, **LORA)
@@ -131,7 +131,7 @@ COUNTED = {
 }
 
 
-@pytest.mark.parametrize("name", representatives(COUNTED, ("fsdp", "ddp", "tp, sequence parallel")))
+@pytest.mark.parametrize("name", representatives(COUNTED, ("fsdp", "ddp", "tp", "tp, sequence parallel")))
 def test_frozen_weights_are_gathered_but_never_reduced(worlds, name):
     size, layout, num_microbatches = COUNTED[name]
     copies = layout.get("dp_shard", 1) * layout.get("dp_replicate", 1)
