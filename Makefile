@@ -25,13 +25,13 @@ test:  ## the tests that every change has to pass
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
-runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, traces; the laugh test (thirteen minutes)
+runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, layouts that combine axes, traces; the laugh test (thirteen minutes)
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS) -m "runs and not kills and not slow"
 
 kills:  ## forty processes of real runs are killed, and nothing is left behind (ten minutes)
 	@scripts/venv.sh dev
-	@$(BIN)/pytest -n 2 -m kills tests/launch/test_kills.py
+	@$(BIN)/pytest -n 3 -m kills tests/launch/test_kills.py
 
 fuzz:  ## twenty thousand damaged files, and no traceback (five minutes)
 	@scripts/venv.sh dev

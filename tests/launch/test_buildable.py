@@ -41,7 +41,7 @@ def dry_run(folder, config, capsys, *words):
     ],
     ids=str,
 )
-def test_a_field_that_a_rank_would_stumble_over_is_refused_with_its_file(tmp_path, config, says, capsys):
+def test_a_field_that_a_rank_would_stumble_over_is_refused_with_its_file(tmp_path, config, says, capsys, built_here):
     exit_code, said = dry_run(tmp_path, config, capsys)
     assert exit_code == 2
     assert said["error"].startswith(f"{tmp_path / 'config.json'}: ")
@@ -78,7 +78,7 @@ def test_a_model_that_takes_too_long_to_build_is_left_to_the_ranks(tmp_path, cap
     ],
     ids=["4 bits of transposed matrices", "adapters of transposed matrices", "4 bits of others"],
 )
-def test_a_model_that_cannot_be_adapted_as_asked_is_refused(tmp_path, config, words, code, capsys):
+def test_a_model_that_cannot_be_adapted_as_asked_is_refused(tmp_path, config, words, code, capsys, built_here):
     """A matrix that stays as it is under the name of QLoRA gives LoRA's losses, in more memory than was predicted."""
     exit_code, said = dry_run(tmp_path, config, capsys, *words, "--random-weights")
     assert exit_code == (0 if code is None else 2), said

@@ -59,7 +59,7 @@ def test_adapters_that_peft_would_load_as_those_of_experts_are_refused(said):
 
 
 @pytest.fixture
-def said(tmp_path, monkeypatch, capsys):
+def said(tmp_path, monkeypatch, capsys, built_here):
     """The exit code and the JSON that a dry run of a family says."""
     monkeypatch.chdir(tmp_path)
 

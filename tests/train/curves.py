@@ -3,7 +3,7 @@
 import pytest
 
 RELATIVE = 1e-6
-"""fp32: sums in another order differ by less over ten steps; beta2 of 0.951 instead of 0.95 by 2e-6 over four."""
+"""fp32: sums in another order differ by less over ten steps; beta2 of 0.951 instead of 0.95 makes 2e-6 over four."""
 
 
 def assert_same(results, expected, *, relative=RELATIVE):

@@ -21,19 +21,20 @@ LLAMA = {
 }
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
 GLOBAL_BATCH_SIZE = 8
+NUM_STEPS = 4
+"""The first step shows a wrong gradient, the second a wrong update; the next two show moments that lag and copies that
+are not refreshed. DDP makes its buckets anew in the second. Later steps compute the same from other numbers."""
 PLAIN = {"spread_vocabulary": False, "exchange_gradients": False}
 """Units gathered and reduced by FSDP2 alone, unless a test asks for our own ways."""
 
 
 def micro_batch_size_of(layout: Layout) -> int:
-    """One sequence; as many as leave two micro-batches where blocks wait for messages of tensor or context ranks."""
-    if layout.tp * layout.cp == 1 or layout.pp > 1:
-        return 1
-    return GLOBAL_BATCH_SIZE // (2 * layout.data_parallel_size)
+    """What leaves two micro-batches, a first and a last, and twice as many in a pipeline of two stages."""
+    return max(1, GLOBAL_BATCH_SIZE // ((4 if layout.pp > 1 else 2) * layout.data_parallel_size))
 
 
 def make_job(
-    *, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=10, implementation="auto", **recipe
+    *, layout=None, model=LLAMA, chunk_layers=(), tuning=None, num_steps=NUM_STEPS, implementation="auto", **recipe
 ) -> Job:
     layout = Layout(**{**PLAIN, **(layout or {})})
     choices = {

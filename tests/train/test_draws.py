@@ -87,7 +87,7 @@ def test_another_seed_drops_others():
 @pytest.mark.parametrize("layout", DATA_PARALLEL, ids=["ddp", "zero 1", "fsdp"])
 def test_replicas_micro_batches_steps_and_layers_drop_different_ones(layout):
     """Two ranks, four micro-batches each, two steps, five dropouts of one shape in a micro-batch."""
-    job = make_job(model=GPT2, layout=layout)
+    job = make_job(model=GPT2, layout=layout, micro_batch_size=1)
     masks = [mask for steps in run_ranks(2, _masks, job, 2) for step in steps for mask in step]
     assert len(masks) == 2 * 2 * 4 * 5
     assert len(set(masks)) == len(masks)

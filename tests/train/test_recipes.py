@@ -23,7 +23,7 @@ pytestmark = pytest.mark.runs
         {"offload": "parameters"},
         {"activation_offload": True},
         {"loss_chunks": 3},
-        {"micro_batch_size": 2},
+        {"micro_batch_size": 1},
     ],
     ids=str,
 )

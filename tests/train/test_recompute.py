@@ -38,7 +38,7 @@ def test_a_pipeline_of_experts_recomputes_selectively(worlds, alone):
 def test_experts_whose_attention_is_compiled_are_recomputed_selectively(worlds, alone):
     job = make_job(model=MIXTRAL, layout={"dp_shard": 2, "ep": 2}, recompute="selective", compile=True, num_steps=4)
     for result in worlds[2].run(run, job):
-        assert result.losses == pytest.approx(alone["mixtral"].losses[:4], rel=1e-5)
+        assert result.losses == pytest.approx(alone["mixtral"].losses, rel=1e-5)
 
 
 def test_compiled_blocks_of_divided_matrices_are_recomputed(worlds, alone):

@@ -11,7 +11,8 @@ from train.models import LLAMA, make_job
 
 CPU = torch.device("cpu")
 SEQ_LEN, HIDDEN, WIDTH = 64, 128, 352
-MODEL = {**LLAMA, "hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_hidden_layers": 2}
+MODEL = {**LLAMA, "hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_hidden_layers": 1}
+TWO = {**MODEL, "num_hidden_layers": 2}
 INPUT_BYTES = 2 * SEQ_LEN * HIDDEN * 2
 SHARED_BYTES = 2 * SEQ_LEN * (HIDDEN // LLAMA["num_attention_heads"]) * 4 + 5056
 """Cosines and sines, which all blocks share, and a generator's state."""
@@ -47,8 +48,8 @@ def one_rank(monkeypatch):
 class Watched:
     """Runs one step, and sees what the last block keeps and the gradients that come of it."""
 
-    def __init__(self, *, adapter: str, **recipe) -> None:
-        job = make_job(model=MODEL, seq_len=SEQ_LEN, micro_batch_size=2, **ADAPTERS[adapter], **recipe)
+    def __init__(self, *, adapter: str, model: dict = MODEL, **recipe) -> None:
+        job = make_job(model=model, seq_len=SEQ_LEN, micro_batch_size=2, **ADAPTERS[adapter], **recipe)
         built = build_model(job, make_mesh(job.layout, device_type="cpu"), device=CPU)
         self.decoder, self.kept = built.decoders[0], {}
         generator = torch.Generator().manual_seed(1)
@@ -105,7 +106,7 @@ def test_full_recomputation_keeps_the_input(precision, adapter):
 @pytest.mark.parametrize(("adapter", "way"), in_turn(("lora", "qlora"), ("selective", "full")))
 def test_recomputed_blocks_train_every_adapter_as_others_do(adapter, way):
     """Compiled to recompute, they once left out what stands beside down_proj: a block of either kind is here."""
-    given = {"precision": "bf16-mixed", "adapter": adapter}
+    given = {"precision": "bf16-mixed", "adapter": adapter, "model": TWO}
     some = Watched(**given, recompute=way, recompute_layers=1, compile=True)
     require_same_gradients(some, Watched(**given, recompute="none", compile=False), relative=0.05)
 

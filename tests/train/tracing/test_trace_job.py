@@ -43,7 +43,7 @@ def test_states_are_the_bytes_of_their_elements():
 
 def test_the_logits_of_a_piece_are_held_in_two_bytes_and_four_and_become_their_gradient():
     """bf16: 6 bytes for each of 4,096 tokens times 256 words."""
-    job = make_job(layout={"dp_shard": 2}, precision="bf16-mixed", seq_len=4096)
+    job = make_job(layout={"dp_shard": 2}, precision="bf16-mixed", seq_len=4096, micro_batch_size=1)
     assert held(trace_job(job)[0].summary, "loss")["logits"] == 6 * 4096 * 256
 
 
