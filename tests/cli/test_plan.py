@@ -85,7 +85,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path, capsys):
 
 
 def test_the_text_says_why_the_others_lost(capsys):
-    assert main(QUESTION) == 0
+    assert main([*QUESTION, "--details"]) == 0
     printed = capsys.readouterr().out
     assert "Recommended: " in printed
     assert "Why the others lost" in printed
@@ -276,7 +276,7 @@ def test_a_sweep_keeps_one_batch_and_recommends_a_cluster_that_meets_the_deadlin
 
 def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
     words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm", "--seq-len", "4096", "--tokens", "1B"]
-    assert main([*words, "--global-batch-size", "8"]) == 0
+    assert main([*words, "--global-batch-size", "8", "--details"]) == 0
     lines = capsys.readouterr().out.splitlines()
     table = lines[lines.index(next(line for line in lines if "recompute" in line)) :]
     assert any("+parameters" in line or "+optimizer" in line for line in table)
@@ -285,7 +285,7 @@ def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
 
 def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
     words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm=2.25,a100-sxm-80=0", "--seq-len", "4096"]
-    assert main([*words, "--tokens", "1B", "--global-batch-size", "8"]) == 0
+    assert main([*words, "--tokens", "1B", "--global-batch-size", "8", "--details"]) == 0
     printed = capsys.readouterr().out
     rows = printed[printed.index("type") : printed.index("(> recommended")].split()
     assert {"a100-sxm-80", "h100-sxm", "$2.25", "$0.00", "recompute", "+parameters"} <= set(rows)
@@ -294,7 +294,7 @@ def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
 
 def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):
     path = tmp_path / "plan.html"
-    assert main([*QUESTION, "--html", str(path)]) == 0
+    assert main([*QUESTION, "--html", str(path), "--details"]) == 0
     assert "Time against memory" in capsys.readouterr().out
     page = path.read_text(encoding="utf-8")
     assert "<svg" in page

@@ -12,6 +12,7 @@ from shardwise.cli.progress import waiting
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
+    from shardwise.render.first_screen import ScreenContext
     from shardwise.search import SearchBounds, SweepResult
 
 
@@ -56,17 +57,21 @@ def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "Swee
         )
 
 
-def write_sweep(result: "SweepResult", *, is_json: bool) -> int:
+def write_sweep(result: "SweepResult", context: "ScreenContext", arguments: argparse.Namespace) -> int:
     """Print the answer; exit code 3 when no cluster is recommended."""
-    if is_json:
+    if arguments.is_json:
         from shardwise.render.json_answers import sweep_object
-        from shardwise.render.json_text import json_text
+        from shardwise.render.json_short import answer_text
 
-        write_line(json_text(sweep_object(result)))
+        write_line(answer_text(sweep_object(result), is_full=arguments.is_full))
     else:
+        from shardwise.render.sweep_screen import sweep_screen
         from shardwise.render.text_sweep import sweep_text
 
-        write_line(sweep_text(result, style=stdout_style()))
+        style = stdout_style()
+        write_line(sweep_screen(result, context, style=style))
+        if arguments.has_details:
+            write_line("\n" + sweep_text(result, style=style))
     return EXIT_OK if result.recommended is not None else EXIT_DOES_NOT_FIT
 
 

@@ -25,6 +25,12 @@ def model_text(model: ModelSpec) -> str:
     return f"{counted}, {format_count(model.num_active_params)} active" if model.is_moe else counted
 
 
+def short_model_text(model: ModelSpec) -> str:
+    """``llama-3.1-70b (70.55B)``, with the active parameters of a mixture of experts."""
+    active = f", {format_count(model.num_active_params)} active" if model.is_moe else ""
+    return f"{model.name} ({format_count(model.num_params)}{active})"
+
+
 def cluster_text(cluster: Cluster) -> str:
     """``64 x H100 SXM 80GB (8 nodes of 8)``."""
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes of {cluster.node.gpus_per_node}"
