@@ -220,7 +220,7 @@ def test_a_single_line_on_standard_input_is_one_plan_like_a_file(pipe, plan_file
     pipe(json.dumps(PLAN) + "\n")
     piped = main(["predict", "-"]), capsys.readouterr().out
     assert piped == (main(["predict", str(plan_file)]), capsys.readouterr().out)
-    assert piped[1].startswith("model ")
+    assert piped[1].startswith("It fits: ")
     pipe(json.dumps(TOO_BIG) + "\n")
     assert main(["predict", "-", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["fits"] is False

@@ -1,4 +1,4 @@
-"""Rank the layouts of a model on a cluster, and say why each of the others lost.
+"""Recommend a layout of a model on a cluster, on one screen; --details says why each of the others lost.
 
 Every layout that breaks no rule and may fit is a candidate. An axis is pinned or bounded with --tp 8, --pp 1..8,
 --dp-shard ..64 or --tp 1,2,4; what is not bounded is searched. When nothing fits, the closest plan is shown
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timings",
         action="store_true",
         dest="has_timings",
-        help="say how long the search took, the one figure in which equal answers differ (default: to a terminal only)",
+        help="say how long the search took, the one figure in which equal answers differ",
     )
     parser.add_argument(
         "--deadline-days", type=finite_number, metavar="DAYS", help="the run has to end within so many days"
@@ -233,7 +233,7 @@ def _require_file(path: Path, *, is_forced: bool, example: str) -> None:
         raise OutputError(
             "a file called - would mix with the ranking on standard output",
             code="output-path",
-            fix=f"write {example} instead, or read plans[0].plan of the answer to --json",
+            fix=f"write {example} instead, or read recommended.plan of the answer to --json",
         )
     require_free(path, is_forced=is_forced, example=example)
 

@@ -1,9 +1,14 @@
 """The command line reference, docs/cli.md: ``python -m shardwise.cli.reference > docs/cli.md``, or ``make docs``."""
 
+import argparse
 import sys
+from pathlib import Path
 
 from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.overview import overview_text
+
+FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""What shtab calls to complete the name of a file, by shell."""
 
 INTRODUCTION = """\
 # Command line reference
@@ -36,6 +41,19 @@ def reference_page() -> str:
         SECTION.format(name=entry.name, page=make_parser(entry, entry.load()).format_help()) for entry in COMMANDS
     )
     return "".join((INTRODUCTION.format(overview=overview_text()), *sections))
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """All commands as subparsers of one, from which shtab writes a completion script (docs/completion.md)."""
+    whole = argparse.ArgumentParser(prog="shardwise", description="Plan a distributed training run.")
+    commands = whole.add_subparsers()
+    for entry in COMMANDS:
+        parser = commands.add_parser(entry.name, help=entry.summary)
+        entry.load().add_arguments(parser)
+        for action in parser._actions:
+            if action.type is Path or action.dest == "source":
+                vars(action)["complete"] = FILES
+    return whole
 
 
 if __name__ == "__main__":

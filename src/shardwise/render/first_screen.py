@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from shardwise.plan import Plan
-from shardwise.prediction import CostPrediction, Prediction
+from shardwise.prediction import Prediction
 from shardwise.render.layout_words import layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import cluster_text, gib_number, recompute_text, short_model_text, value_text
 from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.render.text_prediction import memory_words, run_words, speed_words
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
-from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
+from shardwise.units import format_count, format_gib, format_percent, format_seconds
 
 MAX_CHANGES = 2
 CHANGE_LINES = 1 + MAX_CHANGES
@@ -133,32 +134,6 @@ def recommendation_lines(
 def _figure_lines(label: str, text: str, width: int) -> list[Text]:
     start = f"{INDENT}{label:<{LABEL_WIDTH}}"
     return lines_of(text, width=width, most=2, label=start, indent=" " * len(start))
-
-
-def memory_words(prediction: Prediction) -> str:
-    """GiB of GiB with the verdict; at the edge, by how much a prediction of memory may be too low."""
-    memory = prediction.memory
-    capacity = format_gib(memory.capacity_bytes)
-    said = f"{gib_number(memory.needed_bytes)} of {capacity} on the fullest GPU: {prediction.fit}"
-    if prediction.fit == "at the edge":
-        return f"{said} (may need {format_percent(memory.high_fraction - 1)} more)"
-    return said
-
-
-def speed_words(prediction: Prediction) -> str:
-    """Step, tokens per second of all and of one GPU, and MFU."""
-    throughput = prediction.throughput
-    return (
-        f"{format_seconds(prediction.time.step_s)} a step, {format_count(throughput.tokens_per_s)} tokens/s, "
-        f"{throughput.tokens_per_s_per_gpu:,.0f} per GPU, MFU {format_utilisation(throughput.mfu_fraction)}"
-    )
-
-
-def run_words(cost: CostPrediction) -> str:
-    """Days and dollars of the whole run, failures and restarts included."""
-    money = "no price known" if cost.usd is None else f"{format_usd(cost.usd)} billed"
-    goodput = format_percent(cost.goodput_fraction)
-    return f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days, {money} (goodput {goodput})"
 
 
 def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:

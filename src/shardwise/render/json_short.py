@@ -9,7 +9,8 @@ MAX_ANSWER_BYTES = 40_000
 KEPT: Mapping[str, str] = {
     "schema": "",
     "fits": "",
-    "memory": "capacity_bytes needed_bytes spare_bytes low_fraction high_fraction",
+    "memory": "capacity_bytes needed_bytes spare_bytes peak_allocated_bytes device_used_bytes low_fraction"
+    " high_fraction",
     "time": "step_s step_low_s step_high_s",
     "throughput": "tokens_per_s tokens_per_s_per_gpu mfu_fraction",
     "cost": "tokens gpu_hours days usd goodput_fraction",
@@ -49,7 +50,7 @@ def _ever_shorter(document: Document) -> Iterator[Document]:
         if not now.get(key):
             continue
         if first != DROP:
-            now = {**now, key: _short(now[key], first), "left_out": {"because": SAYS}}
+            now = {**now, key: _short(now[key], first), "left_out": {"because": SAYS, **now.get("left_out", {})}}
             yield now
             continue
         while (place := _last_dropped(now[key])) is not None:

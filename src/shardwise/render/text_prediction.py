@@ -1,4 +1,4 @@
-"""A prediction as text: the verdict first, then memory, time, communication, throughput and cost."""
+"""A prediction as text: the answer first, then memory, time, communication, throughput and cost."""
 
 from collections.abc import Iterator
 
@@ -18,6 +18,7 @@ from shardwise.prediction import (
 from shardwise.render.names import (
     batch_text,
     cluster_text,
+    gib_number,
     layout_text,
     model_text,
     plan_warnings,
@@ -56,9 +57,9 @@ def prediction_parts(
     *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
 ) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
-    yield plan_header(plan)
+    yield from answer_parts(prediction)
     yield Text()
-    yield verdict_text(prediction)
+    yield plan_header(plan)
     yield Text()
     yield from memory_parts(prediction.memory)
     yield Text()
@@ -88,15 +89,51 @@ def plan_header(plan: Plan) -> Table:
     return header
 
 
+def answer_parts(prediction: Prediction) -> Iterator[RenderableType]:
+    """Whether it fits, how fast it is, and the days and dollars of a whole run: one line each."""
+    yield verdict_text(prediction)
+    yield Text(f"{speed_words(prediction)}.", style="bold")
+    if prediction.cost is not None:
+        yield Text(f"{run_words(prediction.cost)}.", style="bold")
+
+
 def verdict_text(prediction: Prediction) -> Text:
-    """One sentence: whether it fits and by how much."""
+    """One sentence: whether it fits by the memory band, and by how much."""
     memory = prediction.memory
     used = f"{format_gib(memory.needed_bytes)} needed of {format_gib(memory.capacity_bytes)} on the fullest GPU"
+    if prediction.fit == "at the edge":
+        more = f"a prediction of memory may be {format_percent(memory.high_fraction - 1)} too low"
+        return Text(f"It is at the edge: {used}, and {more}.", style="bold yellow")
     if prediction.fits:
         return Text(f"It fits: {used}, {format_gib(memory.spare_bytes)} to spare.", style="bold green")
     if memory.fits_device:
         return Text(f"It does not fit: the GPUs hold it ({used}), the host does not.", style="bold red")
     return Text(f"It does not fit: {used}, {format_gib(memory.missing_bytes)} too much.", style="bold red")
+
+
+def memory_words(prediction: Prediction) -> str:
+    """GiB of GiB with the verdict; at the edge, by how much a prediction of memory may be too low."""
+    memory = prediction.memory
+    said = f"{gib_number(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} on the fullest GPU: "
+    if prediction.fit == "at the edge":
+        return f"{said}at the edge (may need {format_percent(memory.high_fraction - 1)} more)"
+    return f"{said}{prediction.fit}"
+
+
+def speed_words(prediction: Prediction) -> str:
+    """Step, tokens per second of all GPUs and of one, and MFU."""
+    throughput = prediction.throughput
+    return (
+        f"{format_seconds(prediction.time.step_s)} a step, {format_count(throughput.tokens_per_s)} tokens/s, "
+        f"{throughput.tokens_per_s_per_gpu:,.0f} per GPU, MFU {format_utilisation(throughput.mfu_fraction)}"
+    )
+
+
+def run_words(cost: CostPrediction) -> str:
+    """Days and dollars of the whole run, failures and restarts included."""
+    money = "no price known" if cost.usd is None else f"{format_usd(cost.usd)} billed"
+    goodput = format_percent(cost.goodput_fraction)
+    return f"{format_count(cost.tokens)} tokens: {cost.days:,.1f} days, {money} (goodput {goodput})"
 
 
 def memory_parts(memory: MemoryPrediction) -> Iterator[RenderableType]:
