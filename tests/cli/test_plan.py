@@ -92,6 +92,37 @@ def test_the_text_says_why_the_others_lost(capsys):
     assert max(len(line) for line in printed.splitlines()) <= 80
 
 
+def test_the_answer_is_one_screen_and_the_rest_is_asked_for(capsys):
+    """The figures of the two commands: the first screen is below 26 lines, and what was printed before follows it."""
+    assert main([*QUESTION, "--no-what-if"]) == 0
+    screen = capsys.readouterr().out
+    assert len(screen.splitlines()) <= 25
+    assert "Why the others lost" not in screen
+    assert main([*QUESTION, "--no-what-if", "--details"]) == 0
+    assert capsys.readouterr().out.startswith(screen)
+
+
+def test_the_screen_is_printed_before_what_ifs_are_searched(monkeypatch, capsys):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardwise.search.what_if", interrupted)
+    assert main(QUESTION) == 130
+    assert "Recommended: " in capsys.readouterr().out
+
+
+def test_the_answer_names_the_recommended_plan_and_is_short_unless_asked(answered, capsys):
+    best = answered["plans"][0]
+    assert answered["recommended"]["plan"] == best["plan"]
+    assert answered["recommended"]["reason"] == best["why"]
+    assert main([*QUESTION, "--json"]) == 0
+    assert len(capsys.readouterr().out.encode()) < 40_000
+    whole = answer([*QUESTION, "--full"], capsys)
+    assert "left_out" not in whole
+    assert all(row["prediction"]["time"]["communication"] for row in whole["plans"])
+    assert [row["plan"] for row in whole["plans"]] == [row["plan"] for row in answered["plans"]]
+
+
 def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer(capsys):
     words = ["plan", "llama-3.1-70b", "4xh100-sxm", "--seq-len", "8192", "--offload", "none"]
     written = answer(words, capsys, exit_code=3)
@@ -213,9 +244,15 @@ RUN = [*QUESTION, "--tokens", "1T"]
 
 
 @pytest.mark.parametrize("words", [["--deadline-days", "-3"], ["--budget-usd", "1K"]])
-def test_what_cannot_be_met_is_no_plan_with_the_nearest_that_can(words, capsys):
-    missed = answer([*RUN, *words], capsys, exit_code=3)["missed"]
+def test_what_cannot_be_met_is_no_plan_with_the_nearest_that_can(words, tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    assert main([*RUN, *words, "--json", "--out", str(path)]) == 3
+    said = capsys.readouterr()
+    missed = json.loads(said.out)["missed"]
     change = missed["changes"][0]["change"]
+    assert not path.exists()
+    assert said.err.startswith(f"wrote nothing to {path}: there is no plan, because ")
+    assert said.err.endswith(f"; with {change} there is one\n")
     name, _, value = change.partition("=")
     assert f"--{name.replace('_', '-')}" == words[0]
     assert answer([*RUN, words[0], value], capsys)["plans"]

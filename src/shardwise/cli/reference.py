@@ -24,7 +24,17 @@ The JSON of every answer has a `schema`: `shardwise.prediction/1`, `shardwise.se
 `shardwise.cost/1`, `shardwise.catalog/1`, `shardwise.validation/1`. An error is one object with `ok` (false), `error`,
 `code` and `fix` on standard output with `--json`, and two lines on standard error without;
 [errors.md](errors.md) explains each code.
+`plan --json` stays below 40 kB: `recommended` has the plan, its prediction and the reason, other predictions are short,
+and `left_out` counts rows that are missing; with `--full` nothing is left out.
 `SHARDWISE_DEBUG=1` shows the traceback of a failure of ours. `NO_COLOR=1` turns colour off; a pipe never gets any.
+
+A shell completes commands, options and names of files once [shtab](https://docs.iterative.ai/shtab/) has written its
+script; `pip install "shardwise[completion]"` brings it, and `--shell` takes bash, zsh or tcsh:
+
+```text
+python -m shtab --shell=bash shardwise.cli.reference.whole_parser > ~/.local/share/bash-completion/completions/shardwise
+python -m shtab --shell=zsh shardwise.cli.reference.whole_parser > ~/.zfunc/_shardwise
+```
 """
 
 SECTION = """
@@ -44,7 +54,7 @@ def reference_page() -> str:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All commands as subparsers of one, from which shtab writes a completion script (docs/completion.md)."""
+    """All commands as subparsers of one, from which shtab writes a completion script (docs/cli.md says how)."""
     whole = argparse.ArgumentParser(prog="shardwise", description="Plan a distributed training run.")
     commands = whole.add_subparsers()
     for entry in COMMANDS:

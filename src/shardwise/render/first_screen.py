@@ -1,5 +1,6 @@
 """The first screen of ``plan``: at most 25 lines of 80 columns with the question, the answer and what to do next."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,13 @@ from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds
 
 MAX_CHANGES = 2
-CHANGE_LINES = 1 + MAX_CHANGES
-"""A heading and the what-ifs, which are printed after the rest."""
+CHANGE_LINES = MAX_CHANGES
+"""The what-ifs are printed after the rest, a line each."""
 MAX_REASON_LINES = 4
 MAX_COMMAND_LINES = 2
 CONTINUED = " \\"
+OPTION = re.compile(r"( --?\S+) (?!-)")
+"""An option before its value, between which no line ends."""
 LABEL_WIDTH = 9
 NAME_WIDTH = 44
 """Columns of an alternative's name."""
@@ -62,16 +65,17 @@ def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str
     largest = sorted(sensitivity.changes, key=lambda change: -abs(1 - change.step_ratio))[:MAX_CHANGES]
     if not largest:
         return screen_text([lines_of(sensitivity.binding, width=width, most=CHANGE_LINES)], style=style)
-    lines = [Text("What would change it, searched around this plan", style="bold")]
-    for change in largest:
-        lines += lines_of(_change_text(change), width=width, most=1, label=INDENT)
+    lines = [line for change in largest for line in lines_of(_change_text(change), width=width, most=1, label="If ")]
     return screen_text([lines], style=style)
 
 
 def _change_text(change: WhatIf) -> str:
     ratio = format_percent(abs(1 - change.step_ratio))
     saved = "as now" if ratio == format_percent(0) else f"{ratio} {'less' if change.step_ratio < 1 else 'more'}"
-    return f"{change.change}: {format_seconds(change.step_s)} a step, {saved}, as {plan_name(change.plan)}"
+    size = f", mb {change.plan.recipe.micro_batch_size}"
+    return (
+        f"{change.change}: {format_seconds(change.step_s)} a step, {saved}, as {short_words(change.plan.layout)}{size}"
+    )
 
 
 def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> list[Section]:
@@ -140,10 +144,10 @@ def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:
     if fastest is None:
         return _figure_lines("fastest", "no plan that was found is faster", width)
     time, memory = fastest.prediction.time, fastest.prediction.memory
-    saved = format_percent(1 - fastest.step_ratio)
+    longer = format_percent(fastest.recommended_ratio - 1)
     text = (
-        f"{plan_name(fastest.plan)}: {format_seconds(time.step_s)} ({saved} less), "
-        f"{format_gib(memory.needed_bytes)}: {fastest.prediction.fit}"
+        f"{plan_name(fastest.plan)}: {format_seconds(time.step_s)}, {format_gib(memory.needed_bytes)}: "
+        f"{fastest.prediction.fit}; the recommended takes {longer} longer"
     )
     return _figure_lines("fastest", text, width)
 
@@ -173,7 +177,7 @@ def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
     """Two commands: writing the plan, or explaining it where it was written; then running it."""
     file = context.plan_file or "plan.json"
     explain = f"shardwise explain {file}"
-    first = explain if context.plan_file else f"{context.command} --out{UNBROKEN}{file}"
+    first = explain if context.plan_file else f"{context.command} --out {file}"
     runner = RUNNERS.get(plan.engine, explain).format(file=file)
     second = f"shardwise timeline {file} --html step.html" if runner == first else runner
     return [*_command_lines(first, "Next: ", width), *_command_lines(second, "then: ", width)]
@@ -181,7 +185,8 @@ def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
 
 def _command_lines(command: str, label: str, width: int) -> list[Text]:
     """A command on at most two lines, the first of them continued by a backslash."""
-    lines = lines_of(command, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
+    unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
+    lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
     if len(lines) > MAX_COMMAND_LINES:
         return lines_of(f"the same command with{command[command.rindex(' --') :]}", width=width, most=1, label=label)
     for line in lines[:-1]:

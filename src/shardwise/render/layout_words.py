@@ -8,6 +8,7 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.render.names import stages_text, value_text
+from shardwise.render.screen_lines import UNBROKEN
 from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.simplicity import moved_words
 
@@ -76,7 +77,10 @@ def short_words(layout: Layout) -> str:
 
 
 def options_text(plan: Plan) -> str:
-    """What ``predict`` takes after MODEL, CLUSTER and the question to be asked about exactly this plan."""
+    """What ``predict`` takes after MODEL, CLUSTER and the question to be asked about exactly this plan.
+
+    No line ends between an option and its value.
+    """
     words: list[str] = []
     for record, value_of in ((Layout, plan.layout), (Recipe, plan.recipe)):
         defaults = {field.name: field.default for field in fields(record)}
@@ -94,4 +98,4 @@ def options_text(plan: Plan) -> str:
 def _option(option: str, value: object) -> str:
     if isinstance(value, bool):
         return option if value else f"--no-{option.removeprefix('--')}"
-    return f"{option} {value_text(value)}"
+    return f"{option}{UNBROKEN}{value_text(value)}"

@@ -1,7 +1,8 @@
 """What a first screen shows beside the recommended plan: the fastest plan, and alternatives that differ in kind."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias, get_args
 
 from shardwise.plan import Plan
@@ -14,6 +15,8 @@ from shardwise.search.records import RankedPlan, SearchResult
 __all__ = ["Beside", "Shortlist", "shortlist"]
 
 MAX_ALTERNATIVES = 3
+NEAR_RATIO = 1.5
+"""Of the recommended plan's step: who would wait longer compares recomputation and micro-batches first."""
 Feature: TypeAlias = tuple[bool | int | str, ...]
 """What tells plans apart."""
 
@@ -26,6 +29,11 @@ class Beside:
     prediction: Prediction
     step_ratio: float
     """Its step over the recommended plan's."""
+
+    @property
+    def recommended_ratio(self) -> float:
+        """The recommended plan's step over its own."""
+        return 1 / self.step_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +51,8 @@ def shortlist(result: SearchResult) -> Shortlist | None:
     """The recommended plan, the fastest, and at most three that differ in kind; ``None`` where no plan was found.
 
     Plans of other kinds of parallelism come before variants of the same kind, and plans that fit safely before those at
-    the edge of the device. Where the answer holds fewer than three, variants of the recommended plan are predicted.
+    the edge of the device. Where the answer holds fewer than three, variants of the recommended plan are predicted:
+    other recomputation, then other micro-batches. Much slower plans come last.
     """
     if not result.plans:
         return None
@@ -56,12 +65,12 @@ def shortlist(result: SearchResult) -> Shortlist | None:
         (one for one in found if one.plan not in taken),
         key=lambda one: (one.prediction.memory.is_borderline, one.prediction.time.step_s),
     )
+    near = [one for one in others if one.step_ratio <= NEAR_RATIO]
     chosen: list[Beside] = []
-    _take(chosen, others, {_kind(plan) for plan in taken}, _kind)
-    seen = {_variant(plan) for plan in (*taken, *(one.plan for one in chosen))}
-    _take(chosen, others, seen, _variant)
-    if len(chosen) < MAX_ALTERNATIVES:  # the predictions take time
-        _take(chosen, _predicted_variants(result), seen, _variant)
+    _take(chosen, near, taken, _kind)
+    _take(chosen, chain(near, _predicted_variants(result)), taken, _recomputed)
+    _take(chosen, chain(near, _predicted_variants(result)), taken, _variant)
+    _take(chosen, others, taken, _variant)
     return Shortlist(
         recommended=recommended,
         fastest=fastest,
@@ -75,12 +84,12 @@ def _beside(plan: Plan, prediction: Prediction, recommended: RankedPlan) -> Besi
 
 
 def _take(
-    chosen: list[Beside], others: Iterable[Beside], seen: set[Feature], feature: Callable[[Plan], Feature]
+    chosen: list[Beside], others: Iterable[Beside], taken: Sequence[Plan], feature: Callable[[Plan], Feature]
 ) -> None:
-    """Choose plans with a feature that none before has, until there are enough; ``others`` may be predicted lazily."""
-    for one in others:
-        if len(chosen) == MAX_ALTERNATIVES:
-            return
+    """Choose plans with a feature that none before has, until there are enough; ``others`` are predicted as needed."""
+    seen = {feature(plan) for plan in (*taken, *(one.plan for one in chosen))}
+    left = iter(others)
+    while len(chosen) < MAX_ALTERNATIVES and (one := next(left, None)) is not None:
         if feature(one.plan) not in seen:
             seen.add(feature(one.plan))
             chosen.append(one)
@@ -92,6 +101,10 @@ def _kind(plan: Plan) -> Feature:
     axes = (layout.dp_replicate, layout.tp, layout.cp, layout.pp, layout.ep)
     stage = layout.zero_stage if layout.dp_shard > 1 else 0
     return (*(degree > 1 for degree in axes), stage, recipe.offload, recipe.activation_offload)
+
+
+def _recomputed(plan: Plan) -> Feature:
+    return (*_kind(plan), plan.recipe.recompute)
 
 
 def _variant(plan: Plan) -> Feature:
