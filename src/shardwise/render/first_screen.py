@@ -9,7 +9,14 @@ from rich.text import Text
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.render.layout_words import layout_words, options_text, recipe_words, short_words
-from shardwise.render.names import cluster_text, gib_number, recompute_text, short_model_text, value_text
+from shardwise.render.names import (
+    calibration_lines,
+    cluster_text,
+    gib_number,
+    recompute_text,
+    short_model_text,
+    value_text,
+)
 from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.render.text_prediction import memory_words, run_words, speed_words
@@ -117,6 +124,7 @@ def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str
     return [
         *lines_of(f"{short_model_text(plan.model)} on {where}", width=width, most=2),
         *lines_of(", ".join(parts) + star, width=width, most=3, indent=""),
+        *lines_of("; ".join(calibration_lines(plan.cluster)), width=width, most=2),
     ]
 
 
