@@ -8,6 +8,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.render.answer_words import memory_words, run_words, speed_words
 from shardwise.render.layout_words import layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import (
     calibration_lines,
@@ -19,7 +20,6 @@ from shardwise.render.names import (
 )
 from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
-from shardwise.render.text_prediction import memory_words, run_words, speed_words
 from shardwise.search.shortlist import Beside, Shortlist
 from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds
@@ -152,10 +152,10 @@ def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:
     if fastest is None:
         return _figure_lines("fastest", "no plan that was found is faster", width)
     time, memory = fastest.prediction.time, fastest.prediction.memory
-    longer = format_percent(fastest.recommended_ratio - 1)
+    saved = format_percent(1 - fastest.step_ratio)
     text = (
-        f"{plan_name(fastest.plan)}: {format_seconds(time.step_s)}, {format_gib(memory.needed_bytes)}: "
-        f"{fastest.prediction.fit}; the recommended takes {longer} longer"
+        f"{plan_name(fastest.plan)}: {format_seconds(time.step_s)} ({saved} less), "
+        f"{format_gib(memory.needed_bytes)}: {fastest.prediction.fit}"
     )
     return _figure_lines("fastest", text, width)
 

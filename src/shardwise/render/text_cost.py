@@ -7,10 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.prediction import CostPrediction, CostSensitivity
+from shardwise.render.answer_words import run_words
 from shardwise.render.names import model_text
 from shardwise.render.run_cost import RunCost
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
-from shardwise.render.text_prediction import assumption_parts, run_words
+from shardwise.render.text_prediction import assumption_parts
 from shardwise.units import format_count, format_percent, format_usd
 
 

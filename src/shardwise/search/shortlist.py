@@ -30,11 +30,6 @@ class Beside:
     step_ratio: float
     """Its step over the recommended plan's."""
 
-    @property
-    def recommended_ratio(self) -> float:
-        """The recommended plan's step over its own."""
-        return 1 / self.step_ratio
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
