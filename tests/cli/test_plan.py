@@ -287,6 +287,17 @@ def test_a_deadline_needs_tokens(capsys):
     assert "add --tokens" in capsys.readouterr().err
 
 
+def test_a_price_of_ones_own_is_what_the_run_costs(capsys):
+    """139 days of 8 GPUs at $3.00 an hour, whatever the catalogue's price is."""
+    words = ["plan", "llama-3.1-8b", "8xh100-sxm", "--tokens", "1T", "--global-batch-size", "128", "--no-what-if"]
+    cost = answer([*words, "--price", "3"], capsys)["recommended"]["prediction"]["cost"]
+    assert cost["usd"] == pytest.approx(3 * cost["gpu_hours"])
+    assert main([*words, "--price", "-3"]) == 2
+    assert "usd_per_gpu_hour is -3.0" in capsys.readouterr().err
+    assert main([*words[:2], "--gpus", "8,16", "--gpu-types", "h100-sxm,a100-sxm-80=1", "--price", "3"]) == 2
+    assert "fix: write --gpu-types h100-sxm=3,a100-sxm-80=3, and leave out --price" in capsys.readouterr().err
+
+
 def test_a_sweep_refuses_the_bound_that_its_sizes_say_already(capsys):
     words = ["plan", "llama-3.1-8b", "64xh100-sxm", "--gpus", "8..64", "--max-gpus", "16"]
     assert main(words) == 2

@@ -95,6 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget-usd", type=positive_amount, metavar="USD", help="the run may cost so many dollars, such as 2M"
     )
+    parser.add_argument(
+        "--price", type=finite_number, metavar="USD", help="dollars per GPU and hour (default: the catalogue's)"
+    )
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser, has_many_precisions=True)
     parser.add_argument(

@@ -95,6 +95,13 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
         raise UsageError(
             "CLUSTER and --gpu-types exclude each other", code="cli-usage", fix=f"leave out {arguments.cluster}"
         )
+    if arguments.gpu_types is not None and arguments.price is not None:
+        priced = ",".join(f"{name.partition('=')[0]}={arguments.price:g}" for name in arguments.gpu_types.split(","))
+        raise UsageError(
+            "--price is one price, and --gpu-types may name several types",
+            code="cli-usage",
+            fix=f"write --gpu-types {priced}, and leave out --price",
+        )
     if arguments.bound_max_gpus is not None:
         raise UsageError(
             "--gpus names the sizes to try, so --max-gpus says nothing more",
