@@ -92,6 +92,12 @@ def test_a_screen_without_a_plan_says_what_would_have_one():
     assert "Nothing fits: no plan. The closest lacks 8.00 GiB:" in screen
     assert "does not fit" in screen
     assert "num_nodes=4: 37.00 of" in screen
+    assert "Next: " not in screen  # another cluster is no option
+    reliefs = tuple(replace(NOT_FOUND.closest.reliefs[0], change=change) for change in ("adapter=lora", "seq_len=32"))
+    helped = replace(NOT_FOUND, closest=replace(NOT_FOUND.closest, reliefs=reliefs))
+    typed = no_plan_screen(helped, replace(CONTEXT, command="shardwise plan tiny-7 2xacme-8 --seq-len 64"))
+    assert "Next: shardwise plan tiny-7 2xacme-8 --seq-len 64 --adapter lora\n" in typed
+    assert "or: shardwise plan tiny-7 2xacme-8 --seq-len 32\n" in typed
     refused = no_plan_screen(replace(NOT_FOUND, closest=None), CONTEXT)
     assert "tp=3 with 7 heads: set tp=1" in refused
 

@@ -33,8 +33,8 @@ CONTINUED = " \\"
 OPTION = re.compile(r"( --?\S+) (?!-)")
 """An option before its value, between which no line ends."""
 LABEL_WIDTH = 9
-NAME_WIDTH = 44
-"""Columns of an alternative's name."""
+FIGURES_WIDTH = 36
+"""Columns of an alternative's figures; its name has the others."""
 HINT = "(--details: the ranking, why the others lost, the front, the rules, all assumed)"
 RUNNERS = {
     "native": "shardwise train {file}",
@@ -170,13 +170,14 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
     """A heading and one line a plan."""
     if not alternatives:
         return []
-    heading = f"{'Alternatives (mb: micro-batch size)':<{NAME_WIDTH}}{'GiB':>7}{'step':>11}{'longer':>8}"
+    name_width = width - FIGURES_WIDTH
+    heading = f"{'Alternatives (mb: micro-batch size)'[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'longer':>8}"
     lines = [Text(heading[:width], style="bold")]
     for one in alternatives:
-        (name,) = lines_of(plan_name(one.plan), width=NAME_WIDTH, most=1, label=INDENT)
+        (name,) = lines_of(plan_name(one.plan), width=name_width, most=1, label=INDENT)
         gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
         edge = "" if one.prediction.fit == "fits" else " at edge"
-        row = f"{name.plain:<{NAME_WIDTH}}{gib:>7}{step:>11}{one.step_ratio - 1:>+8.1%}{edge}"
+        row = f"{name.plain:<{name_width}}{gib:>7}{step:>11}{one.step_ratio - 1:>+8.1%}{edge}"
         lines.append(Text(row[:width]))
     return lines
 
@@ -188,10 +189,10 @@ def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
     first = explain if context.plan_file else f"{context.command} --out {file}"
     runner = RUNNERS.get(plan.engine, explain).format(file=file)
     second = f"shardwise timeline {file} --html step.html" if runner == first else runner
-    return [*_command_lines(first, "Next: ", width), *_command_lines(second, "then: ", width)]
+    return [*command_lines(first, "Next: ", width), *command_lines(second, "then: ", width)]
 
 
-def _command_lines(command: str, label: str, width: int) -> list[Text]:
+def command_lines(command: str, label: str, width: int) -> list[Text]:
     """A command on at most two lines, the first of them continued by a backslash."""
     unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
     lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)

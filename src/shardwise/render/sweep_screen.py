@@ -20,8 +20,8 @@ from shardwise.search import SweepResult, SweepRow
 from shardwise.units import format_seconds, format_usd
 
 MAX_ROWS = 4
-NAME_WIDTH = 42
-"""Columns of a cluster and its plan."""
+FIGURES_WIDTH = 38
+"""Columns of a cluster's figures; its name and its plan have the others."""
 
 
 def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
@@ -66,7 +66,9 @@ def _row_lines(result: SweepResult, width: int) -> list[Text]:
     has_run = any(row.best is not None and row.best.prediction.cost is not None for row in shown)
     unit = ("days", "dollars") if has_run else ("", "$/Mtok")
     title = "Other clusters" if front is others else "Others on the front of time, memory, cost"
-    heading = f"{title:<{NAME_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
+    heading = (
+        f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
+    )
     return [Text(heading[:width], style="bold"), *(_row_line(row, width) for row in shown)]
 
 
@@ -85,10 +87,10 @@ def _row_line(row: SweepRow, width: int) -> Text:
     prediction, cluster = row.best.prediction, row.question.cluster
     plan = f"{short_words(row.best.plan.layout)}, {recompute_text(row.best.plan.recipe)}"
     named = f"{cluster.num_gpus:,} x {cluster.gpu.id}: {plan}"
-    (name,) = lines_of(named, width=NAME_WIDTH, most=1, label=INDENT)
+    (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)
     gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)
     days, usd = "", row.usd_per_million_tokens
     if prediction.cost is not None:
         days, usd = f"{prediction.cost.days:,.1f}", prediction.cost.usd
     money = "?" if usd is None else format_usd(usd)
-    return Text(f"{name.plain:<{NAME_WIDTH}}{gib:>7}{step:>10}{days:>9}{money:>11}"[:width])
+    return Text(f"{name.plain:<{width - FIGURES_WIDTH}}{gib:>7}{step:>10}{days:>9}{money:>11}"[:width])
