@@ -74,7 +74,7 @@ def answers() -> Iterator[tuple[str, Answer]]:
     for question in QUESTIONS.read_text(encoding="utf-8").splitlines():
         yield (
             f"plan {question}",
-            _recommendation(json.loads(_told(["plan", *shlex.split(question), "--no-what-if", "--json"]))),
+            _recommendation(json.loads(_told(["plan", *shlex.split(question), "--no-what-if", "--json", "--full"]))),
         )
 
 

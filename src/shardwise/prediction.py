@@ -1,6 +1,7 @@
 """Records of a prediction. ``render/json_records.py`` writes them as ``shardwise.prediction/1``."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shardwise.attention_kernels import AttentionKernel
 from shardwise.ledger import MemoryComponent, Phase, TimeComponent
@@ -11,6 +12,7 @@ __all__ = [
     "CostPrediction",
     "ExposedCommunication",
     "ExposedShare",
+    "Fit",
     "MemoryEntry",
     "MemoryPrediction",
     "PhaseMemory",
@@ -22,6 +24,8 @@ __all__ = [
 ]
 
 
+Fit = Literal["fits", "at the edge", "does not fit"]
+"""How a headline says whether a plan fits."""
 ROUNDING = 1e-9
 """Smaller shares of a sum are what adding up leaves."""
 
@@ -279,3 +283,10 @@ class Prediction:
     def fits(self) -> bool:
         """Whether the worst device and the hosts hold it."""
         return self.memory.fits_device and self.memory.fits_host
+
+    @property
+    def fit(self) -> Fit:
+        """The verdict by the memory band: a plan that fits as predicted is at the edge where its band does not."""
+        if not self.fits:
+            return "does not fit"
+        return "at the edge" if self.memory.is_borderline else "fits"

@@ -85,11 +85,42 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path, capsys):
 
 
 def test_the_text_says_why_the_others_lost(capsys):
-    assert main(QUESTION) == 0
+    assert main([*QUESTION, "--details"]) == 0
     printed = capsys.readouterr().out
     assert "Recommended: " in printed
     assert "Why the others lost" in printed
     assert max(len(line) for line in printed.splitlines()) <= 80
+
+
+def test_the_answer_is_one_screen_and_the_rest_is_asked_for(capsys):
+    """The figures of the two commands: the first screen is below 26 lines, and what was printed before follows it."""
+    assert main([*QUESTION, "--no-what-if"]) == 0
+    screen = capsys.readouterr().out
+    assert len(screen.splitlines()) <= 25
+    assert "Why the others lost" not in screen
+    assert main([*QUESTION, "--no-what-if", "--details"]) == 0
+    assert capsys.readouterr().out.startswith(screen)
+
+
+def test_the_screen_is_printed_before_what_ifs_are_searched(monkeypatch, capsys):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardwise.search.what_if", interrupted)
+    assert main(QUESTION) == 130
+    assert "Recommended: " in capsys.readouterr().out
+
+
+def test_the_answer_names_the_recommended_plan_and_is_short_unless_asked(answered, capsys):
+    best = answered["plans"][0]
+    assert answered["recommended"]["plan"] == best["plan"]
+    assert answered["recommended"]["reason"] == best["why"]
+    assert main([*QUESTION, "--json"]) == 0
+    assert len(capsys.readouterr().out.encode()) < 40_000
+    whole = answer([*QUESTION, "--full"], capsys)
+    assert "left_out" not in whole
+    assert all(row["prediction"]["time"]["communication"] for row in whole["plans"])
+    assert [row["plan"] for row in whole["plans"]] == [row["plan"] for row in answered["plans"]]
 
 
 def test_when_nothing_fits_the_closest_plan_and_what_would_help_are_the_answer(capsys):
@@ -213,9 +244,15 @@ RUN = [*QUESTION, "--tokens", "1T"]
 
 
 @pytest.mark.parametrize("words", [["--deadline-days", "-3"], ["--budget-usd", "1K"]])
-def test_what_cannot_be_met_is_no_plan_with_the_nearest_that_can(words, capsys):
-    missed = answer([*RUN, *words], capsys, exit_code=3)["missed"]
+def test_what_cannot_be_met_is_no_plan_with_the_nearest_that_can(words, tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    assert main([*RUN, *words, "--json", "--out", str(path)]) == 3
+    said = capsys.readouterr()
+    missed = json.loads(said.out)["missed"]
     change = missed["changes"][0]["change"]
+    assert not path.exists()
+    assert said.err.startswith(f"wrote nothing to {path}: there is no plan, because ")
+    assert said.err.endswith(f"; with {change} there is one\n")
     name, _, value = change.partition("=")
     assert f"--{name.replace('_', '-')}" == words[0]
     assert answer([*RUN, words[0], value], capsys)["plans"]
@@ -250,6 +287,17 @@ def test_a_deadline_needs_tokens(capsys):
     assert "add --tokens" in capsys.readouterr().err
 
 
+def test_a_price_of_ones_own_is_what_the_run_costs(capsys):
+    """139 days of 8 GPUs at $3.00 an hour, whatever the catalogue's price is."""
+    words = ["plan", "llama-3.1-8b", "8xh100-sxm", "--tokens", "1T", "--global-batch-size", "128", "--no-what-if"]
+    cost = answer([*words, "--price", "3"], capsys)["recommended"]["prediction"]["cost"]
+    assert cost["usd"] == pytest.approx(3 * cost["gpu_hours"])
+    assert main([*words, "--price", "-3"]) == 2
+    assert "usd_per_gpu_hour is -3.0" in capsys.readouterr().err
+    assert main([*words[:2], "--gpus", "8,16", "--gpu-types", "h100-sxm,a100-sxm-80=1", "--price", "3"]) == 2
+    assert "fix: write --gpu-types h100-sxm=3,a100-sxm-80=3, and leave out --price" in capsys.readouterr().err
+
+
 def test_a_sweep_refuses_the_bound_that_its_sizes_say_already(capsys):
     words = ["plan", "llama-3.1-8b", "64xh100-sxm", "--gpus", "8..64", "--max-gpus", "16"]
     assert main(words) == 2
@@ -276,7 +324,7 @@ def test_a_sweep_keeps_one_batch_and_recommends_a_cluster_that_meets_the_deadlin
 
 def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
     words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm", "--seq-len", "4096", "--tokens", "1B"]
-    assert main([*words, "--global-batch-size", "8"]) == 0
+    assert main([*words, "--global-batch-size", "8", "--details"]) == 0
     lines = capsys.readouterr().out.splitlines()
     table = lines[lines.index(next(line for line in lines if "recompute" in line)) :]
     assert any("+parameters" in line or "+optimizer" in line for line in table)
@@ -285,7 +333,7 @@ def test_a_sweep_shows_what_is_offloaded_within_80_columns(capsys):
 
 def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
     words = ["plan", "llama-3.1-70b", "--gpus", "8", "--gpu-types", "h100-sxm=2.25,a100-sxm-80=0", "--seq-len", "4096"]
-    assert main([*words, "--tokens", "1B", "--global-batch-size", "8"]) == 0
+    assert main([*words, "--tokens", "1B", "--global-batch-size", "8", "--details"]) == 0
     printed = capsys.readouterr().out
     rows = printed[printed.index("type") : printed.index("(> recommended")].split()
     assert {"a100-sxm-80", "h100-sxm", "$2.25", "$0.00", "recompute", "+parameters"} <= set(rows)
@@ -294,7 +342,7 @@ def test_a_sweep_says_what_a_gpu_costs_and_breaks_no_words(capsys):
 
 def test_the_front_is_drawn_in_the_text_and_on_a_page_that_loads_nothing(tmp_path, capsys):
     path = tmp_path / "plan.html"
-    assert main([*QUESTION, "--html", str(path)]) == 0
+    assert main([*QUESTION, "--html", str(path), "--details"]) == 0
     assert "Time against memory" in capsys.readouterr().out
     page = path.read_text(encoding="utf-8")
     assert "<svg" in page

@@ -220,7 +220,7 @@ def test_a_single_line_on_standard_input_is_one_plan_like_a_file(pipe, plan_file
     pipe(json.dumps(PLAN) + "\n")
     piped = main(["predict", "-"]), capsys.readouterr().out
     assert piped == (main(["predict", str(plan_file)]), capsys.readouterr().out)
-    assert piped[1].startswith("model ")
+    assert piped[1].startswith("It fits: ")
     pipe(json.dumps(TOO_BIG) + "\n")
     assert main(["predict", "-", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["fits"] is False
@@ -231,3 +231,13 @@ def test_the_help_says_how_standard_input_is_read(capsys):
     page = " ".join(capsys.readouterr().out.split())
     assert "Standard input that holds a single plan" in page
     assert "writes --jsonl" in page
+
+
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_a_plan_whose_band_leaves_the_device_is_at_the_edge(command, capsys):
+    """Row A10: what is needed times 1.08 is above the card, and the headline said that it fits."""
+    words = [command, "qwen3-8b", "1xh100-sxm", "--engine", "accelerate", "--precision", "bf16", "--recompute", "full"]
+    words += ["--seq-len", "2048", "--micro-batch-size", "1", "--dp-shard", "1"]
+    assert main(words) == 0
+    headline = capsys.readouterr().out.splitlines()[0]
+    assert headline.startswith("It is at the edge: 77.07 GiB needed of 79.18 GiB on the fullest GPU")

@@ -140,7 +140,8 @@ def run_command(arguments: Sequence[str]) -> int:
     if "-h" in words or "--help" in words:
         sys.stdout.write(parser.format_help())
         return EXIT_OK
-    return command.run(parser.parse_args(_with_negative_values(words)))
+    typed = argparse.Namespace(typed_words=tuple(arguments))
+    return command.run(parser.parse_args(_with_negative_values(words), typed))
 
 
 def _with_negative_values(words: Sequence[str]) -> list[str]:

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     plan = plan_from(arguments)
     if arguments.is_strategies or (arguments.cluster is not None and not given_layout(arguments)):
-        return _print_findings(_strategies(plan), arguments)
+        return _print_findings(_strategies(plan), arguments, is_advice=True)
     return _print_explanation(plan, arguments)
 
 
@@ -110,16 +110,17 @@ def _strategies(plan: "Plan") -> "tuple[Finding, ...]":
         return advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
 
 
-def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespace) -> int:
+def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespace, *, is_advice: bool = False) -> int:
     if arguments.is_json:
         from shardwise.render.json_answers import findings_object
         from shardwise.render.json_text import json_text
 
         write_line(json_text(findings_object(findings)))
     else:
-        from shardwise.render.text_explanation import findings_text
+        from shardwise.render.text_explanation import findings_text, strategies_text
 
-        write_line(findings_text(findings, style=stdout_style()))
+        text = strategies_text if is_advice else findings_text
+        write_line(text(findings, style=stdout_style()))
     return EXIT_OK
 
 

@@ -1,23 +1,36 @@
 """The help page of one command: the same text on every Python version, because docs/cli.md is made of it."""
 
 import argparse
+from collections.abc import Sequence
 from textwrap import wrap
+
+from shardwise.cli.help_examples import PAGES, HelpStart
 
 WIDTH = 100
 HELP_COLUMN = 34
 
 
 def help_page(parser: argparse.ArgumentParser) -> str:
-    """Usage, what the command does, and its options by group."""
+    """Usage, what the command does, about ten common options, two examples, and then the other options by group."""
+    start = PAGES.get(parser.prog.rpartition(" ")[2], HelpStart())
     parts = [f"Usage: {parser.prog} {_positionals(parser)}[OPTIONS]", (parser.description or "").strip()]
+    shown = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
+    by_name = {name: action for action in shown for name in action.option_strings}
+    common = [by_name[name] for name in start.common]
+    parts += _group("Arguments", [action for action in shown if not action.option_strings])
+    parts += _group("Common options", common)
+    if start.examples:
+        parts.append("\n".join(["Examples:", *(f"  {example}" for example in start.examples)]))
     for group in parser._action_groups:
-        rows = [_row(action) for action in group._group_actions if action.help is not argparse.SUPPRESS]
-        if rows:
-            title = {"positional arguments": "Arguments"}.get(
-                group.title or "", (group.title or "Options").capitalize()
-            )
-            parts.append("\n".join([f"{title}:", *rows]))
+        rest = [one for one in group._group_actions if one in shown and one.option_strings and one not in common]
+        title = (group.title or "Options").capitalize()
+        parts += _group("Other options" if common and title == "Options" else title, rest)
     return "\n\n".join(parts) + "\n"
+
+
+def _group(title: str, actions: Sequence[argparse.Action]) -> list[str]:
+    """One part of the page; none without actions."""
+    return ["\n".join([f"{title}:", *map(_row, actions)])] if actions else []
 
 
 def option_names(parser: argparse.ArgumentParser) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rank the layouts of a model on a cluster, and say why each of the others lost.
+"""Recommend a layout of a model on a cluster, on one screen; --details says why each of the others lost.
 
 Every layout that breaks no rule and may fit is a candidate. An axis is pinned or bounded with --tp 8, --pp 1..8,
 --dp-shard ..64 or --tp 1,2,4; what is not bounded is searched. When nothing fits, the closest plan is shown
@@ -7,7 +7,6 @@ exit code is then 3. With --gpus the question is asked on many clusters: how man
 """
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from shardwise.cli.options import (
     positive_amount,
     positive_number,
 )
-from shardwise.cli.output import OutputError, require_apart, require_free, stdout_style, write_file, write_line
+from shardwise.cli.output import OutputError, require_apart, require_free, write_file
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
@@ -37,7 +36,7 @@ from shardwise.recipe import Recipe
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
-    from shardwise.search import SearchBounds, SearchResult, Sensitivity
+    from shardwise.search import Relief, SearchBounds, SearchResult, TargetChange
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
@@ -67,6 +66,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the front as a picture")
     parser.add_argument(
+        "--details",
+        action="store_true",
+        dest="has_details",
+        help="print the ranking, why the others lost, the front, the rules and all assumptions below the answer",
+    )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        dest="is_full",
+        help="with --json: leave nothing out, where the answer would else be kept below 40 kB",
+    )
+    parser.add_argument(
         "--what-if",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -76,13 +87,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timings",
         action="store_true",
         dest="has_timings",
-        help="say how long the search took, the one figure in which equal answers differ (default: to a terminal only)",
+        help="say how long the search took, the one figure in which equal answers differ",
     )
     parser.add_argument(
         "--deadline-days", type=finite_number, metavar="DAYS", help="the run has to end within so many days"
     )
     parser.add_argument(
         "--budget-usd", type=positive_amount, metavar="USD", help="the run may cost so many dollars, such as 2M"
+    )
+    parser.add_argument(
+        "--price", type=finite_number, metavar="USD", help="dollars per GPU and hour (default: the catalogue's)"
     )
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite an existing file")
     add_recipe_options(parser, has_many_precisions=True)
@@ -123,21 +137,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_sweep(arguments: argparse.Namespace) -> int:
     """Many clusters."""
+    from shardwise.cli.plan_answer import say_nothing_is_written, screen_context
+
     result = answer_sweep(arguments, bounds_from(arguments))
     row = result.recommended
-    if arguments.out is not None and row is not None and row.best is not None:
-        write_file(arguments.out, _plan_text(row.best.plan, arguments.out), is_forced=arguments.is_forced)
+    if arguments.out is not None:
+        if row is not None and row.best is not None:
+            write_file(arguments.out, _plan_text(row.best.plan, arguments.out), is_forced=arguments.is_forced)
+        else:
+            say_nothing_is_written(arguments.out, result.why, result.changes)
     if arguments.html is not None:
         from shardwise.render.html_search import sweep_html
 
         write_file(arguments.html, sweep_html(result), is_forced=arguments.is_forced, example="page.html")
-    return write_sweep(result, is_json=arguments.is_json)
+    return write_sweep(result, screen_context(arguments, result.rows[0].question), arguments)
 
 
 def _run_search(arguments: argparse.Namespace) -> int:
     """One cluster."""
+    from shardwise.cli.plan_answer import say_nothing_is_written, write_search
     from shardwise.plan_file import recipe_assumptions
-    from shardwise.search import search, what_if
+    from shardwise.search import search
 
     question, bounds = _question(arguments), bounds_from(arguments)
     with waiting("searching layouts"):
@@ -149,36 +169,28 @@ def _run_search(arguments: argparse.Namespace) -> int:
             bounds=bounds,
             objective=arguments.objective or "step_time",
         )
-        sensitivity = what_if(result, limits=bounds) if arguments.what_if else None
     result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
-    if arguments.out is not None and result.plans:
-        write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
+    if arguments.out is not None:
+        if result.plans:
+            write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
+        else:
+            say_nothing_is_written(arguments.out, *_what_is_missing(result))
+    sensitivity = write_search(result, question, bounds, arguments)
     if arguments.html is not None:
         from shardwise.render.html_search import search_html
 
-        write_file(
-            arguments.html,
-            search_html(result, sensitivity=sensitivity),
-            is_forced=arguments.is_forced,
-            example="page.html",
-        )
-    _write_search(result, sensitivity, is_json=arguments.is_json, has_timings=arguments.has_timings)
+        page = search_html(result, sensitivity=sensitivity)
+        write_file(arguments.html, page, is_forced=arguments.is_forced, example="page.html")
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
 
 
-def _write_search(
-    result: "SearchResult", sensitivity: "Sensitivity | None", *, is_json: bool, has_timings: bool
-) -> None:
-    if is_json:
-        from shardwise.render.json_answers import search_object
-        from shardwise.render.json_text import json_text
-
-        write_line(json_text(search_object(result, sensitivity=sensitivity, has_clock=has_timings)))
-        return
-    from shardwise.render.text_search import search_text
-
-    has_clock = has_timings or sys.stdout.isatty()
-    write_line(search_text(result, sensitivity=sensitivity, style=stdout_style(), has_clock=has_clock))
+def _what_is_missing(result: "SearchResult") -> tuple[str, tuple["TargetChange | Relief", ...]]:
+    """Why a search has no plan, and the nearest questions that have one."""
+    if result.missed is not None:
+        return result.missed.because, result.missed.changes
+    if result.closest is not None:
+        return f"nothing fits, the closest layout lacks {result.closest.lacks}", result.closest.reliefs
+    return "every layout breaks a rule", result.repairs
 
 
 def _with_first_precision(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -224,7 +236,7 @@ def _require_file(path: Path, *, is_forced: bool, example: str) -> None:
         raise OutputError(
             "a file called - would mix with the ranking on standard output",
             code="output-path",
-            fix=f"write {example} instead, or read plans[0].plan of the answer to --json",
+            fix=f"write {example} instead, or read recommended.plan of the answer to --json",
         )
     require_free(path, is_forced=is_forced, example=example)
 

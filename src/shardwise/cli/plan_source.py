@@ -1,6 +1,7 @@
 """The plan a command is about: a plan file, standard input, or MODEL and CLUSTER with options."""
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -41,8 +42,19 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
 
 
 def calibrated_plan_from(arguments: argparse.Namespace) -> Plan:
-    """The same with ``--calibration``."""
-    return calibrated(plan_from(arguments), arguments.calibration)
+    """The same with ``--price`` where the command has it, and with ``--calibration``."""
+    return calibrated(_priced(plan_from(arguments), vars(arguments).get("price")), arguments.calibration)
+
+
+def _priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
+    """The plan on its cluster at the user's price; as it is without one."""
+    if usd_per_gpu_hour is None:
+        return plan
+    from shardwise.catalog import read_cluster
+
+    described = json.loads(plan.cluster.spec_json)
+    written = {"node": described} if isinstance(described, str) else described
+    return replace(plan, cluster=read_cluster({**written, "usd_per_gpu_hour": usd_per_gpu_hour}))
 
 
 def calibrated(plan: Plan, path: Path | None) -> Plan:

@@ -12,6 +12,7 @@ from shardwise.cli.progress import waiting
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
+    from shardwise.render.first_screen import ScreenContext
     from shardwise.search import SearchBounds, SweepResult
 
 
@@ -56,17 +57,21 @@ def answer_sweep(arguments: argparse.Namespace, bounds: "SearchBounds") -> "Swee
         )
 
 
-def write_sweep(result: "SweepResult", *, is_json: bool) -> int:
+def write_sweep(result: "SweepResult", context: "ScreenContext", arguments: argparse.Namespace) -> int:
     """Print the answer; exit code 3 when no cluster is recommended."""
-    if is_json:
+    if arguments.is_json:
         from shardwise.render.json_answers import sweep_object
-        from shardwise.render.json_text import json_text
+        from shardwise.render.json_short import answer_text
 
-        write_line(json_text(sweep_object(result)))
+        write_line(answer_text(sweep_object(result), is_full=arguments.is_full))
     else:
+        from shardwise.render.sweep_screen import sweep_screen
         from shardwise.render.text_sweep import sweep_text
 
-        write_line(sweep_text(result, style=stdout_style()))
+        style = stdout_style()
+        write_line(sweep_screen(result, context, style=style))
+        if arguments.has_details:
+            write_line("\n" + sweep_text(result, style=style))
     return EXIT_OK if result.recommended is not None else EXIT_DOES_NOT_FIT
 
 
@@ -89,6 +94,13 @@ def _questions(arguments: argparse.Namespace) -> tuple[list["Plan"], list[str]]:
     if arguments.gpu_types is not None and arguments.cluster is not None:
         raise UsageError(
             "CLUSTER and --gpu-types exclude each other", code="cli-usage", fix=f"leave out {arguments.cluster}"
+        )
+    if arguments.gpu_types is not None and arguments.price is not None:
+        priced = ",".join(f"{name.partition('=')[0]}={arguments.price:g}" for name in arguments.gpu_types.split(","))
+        raise UsageError(
+            "--price is one price, and --gpu-types may name several types",
+            code="cli-usage",
+            fix=f"write --gpu-types {priced}, and leave out --price",
         )
     if arguments.bound_max_gpus is not None:
         raise UsageError(

@@ -43,13 +43,12 @@ def explain(plan: Plan) -> Explanation:
 
 def _verdict(plan: Plan, prediction: Prediction) -> Finding:
     memory, time = prediction.memory, prediction.time
-    fits = "fits" if prediction.fits else "does not fit"
-    borderline = ", but only just" if memory.is_borderline and memory.fits_host else ""
+    verdict = "is at the edge" if prediction.fit == "at the edge" else prediction.fit
     shortage = host_shortage(memory)
     host = f"; {shortage}" if shortage else ""
     return Finding(
         topic="verdict",
-        claim=f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name} {fits}{borderline}: "
+        claim=f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name} {verdict}: "
         f"{format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} per GPU, "
         f"{format_seconds(time.step_s)} per step{host}.",
         numbers=(

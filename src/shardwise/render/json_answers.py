@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # a command imports the records of its own answer
     from shardwise.reconcile.calibration import LearnedCalibration
     from shardwise.reconcile.totals import Reconciliation
     from shardwise.render.run_cost import RunCost
-    from shardwise.search import SearchResult, SweepResult
+    from shardwise.search import RankedPlan, SearchResult, SweepResult
     from shardwise.search.what_if import Sensitivity
 
 __all__ = [
@@ -47,9 +47,17 @@ def search_object(
         "schema": "shardwise.search/1",
         "objective": result.objective,
         "space": space if has_clock else {**space, "wall_s": None},
+        **_recommended(result.plans[0] if result.plans else None),
         **json_object(result, "plans pareto rejected assumptions notes"),
         **{key: json_value(value) for key, value in rest.items() if value},
     }
+
+
+def _recommended(best: "RankedPlan | None", *, reason: str = "") -> dict[str, object]:
+    """The recommended plan with its prediction and the reason; nothing where there is none."""
+    return (
+        {} if best is None else {"recommended": {**json_object(best, "plan prediction"), "reason": reason or best.why}}
+    )
 
 
 def sweep_object(result: "SweepResult") -> dict[str, object]:
@@ -68,6 +76,7 @@ def sweep_object(result: "SweepResult") -> dict[str, object]:
     return {
         "schema": "shardwise.sweep/1",
         **json_object(result, "objective deadline_days=bounds.deadline_days budget_usd=bounds.budget_usd why"),
+        **_recommended(None if result.recommended is None else result.recommended.best, reason=result.why),
         "clusters": clusters,
         **json_object(result, "changes assumptions"),
     }

@@ -27,6 +27,12 @@ def model_text(model: ModelSpec) -> str:
     return f"{counted}, {format_count(model.num_active_params)} active" if model.is_moe else counted
 
 
+def short_model_text(model: ModelSpec) -> str:
+    """``llama-3.1-70b (70.55B)``, with the active parameters of a mixture of experts."""
+    active = f", {format_count(model.num_active_params)} active" if model.is_moe else ""
+    return f"{model.name} ({format_count(model.num_params)}{active})"
+
+
 def cluster_text(cluster: Cluster) -> str:
     """``64 x H100 SXM 80GB (8 nodes of 8)``."""
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes of {cluster.node.gpus_per_node}"
@@ -113,11 +119,14 @@ def recompute_text(recipe: Recipe) -> str:
     return f"{recipe.recompute}{layers}{states}{'+act' if recipe.activation_offload else ''}"
 
 
+def attention_text(plan: Plan) -> str:
+    """The kernel that computes attention, as ``attention by cuDNN``; empty for a model without attention."""
+    return f"attention by {ATTENTION_KERNELS[attention_kernel(plan)].title}" if plan.model.attention else ""
+
+
 def engine_text(plan: Plan) -> str:
     """The engine, and the kernel that computes attention: ``torchtitan, attention by cuDNN``."""
-    if plan.model.attention is None:
-        return plan.engine
-    return f"{plan.engine}, attention by {ATTENTION_KERNELS[attention_kernel(plan)].title}"
+    return ", ".join(part for part in (plan.engine, attention_text(plan)) if part)
 
 
 def batch_text(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.prediction import CostPrediction, CostSensitivity
+from shardwise.render.answer_words import run_words
 from shardwise.render.names import model_text
 from shardwise.render.run_cost import RunCost
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
@@ -21,15 +22,16 @@ def run_cost_text(run: RunCost, *, style: TextStyle = PLAIN) -> str:
 
 def run_cost_parts(run: RunCost) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
+    yield Text(f"{run_words(run.cost)} on {run.num_gpus:,} x {run.gpu.name}.", style="bold green")
+    if not run.fits:
+        yield Text("The plan does not fit its hardware; `shardwise explain` says why.", style="bold red")
+    yield Text()
     yield _header(run)
     yield Text()
     yield cost_table(run.cost)
     if run.cost.sensitivities:
         yield Text()
         yield sensitivity_table(run.cost)
-    if not run.fits:
-        yield Text()
-        yield Text("The plan does not fit its hardware; `shardwise explain` says why.", style="bold red")
     yield from assumption_parts((*run.model.assumptions, *run.cost.assumptions))
 
 

@@ -11,8 +11,8 @@ from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.render.names import gib_number
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
-from shardwise.render.text_prediction import plan_header, verdict_text
-from shardwise.units import format_seconds
+from shardwise.render.text_prediction import answer_parts, plan_header
+from shardwise.units import format_gib, format_seconds
 
 INDENT = 2
 
@@ -27,17 +27,33 @@ def findings_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> s
     return page_text(finding_parts(findings), style=style).lstrip("\n")
 
 
+def strategies_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> str:
+    """A comparison of strategies, whose last finding is the recommendation, with the recommendation first."""
+    return findings_text((*findings[-1:], *findings[:-1]), style=style)
+
+
 def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
+    yield from answer_parts(explanation.prediction)
+    if explanation.changes:
+        yield _first_change(explanation.changes[0])
+    yield Text()
     yield plan_header(explanation.plan)
     yield Text()
-    yield verdict_text(explanation.prediction)
     yield stage_picture(explanation.prediction.memory)
     yield picture_legend()
     yield from finding_parts([finding for finding in explanation.findings if finding.topic != "verdict"])
     if explanation.changes:
         yield Text()
         yield changes_table(explanation.changes)
+
+
+def _first_change(change: VerifiedChange) -> Text:
+    """The change to try first, with what it was predicted to need."""
+    fits = "fits" if change.fits else "does not fit"
+    fits = "at the edge" if change.fits and change.is_borderline else fits
+    needs = f"{format_gib(change.needed_bytes)} ({fits}), {format_seconds(change.step_s)} a step"
+    return Text(f"Change first: {change.edit}: {needs}.", style="bold")
 
 
 def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -65,7 +81,7 @@ def changes_table(changes: Sequence[VerifiedChange]) -> Table:
     for change in changes:
         table.add_row(
             change.edit,
-            "yes" if change.fits else "no",
+            ("at the edge" if change.is_borderline else "yes") if change.fits else "no",
             gib_number(change.needed_bytes),
             format_seconds(change.step_s),
             change.cost,

@@ -1,4 +1,4 @@
-"""A prediction as text: the verdict first, then memory, time, communication, throughput and cost."""
+"""A prediction as text: the answer first, then memory, time, communication, throughput and cost."""
 
 from collections.abc import Iterator
 
@@ -15,6 +15,7 @@ from shardwise.prediction import (
     Throughput,
     TimePrediction,
 )
+from shardwise.render.answer_words import run_words, speed_words
 from shardwise.render.names import (
     batch_text,
     cluster_text,
@@ -57,9 +58,9 @@ def prediction_parts(
     *, plan: Plan, prediction: Prediction, exposed: ExposedCommunication | None = None
 ) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
-    yield plan_header(plan)
+    yield from answer_parts(prediction)
     yield Text()
-    yield verdict_text(prediction)
+    yield plan_header(plan)
     yield Text()
     yield from memory_parts(prediction.memory)
     yield Text()
@@ -89,10 +90,21 @@ def plan_header(plan: Plan) -> Table:
     return header
 
 
+def answer_parts(prediction: Prediction) -> Iterator[RenderableType]:
+    """Whether it fits, how fast it is, and the days and dollars of a whole run: one line each."""
+    yield verdict_text(prediction)
+    yield Text(f"{speed_words(prediction)}.", style="bold")
+    if prediction.cost is not None:
+        yield Text(f"{run_words(prediction.cost)}.", style="bold")
+
+
 def verdict_text(prediction: Prediction) -> Text:
-    """One sentence: whether it fits and by how much."""
+    """One sentence: whether it fits by the memory band, and by how much."""
     memory = prediction.memory
     used = f"{format_gib(memory.needed_bytes)} needed of {format_gib(memory.capacity_bytes)} on the fullest GPU"
+    if prediction.fit == "at the edge":
+        more = f"a prediction of memory may be {format_percent(memory.high_fraction - 1)} too low"
+        return Text(f"It is at the edge: {used}, and {more}.", style="bold yellow")
     if prediction.fits:
         return Text(f"It fits: {used}, {format_gib(memory.spare_bytes)} to spare.", style="bold green")
     if memory.fits_device:

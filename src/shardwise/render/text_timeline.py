@@ -16,15 +16,17 @@ MOST_SHARES = 5
 def timeline_text(*, plan: Plan, timeline: StepTimeline, exposed: ExposedCommunication | None = None) -> str:
     """The summary that the command prints beside the files it writes."""
     lines = [
-        f"{model_text(plan.model)} on {cluster_text(plan.cluster)}",
-        layout_text(plan.layout),
-        *calibration_lines(plan.cluster),
-        "",
         f"Simulated step of {format_seconds(timeline.step_s)}; {len(timeline.ranks)} of {timeline.num_ranks:,} ranks "
-        f"drawn with {timeline.num_spans:,} spans",
+        f"drawn with {timeline.num_spans:,} spans"
     ]
     if exposed is not None:
         lines += exposed_lines(exposed)
+    lines += [
+        "",
+        f"{model_text(plan.model)} on {cluster_text(plan.cluster)}",
+        layout_text(plan.layout),
+        *calibration_lines(plan.cluster),
+    ]
     title = ""
     for lane in timeline_lanes(timeline):
         if rank_title(lane.rank) != title:

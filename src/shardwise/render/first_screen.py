@@ -1,0 +1,210 @@
+"""The first screen of ``plan``: at most 25 lines of 80 columns with the question, the answer and what to do next."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.render.answer_words import memory_words, run_words, speed_words
+from shardwise.render.layout_words import layout_words, options_text, recipe_words, short_words
+from shardwise.render.names import (
+    attention_text,
+    calibration_lines,
+    cluster_text,
+    gib_number,
+    recompute_text,
+    short_model_text,
+    value_text,
+)
+from shardwise.render.screen_lines import INDENT, MAX_LINES, UNBROKEN, Section, lines_of, screen_text, screen_width
+from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.search.shortlist import Beside, Shortlist
+from shardwise.search.what_if import Sensitivity, WhatIf
+from shardwise.units import format_count, format_gib, format_percent, format_seconds
+
+MAX_CHANGES = 2
+CHANGE_LINES = MAX_CHANGES
+"""The what-ifs are printed after the rest, a line each."""
+MAX_REASON_LINES = 4
+MAX_COMMAND_LINES = 2
+CONTINUED = " \\"
+OPTION = re.compile(r"( --?\S+) (?!-)")
+"""An option before its value, between which no line ends."""
+LABEL_WIDTH = 9
+FIGURES_WIDTH = 36
+"""Columns of an alternative's figures; its name has the others."""
+HINT = "(--details: the ranking, why the others lost, the front, the rules, all assumed)"
+RUNNERS = {
+    "native": "shardwise train {file}",
+    "torchtitan": "shardwise export {file} --to torchtitan --out run",
+    "megatron": "shardwise export {file} --to megatron --out run",
+    "deepspeed": "shardwise export {file} --to deepspeed --out run",
+    "accelerate": "shardwise export {file} --to accelerate --out run",
+}
+"""What runs a plan of an engine, or makes its files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenContext:
+    """What a screen says that is no part of the answer."""
+
+    assumed: frozenset[str] = frozenset()
+    """Fields of the question that nobody gave, such as ``seq_len`` and ``engine``."""
+    command: str = "shardwise plan MODEL CLUSTER"
+    """The command that was typed."""
+    plan_file: str | None = None
+    """Where the recommended plan was written; ``None`` where it was not."""
+    num_kept_lines: int = 0
+    """Lines that are printed afterwards."""
+
+
+def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
+    """The screen of a search that found a plan, without its what-ifs."""
+    sections = _plan_sections(chosen, context, screen_width(style))
+    return screen_text(sections, style=style, num_kept_lines=context.num_kept_lines)
+
+
+def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str:
+    """The two largest of the changes that were tried, or what binds where none was."""
+    width = screen_width(style)
+    largest = sorted(sensitivity.changes, key=lambda change: -abs(1 - change.step_ratio))[:MAX_CHANGES]
+    if not largest:
+        return screen_text([lines_of(sensitivity.binding, width=width, most=CHANGE_LINES)], style=style)
+    lines = [line for change in largest for line in lines_of(_change_text(change), width=width, most=1, label="If ")]
+    return screen_text([lines], style=style)
+
+
+def _change_text(change: WhatIf) -> str:
+    ratio = format_percent(abs(1 - change.step_ratio))
+    saved = "as now" if ratio == format_percent(0) else f"{ratio} {'less' if change.step_ratio < 1 else 'more'}"
+    size = f", mb {change.plan.recipe.micro_batch_size}"
+    return (
+        f"{change.change}: {format_seconds(change.step_s)} a step, {saved}, as {short_words(change.plan.layout)}{size}"
+    )
+
+
+def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> list[Section]:
+    """The question, the recommendation, what stands beside it, the reason in the lines that are left, what is next."""
+    best = chosen.recommended
+    question = question_lines(best.plan, context, width, place=cluster_text(best.plan.cluster))
+    answer = [*recommendation_lines(best.plan, best.prediction, width), *_fastest_lines(chosen.fastest, width)]
+    beside = _alternative_lines(chosen.alternatives, width)
+    following = [*next_lines(best.plan, context, width), hint_line(width)]
+    left = MAX_LINES - context.num_kept_lines - sum(map(len, (question, answer, beside, following)))
+    while left < 1:  # long commands and options: the hint goes first, then the last alternative
+        (following if following[-1].plain == HINT[:width] else beside).pop()
+        left += 1
+    reason = lines_of(best.why, width=width, most=min(left, MAX_REASON_LINES), label="Why: ")
+    return [question, answer, beside, reason, following]
+
+
+def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str) -> list[Text]:
+    """Model, hardware, sequence length, batch, precision, engine and kernels; a star marks what nobody gave."""
+    recipe, stars = plan.recipe, dict.fromkeys(context.assumed, "*")
+
+    def marked(name: str, text: str) -> str:
+        return text + stars.get(name, "")
+
+    kernel_star = stars.get("attention", "") and stars.get("attention_kernel", "")
+    sequences = plan.global_batch_size
+    parts = [
+        marked("seq_len", f"{recipe.seq_len:,}") + " tokens a sequence",
+        f"{marked('global_batch_size', f'{sequences:,}')} sequences ({plan.tokens_per_step:,} tokens) a step",
+        *([f"{format_count(recipe.tokens)} tokens in all"] if recipe.tokens else []),
+        marked("precision", recipe.precision),
+        marked("optimizer", recipe.optimizer),
+        *([f"{recipe.adapter} of rank {recipe.lora_rank}"] if recipe.adapter != "none" else []),
+        marked("engine", plan.engine),
+        marked("compile", f"compile {value_text(recipe.compile)}"),
+        *([attention_text(plan) + kernel_star] if plan.model.attention else []),
+    ]
+    star = " (* assumed)" if context.assumed else ""
+    where = marked("cluster", place)
+    return [
+        *lines_of(f"{short_model_text(plan.model)} on {where}", width=width, most=2),
+        *lines_of(", ".join(parts) + star, width=width, most=3, indent=""),
+        *lines_of("; ".join(calibration_lines(plan.cluster)), width=width, most=2),
+    ]
+
+
+def recommendation_lines(
+    plan: Plan, prediction: Prediction, width: int, *, label: str = "Recommended: ", look: str = "bold green"
+) -> list[Text]:
+    """The layout in words and as options, its memory with the verdict, its speed, and its days and dollars."""
+    words = f"{layout_words(plan.layout)}; {recipe_words(plan)}"
+    figures = [("memory", memory_words(prediction)), ("speed", speed_words(prediction))]
+    if prediction.cost is not None:
+        figures.append(("run", run_words(prediction.cost)))
+    lines = lines_of(words, width=width, most=2, label=label, look=look)
+    lines += lines_of(options_text(plan), width=width, most=3, label=INDENT, look="dim")
+    for name, text in figures:
+        lines += _figure_lines(name, text, width)
+    return lines
+
+
+def _figure_lines(label: str, text: str, width: int) -> list[Text]:
+    start = f"{INDENT}{label:<{LABEL_WIDTH}}"
+    return lines_of(text, width=width, most=2, label=start, indent=" " * len(start))
+
+
+def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:
+    if fastest is None:
+        return _figure_lines("fastest", "no plan that was found is faster", width)
+    time, memory = fastest.prediction.time, fastest.prediction.memory
+    saved = format_percent(1 - fastest.step_ratio)
+    text = (
+        f"{plan_name(fastest.plan)}: {format_seconds(time.step_s)} ({saved} less), "
+        f"{format_gib(memory.needed_bytes)}: {fastest.prediction.fit}"
+    )
+    return _figure_lines("fastest", text, width)
+
+
+def plan_name(plan: Plan) -> str:
+    """A plan on one line: its degrees, what is recomputed and its micro-batch."""
+    recipe = plan.recipe
+    return f"{short_words(plan.layout)}, recompute {recompute_text(recipe)}, mb {recipe.micro_batch_size}"
+
+
+def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]:
+    """A heading and one line a plan."""
+    if not alternatives:
+        return []
+    name_width = width - FIGURES_WIDTH
+    heading = f"{'Alternatives (mb: micro-batch size)'[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'longer':>8}"
+    lines = [Text(heading[:width], style="bold")]
+    for one in alternatives:
+        (name,) = lines_of(plan_name(one.plan), width=name_width, most=1, label=INDENT)
+        gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
+        edge = "" if one.prediction.fit == "fits" else " at edge"
+        row = f"{name.plain:<{name_width}}{gib:>7}{step:>11}{one.step_ratio - 1:>+8.1%}{edge}"
+        lines.append(Text(row[:width]))
+    return lines
+
+
+def next_lines(plan: Plan, context: ScreenContext, width: int) -> list[Text]:
+    """Two commands: writing the plan, or explaining it where it was written; then running it."""
+    file = context.plan_file or "plan.json"
+    explain = f"shardwise explain {file}"
+    first = explain if context.plan_file else f"{context.command} --out {file}"
+    runner = RUNNERS.get(plan.engine, explain).format(file=file)
+    second = f"shardwise timeline {file} --html step.html" if runner == first else runner
+    return [*command_lines(first, "Next: ", width), *command_lines(second, "then: ", width)]
+
+
+def command_lines(command: str, label: str, width: int) -> list[Text]:
+    """A command on at most two lines, the first of them continued by a backslash."""
+    unbroken = OPTION.sub(rf"\1{UNBROKEN}", command)
+    lines = lines_of(unbroken, width=width - len(CONTINUED), most=MAX_COMMAND_LINES + 1, label=label)
+    if len(lines) > MAX_COMMAND_LINES:
+        return lines_of(f"the same command with{command[command.rindex(' --') :]}", width=width, most=1, label=label)
+    for line in lines[:-1]:
+        line.append(CONTINUED)
+    return lines
+
+
+def hint_line(width: int) -> Text:
+    """What the screen leaves out, and the option that prints it."""
+    return Text(HINT[:width], style="dim")

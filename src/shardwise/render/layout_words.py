@@ -1,0 +1,101 @@
+"""A layout in words, as one engineer says it to another, and as options of the command line."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from shardwise.fields import plan_fields
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.recipe import Recipe
+from shardwise.render.names import stages_text, value_text
+from shardwise.render.screen_lines import UNBROKEN
+from shardwise.schedules.table import DEFAULT_SCHEDULE
+from shardwise.search.simplicity import moved_words
+
+SEARCHED = ("micro_batch_size", "recompute", "recompute_layers", "offload", "activation_offload")
+"""Of the recipe: what a search chooses beside the layout."""
+ALWAYS_TYPED = ("dp_shard", "zero_stage", "micro_batch_size", "recompute")
+
+
+def layout_words(layout: Layout) -> str:
+    """``FSDP (ZeRO-3) over 8 GPUs``, or ``ZeRO-1 over 8, tensor parallel 4, 2 pipeline stages``."""
+    return ", ".join((_data_words(layout), *_model_words(layout)))
+
+
+def _data_words(layout: Layout) -> str:
+    """What the data-parallel ranks do."""
+    copies, shards = layout.dp_replicate, layout.dp_shard
+    if shards == 1 or layout.zero_stage == 0:
+        ranks = layout.data_parallel_size
+        if layout.world_size == 1:
+            return "one GPU, nothing divided"
+        return "no data parallelism" if ranks == 1 else f"data parallel over {ranks:,}, every rank with all states"
+    words = f"ZeRO-{layout.zero_stage}"
+    if layout.zero_stage == 3:
+        words = "FSDP (ZeRO-3)" if layout.reshard_after_forward else "FSDP, parameters kept after forward,"
+    if copies == 1:
+        return f"{words} over {shards:,} {'GPUs' if layout.world_size == shards else 'ranks'}"
+    name = "HSDP: " if layout.zero_stage == 3 else ""
+    return f"{name}{copies:,} copies, each {words} over {shards:,} ranks"
+
+
+def _model_words(layout: Layout) -> Iterator[str]:
+    if layout.tp > 1:
+        yield f"tensor parallel {layout.tp}"
+    if layout.cp > 1:
+        yield f"context parallel {layout.cp}"
+    if layout.ep > 1:
+        yield f"expert parallel {layout.ep}"
+    if layout.expert_tp > 1 and layout.expert_tp != layout.tp:
+        yield f"tensor parallel {layout.expert_tp} in experts"
+    if layout.pp > 1:
+        chunks = f" of {layout.vpp} chunks" if layout.vpp > 1 else ""
+        order = "" if layout.schedule == DEFAULT_SCHEDULE else f" ({layout.schedule})"
+        uneven = "" if layout.stage_layers is None else f" with {stages_text(layout.stage_layers)} layers"
+        yield f"{layout.pp} pipeline stages{chunks}{order}{uneven}"
+
+
+def recipe_words(plan: Plan) -> str:
+    """What is recomputed, the micro-batch, and what lives on the host."""
+    recipe = plan.recipe
+    layers = f" of {recipe.recompute_layers} layers a stage" if recipe.recompute_layers else ""
+    kept = "nothing recomputed" if recipe.recompute == "none" else f"{recipe.recompute} recomputation{layers}"
+    moved = moved_words(plan)
+    return f"{kept}, micro-batch {recipe.micro_batch_size}{f', {moved} on the host' if moved else ''}"
+
+
+def short_words(layout: Layout) -> str:
+    """The same for a table: ``FSDP 8``, ``HSDP 4x8 + TP 4 + PP 2``."""
+    copies, shards = layout.dp_replicate, layout.dp_shard
+    is_divided = shards > 1 and layout.zero_stage > 0
+    name = f"ZeRO-{layout.zero_stage}" if layout.zero_stage < 3 else "FSDP" if copies == 1 else "HSDP"
+    data = [f"{name} {f'{copies}x' if copies > 1 else ''}{shards}"] if is_divided else []
+    if not data and layout.data_parallel_size > 1:
+        data = [f"DDP {layout.data_parallel_size}"]
+    axes = (("TP", layout.tp), ("CP", layout.cp), ("EP", layout.ep), ("PP", layout.pp), ("VPP", layout.vpp))
+    return " + ".join((*data, *(f"{axis} {degree}" for axis, degree in axes if degree > 1))) or "one GPU"
+
+
+def options_text(plan: Plan) -> str:
+    """What ``predict`` takes after MODEL, CLUSTER and the question to be asked about exactly this plan.
+
+    No line ends between an option and its value.
+    """
+    words: list[str] = []
+    for record, value_of in ((Layout, plan.layout), (Recipe, plan.recipe)):
+        defaults = {field.name: field.default for field in fields(record)}
+        for field in plan_fields(record):
+            value = getattr(value_of, field.name)
+            is_shown = field.name in ALWAYS_TYPED or value != defaults[field.name]
+            if (record is Recipe and field.name not in SEARCHED) or not is_shown or value is None:
+                continue
+            if field.name == "schedule" and plan.layout.pp == 1:
+                continue
+            words.append(_option(field.option, value))
+    return " ".join(words)
+
+
+def _option(option: str, value: object) -> str:
+    if isinstance(value, bool):
+        return option if value else f"--no-{option.removeprefix('--')}"
+    return f"{option}{UNBROKEN}{value_text(value)}"

@@ -1,0 +1,121 @@
+"""The first screen of a search that found no plan: what is missing, and the nearest questions that have one."""
+
+import re
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from shardwise.fields import plan_fields
+from shardwise.recipe import Recipe
+from shardwise.render.first_screen import (
+    ScreenContext,
+    command_lines,
+    hint_line,
+    question_lines,
+    recommendation_lines,
+)
+from shardwise.render.names import cluster_text, gib_number
+from shardwise.render.screen_lines import INDENT, MAX_LINES, Section, lines_of, screen_text, screen_width
+from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.search.records import ClosestPlan, MissedTargets, Relief, SearchResult, TargetChange
+from shardwise.units import format_gib, format_seconds, format_usd
+
+MAX_ROWS = 5
+MAX_LONG_ROWS = 3
+"""So few have room for two lines each."""
+LABELS = ("Next: ", "or: ")
+TYPED = frozenset({"deadline_days", "budget_usd", *(field.name for field in plan_fields(Recipe))})
+"""Changes that an option makes; a cluster is another word, and a bound is left out."""
+
+
+def no_plan_screen(result: SearchResult, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
+    """The closest plan and what would make it fit, the nearest targets that are met, or what breaks no rule."""
+    width = screen_width(style)
+    if result.missed is not None:
+        sections = _missed_sections(result.missed, context, width)
+        changes = [change.change for change in result.missed.changes]
+    elif result.closest is not None:
+        sections = _closest_sections(result.closest, context, width)
+        changes = [relief.change for relief in result.closest.reliefs]
+    else:
+        sections = _refused_sections(result, width)
+        changes = [relief.change for relief in result.repairs]
+    room = MAX_LINES - sum(map(len, sections)) - 1
+    return screen_text([*sections, [*_retry_lines(changes, context, width, room), hint_line(width)]], style=style)
+
+
+def _retry_lines(changes: Sequence[str], context: ScreenContext, width: int, room: int) -> list[Text]:
+    """The first two changes that an option makes, as commands to type."""
+    pairs = [change.partition("=") for change in changes if "," not in change]
+    options = [(name.replace("_", "-"), value) for name, _, value in pairs if name in TYPED and " " not in value]
+    lines: list[Text] = []
+    for label, (option, value) in zip(LABELS, options, strict=False):
+        asked = re.sub(rf" --{option}[ =]\S+", "", context.command)
+        typed = command_lines(f"{asked} --{option} {value}", label, width)
+        if len(lines) + len(typed) <= room:
+            lines += typed
+    return lines
+
+
+def _missed_sections(missed: MissedTargets, context: ScreenContext, width: int) -> list[Section]:
+    return [
+        question_lines(missed.plan, context, width, place=cluster_text(missed.plan.cluster)),
+        lines_of(f"No plan: {missed.because}.", width=width, most=3, look="bold red"),
+        recommendation_lines(missed.plan, missed.prediction, width, label="The fastest is ", look="bold"),
+        target_lines(missed.changes, width),
+    ]
+
+
+def target_lines(changes: Sequence[TargetChange], width: int) -> list[Text]:
+    """The nearest changes under which a deadline and a budget are met, one a line."""
+    if not changes:
+        return []
+    lines = [Text("What would meet it, each predicted", style="bold")]
+    for change in changes[:MAX_ROWS]:
+        usd = "" if change.usd is None else f", {format_usd(change.usd)}"
+        lines += lines_of(f"{change.change}: {change.days:,.1f} days{usd}", width=width, most=1, label=INDENT)
+    return lines
+
+
+def _closest_sections(closest: ClosestPlan, context: ScreenContext, width: int) -> list[Section]:
+    lacks = f"Nothing fits: no plan. The closest lacks {closest.lacks}:"
+    return [
+        question_lines(closest.plan, context, width, place=cluster_text(closest.plan.cluster)),
+        [
+            *lines_of(lacks, width=width, most=2, look="bold red"),
+            *recommendation_lines(closest.plan, closest.prediction, width, label="", look=""),
+            *lines_of(closest.because, width=width, most=2, label=INDENT),
+        ],
+        relief_lines(closest.reliefs, width, heading="What would make it fit, each searched again"),
+    ]
+
+
+def _refused_sections(result: SearchResult, width: int) -> list[Section]:
+    most = result.rejected[:2]
+    return [
+        [
+            Text("No plan: every layout breaks a rule of validity.", style="bold red"),
+            *(
+                line
+                for group in most
+                for line in lines_of(f"{group.example}: {group.fix}", width=width, most=3, label=INDENT)
+            ),
+        ],
+        relief_lines(result.repairs, width, heading="What would have a plan, each searched again"),
+    ]
+
+
+def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str) -> list[Text]:
+    """Changed questions, one a line, with the memory and the step of the fastest plan of each."""
+    if not reliefs:
+        return []
+    lines = [Text(heading[:width], style="bold")]
+    most = 2 if len(reliefs) <= MAX_LONG_ROWS else 1
+    for relief in reliefs[:MAX_ROWS]:
+        capacity, needed = format_gib(relief.plan.cluster.gpu.memory_bytes), gib_number(relief.needed_bytes)
+        figures = f"{needed} of {capacity}, {format_seconds(relief.step_s)} a step"
+        caution = f"; {relief.caution}" if relief.caution else ""
+        lines += lines_of(
+            f"{relief.change}: {figures}{caution}", width=width, most=most, label=INDENT, indent=INDENT * 2
+        )
+    return lines

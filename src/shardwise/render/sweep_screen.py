@@ -1,0 +1,96 @@
+"""The first screen of ``plan --gpus``: the recommended cluster, the others that stand on the front, what is next."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from shardwise.render.first_screen import (
+    ScreenContext,
+    hint_line,
+    next_lines,
+    question_lines,
+    recommendation_lines,
+)
+from shardwise.render.layout_words import short_words
+from shardwise.render.names import cluster_text, gib_number, recompute_text
+from shardwise.render.no_plan_screen import target_lines
+from shardwise.render.screen_lines import INDENT, Section, lines_of, screen_text, screen_width
+from shardwise.render.terminal import PLAIN, TextStyle
+from shardwise.search import SweepResult, SweepRow
+from shardwise.units import format_seconds, format_usd
+
+MAX_ROWS = 4
+FIGURES_WIDTH = 38
+"""Columns of a cluster's figures; its name and its plan have the others."""
+
+
+def sweep_screen(result: SweepResult, context: ScreenContext, *, style: TextStyle = PLAIN) -> str:
+    """The screen of many clusters, or why none of them is recommended."""
+    width = screen_width(style)
+    row = result.recommended
+    if row is None or row.best is None:
+        return screen_text(_missed_sections(result, context, width), style=style)
+    best = row.best
+    label = f"Recommended of {len(result.rows)} clusters: "
+    sections: list[Section] = [
+        question_lines(best.plan, context, width, place=f"{len(result.rows)} clusters"),
+        [
+            *lines_of(cluster_text(row.question.cluster), width=width, most=2, label=label, look="bold green"),
+            *recommendation_lines(best.plan, best.prediction, width, label=INDENT, look=""),
+        ],
+        _row_lines(result, width),
+        lines_of(result.why, width=width, most=3, label="Why: "),
+        [*next_lines(best.plan, context, width), hint_line(width)],
+    ]
+    return screen_text(sections, style=style)
+
+
+def _missed_sections(result: SweepResult, context: ScreenContext, width: int) -> list[Section]:
+    question = result.rows[0].question
+    return [
+        question_lines(question, context, width, place=f"{len(result.rows)} clusters"),
+        lines_of(result.why, width=width, most=4, look="bold red"),
+        _row_lines(result, width),
+        target_lines(result.changes, width),
+        [hint_line(width)],
+    ]
+
+
+def _row_lines(result: SweepResult, width: int) -> list[Text]:
+    """Other clusters of the front over time, memory and cost, spread from the fastest to the slowest."""
+    others = [row for row in result.rows if row is not result.recommended and row.best is not None]
+    front = [row for row in others if row.is_on_front] or others
+    shown = _spread(sorted(front, key=_step_s))
+    if not shown:
+        return []
+    has_run = any(row.best is not None and row.best.prediction.cost is not None for row in shown)
+    unit = ("days", "dollars") if has_run else ("", "$/Mtok")
+    title = "Other clusters" if front is others else "Others on the front of time, memory, cost"
+    heading = (
+        f"{title[: width - FIGURES_WIDTH]:<{width - FIGURES_WIDTH}}{'GiB':>7}{'step':>10}{unit[0]:>9}{unit[1]:>11}"
+    )
+    return [Text(heading[:width], style="bold"), *(_row_line(row, width) for row in shown)]
+
+
+def _step_s(row: SweepRow) -> float:
+    return float("inf") if row.best is None else row.best.prediction.time.step_s
+
+
+def _spread(rows: Sequence[SweepRow]) -> list[SweepRow]:
+    """The first and the last rows, at most four."""
+    return list(rows) if len(rows) <= MAX_ROWS else [*rows[:2], *rows[-2:]]
+
+
+def _row_line(row: SweepRow, width: int) -> Text:
+    if row.best is None:
+        return Text()
+    prediction, cluster = row.best.prediction, row.question.cluster
+    plan = f"{short_words(row.best.plan.layout)}, {recompute_text(row.best.plan.recipe)}"
+    named = f"{cluster.num_gpus:,} x {cluster.gpu.id}: {plan}"
+    (name,) = lines_of(named, width=width - FIGURES_WIDTH, most=1, label=INDENT)
+    gib, step = gib_number(prediction.memory.needed_bytes), format_seconds(prediction.time.step_s)
+    days, usd = "", row.usd_per_million_tokens
+    if prediction.cost is not None:
+        days, usd = f"{prediction.cost.days:,.1f}", prediction.cost.usd
+    money = "?" if usd is None else format_usd(usd)
+    return Text(f"{name.plain:<{width - FIGURES_WIDTH}}{gib:>7}{step:>10}{days:>9}{money:>11}"[:width])

@@ -1,0 +1,124 @@
+"""What a first screen shows beside the recommended plan: the fastest plan, and alternatives that differ in kind."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeAlias, get_args
+
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.prediction import Prediction
+from shardwise.recipe import Recompute
+from shardwise.rules import Changes, apply_changes, find_errors
+from shardwise.search.records import RankedPlan, SearchResult
+
+__all__ = ["Beside", "Shortlist", "shortlist"]
+
+MAX_ALTERNATIVES = 3
+NEAR_RATIO = 1.5
+"""Of the recommended plan's step: who would wait longer compares recomputation and micro-batches first."""
+Feature: TypeAlias = tuple[bool | int | str, ...]
+"""What tells plans apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A plan that is shown beside the recommended one."""
+
+    plan: Plan
+    prediction: Prediction
+    step_ratio: float
+    """Its step over the recommended plan's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortlist:
+    """The few plans of an answer that somebody compares first."""
+
+    recommended: RankedPlan
+    fastest: Beside | None
+    """``None`` where the recommended plan is the fastest that was found."""
+    alternatives: tuple[Beside, ...]
+    """Neither of both; the fastest first."""
+
+
+def shortlist(result: SearchResult) -> Shortlist | None:
+    """The recommended plan, the fastest, and at most three that differ in kind; ``None`` where no plan was found.
+
+    Plans of other kinds of parallelism come before variants of the same kind, and plans that fit safely before those at
+    the edge of the device. Where the answer holds fewer than three, variants of the recommended plan are predicted:
+    other recomputation, then other micro-batches. Much slower plans come last.
+    """
+    if not result.plans:
+        return None
+    recommended = result.plans[0]
+    found = [_beside(ranked.plan, ranked.prediction, recommended) for ranked in (*result.plans, *result.pareto)]
+    quickest = min(found, key=lambda one: one.prediction.time.step_s)
+    fastest = quickest if quickest.step_ratio < 1 else None
+    taken = [recommended.plan] if fastest is None else [recommended.plan, fastest.plan]
+    others = sorted(
+        (one for one in found if one.plan not in taken),
+        key=lambda one: (one.prediction.memory.is_borderline, one.prediction.time.step_s),
+    )
+    near = [one for one in others if one.step_ratio <= NEAR_RATIO]
+    chosen: list[Beside] = []
+    _take(chosen, near, taken, _kind)
+    _take(chosen, chain(near, _predicted_variants(result)), taken, _recomputed)
+    _take(chosen, chain(near, _predicted_variants(result)), taken, _variant)
+    _take(chosen, others, taken, _variant)
+    return Shortlist(
+        recommended=recommended,
+        fastest=fastest,
+        alternatives=tuple(sorted(chosen, key=lambda one: one.prediction.time.step_s)),
+    )
+
+
+def _beside(plan: Plan, prediction: Prediction, recommended: RankedPlan) -> Beside:
+    ratio = prediction.time.step_s / recommended.prediction.time.step_s
+    return Beside(plan=plan, prediction=prediction, step_ratio=ratio)
+
+
+def _take(
+    chosen: list[Beside], others: Iterable[Beside], taken: Sequence[Plan], feature: Callable[[Plan], Feature]
+) -> None:
+    """Choose plans with a feature that none before has, until there are enough; ``others`` are predicted as needed."""
+    seen = {feature(plan) for plan in (*taken, *(one.plan for one in chosen))}
+    left = iter(others)
+    while len(chosen) < MAX_ALTERNATIVES and (one := next(left, None)) is not None:
+        if feature(one.plan) not in seen:
+            seen.add(feature(one.plan))
+            chosen.append(one)
+
+
+def _kind(plan: Plan) -> Feature:
+    """The axes of parallelism in use, what data parallelism divides, and what moves to the host."""
+    layout, recipe = plan.layout, plan.recipe
+    axes = (layout.dp_replicate, layout.tp, layout.cp, layout.pp, layout.ep)
+    stage = layout.zero_stage if layout.dp_shard > 1 else 0
+    return (*(degree > 1 for degree in axes), stage, recipe.offload, recipe.activation_offload)
+
+
+def _recomputed(plan: Plan) -> Feature:
+    return (*_kind(plan), plan.recipe.recompute)
+
+
+def _variant(plan: Plan) -> Feature:
+    return (*_kind(plan), plan.recipe.micro_batch_size, plan.recipe.recompute)
+
+
+def _predicted_variants(result: SearchResult) -> Iterator[Beside]:
+    """The recommended plan with other micro-batches and other recomputation that the bounds and the device allow."""
+    recommended = result.plans[0]
+    recipe = recommended.plan.recipe
+    micro_batches = (2 * recipe.micro_batch_size, recipe.micro_batch_size // 2)
+    modes = [mode for mode in get_args(Recompute) if mode != recipe.recompute]
+    sizes: list[Changes] = [(("micro_batch_size", size),) for size in micro_batches if size]
+    recomputed: list[Changes] = [(("recompute", mode), ("recompute_layers", None)) for mode in modes]
+    both = [(*size, *mode) for size in sizes for mode in recomputed]
+    for changes in (*sizes, *recomputed, *both):
+        plan = apply_changes(recommended.plan, changes)
+        if not result.bounds.allows(changes) or find_errors(plan):
+            continue
+        prediction = predict(plan)
+        if prediction.fits:
+            yield _beside(plan, prediction, recommended)

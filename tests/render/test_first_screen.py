@@ -1,0 +1,129 @@
+"""Screens stay within their lines and columns whatever they have to say, and narrow terminals are respected."""
+
+from dataclasses import replace
+
+import pytest
+
+from render.sample_answers import FOUND, NOT_FOUND
+from render.sample_records import PLAN, PREDICTION
+from shardwise.layout import Layout
+from shardwise.render.first_screen import CHANGE_LINES, ScreenContext, plan_screen, what_if_screen
+from shardwise.render.layout_words import layout_words, short_words
+from shardwise.render.no_plan_screen import no_plan_screen
+from shardwise.render.terminal import TextStyle
+from shardwise.search import Sensitivity, WhatIf
+from shardwise.search.shortlist import Beside, Shortlist
+
+LONG = "a sentence of the search that goes on and on, with numbers such as 69.45 s and 10.42 GiB; " * 9
+BESIDE = Beside(plan=PLAN, prediction=PREDICTION, step_ratio=0.9)
+CROWDED = Shortlist(
+    recommended=replace(
+        FOUND.plans[0],
+        why=LONG,
+        plan=replace(
+            PLAN,
+            layout=Layout(
+                dp_replicate=2,
+                dp_shard=64,
+                tp=8,
+                pp=16,
+                vpp=2,
+                ep=8,
+                cp=2,
+                schedule="interleaved",
+                stage_layers=(5, 6, 7, 8) * 4,
+                sequence_parallel=True,
+                reshard_after_forward=False,
+            ),
+            recipe=replace(PLAN.recipe, recompute="selective", recompute_layers=3, offload="parameters"),
+        ),
+    ),
+    fastest=BESIDE,
+    alternatives=(BESIDE, BESIDE, BESIDE),
+)
+CONTEXT = ScreenContext(
+    assumed=frozenset({"seq_len", "cluster"}),
+    command="shardwise plan llama-3.1-405b 2048xdgx-h100 --engine megatron --seq-len 131072 --global-batch-size 128",
+    num_kept_lines=CHANGE_LINES,
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_crowded_screen_leaves_room_for_what_follows(width):
+    screen = plan_screen(CROWDED, CONTEXT, style=TextStyle(width=width))
+    lines = screen.splitlines()
+    assert max(map(len, lines)) <= min(width, 80)
+    if width >= 80:
+        assert len(lines) <= 25 - CHANGE_LINES
+    assert "Why: a sentence" in screen
+
+
+def test_a_command_that_is_too_long_to_repeat_is_referred_to():
+    context = replace(
+        CONTEXT, command=CONTEXT.command + " --tokens 15.6T --precision bf16-mixed,fp8-mixed --optimizer muon"
+    )
+    assert "Next: the same command with --out plan.json\n" in plan_screen(CROWDED, context)
+
+
+def test_a_plan_that_was_written_is_explained_next():
+    screen = plan_screen(CROWDED, replace(CONTEXT, plan_file="mine.json"))
+    assert "Next: shardwise explain mine.json\n" in screen
+    assert "then: shardwise train mine.json\n" in screen
+
+
+def test_the_two_largest_changes_are_shown_on_a_line_each():
+    changes = tuple(
+        WhatIf(change=f"change {ratio}", plan=PLAN, step_s=2 * ratio, step_ratio=ratio)
+        for ratio in (1.0, 0.7, 1.1, 0.98)
+    )
+    lines = what_if_screen(Sensitivity(binding="Memory binds.", changes=changes)).splitlines()
+    assert len(lines) == CHANGE_LINES
+    assert "change 0.7: 1.40 s a step, 30.0% less" in lines[0]
+    assert "change 1.1: 2.20 s a step, 10.0% more" in lines[1]
+
+
+def test_where_nothing_was_tried_what_binds_is_said():
+    assert what_if_screen(Sensitivity(binding="Memory binds.", changes=())) == "Memory binds.\n"
+
+
+def test_a_screen_without_a_plan_says_what_would_have_one():
+    screen = no_plan_screen(NOT_FOUND, CONTEXT)
+    assert len(screen.splitlines()) <= 25
+    assert "Nothing fits: no plan. The closest lacks 8.00 GiB:" in screen
+    assert "does not fit" in screen
+    assert "num_nodes=4: 37.00 of" in screen
+    assert "Next: " not in screen  # another cluster is no option
+    reliefs = tuple(replace(NOT_FOUND.closest.reliefs[0], change=change) for change in ("adapter=lora", "seq_len=32"))
+    helped = replace(NOT_FOUND, closest=replace(NOT_FOUND.closest, reliefs=reliefs))
+    typed = no_plan_screen(helped, replace(CONTEXT, command="shardwise plan tiny-7 2xacme-8 --seq-len 64"))
+    assert "Next: shardwise plan tiny-7 2xacme-8 --seq-len 64 --adapter lora\n" in typed
+    assert "or: shardwise plan tiny-7 2xacme-8 --seq-len 32\n" in typed
+    refused = no_plan_screen(replace(NOT_FOUND, closest=None), CONTEXT)
+    assert "tp=3 with 7 heads: set tp=1" in refused
+
+
+@pytest.mark.parametrize(
+    ("layout", "words", "short"),
+    [
+        (Layout(), "one GPU, nothing divided", "one GPU"),
+        (Layout(dp_shard=8), "FSDP (ZeRO-3) over 8 GPUs", "FSDP 8"),
+        (Layout(dp_shard=8, reshard_after_forward=False), "FSDP, parameters kept after forward, over 8 GPUs", "FSDP 8"),
+        (Layout(dp_shard=8, zero_stage=1), "ZeRO-1 over 8 GPUs", "ZeRO-1 8"),
+        (Layout(dp_replicate=8), "data parallel over 8, every rank with all states", "DDP 8"),
+        (
+            Layout(dp_replicate=4, dp_shard=8),
+            "HSDP: 4 copies, each FSDP (ZeRO-3) over 8 ranks",
+            "HSDP 4x8",
+        ),
+        (
+            Layout(dp_shard=4, zero_stage=1, tp=8, pp=2),
+            "ZeRO-1 over 4 ranks, tensor parallel 8, 2 pipeline stages",
+            "ZeRO-1 4 + TP 8 + PP 2",
+        ),
+        (Layout(tp=8), "no data parallelism, tensor parallel 8", "TP 8"),
+    ],
+)
+def test_a_layout_has_the_words_of_its_own_kind(layout, words, short):
+    """FSDP that keeps its parameters after forward is not called ZeRO-3."""
+    assert layout_words(layout) == words
+    assert short_words(layout) == short
