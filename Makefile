@@ -11,7 +11,7 @@ PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
-demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two processor cores, train it, and compare
+demo:  ## plan Llama-3.1-70B on 64 H100; then plan a small model for two CPU cores, train it, and compare
 	@scripts/venv.sh train
 	@$(BIN)/shardwise plan $(DEMO_MODEL) $(DEMO_CLUSTER) --seq-len 8192 --global-batch-size 512 --tokens 1T
 	@echo; echo "== the loop closed on this machine: plan, train in two processes, predicted beside measured"; echo

@@ -1,4 +1,4 @@
-"""Calibrate this machine's processors, train two processes under several layouts, and print how far predictions were.
+"""Calibrate this machine's CPUs, train two processes under several layouts, and print how far predictions were.
 
     PYTHONPATH=src python benchmarks/calibrated_cpu_run.py --record
 

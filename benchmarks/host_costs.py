@@ -6,7 +6,7 @@ cost of a block is the difference between a deep and a shallow model; times are 
 of many, the cases taken in turn so that what else the machine does meets all of them alike.
 
 The last column says what a technique adds in proportion to what an FSDP2 unit over one rank adds, which was timed on
-H100 (2.89 ms, as much as 82 kernels): that is what ``step/own_host.py`` takes from here, since processors differ in
+H100 (2.89 ms, as much as 82 kernels): that is what ``step/own_host.py`` takes from here, since CPUs differ in
 pace.
 """
 

@@ -48,7 +48,7 @@ EQUIVALENT: dict[str, str] = {
 }
 """The changed lines that compute what the original ones compute, each with the reason."""
 GPU_ONLY = frozenset((Path("train/kernels.py"),))
-"""Files that only a GPU can run: tests on a processor notice no change there, those behind the marker ``gpu`` do."""
+"""Files that only a GPU can run: tests on a CPU notice no change there, those behind the marker ``gpu`` do."""
 TIMEOUT_S = 1800
 NOTHING_COLLECTED = 5
 """What pytest ends with where every test of a folder is left out of ``make test``."""

@@ -133,7 +133,7 @@ def timed_read(path: Path) -> str:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     size, gib, cpu_s = path.stat().st_size / 1e6, used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime
     return (
-        f"{size:.0f} MB profiled in {seconds:.1f} s ({cpu_s:.1f} s of processor time; the machine's load was "
+        f"{size:.0f} MB profiled in {seconds:.1f} s ({cpu_s:.1f} s of CPU time; the machine's load was "
         f"{os.getloadavg()[0]:.0f}), at most {gib:.2f} GiB of memory"
     )
 

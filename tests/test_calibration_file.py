@@ -28,7 +28,7 @@ def test_two_files_of_one_content_are_one_calibration():
     assert one != changed
 
 
-def test_a_file_from_before_meetings_were_timed_is_read_without_them():
+def test_a_file_from_before_arrival_skew_was_timed_is_read_without_them():
     before = {name: value for name, value in document().items() if name != "meeting_s"}
     assert calibration_of(document(), name="now").meeting_s == 12e-6
     assert calibration_of(before, name="before").meeting_s is None

@@ -4,7 +4,7 @@
 
 Run it twice in either mode, then compare with ``--compare results.jsonl``. Weights are compared as the optimizer holds
 them, in fp32: an export is rounded from these, so equal weights are equal exports. ``--tiny`` tries the logic on
-processors.
+CPUs.
 """
 
 import argparse

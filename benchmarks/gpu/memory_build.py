@@ -267,7 +267,7 @@ def build_stage(run: MemoryRun, device: torch.device) -> tuple[Built, object]:
 
 
 def device_of_rank() -> torch.device:
-    """This process's GPU, or the processor where there is none."""
+    """This process's GPU, or the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

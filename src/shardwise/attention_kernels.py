@@ -87,7 +87,7 @@ class AttentionKernelKind:
 
 ATTENTION_KERNELS: Mapping[AttentionKernel, AttentionKernelKind] = MappingProxyType(
     {
-        # ROCm, Gaudi, TPU and processors have kernels of their own that work in the same tiles.
+        # ROCm, Gaudi, TPU and CPUs have kernels of their own that work in the same tiles.
         "fa2": AttentionKernelKind(
             title="FlashAttention-2",
             never_on=("Volta", "Turing"),
@@ -128,7 +128,7 @@ ATTENTION_KERNELS: Mapping[AttentionKernel, AttentionKernelKind] = MappingProxyT
         "math": AttentionKernelKind(
             title="written-out scores", is_16_bit_only=False, source="torch nn/attention/__init__.py (SDPBackend.MATH)"
         ),
-        # Triton writes it, which needs compute capability 7.0; on processors it has no backward pass.
+        # Triton writes it, which needs compute capability 7.0; on CPUs it has no backward pass.
         "flex": AttentionKernelKind(
             title="FlexAttention",
             archs=SDPA_ARCHS,

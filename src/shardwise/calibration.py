@@ -228,6 +228,6 @@ class Calibration:
         return tuple(name for name, points in tables.items() if points)
 
     @property
-    def runs_on_processors(self) -> bool:
+    def runs_on_cpu(self) -> bool:
         """Whether kernels ran on the CPUs that also issue them."""
         return self.machine.device_kind == "cpu"

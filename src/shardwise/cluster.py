@@ -176,12 +176,12 @@ class Cluster:
         return self.node.gpu
 
     @property
-    def runs_on_processors(self) -> bool:
-        """Whether the host's own processors compute: no context, no workspaces, no cached blocks beside the tensors.
+    def runs_on_cpu(self) -> bool:
+        """Whether the host's own CPUs compute: no context, no workspaces, no cached blocks beside the tensors.
 
         A cluster file says so by ``vendor = "host"``, a calibration by what it timed.
         """
-        calibrated = self.calibration is not None and self.calibration.runs_on_processors
+        calibrated = self.calibration is not None and self.calibration.runs_on_cpu
         return self.gpu.vendor == "host" or calibrated
 
     @property

@@ -138,7 +138,7 @@ def format_usd(amount_usd: Dollars) -> str:
 
 
 def format_flop_per_s(rate_flop_per_s: FlopPerSecond) -> str:
-    """A compute rate in TFLOP/s, that of a processor in GFLOP/s.
+    """A compute rate in TFLOP/s, that of a CPU in GFLOP/s.
 
     >>> format_flop_per_s(989.5e12), format_flop_per_s(150e9)
     ('989.5 TFLOP/s', '150.0 GFLOP/s')

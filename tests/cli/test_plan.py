@@ -402,4 +402,4 @@ def test_a_config_beside_a_cluster_file_is_a_question_and_no_file_of_another_too
     files = ["examples/tiny-llama/config.json", "examples/two-cores.toml"]
     options = "--seq-len 256 --global-batch-size 8 --precision fp32 --no-compile --no-what-if"
     assert main(["plan", *files, *options.split()]) == 0
-    assert "one processor core" in capsys.readouterr().out
+    assert "one CPU core" in capsys.readouterr().out

@@ -92,7 +92,7 @@ def test_the_page_on_training_says_every_range():
         ),
         (
             ["--blocking-launches", "--device", "cpu"],
-            "--blocking-launches does nothing on processors, which launch no kernels",
+            "--blocking-launches does nothing on CPUs, which launch no kernels",
         ),
         (
             ["--routing-imbalance-ratio", "2"],

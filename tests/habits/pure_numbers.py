@@ -149,12 +149,12 @@ PURE_FIELDS = {
     "AttentionRate.forward_half",  # a sequence length
     "Bar.capacity_cell",  # a character cell
     "Bar.amount",  # in the unit of its picture
-    "BillComparison.high_amount",  # in the unit of its quantity
-    "BillComparison.low_amount",
-    "BillComparison.predicted_amount",
-    "BillComparison.published_amount",
-    "BillComparison.published_high_amount",
-    "BillComparison.published_low_amount",
+    "RunCostComparison.high_amount",  # in the unit of its quantity
+    "RunCostComparison.low_amount",
+    "RunCostComparison.predicted_amount",
+    "RunCostComparison.published_amount",
+    "RunCostComparison.published_high_amount",
+    "RunCostComparison.published_low_amount",
     "Division.number",  # a rank
     "Edit.effort",  # a class from 0 to 3
     "Field.default",  # a value, in the unit of the field it is about

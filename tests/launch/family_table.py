@@ -12,7 +12,7 @@ from shardwise.families.table import FAMILIES
 from shardwise.launch.support import GAPS, require_documents
 from shardwise.launch.transformers_models import EAGER_ALONE
 from shardwise.layout import Layout
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.job import DataSpec
 from train.models import make_job
 from train.tiny_families import families, tiny_fields

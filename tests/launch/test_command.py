@@ -1,4 +1,4 @@
-"""The words that start a job: torchrun's own on GPUs and on many nodes, torchrun with forked ranks on processors."""
+"""The words that start a job: torchrun's own on GPUs and on many nodes, torchrun with forked ranks on CPUs."""
 
 import subprocess
 import sys

@@ -45,7 +45,7 @@ def test_gpus_of_the_plan_that_are_there_are_there(dry):
 @pytest.mark.parametrize(
     ("cluster", "gpu_names", "missing"),
     [
-        ("2xh100-sxm", [], ["2 processes want a GPU each, and 0 can be seen", "would train on its processors"]),
+        ("2xh100-sxm", [], ["2 processes want a GPU each, and 0 can be seen", "would train on its CPUs"]),
         ("2xh100-sxm", [H100], ["2 processes want a GPU each, and 1 can be seen"]),
         (
             "2xh100-sxm",

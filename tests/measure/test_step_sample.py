@@ -100,7 +100,7 @@ def operator(name, start, end, *, thread=100):
 
 
 def host_step(*, asked=("c10d::_reduce_scatter_base_", "c10d::allreduce_")):
-    """On processors: backward waits inside autograd's own range for a reduce-scatter, which gloo calls all-reduce."""
+    """On CPUs: backward waits inside autograd's own range for a reduce-scatter, which gloo calls all-reduce."""
     return [
         mark("ProfilerStep#4", 0, 100),
         mark(FORWARD, 0, 20),

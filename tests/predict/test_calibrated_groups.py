@@ -105,6 +105,6 @@ def test_ranks_that_computed_meet_later_than_those_of_a_loop():
         assert collective_time_s(call, placement=corrected) == pytest.approx(1.5 * (alone_s + 30e-6))
 
 
-def test_meetings_were_timed_inside_the_host():
+def test_arrival_skew_was_timed_inside_the_host():
     across = calibrated_cluster(TWO_HOSTS, calibration(meeting_s=1.0))
     assert collective_time_s(GATHER, placement=place_group(cluster=across, size=16, stride=1)) < 0.1

@@ -1,4 +1,4 @@
-"""Cost of whole runs against published bills, and what is refused."""
+"""Cost of whole runs against published costs, and what is refused."""
 
 import math
 from dataclasses import replace

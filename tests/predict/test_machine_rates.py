@@ -152,7 +152,7 @@ def test_where_processors_compute_every_kernel_costs_its_dispatch():
     assert timed.kernels.host_forward_s == 0
 
 
-def on_processors(**parts):
+def on_cpu(**parts):
     """Rates where kernels cost 5 us each, and memory moves at 1 GB/s whatever the size."""
     moves = tuple(TimedBytes(num_bytes=num_bytes, duration_s=num_bytes / 1e9) for num_bytes in (2**10, 2**30))
     machine = replace(H100, device_kind="cpu")
@@ -167,19 +167,19 @@ def test_on_processors_a_call_costs_what_gathering_adds_beyond_its_copies():
     tables = 2 * 2048 * 128 + 2048
     more_s = 24 * (num_params + tables) / 1e9 + 121 * 50e-6
     gathered = replace(alone, is_sharded=True, forward_s=6e-3, backward_s=10e-3 + more_s)
-    assert on_processors(blocks=(alone, gathered)).kernels.dispatch_call_s == pytest.approx(50e-6)
-    assert on_processors(blocks=(alone,)).kernels.dispatch_call_s == pytest.approx(5e-6)
+    assert on_cpu(blocks=(alone, gathered)).kernels.dispatch_call_s == pytest.approx(50e-6)
+    assert on_cpu(blocks=(alone,)).kernels.dispatch_call_s == pytest.approx(5e-6)
 
 
 def test_on_processors_blocks_take_longer_but_their_calls_do_not():
     """Calls were timed as such: what slows kernels between products does not slow them again."""
     alone = replace(BLOCK, dtype="fp32", forward_s=5.0, backward_s=11.0)
-    timed = on_processors(blocks=(alone, replace(alone, is_sharded=True, backward_s=11.5)))
+    timed = on_cpu(blocks=(alone, replace(alone, is_sharded=True, backward_s=11.5)))
     operations = block_of(replace(alone, is_sharded=True), CLUSTER).forward_and_backward
     known = timed.durations_s(operations)
     calls = [number for number, one in enumerate(operations) if one.name.startswith("host calls")]
     moves = [number for number, one in enumerate(operations) if one.name == "norms"]
-    plain = on_processors().durations_s(operations)
+    plain = on_cpu().durations_s(operations)
     assert timed.parts.gathered_blocks == ()
     assert all(known[number] > 2 * plain[number] for number in moves)
     assert sum(known[number] for number in calls) == pytest.approx(121 * timed.kernels.dispatch_call_s)
@@ -250,9 +250,9 @@ def test_processors_need_no_library_workspace_and_no_context():
     plan = replace(plan, recipe=replace(plan.recipe, compile=True))  # uncompiled they run other norms
     on_gpu = predict(plan).memory.worst
     here = calibrated_cluster(CLUSTER, calibration(machine=machine))
-    on_processors = predict(replace(plan, cluster=here)).memory.worst
-    assert on_gpu.peak_allocated_bytes - on_processors.peak_allocated_bytes == 64 * MIB
-    assert on_processors.device_used_bytes == on_processors.peak_reserved_bytes
+    on_cpu = predict(replace(plan, cluster=here)).memory.worst
+    assert on_gpu.peak_allocated_bytes - on_cpu.peak_allocated_bytes == 64 * MIB
+    assert on_cpu.device_used_bytes == on_cpu.peak_reserved_bytes
 
 
 def test_our_runtime_attends_by_flash_attention_under_context_parallelism():

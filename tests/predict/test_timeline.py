@@ -229,7 +229,7 @@ def test_launches_are_no_communication():
 
 @pytest.mark.parametrize(("offload", "streams"), [("optimizer", {"host"}), ("nvme", {"host", "drives"})])
 def test_drives_have_a_row_beside_the_host(offload, streams):
-    """Drives turn the states over while the host's processors update, and take longer."""
+    """Drives turn the states over while the host's CPUs update, and take longer."""
     timeline = predict_timeline(plan_of(Layout(dp_shard=8), engine="deepspeed", offload=offload))
     (rank,) = timeline.ranks
     updates = [span for span in rank.spans if span.name.startswith(("update on", "optimizer states"))]

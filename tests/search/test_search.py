@@ -362,7 +362,7 @@ def test_a_plan_for_processors_says_why_nothing_is_offloaded(make_question):
     question = make_question(model="gpt2", cluster="2xcpu", seq_len=64, global_batch_size=8, precision="fp32")
     asked = {"model": question.model, "cluster": question.cluster, "recipe": question.recipe}
     free, pinned = search(**asked), search(**asked, bounds=SearchBounds(offload=("none", "optimizer")))
-    said = "Nothing is offloaded: processors compute in the memory of their host, where that frees nothing."
+    said = "Nothing is offloaded: CPUs compute in the memory of their host, where that frees nothing."
     assert {ranked.plan.recipe.offload for ranked in (*free.plans, *free.pareto)} == {"none"}
     assert said in free.notes
     assert said not in pinned.notes

@@ -11,7 +11,7 @@ from shardwise.search.space import Space
 from shardwise.search.stage_columns import AskedOnce, StageColumns
 from shardwise.search.validity import valid_candidates
 from shardwise.step.held_stage import pipeline_of
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     exchanges_gradients,
     frees_after_forward,
     gathers_every_micro_batch,

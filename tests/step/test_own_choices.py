@@ -7,14 +7,14 @@ import pytest
 import shapes
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
-from shardwise.step.own_host import adapter_calls, recompute_calls
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     can_exchange_gradients,
     can_spread_vocabulary,
     exchanges_gradients,
     is_in_one_domain,
     spreads_vocabulary,
 )
+from shardwise.step.own_host import adapter_calls, recompute_calls
 
 RECIPE = Recipe(seq_len=4096)
 

@@ -13,7 +13,7 @@ from story.chapters import PICTURES, STORY, chapter_paths, loose_numbers, run_ch
 pytestmark = pytest.mark.runs
 
 ROUNDING = re.compile(r"\b\d(?:\.\d+)?e-1[3-9]\b")
-"""A relative difference that is nothing but the order of a sum, which differs from one processor to another."""
+"""A relative difference that is nothing but the order of a sum, which differs from one CPU to another."""
 LINK = re.compile(r"\]\((?!https?:)(?P<target>[^)#]+)")
 
 
@@ -32,7 +32,7 @@ def test_a_chapter_shows_what_its_code_computes(path):
 
 
 def shown(text):
-    """What a page says whatever the processor."""
+    """What a page says whatever the CPU."""
     return ROUNDING.sub("rounding", text)
 
 

@@ -9,7 +9,7 @@ from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.gradient_buckets import bucketed_gradients
-from shardwise.step.own_runtime import SUMS_BYTES
+from shardwise.step.native_engine import SUMS_BYTES
 from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.counting import Counted

@@ -19,7 +19,7 @@ def switches():
 
 
 def without_a_form():
-    """One of the few operators that torch refuses on processors too."""
+    """One of the few operators that torch refuses on CPUs too."""
     torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 
 

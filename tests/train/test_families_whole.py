@@ -3,7 +3,7 @@
 import pytest
 
 from launch.family_table import refusal
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 from train.tiny_families import readable_families
 from train.whole_family import Probe, differences
 

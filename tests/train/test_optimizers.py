@@ -170,7 +170,7 @@ def test_an_orthogonal_update_has_singular_values_near_one(shape):
 
 
 def test_small_tensors_are_updated_together_as_each_by_itself():
-    """What GPUs do with factors of adapters and norms; on processors torch's fused AdamW takes every tensor."""
+    """What GPUs do with factors of adapters and norms; on CPUs torch's fused AdamW takes every tensor."""
     generator = torch.Generator().manual_seed(0)
     starts = [torch.randn(size, generator=generator) for size in ((3, 5), (7,))]
     mine, theirs = ([torch.nn.Parameter(start.clone()) for start in starts] for _ in range(2))

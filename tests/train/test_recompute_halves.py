@@ -1,4 +1,4 @@
-"""A block that forgets is made again once in either half of a backward pass that torch's pipelines split."""
+"""A block that forgets is recomputed once in either half of a backward pass that torch's pipelines split."""
 
 import weakref
 
@@ -87,5 +87,5 @@ def test_a_block_that_saves_less_when_it_is_made_again_is_named(blocks):
 
     hidden = run_and_forget(forgetful, torch.randn(4, 8, requires_grad=True), make_keeps=None, draws=False)
     blocks[0].num_runs = 1
-    with pytest.raises(AssertionError, match="a block saved 2 tensors, and 1 when it was made again"):
+    with pytest.raises(AssertionError, match="a block saved 2 tensors, and 1 when it was recomputed"):
         hidden.sum().backward()

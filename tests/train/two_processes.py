@@ -1,4 +1,4 @@
-"""A Llama of no round size on two processor cores, divided in every way that two processes can."""
+"""A Llama of no round size on two CPU cores, divided in every way that two processes can."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from shardwise.step.own_runtime import uses_ddp
+from shardwise.step.native_engine import uses_ddp
 from shardwise.train.counting import CollectiveCounter, Counted
 from shardwise.train.feed import open_feed
 from shardwise.train.job import Job

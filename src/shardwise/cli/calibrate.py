@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="(default: calibration-HOST-DATE.json)")
     parser.add_argument("--device", choices=get_args(MeasuredDevice), help="(default: cuda where there are GPUs)")
     parser.add_argument(
-        "--processes", type=positive_number, metavar="N", help="(default: one for every GPU, or two on processors)"
+        "--processes", type=positive_number, metavar="N", help="(default: one for every GPU, or two on CPUs)"
     )
     parser.add_argument(
         "--seconds", type=amount, default=60.0, metavar="S", help="how long it may take, start included (default: 60)"

@@ -1,7 +1,7 @@
 """Answer a question about distributed training with real runs on this machine, predicted beside measured.
 
 Without NAME the labs are listed. Every run is a training run as `shardwise train` makes it, with torchrun: on GPUs with
-models of 1B and 8B parameters, on processors with small ones; weights are random and tokens synthetic, since times and
+models of 1B and 8B parameters, on CPUs with small ones; weights are random and tokens synthetic, since times and
 memory are compared. --out keeps the run folders; after an interruption the runs that ended are shown, and --resume goes
 on behind them. Labs in one folder share the runs they have in common.
 """
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
     runs = parser.add_argument_group("runs")
     runs.add_argument("--device", choices=get_args(DeviceKind), default="auto", help="(default: GPUs where there are)")
-    runs.add_argument("--processes", type=positive_number, metavar="N", help="(default: all GPUs; 2 on processors)")
+    runs.add_argument("--processes", type=positive_number, metavar="N", help="(default: all GPUs; 2 on CPUs)")
     runs.add_argument("--gpu", metavar="NAME", help="catalogue name of the GPUs here (default: asked of nvidia-smi)")
     runs.add_argument("--model", metavar="MODEL", help=f"of all runs: {MODEL_HELP}")
     runs.add_argument("--larger-model", metavar="MODEL", help="where a lab compares two sizes (default: like --model)")

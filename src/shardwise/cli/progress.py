@@ -82,7 +82,7 @@ def _step_text(record: Mapping[str, object]) -> str:
     said = f"{said}{_skipped_text(record)}  {rate:,.0f} tokens/s/GPU"
     said = f"{said}  MFU {mfu:.1%}" if isinstance(mfu, float) else said
     peak = record.get("peak_allocated_bytes")
-    return f"{said}  {format_gib(peak)}" if isinstance(peak, int) and peak else said  # processors count none
+    return f"{said}  {format_gib(peak)}" if isinstance(peak, int) and peak else said  # CPUs count none
 
 
 def _skipped_text(record: Mapping[str, object]) -> str:

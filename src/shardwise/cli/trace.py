@@ -81,5 +81,5 @@ def _trace(plan: "Plan", module: str | None) -> "TracedStep":
         from shardwise.train.tracing.user_module import module_factory
 
         factory = module_factory(module) if module is not None else None
-        request = TrainRequest(device="cpu" if plan.cluster.runs_on_processors else "auto")
+        request = TrainRequest(device="cpu" if plan.cluster.runs_on_cpu else "auto")
         return traced_step(make_job(plan, request, prediction=None, run_folder=""), factory)

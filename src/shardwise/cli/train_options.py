@@ -132,8 +132,8 @@ def _gathers_once(arguments: argparse.Namespace, plan: Plan) -> bool:
 
 
 def _launches_nothing(arguments: argparse.Namespace, plan: Plan) -> bool:
-    is_on_processors = arguments.device == "cpu" or (arguments.device == "auto" and plan.cluster.runs_on_processors)
-    return bool(arguments.blocking_launches) and is_on_processors
+    is_on_cpu = arguments.device == "cpu" or (arguments.device == "auto" and plan.cluster.runs_on_cpu)
+    return bool(arguments.blocking_launches) and is_on_cpu
 
 
 def _of_saving(
@@ -177,9 +177,7 @@ PLANNED_ROWS = (
         beside="below zero_stage 3, where parameters stay whole from forward to backward",
         missing="--zero-stage 3",
     ),
-    IdleOption(
-        option="--blocking-launches", is_idle=_launches_nothing, beside="on processors, which launch no kernels"
-    ),
+    IdleOption(option="--blocking-launches", is_idle=_launches_nothing, beside="on CPUs, which launch no kernels"),
     ROUTING_ROW,
 )
 """Options that the plan of a run does not read; a search may still take them as bounds."""

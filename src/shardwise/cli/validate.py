@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quantity",
         choices=QUANTITIES,
         default="memory",
-        help="peak memory (the default), time of a step, or bills of whole runs",
+        help="peak memory (the default), time of a step, or costs of whole runs",
     )
     parser.add_argument(
         "--time", action="store_const", const="time", dest="quantity", help="the same as --quantity time"
@@ -104,12 +104,12 @@ def _time_answer(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _cost_answer(arguments: argparse.Namespace) -> tuple[str, str]:
-    """What is printed about bills of whole runs, and the page; the page is empty unless it is wanted."""
-    from shardwise.validate.run_bills import run_bills
+    """What is printed about costs of whole runs, and the page; the page is empty unless it is wanted."""
+    from shardwise.validate.run_costs import run_costs
 
     if arguments.family:
         raise UsageError("bills have no families; all are one table", code="cli-usage", fix="leave out --family")
-    report = run_bills()
+    report = run_costs()
     page = ""
     if arguments.html is not None:
         from shardwise.render.html_validation import cost_validation_html
@@ -120,9 +120,9 @@ def _cost_answer(arguments: argparse.Namespace) -> tuple[str, str]:
         from shardwise.render.json_text import json_text
 
         return json_text(validation_object(report)), page
-    from shardwise.render.text_bills import bills_text
+    from shardwise.render.text_run_costs import run_costs_text
 
-    return bills_text(report, has_unused=arguments.has_unused, style=stdout_style()), page
+    return run_costs_text(report, has_unused=arguments.has_unused, style=stdout_style()), page
 
 
 def _require_known(asked: Collection[str], known: Collection[str]) -> None:

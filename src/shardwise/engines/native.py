@@ -1,4 +1,4 @@
-"""Our own trainer, whose units, loss and norms ``step/own_runtime.py`` and its neighbours know."""
+"""Our own trainer, whose units, loss and norms ``step/native_engine.py`` and its neighbours know."""
 
 from shardwise.engines.engine import Engine
 from shardwise.engines.profile import EngineProfile

@@ -9,7 +9,7 @@ NVME_BYTES_PER_PARAM_ONE_WAY = 12
 
 
 def cpu_adam_s(*, num_params: float, host_bandwidth_bytes_per_s: BytesPerSecond) -> Seconds:
-    """Time of Adam on one host's processors, bound by its memory: 30 bytes per parameter.
+    """Time of Adam on one host's CPUs, bound by its memory: 30 bytes per parameter.
 
     Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 5 for the kernel; bytes counted from its update.
     Assumes: the kernel streams; measured bandwidth of the host, not its peak.

@@ -38,7 +38,7 @@ REASON = re.compile(r"^\s*(\[rank\d+\]: )?(?!.*ChildFailedError)[\w.]*(Error|Exc
 """The last line of a failed Python process, among much that torchrun writes about the process."""
 LOST = re.compile(r"(.* \(process \d+\)) is gone: ")
 """A measuring process writes this line when it ends because another process is gone."""
-MAX_PROCESSES_ON_PROCESSORS = 2
+MAX_PROCESSES_ON_CPU = 2
 CLOCK_QUERY = "driver_version,clocks.sm,clocks.mem,power.limit"
 
 OnProgress = Callable[[str, float], None]
@@ -63,7 +63,7 @@ def usual_device() -> MeasuredDevice:
 def usual_processes(device: MeasuredDevice) -> int:
     """Processes: one for every GPU; on CPUs two, or one where there is one core."""
     here = read_surroundings()
-    return max(1, here.num_gpus if device == "cuda" else min(here.num_cores, MAX_PROCESSES_ON_PROCESSORS))
+    return max(1, here.num_gpus if device == "cuda" else min(here.num_cores, MAX_PROCESSES_ON_CPU))
 
 
 def calibrate(request: CalibrationRequest, *, on_progress: OnProgress) -> Calibration:
@@ -174,5 +174,5 @@ def _failure(folder: Path, process: "subprocess.Popen[bytes]") -> CalibrationErr
     return CalibrationError(
         f"the measuring processes ended with exit code {process.returncode}; their last words were:\n{tail}",
         code="calibration-failed",
-        fix="fewer --processes need less memory; --device cpu measures the processors",
+        fix="fewer --processes need less memory; --device cpu measures the CPUs",
     )

@@ -127,7 +127,7 @@ def _broken(found: Imported, here: Surroundings, packages: tuple[str, ...]) -> I
 
 def _wants_gpus(plan: Plan, job: Job) -> bool:
     """Whether the run that was planned is one on GPUs."""
-    return job.device == "cuda" or (job.device == "auto" and not plan.cluster.runs_on_processors)
+    return job.device == "cuda" or (job.device == "auto" and not plan.cluster.runs_on_cpu)
 
 
 def _missing_devices(plan: Plan, job: Job, found: Imported) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _missing_devices(plan: Plan, job: Job, found: Imported) -> Iterator[str]:
     if found.gpu_failure:
         yield f"torch cannot say which GPUs there are: {found.gpu_failure[:LONG]}"
     if not found.gpu_names and job.device == "auto":
-        yield "torch sees no GPU, so that a run on this machine would train on its processors"
+        yield "torch sees no GPU, so that a run on this machine would train on its CPUs"
 
 
 def _unseen(job: Job, *, has_gpus: bool) -> Iterator[str]:

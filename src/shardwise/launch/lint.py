@@ -447,7 +447,7 @@ def versions_go_together(case: Case) -> Iterator[LintFinding]:
             rule="torch-cpu",
             severity="error",
             claim=f"torch {versions['torch']} was built without CUDA",
-            fix="install a CUDA build of torch, or run on processors",
+            fix="install a CUDA build of torch, or run on CPUs",
         )
 
 

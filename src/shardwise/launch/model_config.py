@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from shardwise.errors import ModelError
 from shardwise.families.catalogue import catalogue_config
 from shardwise.model import AttentionSpec, DenseSpec, ModelSpec
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import completed
 
 

@@ -12,7 +12,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
 from shardwise.rules.changes import describe_changes
-from shardwise.step.own_runtime import exchanges_gradients, is_own_runtime, spreads_vocabulary
+from shardwise.step.native_engine import exchanges_gradients, is_native_engine, spreads_vocabulary
 from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, prepare_samples
 from shardwise.train.job import (
@@ -47,12 +47,12 @@ class TrainRequest:
 
 
 def require_native(plan: Plan) -> None:
-    """Return when the plan is one that our own runtime trains.
+    """Return when the plan is one that our native engine trains.
 
     Raises:
         PlanError: it is for another engine, whose memory and speed would be another's.
     """
-    if not is_own_runtime(plan):
+    if not is_native_engine(plan):
         raise PlanError(
             f"the plan is for {plan.engine}, but what trains it here is the native runtime",
             code="train-engine",

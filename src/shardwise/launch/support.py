@@ -19,7 +19,7 @@ from shardwise.launch.transformers_models import (
 )
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import is_supported, left_out
 from shardwise.train.job import Job, uses_transformers
 

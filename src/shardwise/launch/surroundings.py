@@ -71,9 +71,9 @@ def require_allocator(*, is_on_gpu: bool) -> None:
     """
     if not is_on_gpu:
         raise PlanError(
-            "--memory-snapshot records the history of CUDA's allocator, and this run is on processors, which have none",
+            "--memory-snapshot records the history of CUDA's allocator, and this run is on CPUs, which have none",
             code="train-memory-snapshot",
-            fix="leave it out: the measurement names what memory holds at its peak, on processors as well",
+            fix="leave it out: the measurement names what memory holds at its peak, on CPUs as well",
         )
 
 

@@ -1,4 +1,4 @@
-"""One profiled step of our own runtime in the ledger's components of time."""
+"""One profiled step of our native engine in the ledger's components of time."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence

@@ -79,7 +79,7 @@ def _tables(kind: CollectiveKind, calibration: Calibration) -> list[GroupTable]:
 
 def _usable(table: GroupTable, calibration: Calibration) -> tuple[TimedBytes, ...]:
     """The points that links decide; where CPUs compute, the host is part of the link."""
-    if calibration.runs_on_processors:
+    if calibration.runs_on_cpu:
         return table.points
     from_s = HOST_BOUND_RATIO * table.shortest_s
     return tuple(point for point in table.points if point.duration_s >= from_s) or table.points[-1:]

@@ -4,7 +4,7 @@ from shardwise.columns import least, most, rounded
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.step.inventory import StageInventory
-from shardwise.step.own_runtime import is_own_runtime, uses_ddp
+from shardwise.step.native_engine import is_native_engine, uses_ddp
 from shardwise.units import GIB, Bytes
 
 CONTEXT_BYTES = round(0.73 * GIB)
@@ -32,12 +32,12 @@ STREAM_COMPONENTS: tuple[MemoryComponent, ...] = ("gathered_parameters", "gradie
 def fixed_bytes(plan: Plan) -> Bytes:
     """Device memory outside the framework's allocator: CUDA context and NCCL communicators.
 
-    Nothing where processors compute.
+    Nothing where CPUs compute.
 
     Source: measured with NCCL 2.28 on one host of H100s (``benchmarks/results``), NVLS off.
     """
     calibration = plan.cluster.calibration
-    if plan.cluster.runs_on_processors:
+    if plan.cluster.runs_on_cpu:
         return 0
     learned_ratio = 1.0 if calibration is None else calibration.ratio_of("memory outside")
     return rounded(learned_ratio * _catalogued_fixed_bytes(plan))
@@ -63,9 +63,9 @@ def has_stream_pools(plan: Plan) -> bool:
     Those are units of FSDP2 over an axis of one rank, whose gradients are made on the stream that would reduce them. A
     single rank stays on one stream.
     """
-    if is_own_runtime(plan) and plan.layout.world_size == 1:
+    if is_native_engine(plan) and plan.layout.world_size == 1:
         return False
-    is_fsdp_of_one = is_own_runtime(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe)
+    is_fsdp_of_one = is_native_engine(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe)
     return plan.layout.zero_stage == 3 or is_fsdp_of_one
 
 

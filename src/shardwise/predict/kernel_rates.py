@@ -236,7 +236,7 @@ class KernelRates:
     """Measured over catalogued time of attention cores, by length and head size."""
     attention_backward: Ratios | None = None
     dispatch_s: Seconds = 0.0
-    """What every kernel takes besides its work where the processors that compute also issue it."""
+    """What every kernel takes besides its work where the CPUs that compute also issue it."""
     dispatch_call_s: Seconds = 0.0
     """The same of a call around kernels, where its Python is as much in the way as kernels are."""
 
@@ -244,7 +244,7 @@ class KernelRates:
     """Whether the host waits for the end of every kernel before it issues the next."""
 
     def dispatched_s(self, operation: Operation) -> Seconds:
-        """What one execution of an operation takes besides its work: processors issue it, or a host that waits does."""
+        """What one execution of an operation takes besides its work: CPUs issue it, or a host that waits does."""
         is_call = operation.name.startswith(HOST_CALLS)
         own_s = operation.num_kernels * (self.dispatch_call_s if is_call else self.dispatch_s)
         return own_s + (self._issued_once_s(operation) if self.is_blocking else 0.0)

@@ -17,7 +17,7 @@ from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.predict.compute import DeviceAndHost, PhaseTimes
 from shardwise.predict.passes import Piece
-from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.native_engine import is_native_engine
 from shardwise.units import Seconds
 
 QUEUED_LAUNCHES = 1024
@@ -29,7 +29,7 @@ def launches_ahead(plan: Plan) -> bool:
     calibration = plan.cluster.calibration
     if plan.recipe.blocking_launches:
         return False
-    if calibration is not None and calibration.blocks and is_own_runtime(plan):
+    if calibration is not None and calibration.blocks and is_native_engine(plan):
         return True
     return plan.recipe.compile and engine_profile(plan.engine).sharding != "megatron"
 

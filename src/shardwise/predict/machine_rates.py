@@ -22,9 +22,9 @@ from shardwise.predict.kernel_rates import KernelRates, kernel_rates
 from shardwise.step.attention_kernel import attention_kernel, fastest_kernel
 from shardwise.step.block_operations import GATHERED_HOST_CALLS, HOST_CALLS
 from shardwise.step.inventory import Operation, OperationPhase
+from shardwise.step.native_engine import is_native_engine
 from shardwise.step.operation_context import ATTENTION_BACKWARD_RATIO
 from shardwise.step.operations import GroupPart
-from shardwise.step.own_runtime import is_own_runtime
 from shardwise.units import BytesPerSecond, Seconds
 
 DEFAULT_HEAD_DIM = 128
@@ -126,7 +126,7 @@ def machine_rates(plan: Plan, *, num_gpus: int = 1) -> MachineRates:
     host_ratio = calibration.ratio_of("host")
     kernels = replace(kernels, slowest_ratio=kernels.slowest_ratio * calibration.ratio_of("compute"))
     kernels = _with_host_times(kernels, tuple(host_ratio * seconds for seconds in _host_times(kernels)))
-    runs_eagerly = is_own_runtime(plan) and not plan.recipe.compile
+    runs_eagerly = is_native_engine(plan) and not plan.recipe.compile
     parts = _part_ratios(plan.cluster) if runs_eagerly else PartRatios()
     return MachineRates(cluster=plan.cluster, kernels=kernels, parts=parts)
 
@@ -159,9 +159,9 @@ def _kernels(plan: Plan, *, num_gpus: int = 1) -> KernelRates:
             attention_forward=_attention_ratios(plan.cluster, plan.engine, "forward"),
             attention_backward=_attention_ratios(plan.cluster, plan.engine, "backward"),
         )
-    if calibration.runs_on_processors:
+    if calibration.runs_on_cpu:
         launch_s = calibration.kernel_launch_s or 0.0
-        call_s = _processor_call_s(plan.cluster)
+        call_s = _cpu_call_s(plan.cluster)
         dispatched = replace(rates, dispatch_s=launch_s, dispatch_call_s=launch_s if call_s is None else call_s)
         return replace(_with_host_times(dispatched, (0.0,) * 5), floor_s=0.0)
     return _with_host(rates, plan)
@@ -203,9 +203,9 @@ def _rated_kernel(plan: Plan) -> AttentionKernel:
 
 
 def attends_as_timed(plan: Plan) -> bool:
-    """Whether the kernel attends that a calibration times, which is our trainer's by itself; processors have one."""
+    """Whether the kernel attends that a calibration times, which is our trainer's by itself; CPUs have one."""
     calibration = plan.cluster.calibration
-    if calibration is not None and calibration.runs_on_processors:
+    if calibration is not None and calibration.runs_on_cpu:
         return True
     return attention_kernel(plan) in ("math", _timed_kernel(plan.cluster))
 
@@ -274,8 +274,8 @@ def _call_s(cluster: Cluster) -> Seconds | None:
 
 
 @cache
-def _processor_call_s(cluster: Cluster) -> Seconds | None:
-    """The same where processors compute, and copies of gathered weights and gradients are a part of what is added.
+def _cpu_call_s(cluster: Cluster) -> Seconds | None:
+    """The same where CPUs compute, and copies of gathered weights and gradients are a part of what is added.
 
     The median over blocks that were timed alone and gathered; ``None`` where none was timed in both ways.
     """
@@ -333,8 +333,8 @@ def _part_ratios(cluster: Cluster) -> PartRatios:
     calibration = cluster.calibration
     if calibration is None:
         return PartRatios()
-    # On processors calls and copies account for what gathering adds; the kernels between them are the same.
-    is_told_apart = calibration.runs_on_processors and _processor_call_s(cluster) is not None
+    # On CPUs calls and copies account for what gathering adds; the kernels between them are the same.
+    is_told_apart = calibration.runs_on_cpu and _cpu_call_s(cluster) is not None
     points = [point for point in calibration.blocks if not (point.is_sharded and is_told_apart)]
     blocks = [(point, _block_ratio(point, cluster)) for point in points]
     return PartRatios(

@@ -24,7 +24,7 @@ HOST_LINK_FRACTION = 0.85
 HOST_COPIES_BYTES_PER_S: BytesPerSecond = 200e9
 """What the copies of all GPUs of a node reach together in one direction, while the other direction runs too. Low
 confidence: half of the 410e9 of two sockets with eight channels of DDR4-3200, which one direction of copies shares with
-the other and with the processors. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
+the other and with the CPUs. Hosts that GPUs reach over NVLink-C2C have memory of their own beside each."""
 GPUS_PER_UPLINK, SHARED_UPLINK_GPUS = 2, 8
 """NVLink servers of eight and more GPUs on PCIe 3 or 4 hang two of them behind each switch, which has one link to the
 host: the pairs (PXB) of the 8 x A100-SXM4 in NVIDIA/nvbandwidth#53 (2025-11). One such GPU copies at 25 to 26 GB/s a
@@ -48,7 +48,7 @@ class OffloadTime:
 
     copies_s: Seconds
     """Exposed copies of parameters, gradients and activations."""
-    processors_s: Seconds
+    cpu_update_s: Seconds
     """Seconds of the optimizer on the host's CPUs."""
     drives_s: Seconds
     """Seconds in which its states are read from drives and written back, beside the CPUs."""
@@ -56,7 +56,7 @@ class OffloadTime:
     @property
     def update_s(self) -> Seconds:
         """Seconds of the optimizer, which the slower of CPUs and drives decides."""
-        return max(self.processors_s, self.drives_s)
+        return max(self.cpu_update_s, self.drives_s)
 
     @property
     def total_s(self) -> Seconds:
@@ -64,7 +64,7 @@ class OffloadTime:
         return self.copies_s + self.update_s
 
 
-NO_OFFLOAD = OffloadTime(copies_s=0.0, processors_s=0.0, drives_s=0.0)
+NO_OFFLOAD = OffloadTime(copies_s=0.0, cpu_update_s=0.0, drives_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     shard = trained_elements(context).shard if plan.recipe.offload != "none" else 0
     return OffloadTime(
         copies_s=rounds * forward_s + (rounds - 1) * others_s + last_s + copy_s(context, copies.weight_bytes),
-        processors_s=_processors_s(shard, plan.cluster),
+        cpu_update_s=_cpu_update_s(shard, plan.cluster),
         drives_s=_drives_s(shard, plan.cluster) if plan.recipe.offload == "nvme" else 0.0,
     )
 
@@ -182,11 +182,11 @@ def _copy(direction: str, duration_s: Seconds) -> Task:
 
 def host_update_s(shard: int, cluster: Cluster, *, on_drives: bool) -> Seconds:
     """The optimizer's step over a rank's shard on the host, in proportion to it."""
-    host_s = _processors_s(shard, cluster)
+    host_s = _cpu_update_s(shard, cluster)
     return max(host_s, _drives_s(shard, cluster)) if on_drives else host_s
 
 
-def _processors_s(shard: int, cluster: Cluster) -> Seconds:
+def _cpu_update_s(shard: int, cluster: Cluster) -> Seconds:
     """Seconds of the update on the CPUs; all ranks of a node share its memory bandwidth."""
     return cpu_adam_s(num_params=shard * cluster.node.gpus_per_node, host_bandwidth_bytes_per_s=HOST_ADAM_BYTES_PER_S)
 

@@ -318,7 +318,7 @@ def _host_spans(stage: int, offload: OffloadTime, start_s: Seconds) -> Iterator[
     for stream, name, from_s, duration_s in (
         ("host", "copies that nothing hides", start_s, offload.copies_s),
         ("drives", "optimizer states from and to the drives", updating_s, offload.drives_s),
-        ("host", "update on the host", updating_s, offload.processors_s),
+        ("host", "update on the host", updating_s, offload.cpu_update_s),
     ):
         if duration_s:
             yield Span(

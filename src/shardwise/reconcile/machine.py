@@ -20,7 +20,7 @@ def base_calibration(runs: Sequence[Path], cluster: Cluster) -> Calibration:
     environments = [environment_of(run) for run in runs]
     devices = sorted({str(found["device"]) for found in environments if found.get("device")})
     given = cluster.calibration
-    known = devices if given is None or given.runs_on_processors else sorted({*devices, given.machine.device})
+    known = devices if given is None or given.runs_on_cpu else sorted({*devices, given.machine.device})
     if len(known) > 1:
         raise CalibrationError(
             f"the runs and the calibration are of different devices: {', '.join(known)}",

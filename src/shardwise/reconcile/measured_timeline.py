@@ -1,4 +1,4 @@
-"""A profiled step of our own runtime as the timeline records that predicted steps are drawn from."""
+"""A profiled step of our native engine as the timeline records that predicted steps are drawn from."""
 
 import re
 from collections.abc import Iterator, Sequence

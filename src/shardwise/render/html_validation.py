@@ -5,12 +5,12 @@ from html import escape
 
 from shardwise.render.svg_scatter import ScatterPoint, scatter_svg
 from shardwise.render.terminal import TextStyle
-from shardwise.render.text_bills import bills_text
+from shardwise.render.text_run_costs import run_costs_text
 from shardwise.render.text_time_validation import time_validation_text
 from shardwise.render.text_validation import signed_percent, validation_text
 from shardwise.units import format_count, format_gib, format_seconds
 from shardwise.validate.accuracy import AccuracyReport
-from shardwise.validate.run_bills import BillReport
+from shardwise.validate.run_costs import RunCostReport
 from shardwise.validate.time_accuracy import TimeAccuracyReport
 
 PAGE_WIDTH = TextStyle(width=110)
@@ -61,15 +61,15 @@ def time_points(report: TimeAccuracyReport) -> Iterator[ScatterPoint]:
         )
 
 
-def cost_validation_html(report: BillReport) -> str:
+def cost_validation_html(report: RunCostReport) -> str:
     """The page of whole runs: the bills in GPU-hours as a picture, every figure in the table."""
-    title = "Bills of whole runs, predicted against printed"
-    picture = scatter_svg(tuple(bill_points(report)), title=title, unit="GPU-hours", hollow_note="outside its band")
-    text = bills_text(report, has_unused=True, style=PAGE_WIDTH)
+    title = "Costs of whole runs, predicted against printed"
+    picture = scatter_svg(tuple(run_cost_points(report)), title=title, unit="GPU-hours", hollow_note="outside its band")
+    text = run_costs_text(report, has_unused=True, style=PAGE_WIDTH)
     return PAGE.format(title=escape(title), picture=picture, report=escape(text))
 
 
-def bill_points(report: BillReport) -> Iterator[ScatterPoint]:
+def run_cost_points(report: RunCostReport) -> Iterator[ScatterPoint]:
     """One point a bill in GPU-hours; those outside their band are hollow."""
     for row in report.rows:
         if row.quantity != "GPU-hours":

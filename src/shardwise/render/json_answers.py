@@ -29,7 +29,7 @@ EXPLANATION_SCHEMA = "shardwise.explanation/1"
 RECONCILIATION_SCHEMA = "shardwise.reconciliation/1"
 VALIDATION_SCHEMAS: Mapping[str, str] = {
     "AccuracyReport": "shardwise.validation/1",
-    "BillReport": "shardwise.cost_validation/1",
+    "RunCostReport": "shardwise.cost_validation/1",
     "TimeAccuracyReport": "shardwise.time_validation/1",
 }
 

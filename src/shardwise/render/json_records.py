@@ -73,10 +73,10 @@ KEYS: Mapping[str, str] = {
     "UnitExposure": "* exposed_fraction",
     # predictions beside what was measured or published
     "AccuracyReport": "families overall reported fitted fits fits_by_family rows unused",
-    "BillComparison": "id model source quantity published=published_amount published_low=published_low_amount"
+    "RunCostComparison": "id model source quantity published=published_amount published_low=published_low_amount"
     " published_high=published_high_amount predicted=predicted_amount low=low_amount high=high_amount"
     " signed_error_fraction is_in_band basis implied_mfu_fraction note",
-    "BillReport": "in_band_fraction rows unused",
+    "RunCostReport": "in_band_fraction rows unused",
     "Cause": "quantity=row.quantity group=row.group gap=row.gap_amount share_fraction",
     "ErrorChange": "* is_worse",
     "ErrorSummary": "*",

@@ -48,7 +48,7 @@ def _at_once(calibration: Calibration) -> Iterator[str]:
         ratio = calibration.overlap_slowdown_ratio
         yield f"overlap       computation and a collective at once take {ratio:.2f} times as long"
     if calibration.meeting_s is not None:
-        yield f"meetings      a call between computations takes {format_seconds(calibration.meeting_s)} longer"
+        yield f"arrival skew  a call between computations takes {format_seconds(calibration.meeting_s)} longer"
 
 
 def _tables(calibration: Calibration) -> Iterator[str]:

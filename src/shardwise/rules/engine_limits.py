@@ -172,7 +172,7 @@ RULES = (
     Rule(
         name="engine-accelerator",
         engines=engines_that(lambda engine: bool(engine.foreign_vendors)),
-        why="Our own trainer drives CUDA and ROCm devices and processors, Megatron-LM CUDA and, in AMD's fork, ROCm; "
+        why="Our own trainer drives CUDA and ROCm devices and CPUs, Megatron-LM CUDA and, in AMD's fork, ROCm; "
         "HAI-LLM is known on NVIDIA's. DeepSpeed picks one of a fixed list: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi "
         "(HPU), MLU and SDAA; a TPU is none of them.",
         source="torch 2.13 cuda and hip builds; NVIDIA/Megatron-LM and ROCm/Megatron-LM README; arXiv:2412.19437, "

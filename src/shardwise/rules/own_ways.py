@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     MAX_EXCHANGING_RANKS,
     axes_inside,
     exchanges_gradients,
     has_own_decoder,
     has_own_vocabulary,
-    is_own_runtime,
+    is_native_engine,
     spreads_vocabulary,
 )
 
@@ -26,7 +26,7 @@ def _spread_message(plan: Plan) -> str:
 
 def _against_spreading(plan: Plan) -> Iterator[str]:
     layout, model = plan.layout, plan.model
-    if not is_own_runtime(plan):
+    if not is_native_engine(plan):
         yield f"only the native engine divides token tables so, and without adapters, not {plan.engine}"
     if not has_own_vocabulary(model):
         yield f"{model.name} has no token table and head of our own decoder that are two matrices"
@@ -49,7 +49,7 @@ def _breaks_exchange(plan: Plan) -> bool:
 
 def _exchange_message(plan: Plan) -> str:
     layout = plan.layout
-    if not is_own_runtime(plan):
+    if not is_native_engine(plan):
         return f"exchange_gradients: only the native engine does so, and without adapters, not {plan.engine}"
     return (
         f"exchange_gradients needs gradients in 16 bits that 2 to {MAX_EXCHANGING_RANKS} ranks divide in every "

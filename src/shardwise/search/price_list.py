@@ -204,7 +204,7 @@ PRICES: tuple[Price, ...] = (
     Price(
         name="optimizer states on the host",
         gain_fraction=0.10,
-        reason="The update waits for the host's memory and processors, which differ from server to server.",
+        reason="The update waits for the host's memory and CPUs, which differ from server to server.",
         is_due=lambda plan: is_among(plan.recipe.offload, ("optimizer", "parameters", "nvme")),
     ),
     Price(

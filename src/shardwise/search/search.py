@@ -148,8 +148,8 @@ def _unmoved(question: Plan, bounds: SearchBounds) -> Iterator[str]:
     """Why no plan moves anything to the host, where that was left open."""
     space = Space(question=question, bounds=bounds)
     is_open = bounds.offload is None and space.offloads == ("none",) and not any(space.activation_offloads)
-    if question.cluster.runs_on_processors and is_open:
-        yield "Nothing is offloaded: processors compute in the memory of their host, where that frees nothing."
+    if question.cluster.runs_on_cpu and is_open:
+        yield "Nothing is offloaded: CPUs compute in the memory of their host, where that frees nothing."
 
 
 def _without_it(plans: Sequence[RankedPlan]) -> str:

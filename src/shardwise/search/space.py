@@ -24,7 +24,7 @@ from shardwise.search.candidates import (
     option_counts,
 )
 from shardwise.search.no_degrees import DEGREES, no_degrees, range_text
-from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.native_engine import is_native_engine
 
 __all__ = ["AXES", "DEGREES", "STATE_AXES", "AxisOptions", "Space"]
 
@@ -64,12 +64,12 @@ class Space:
     def offloads(self) -> tuple[Offload, ...]:
         """Modes of offload that are searched: those asked for, or all that the engine offers.
 
-        Processors compute in the memory of their host, where moving states frees nothing: none unless asked for.
+        CPUs compute in the memory of their host, where moving states frees nothing: none unless asked for.
         """
         if self.bounds.offload is not None:
             return self.bounds.offload
         asked, offered = self.question.recipe.offload, ENGINES[self.question.engine].offloads
-        if self.question.cluster.runs_on_processors:
+        if self.question.cluster.runs_on_cpu:
             return (asked,)
         return (asked,) if asked != "none" else tuple(name for name in OFFLOADS if name in offered)
 
@@ -85,7 +85,7 @@ class Space:
             return (self.bounds.activation_offload,)
         if self.question.recipe.activation_offload:
             return (True,)
-        return (False,) if self.question.cluster.runs_on_processors else (False, True)
+        return (False,) if self.question.cluster.runs_on_cpu else (False, True)
 
     @property
     def recomputes(self) -> tuple[int, ...]:
@@ -300,7 +300,7 @@ class Space:
             stages = ([0] if is_plain else []) + ([1, 2, 3] if dp_shard * cp > 1 else [])
         allowed = self.bounds.zero_stage or ENGINES[self.question.engine].zero_stages
         stages = [stage for stage in stages if stage in allowed]
-        if pp > 1 and is_own_runtime(self.question) and dp_shard * cp > 1:
+        if pp > 1 and is_native_engine(self.question) and dp_shard * cp > 1:
             stages = [stage for stage in stages if stage in (0, max(stages))]
         return [(stage, again) for stage in stages for again in self._gathers_again(stage, pp)]
 
@@ -313,7 +313,7 @@ class Space:
         if self.bounds.zero_stage is not None or ways_to_offload != STAYS:
             return [0, 1, 2, 3]
         casts_by_unit = engine_profile(self.question.engine).is_torch
-        return [0, 3] if casts_by_unit and not is_own_runtime(self.question) else [0]
+        return [0, 3] if casts_by_unit and not is_native_engine(self.question) else [0]
 
     def _gathers_again(self, zero_stage: int, pp: int) -> Sequence[int]:
         """FSDP2 gathers again for backward or keeps what it gathered; in a pipeline every stage keeps it."""

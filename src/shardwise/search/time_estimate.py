@@ -40,7 +40,7 @@ from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import FIRST, LAST, LONGEST, Probes, WatchedStage, pipelines_of
 from shardwise.search.tables import Table
-from shardwise.step.own_runtime import exchanges_gradients, is_own_runtime, spreads_vocabulary
+from shardwise.step.native_engine import exchanges_gradients, is_native_engine, spreads_vocabulary
 
 __all__ = ["TimeEstimate", "of_stage"]
 
@@ -148,7 +148,7 @@ class TimeEstimate:
         Of sharding it is whether blocks are gathered one by one, as our trainer does wherever states are divided.
         """
         asked = self._asked(rows)
-        gathers = rows.zero_stage > 0 if is_own_runtime(self.probes.question) else rows.zero_stage == 3
+        gathers = rows.zero_stage > 0 if is_native_engine(self.probes.question) else rows.zero_stage == 3
         gathered = np.where(gathers & (rows.state_shard_size > 1), 3, 0)
         hides = (HIDES[rows.schedule] & (rows.ep > 1)).astype(np.int64)
         hides *= not self.probes.question.recipe.blocking_launches

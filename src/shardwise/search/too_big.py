@@ -71,7 +71,7 @@ def _recipes(plan: Plan) -> Iterator[tuple[str, Recipe]]:
     if not is_full:
         yield "recompute=full", replace(recipe, recompute="full", recompute_layers=None)
         yield full_words.rstrip(), full
-    frees = not plan.cluster.runs_on_processors
+    frees = not plan.cluster.runs_on_cpu
     for offload in MOVING if frees and recipe.offload == "none" else ():
         if offload in offers.offloads:
             yield f"{full_words}offload={offload}", replace(full, offload=offload)

@@ -168,7 +168,7 @@ def logit_tensors(context: StageContext) -> Iterator[Tensor]:
     """Logits and cross-entropy of one micro-batch, and the head's input."""
     if not (context.held.has_head and context.plan.model.has_head):
         return
-    if not context.is_own_runtime:
+    if not context.is_native_engine:
         yield from _whole_loss(context)
         return
     yield from _earlier_outputs(context)

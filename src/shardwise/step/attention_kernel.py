@@ -3,7 +3,7 @@
 from shardwise.attention_kernels import AttentionCall, AttentionKernel
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
-from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.native_engine import is_native_engine
 
 
 def attention_kernel(plan: Plan) -> AttentionKernel:
@@ -23,7 +23,7 @@ def attention_kernel(plan: Plan) -> AttentionKernel:
 
 def divides_by_flash_attention(plan: Plan) -> bool:
     """Whether our trainer divides the sequence with FlashAttention-2; in fp32 it masks scores instead."""
-    return is_own_runtime(plan) and plan.layout.cp > 1 and plan.recipe.precision != "fp32"
+    return is_native_engine(plan) and plan.layout.cp > 1 and plan.recipe.precision != "fp32"
 
 
 def writes_scores(plan: Plan) -> bool:

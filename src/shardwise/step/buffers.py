@@ -24,10 +24,10 @@ LIBRARY_WORKSPACE_BYTES = 64 * MIB
 
 def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
     """All transients that belong to the engine's way of sharding and communicating."""
-    if not context.plan.cluster.runs_on_processors:  # which multiply without them
+    if not context.plan.cluster.runs_on_cpu:  # which multiply without them
         yield tensor("library workspaces", "temporaries", LIBRARY_WORKSPACE_BYTES, 0, context.timeline.last)
     gathers = context.gathers_parameters
-    if context.is_own_runtime:
+    if context.is_native_engine:
         yield from present(gathers, own_buffers(context))
     elif context.profile.sharding == "deepspeed":
         yield from present(gathers, zero_3_tensors(context))
@@ -44,7 +44,7 @@ def buffer_tensors(context: StageContext) -> Iterator[Tensor]:
 def _eight_bit_moments(context: StageContext) -> Iterator[Tensor]:
     """Our trainer's 8-bit AdamW makes numbers of its moments and codes of these again, a piece at a time."""
     recipe = context.plan.recipe
-    if not context.is_own_runtime or not OPTIMIZERS[recipe.optimizer].is_8bit:
+    if not context.is_native_engine or not OPTIMIZERS[recipe.optimizer].is_8bit:
         return
     widest = largest(context.trained(unit).largest_matrix for unit in context.held_units)
     num_bytes = EIGHT_BIT_PIECE_BYTES * least(EIGHT_BIT_PIECE_ELEMENTS, widest) * (recipe.offload == "none")
@@ -67,7 +67,7 @@ def _replicated(context: StageContext) -> Iterator[Tensor]:
     elif context.profile.ddp_copies_gradients:
         copy = elements * states.gradient_bytes * (context.is_distributed_data_parallel & (context.zero_stage <= 1))
         yield tensor("DDP gradient buckets", "communication_buffers", copy, 0, timeline.last)
-    elif context.is_own_runtime:
+    elif context.is_native_engine:
         # Gradients that no micro-batch has sent yet are tensors of their own beside DDP's buckets (traced).
         adds_up = context.is_distributed_data_parallel & (context.plan.num_microbatches > 1)
         copy = elements * states.gradient_bytes * adds_up
@@ -127,7 +127,7 @@ def _weight_gradients(context: StageContext) -> Iterator[Tensor]:
         whole = compute * widest * (adds_up | context.is_autocast)
         for born, dies in timeline.spans_of_backward:
             yield tensor("weight gradient", "temporaries", whole, born, dies)
-    if context.profile.is_torch and not context.is_own_runtime:
+    if context.profile.is_torch and not context.is_native_engine:
         # DTensor's row-wise embedding leaves the whole table's gradient on every rank until the optimizer (traced).
         others = (context.plan.layout.tp - 1) * context.embedding_elements * context.states.gradient_bytes
         yield tensor("whole embedding gradient", "gradients", others, timeline.backward_end, timeline.optimizer)
@@ -155,7 +155,7 @@ def received_messages(context: StageContext) -> int:
 
     Source: torch ``distributed/pipelining/stage.py`` (``_setup_forward_recv_info``).
     """
-    if not context.is_own_runtime:
+    if not context.is_native_engine:
         return 2
     held = context.held
     directions = 2 * held.num_chunks - held.has_embedding - held.has_head

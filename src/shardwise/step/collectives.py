@@ -13,7 +13,7 @@ from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.step.muon_collectives import muon_collectives
-from shardwise.step.own_runtime import SUMS_BYTES, is_own_runtime, is_replicated
+from shardwise.step.native_engine import SUMS_BYTES, is_native_engine, is_replicated
 from shardwise.step.placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
@@ -104,7 +104,7 @@ def _not_asked_for(call: Call, layer: LayerSpec, context: StageContext) -> int:
     is_first = context.stage.has_embedding and layer is context.layer_runs[0][0]
     is_sum = call.group.axis == "tp" and call.kind in ("all_reduce", "reduce_scatter")
     return int(
-        is_own_runtime(context.plan) and context.has_adapter and is_first and is_sum and call.phase == "backward"
+        is_native_engine(context.plan) and context.has_adapter and is_first and is_sum and call.phase == "backward"
     )
 
 
@@ -131,7 +131,7 @@ def _times_again(call: Call, times: int, layer: LayerSpec, context: StageContext
     torch stops recomputing when nothing more is needed, before the last sum over tensor-parallel ranks; selective
     recomputation keeps what was scattered, ours also what was exchanged (``train/recompute.py``).
     """
-    is_own, recipe = is_own_runtime(context.plan), context.plan.recipe
+    is_own, recipe = is_native_engine(context.plan), context.plan.recipe
     if recipe.recompute == "selective" and recipe.recompute_modules is not None:
         return _times_with_modules(call, layer, recipe.recompute_modules)
     if recipe.recompute == "selective" and call.kind in ("reduce_scatter", "all_to_all"):
@@ -225,7 +225,7 @@ def _context(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     else:
         whole = keys_and_values * layout.cp
         yield call("all_gather", whole, "forward"), 1, False
-        if not is_own_runtime(context.plan):  # our trainer keeps what it gathered
+        if not is_native_engine(context.plan):  # our trainer keeps what it gathered
             yield call("all_gather", whole, "backward"), 1, False
         yield call("reduce_scatter", whole, "backward"), 1, False
 
@@ -256,7 +256,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
                 copies_per_token=sent_copies,
             )
             yield call, 1, is_hidden
-    if is_own_runtime(context.plan):
+    if is_native_engine(context.plan):
         num_bytes = layer.feed_forward.num_experts * COUNT_BYTES
         counts = Call(name="expert counts", kind="all_to_all", group=group, num_bytes=num_bytes, phase="forward")
         yield counts, 1, False
@@ -280,7 +280,7 @@ def _tables(context: StageContext) -> Iterator[Collective]:
     if stage.has_embedding:
         kind: CollectiveKind = "reduce_scatter" if is_divided else "all_reduce"
         yield from _call("embedding", kind, group, context, "forward").exposed(units=1, rounds=rounds)
-        if is_divided and not (context.has_adapter and is_own_runtime(context.plan)):
+        if is_divided and not (context.has_adapter and is_native_engine(context.plan)):
             yield from _call("embedding", "all_gather", group, context, "backward").exposed(units=1, rounds=rounds)
     if stage.has_head and context.plan.model.has_head:
         kind = "reduce_scatter" if is_divided else "all_reduce"
@@ -351,7 +351,7 @@ def _once_per_step(context: StageContext) -> Iterator[Collective]:
     layout = context.plan.layout
     groups = Groups(layout=layout)
     everywhere: tuple[Group, ...] = (groups.shards, groups.replicas, groups.tensor, _whole_pipeline(groups))
-    if is_own_runtime(context.plan):
+    if is_native_engine(context.plan):
         yield from _sums_of_the_step(layout)
         everywhere = ()
     for group in everywhere if needs_norm(context.plan) else ():
@@ -402,7 +402,7 @@ def gradients_over_tensor_ranks(context: StageContext) -> Iterator[Collective]:
     final = [(weight, 1) for weight in context.plan.model.final_weights if context.stage.has_head]
     sums: dict[tuple[str, int], int] = {}
     for weight, count in blocks + final:
-        sees_part = layout.sequence_parallel or (is_own_runtime(context.plan) and _is_head_norm(weight))
+        sees_part = layout.sequence_parallel or (is_native_engine(context.plan) and _is_head_norm(weight))
         if sees_part and (weight.split == "replicated" or _is_whole_expert(weight, context)):
             key = ("gradients of replicated weights", layout.tp)
         elif weight.split_limit and layout.tp > weight.split_limit:
@@ -447,14 +447,14 @@ def _is_head_norm(weight: Weight) -> bool:
 def _is_whole_expert(weight: Weight, context: StageContext) -> bool:
     """Whether our trainer leaves an expert whole: every tensor-parallel rank sends it the tokens of its own part."""
     layout = context.plan.layout
-    return is_own_runtime(context.plan) and weight.is_expert and layout.ep == 1 and layout.expert_tp == 1
+    return is_native_engine(context.plan) and weight.is_expert and layout.ep == 1 and layout.expert_tp == 1
 
 
 def _held_gradient(weight: Weight, context: StageContext) -> int:
     """Elements of a gradient when it is summed, which our trainer does after it was scattered."""
     layout = context.plan.layout
     whole = local_num_params(weight, layout)
-    if not is_own_runtime(context.plan) or is_replicated(layout):
+    if not is_native_engine(context.plan) or is_replicated(layout):
         return whole
     return ceil(weight.shape[0] / layout.state_shard_size) * (whole // weight.shape[0])
 

@@ -14,8 +14,8 @@ from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.gradient_buckets import BucketedGradients, bucketed_gradients
 from shardwise.step.held_weights import HeldWeights
 from shardwise.step.inventory import Collective
+from shardwise.step.native_engine import is_native_engine
 from shardwise.step.own_collectives import own_collectives
-from shardwise.step.own_runtime import is_own_runtime
 from shardwise.step.reduction_policy import communicates_unit_by_unit, defers_reductions, is_torch, overlaps_reductions
 from shardwise.step.stage_context import StageContext, Unit
 from shardwise.step.step_operations import keeps_gathered
@@ -42,7 +42,7 @@ def data_parallel_collectives(context: StageContext) -> Iterator[Collective]:
 def _calls(context: StageContext) -> Iterator[Collective]:
     layout = context.plan.layout
     if communicates_unit_by_unit(context.plan):
-        yield from own_collectives(context) if is_own_runtime(context.plan) else _fully_sharded(context)
+        yield from own_collectives(context) if is_native_engine(context.plan) else _fully_sharded(context)
     elif layout.zero_stage == 0 or layout.state_shard_size == 1:
         yield from _replicated(context)
     elif is_torch(context.plan):

@@ -13,7 +13,7 @@ from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
 from shardwise.step.in_flight import in_flight_micro_batches, waiting_sets, waits_for_weights
-from shardwise.step.own_runtime import is_own_runtime
+from shardwise.step.native_engine import is_native_engine
 from shardwise.step.placement import Stage
 from shardwise.step.recomputed_blocks import HeldRun, held_runs, recomputed_positions
 from shardwise.step.timeline import Timeline, stage_timeline
@@ -31,7 +31,7 @@ class Pipeline:
     recompute_layers: int | None
     """Recomputed blocks of each stage; ``None`` for all of them."""
     partial_recompute: PartialRecompute
-    is_own_runtime: bool
+    is_native_engine: bool
 
 
 def pipeline_of(plan: Plan) -> Pipeline:
@@ -45,7 +45,7 @@ def pipeline_of(plan: Plan) -> Pipeline:
         recomputes=negated(recipe.recompute == "none"),
         recompute_layers=recipe.recompute_layers,
         partial_recompute=engine_profile(plan.engine).partial_recompute,
-        is_own_runtime=is_own_runtime(plan),
+        is_native_engine=is_native_engine(plan),
     )
 
 
@@ -163,14 +163,14 @@ def _in_flight(index: int, pipeline: Pipeline) -> float:
 
 def _forwards_come_first(index: int, pipeline: Pipeline) -> bool:
     is_plain = pipeline.pp > 1 and SCHEDULE_KINDS[pipeline.schedule].is_plain
-    if not (pipeline.is_own_runtime and is_plain and pipeline.num_microbatches > 1):
+    if not (pipeline.is_native_engine and is_plain and pipeline.num_microbatches > 1):
         return False
     return pipeline.num_microbatches <= _in_flight(index, pipeline)
 
 
 def _waiting(index: int, pipeline: Pipeline) -> tuple[bool, float]:
     """Whether gradients of weights wait on a stage of our trainer, and how many micro-batches' gradients do."""
-    if not pipeline.is_own_runtime:
+    if not pipeline.is_native_engine:
         return False, 0.0
     sets = waiting_sets(
         pp=pipeline.pp,

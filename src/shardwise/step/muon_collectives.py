@@ -8,7 +8,7 @@ from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Collective
-from shardwise.step.own_runtime import is_own_runtime, is_replicated
+from shardwise.step.native_engine import is_native_engine, is_replicated
 from shardwise.step.placement import tensor_shards
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
@@ -22,7 +22,7 @@ def muon_collectives(context: StageContext) -> Iterator[Collective]:
     Source: ``train/optimizer_kinds.py`` (``Muon._update_matrix``), ``train/parameters.py`` (``Trained.whole``).
     """
     recipe = context.plan.recipe
-    if not OPTIMIZERS[recipe.optimizer].orthogonalises_matrices or not is_own_runtime(context.plan):
+    if not OPTIMIZERS[recipe.optimizer].orthogonalises_matrices or not is_native_engine(context.plan):
         return
     for layer, count in context.layer_runs:
         weights = layer.weights

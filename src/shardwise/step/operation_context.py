@@ -7,7 +7,7 @@ from shardwise.cluster import Dtype, Gpu
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
 from shardwise.step.inventory import Operation, OperationPhase
-from shardwise.step.own_runtime import is_own_runtime, is_replicated, uses_ddp
+from shardwise.step.native_engine import is_native_engine, is_replicated, uses_ddp
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
 
@@ -156,16 +156,16 @@ def operation_context(context: StageContext) -> OperationContext:
         ),
         is_gathered=_is_gathered(context),
         has_torch_host=profile.sharding == "fsdp2",
-        has_own_host=is_own_runtime(plan),
+        has_own_host=is_native_engine(plan),
         is_compiled=plan.recipe.compile,
-        has_units=is_own_runtime(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),
+        has_units=is_native_engine(plan) and not uses_ddp(layout=plan.layout, recipe=plan.recipe),
     )
 
 
 def _is_gathered(context: StageContext) -> bool:
     """Whether several ranks divide blocks; whole states are units over one rank in our runtime."""
     layout = context.plan.layout
-    is_whole = is_own_runtime(context.plan) and is_replicated(layout)
+    is_whole = is_native_engine(context.plan) and is_replicated(layout)
     return context.gathers_parameters and layout.state_shard_size > 1 and not is_whole
 
 

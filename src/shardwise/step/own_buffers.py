@@ -14,7 +14,7 @@ from shardwise.columns import either, largest, least, most, negated, rounded, se
 from shardwise.ledger import MemoryComponent
 from shardwise.step.gradient_births import gradient_births
 from shardwise.step.inventory import Tensor, present
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     frees_after_forward,
     gathers_every_micro_batch,
     is_replicated,
@@ -57,7 +57,7 @@ def own_buffers(context: StageContext) -> Iterator[Tensor]:
 def accumulates_whole(context: StageContext) -> bool:
     """Whether our trainer adds whole gradients up over micro-batches before units reduce them."""
     plan = context.plan
-    if not context.is_own_runtime:
+    if not context.is_native_engine:
         return False
     waits = (plan.num_microbatches > 1) & negated(reduces_every_micro_batch(plan.layout))
     return settled(context.gathers_parameters & waits)

@@ -7,7 +7,7 @@ from shardwise.model import Weight
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import Division, adapter_weights, hold
 from shardwise.step.inventory import Axis, Collective
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     frees_after_forward,
     gathers_every_micro_batch,
     is_replicated,

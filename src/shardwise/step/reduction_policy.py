@@ -3,7 +3,7 @@
 from shardwise.columns import negated
 from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
-from shardwise.step.own_runtime import is_own_runtime, uses_ddp
+from shardwise.step.native_engine import is_native_engine, uses_ddp
 
 
 def shards_unit_by_unit(plan: Plan) -> bool:
@@ -17,7 +17,7 @@ def communicates_unit_by_unit(plan: Plan) -> bool:
 
     Our trainer's do wherever DDP does not serve, also those of whole states, which are units of FSDP2 over one rank.
     """
-    if is_own_runtime(plan):
+    if is_native_engine(plan):
         return not uses_ddp(layout=plan.layout, recipe=plan.recipe)
     return shards_unit_by_unit(plan)
 
@@ -62,5 +62,5 @@ def needs_norm(plan: Plan) -> bool:
     Our trainer adds up the loss, too, and scales by the tokens of all ranks, whether it clips or not.
     """
     recipe = plan.recipe
-    is_own = is_own_runtime(plan) and recipe.adapter == "none"
+    is_own = is_native_engine(plan) and recipe.adapter == "none"
     return recipe.clip_gradients or recipe.precision == "fp16-mixed" or is_own

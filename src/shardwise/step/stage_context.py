@@ -17,9 +17,9 @@ from shardwise.step.block_memory import BlockMemory, block_memory
 from shardwise.step.held_stage import HeldStage, held_stage, pipeline_of
 from shardwise.step.held_weights import EMPTY, Division, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import times_made_again
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     exchanges_gradients,
-    is_own_runtime,
+    is_native_engine,
     is_replicated,
     splits_backward,
     spreads_vocabulary,
@@ -36,7 +36,7 @@ DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
 """Of our trainer's compiled blocks (:class:`BackwardContext`), on an H200 with torch 2.11."""
 NUM_GATED_TENSORS_PACKED = 5
-"""The same of 4-bit products with adapters that are made again: seven are alive at once, of which two count as brought
+"""The same of 4-bit products with adapters that are recomputed: seven are alive at once, of which two count as brought
 back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code on an H200)."""
 NUM_NORMS_REMADE: dict[Recompute, int] = {"none": 0, "selective": 0, "full": 2}
 
@@ -125,19 +125,19 @@ class StageContext:
     @cached_property
     def zero_stage(self) -> int:
         """ZeRO stage of what is held from step to step; our own trainer divides all states in every stage above 0."""
-        if self.is_own_runtime:
+        if self.is_native_engine:
             return either(is_replicated(self.plan.layout), 0, 3)
         return self.plan.layout.zero_stage
 
     @cached_property
-    def is_own_runtime(self) -> bool:
+    def is_native_engine(self) -> bool:
         """Whether our own trainer runs the plan."""
-        return is_own_runtime(self.plan)
+        return is_native_engine(self.plan)
 
     @cached_property
     def gathers_parameters(self) -> bool:
         """Whether parameters are gathered unit by unit (FSDP, ZeRO-3; under our trainer also from one rank)."""
-        if self.is_own_runtime:
+        if self.is_native_engine:
             return settled(negated(uses_ddp(layout=self.plan.layout, recipe=self.plan.recipe)))
         return settled(self.zero_stage == 3)
 
@@ -231,7 +231,7 @@ class StageContext:
             has_fused_softmax=self.profile.sharding in ("megatron", "deepspeed"),
             has_fused_norm=self.profile.has_fused_norm
             or recipe.compile
-            or (self.is_own_runtime and not self.plan.cluster.runs_on_processors),
+            or (self.is_native_engine and not self.plan.cluster.runs_on_cpu),
             has_fused_activation=self.profile.has_fused_activation or recipe.compile,
             saves_gathered_input=self.profile.saves_gathered_input & layout.sequence_parallel,
             expands_key_values=False,
@@ -239,8 +239,8 @@ class StageContext:
             hidden_dropout=model.hidden_dropout_fraction > 0,
             saves_attention_input=True,
             casts_inputs_separately=self.is_autocast & (not recipe.compile),
-            gathered_sequence_ratio=layout.cp if self.is_own_runtime else 1,
-            copies_exchanged_rows=self.is_own_runtime & (layout.ep > 1),
+            gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
+            copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
             saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
@@ -261,7 +261,7 @@ class StageContext:
 
     @property
     def _is_own_compiled(self) -> bool:
-        return self.is_own_runtime and self.plan.recipe.compile
+        return self.is_native_engine and self.plan.recipe.compile
 
     @property
     def _adapter(self) -> Adapter | None:
@@ -398,14 +398,14 @@ class StageContext:
 
     @cached_property
     def times_made_again(self) -> float:
-        """How often a recomputed block is made again for one micro-batch: our trainer does so in halves of backward."""
+        """How often a recomputed block is recomputed for one micro-batch: our trainer does so in halves of backward."""
         layout = self.plan.layout
-        if not self.is_own_runtime:
+        if not self.is_native_engine:
             return 1.0
         return times_made_again(pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, stage=self.stage.index)
 
     def num_recomputed(self, layer: LayerSpec) -> int:
-        """How many of the stage's blocks that are like this one are made again for a micro-batch, each as often."""
+        """How many of the stage's blocks that are like this one are recomputed for a micro-batch, each as often."""
         return round(self.times_made_again * sum(run.num_recomputed for run in self._alike(layer)))
 
     def recomputed_fraction(self, layer: LayerSpec) -> float:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from shardwise.columns import either
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.inventory import Operation
+from shardwise.step.native_engine import clips_in_update, is_native_engine
 from shardwise.step.operation_context import OperationContext
-from shardwise.step.own_runtime import clips_in_update, is_own_runtime
 from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Flop
@@ -128,7 +128,7 @@ def optimizer_operations(context: StageContext, operation: OperationContext) -> 
     copy = states.weight_bytes if states.master_bytes else 0
     kind = OPTIMIZERS[recipe.optimizer]
     traffic = kind.state_traffic_bytes
-    if is_own_runtime(context.plan) and kind.own_state_traffic_bytes is not None:
+    if is_native_engine(context.plan) and kind.own_state_traffic_bytes is not None:
         traffic = kind.own_state_traffic_bytes
     moments = traffic * states.moment_bytes / 4
     update = operation.memory_operation("update", "optimizer", shard * (weights + gradient + copy + moments))

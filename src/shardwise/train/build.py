@@ -18,10 +18,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
-from shardwise.step.own_runtime import splits_backward, uses_ddp
+from shardwise.step.native_engine import splits_backward, uses_ddp
 from shardwise.train.activation_offload import offload_activations
 from shardwise.train.context_parallel import positions_of_rank
-from shardwise.train.data_parallel import COMPUTE_DTYPES, gather_ahead_on_processors, set_prefetch, shard_units
+from shardwise.train.data_parallel import COMPUTE_DTYPES, gather_ahead_on_cpu, set_prefetch, shard_units
 from shardwise.train.decoder.blocks import is_sparse
 from shardwise.train.decoder.config import read_config
 from shardwise.train.decoder.groups import BlockGroups
@@ -177,7 +177,7 @@ def _divided(decoder: AnyDecoder, job: Job, mesh: Mesh, device: torch.device, *,
     shard_units(_filled(decoder, job, device), decoder, job=job, mesh=mesh)
     set_prefetch(blocks, job.layout)
     if device.type == "cpu":
-        gather_ahead_on_processors(blocks, job.layout)
+        gather_ahead_on_cpu(blocks, job.layout)
     return decoder
 
 

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
-from shardwise.step.own_runtime import (
+from shardwise.step.native_engine import (
     can_exchange_gradients,
     frees_after_forward,
     is_replicated,
@@ -144,7 +144,7 @@ def _wait_for_device(block: nn.Module, inputs: object) -> None:
         torch.cuda.current_stream().synchronize()
 
 
-def gather_ahead_on_processors(blocks: list[nn.Module], layout: Layout) -> None:
+def gather_ahead_on_cpu(blocks: list[nn.Module], layout: Layout) -> None:
     """Start the next block's gather before a block computes; on CPUs FSDP2's own prefetch waits for the gather at once.
 
     Blocks that stay gathered are left alone by FSDP2.

@@ -2,7 +2,7 @@
 
 from shardwise.errors import LayoutError
 from shardwise.layout import Layout
-from shardwise.step.own_runtime import axes_inside
+from shardwise.step.native_engine import axes_inside
 from shardwise.train.job import Job, uses_transformers
 
 

@@ -138,7 +138,7 @@ class _Region:
             except _MadeEnoughError:
                 return
         saved, again = len(self.slots), next(numbers)
-        assert saved == again, f"a block saved {saved} tensors, and {again} when it was made again"
+        assert saved == again, f"a block saved {saved} tensors, and {again} when it was recomputed"
 
     def _arguments(self) -> list[Any]:
         """Cut off from the graph before the block."""

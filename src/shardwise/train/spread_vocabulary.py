@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from shardwise.step.own_runtime import can_spread_vocabulary
+from shardwise.step.native_engine import can_spread_vocabulary
 from shardwise.train.exchange import exchanged_sum, gathered, scattered_rows
 from shardwise.train.job import Job
 from shardwise.train.mesh import Mesh

@@ -9,10 +9,10 @@ import pytest
 from shardwise.course.labs import LABS, LabSetting, find_lab
 from shardwise.course.labs.run import finished, planned_trials, require_lab_folder
 from shardwise.course.labs.settings import (
+    CPU_MODELS,
+    CPU_RECIPE,
     GPU_MODELS,
     GPU_RECIPE,
-    PROCESSOR_MODELS,
-    PROCESSOR_RECIPE,
     LabRequest,
     lab_setting,
 )
@@ -25,8 +25,8 @@ HERE = LabSetting(
     is_default_size=True,
     num_cores=2,
     gpu="cpu",
-    models=PROCESSOR_MODELS,
-    recipe=PROCESSOR_RECIPE,
+    models=CPU_MODELS,
+    recipe=CPU_RECIPE,
 )
 FOUR_GPUS = replace(HERE, is_on_gpu=True, num_processes=4, gpu="h100-sxm", models=GPU_MODELS, recipe=GPU_RECIPE)
 

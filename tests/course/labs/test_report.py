@@ -210,7 +210,7 @@ def test_host_memory_is_shown_where_it_is_measured():
 
 def test_processors_say_what_they_cannot_show():
     lesson = lab_lesson(find_lab("offload"), outcomes("offload", {"FSDP, small": measurement()}), HERE)
-    assert any("Processors have no second memory" in note for note in lesson.notes)
+    assert any("CPUs have no second memory" in note for note in lesson.notes)
 
 
 CONCLUSIONS = {

@@ -8,7 +8,7 @@ import pytest
 from shardwise.errors import CheckpointError
 from shardwise.layout import Layout
 from shardwise.recipe import Recipe
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.origin import FACTS, origin_facts, origin_of, require_continuable
 from shardwise.train.decoder.config import completed

@@ -9,7 +9,7 @@ import pytest
 from shardwise.families import read_model
 from shardwise.families.catalogue import load_models
 from shardwise.launch.model_config import model_config
-from shardwise.step.own_runtime import OWN_DECODER_TYPES, has_own_decoder
+from shardwise.step.native_engine import OWN_DECODER_TYPES, has_own_decoder
 from shardwise.train.decoder.config import is_supported, left_out
 from train.models import LLAMA
 

@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 from shardwise.errors import ModelError
 from shardwise.families import read_model
 from shardwise.launch.model_config import model_config
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import RopeConfig, completed, is_supported, read_config
 from shardwise.train.decoder.model import Decoder
 from train.models import MIXTRAL, make_job

@@ -19,7 +19,7 @@ def plan_of(layout, **choices):
 
 def both_roads(plan):
     """The traced stages, each with its inventory."""
-    device = "cpu" if plan.cluster.runs_on_processors else "auto"
+    device = "cpu" if plan.cluster.runs_on_cpu else "auto"
     traced = traced_step(make_job(plan, TrainRequest(device=device), prediction=None, run_folder=""))
     stages = pipeline_stages(model=plan.model, layout=plan.layout)
     return [(stage, StageContext(plan=plan, stage=stages[stage.stage])) for stage in traced.stages]

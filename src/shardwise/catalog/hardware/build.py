@@ -39,7 +39,7 @@ def _check_size(node: Node, num_nodes: int) -> None:
         )
     if node.network.kind == "loopback" and num_nodes > 1:
         raise ClusterError(
-            f"cpu means the processors of this machine, and {num_nodes} machines were asked for",
+            f"cpu means the CPUs of this machine, and {num_nodes} machines were asked for",
             code="cluster-size",
             fix="use 2xcpu",
         )

@@ -93,7 +93,7 @@ OFFLOAD = Lab(
     question="How much device memory does offloading to the host free, and how much slower is a step?",
     expect=(
         "With parameters on the host their gradients and optimizer states are there too, and the optimizer runs "
-        "on the processors: device memory falls by all of them, and the step waits for copies and for the update. "
+        "on the CPUs: device memory falls by all of them, and the step waits for copies and for the update. "
         "Activations travel out in forward and back in backward."
     ),
     trials=lambda _count, _default: (
@@ -105,8 +105,8 @@ OFFLOAD = Lab(
     quantities=(STEP, PEAK, HOST),
     claims=claims.offload_claims,
     conclusion=conclusions.offload_conclusion,
-    on_processors=(
-        "Processors have no second memory: what is offloaded stays in the same one, so that this lab shows the "
+    on_cpu=(
+        "CPUs have no second memory: what is offloaded stays in the same one, so that this lab shows the "
         "cost of the copies here and the memory they free only on GPUs. Predictions count the host apart."
     ),
 )
@@ -123,7 +123,7 @@ SCALING = Lab(
     claims=claims.scaling_claims,
     conclusion=conclusions.scaling_conclusion,
     min_processes=2,
-    on_processors="More processes than cores share them: their efficiency says nothing about a cluster.",
+    on_cpu="More processes than cores share them: their efficiency says nothing about a cluster.",
 )
 PREFETCH = Lab(
     name="prefetch",
@@ -143,7 +143,7 @@ PREFETCH = Lab(
     claims=claims.prefetch_claims,
     conclusion=conclusions.prefetch_conclusion,
     min_processes=2,
-    on_processors="Messages of gloo need the cores that compute: what is hidden still takes their time.",
+    on_cpu="Messages of gloo need the cores that compute: what is hidden still takes their time.",
 )
 COMMUNICATION = Lab(
     name="communication",

@@ -134,8 +134,8 @@ def _notes(lab: Lab, outcomes: Sequence[Outcome], setting: LabSetting) -> Iterat
     if not is_asked:
         said = _too_few(lab, setting)
         yield f"{said[:1].upper()}{said[1:]}. The runs show only what a rank alone does."
-    if not setting.is_on_gpu and lab.on_processors:
-        yield lab.on_processors
+    if not setting.is_on_gpu and lab.on_cpu:
+        yield lab.on_cpu
     unsteady = max(outcomes, key=unsteady_ratio)
     if unsteady_ratio(unsteady) > UNSTEADY_RATIO:
         yield (

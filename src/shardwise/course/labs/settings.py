@@ -13,7 +13,7 @@ from shardwise.plan import Plan
 from shardwise.plan_file import read_plan
 
 LabDevice = Literal["auto", "cuda", "cpu"]
-PROCESSOR = "cpu"
+CPU = "cpu"
 DEFAULT_STEPS = 8
 """Three to warm up, of which the second says what memory holds; one looked into for time; and four for the median."""
 PROFILED_STEP = 4
@@ -40,7 +40,7 @@ DEVICE_NAMES = (
 """Names of GPUs as ``nvidia-smi`` prints them, with the catalogue's; longer ones stand before those they contain."""
 
 
-def _processor_model(*, hidden_size: int, num_hidden_layers: int) -> Mapping[str, object]:
+def _cpu_model(*, hidden_size: int, num_hidden_layers: int) -> Mapping[str, object]:
     return {
         "model_type": "llama",
         "hidden_size": hidden_size,
@@ -55,12 +55,12 @@ def _processor_model(*, hidden_size: int, num_hidden_layers: int) -> Mapping[str
     }
 
 
-PROCESSOR_MODELS: Mapping[ModelSize, object] = {
-    "small": _processor_model(hidden_size=192, num_hidden_layers=4),
-    "larger": _processor_model(hidden_size=448, num_hidden_layers=6),
+CPU_MODELS: Mapping[ModelSize, object] = {
+    "small": _cpu_model(hidden_size=192, num_hidden_layers=4),
+    "larger": _cpu_model(hidden_size=448, num_hidden_layers=6),
 }
 GPU_MODELS: Mapping[ModelSize, object] = {"small": "llama-3.2-1b", "larger": "llama-3.1-8b"}
-PROCESSOR_RECIPE: Mapping[str, object] = {
+CPU_RECIPE: Mapping[str, object] = {
     "seq_len": 256,
     "micro_batch_size": 1,
     "precision": "fp32",
@@ -126,18 +126,18 @@ def lab_setting(request: LabRequest) -> LabSetting:
             code="lab-gpus",
             fix=f"add --processes {here.num_gpus}" if here.num_gpus else "add --device cpu",
         )
-    models = GPU_MODELS if is_on_gpu else PROCESSOR_MODELS
+    models = GPU_MODELS if is_on_gpu else CPU_MODELS
     return LabSetting(
         is_on_gpu=is_on_gpu,
         num_processes=wanted,
         is_default_size=request.num_processes is None and not is_on_gpu,
         num_cores=here.num_cores,
-        gpu=request.gpu or (_gpu_here() if is_on_gpu else PROCESSOR),
+        gpu=request.gpu or (_gpu_here() if is_on_gpu else CPU),
         models={
             "small": request.model or models["small"],
             "larger": request.larger_model or request.model or models["larger"],
         },
-        recipe={**(GPU_RECIPE if is_on_gpu else PROCESSOR_RECIPE), **request.recipe},
+        recipe={**(GPU_RECIPE if is_on_gpu else CPU_RECIPE), **request.recipe},
         num_steps=request.num_steps,
         seed=request.seed,
     )

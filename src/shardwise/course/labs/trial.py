@@ -75,7 +75,7 @@ class Lab:
     """Says in one sentence, to follow a colon, what was measured; empty where it tells nothing."""
     has_families: bool = False
     """Whether collectives are listed kind by kind."""
-    on_processors: str = ""
+    on_cpu: str = ""
     """The sentence that says what this lab cannot show without GPUs."""
     min_processes: int = 1
     """Fewer processes cannot show the difference that the lab asks about."""

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from shardwise.train.calibrate.arrival_skew import arrival_skew_s
 from shardwise.train.calibrate.blocks import block_cases, block_row, tables_cases, tables_row
 from shardwise.train.calibrate.clock import Desk, slowest, until
 from shardwise.train.calibrate.groups import collective_cases, collective_row, group_tables, overlap_ratio, own_groups
@@ -36,7 +37,6 @@ from shardwise.train.calibrate.kernels import (
     product_rows,
     product_shapes,
 )
-from shardwise.train.calibrate.meetings import meeting_s
 from shardwise.train.failure.keepers import end_with_keepers, keepers
 from shardwise.train.group import join_group
 from shardwise.train.mesh import pick_device
@@ -47,7 +47,7 @@ PROGRESS_FILE = "progress.jsonl"
 TIMEOUT = timedelta(seconds=60)
 SHARES = {"products": 0.30, "attention": 0.10, "memory": 0.08, "collectives": 0.27, "blocks": 0.17, "disk": 0.08}
 """Share of each table in the time that is left when the processes have met; a table lists first what decides most."""
-MEETINGS_SHARE = 0.3
+SKEW_SHARE = 0.3
 """Share of the collectives' time that goes to calls after computation."""
 Case = TypeVar("Case")
 Row = Mapping[str, object]
@@ -134,8 +134,8 @@ def measure_groups(session: Session) -> dict[str, object]:
     groups = own_groups(dist.get_world_size())
     met_s = None
     if not desk.is_cuda:  # what kernels of a stream wait for each other, loops of calls show as well
-        early_s = time.time() + MEETINGS_SHARE * max(0.0, deadline_s - time.time())
-        met_s = meeting_s(groups[0], desk, deadline_s=early_s)
+        early_s = time.time() + SKEW_SHARE * max(0.0, deadline_s - time.time())
+        met_s = arrival_skew_s(groups[0], desk, deadline_s=early_s)
     rows = [
         collective_row(case, desk) for case in until(collective_cases(groups, desk), deadline_s=deadline_s, desk=desk)
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.families.build import config_of
 from shardwise.families.config import TRAINED_NUMBERS, ModelConfig, NumberLimits
 from shardwise.families.defaults import family_defaults
-from shardwise.step.own_runtime import OWN_DECODER_TYPES
+from shardwise.step.native_engine import OWN_DECODER_TYPES
 
 MOE_TYPES = ("mixtral", "qwen3_moe")
 QK_NORM_TYPES = ("qwen3", "qwen3_moe")

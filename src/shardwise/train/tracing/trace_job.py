@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.layout import Layout
 from shardwise.schedules.table import SCHEDULE_KINDS
-from shardwise.step.own_runtime import uses_ddp
+from shardwise.step.native_engine import uses_ddp
 from shardwise.train.job import Job, uses_transformers
 from shardwise.train.stages import chunk_indices
 from shardwise.train.tracing.recorder import Call

@@ -34,8 +34,8 @@ def span(text: str) -> Span | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillFacts:
-    """One row of ``bills.csv``; empty where a source says nothing more."""
+class CostFacts:
+    """One row of ``cost_facts.csv``; empty where a source says nothing more."""
 
     model: str = ""
     """The model's name in the catalogue."""
@@ -65,14 +65,14 @@ class BillFacts:
 
 
 @lru_cache
-def bill_facts() -> dict[str, BillFacts]:
-    """All rows of ``catalog/measurements/bills.csv`` by the id of the bill."""
-    text = files("shardwise.catalog").joinpath("measurements", "bills.csv").read_text(encoding="utf-8")
+def cost_facts() -> dict[str, CostFacts]:
+    """All rows of ``catalog/measurements/cost_facts.csv`` by the id of the bill."""
+    text = files("shardwise.catalog").joinpath("measurements", "cost_facts.csv").read_text(encoding="utf-8")
     return {cells["id"]: _facts(cells) for cells in csv.DictReader(text.splitlines())}
 
 
-def _facts(cells: dict[str, str]) -> BillFacts:
-    return BillFacts(
+def _facts(cells: dict[str, str]) -> CostFacts:
+    return CostFacts(
         model=cells["model"],
         seq_len=int(cells["seq_len"] or 0),
         tokens=span(cells["tokens"]),

@@ -1,4 +1,4 @@
-"""Published bills of whole training runs beside what the cost model says of them: GPU-hours, days, dollars, energy.
+"""Published costs of whole training runs beside what the cost model says of them: GPU-hours, days, dollars, energy.
 
 GPU-hours are predicted from the model, tokens and hardware, with the rate the source reports for its run, or else with
 the default MFU and the band of published ones. The other figures follow from the hours and days that the source prints,
@@ -13,8 +13,8 @@ from typing import Literal
 from shardwise.catalog import load_gpu
 from shardwise.cluster import Gpu
 from shardwise.formulas import run_cost
-from shardwise.validate.bill_facts import BillFacts, Span, bill_facts
-from shardwise.validate.bill_hours import DEFAULT_MFU_BASIS, OWN_RATE_BASIS, StatedRun, predicted_hours, run_hours
+from shardwise.validate.cost_facts import CostFacts, Span, cost_facts
+from shardwise.validate.cost_hours import DEFAULT_MFU_BASIS, OWN_RATE_BASIS, StatedRun, predicted_hours, run_hours
 from shardwise.validate.records import UnusedRow
 from shardwise.validate.rows import MeasurementRow, read_rows
 
@@ -38,7 +38,7 @@ they print energy with or without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillComparison:
+class RunCostComparison:
     """One figure of one published bill."""
 
     id: str
@@ -87,10 +87,10 @@ class BillComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillReport:
+class RunCostReport:
     """Every published bill that states enough, and why the others do not."""
 
-    rows: tuple[BillComparison, ...]
+    rows: tuple[RunCostComparison, ...]
     unused: tuple[UnusedRow, ...]
 
     @property
@@ -99,24 +99,24 @@ class BillReport:
         return sum(row.is_in_band for row in self.rows) / len(self.rows)
 
     @property
-    def outside(self) -> tuple[BillComparison, ...]:
+    def outside(self) -> tuple[RunCostComparison, ...]:
         """The figures that their band misses."""
         return tuple(row for row in self.rows if not row.is_in_band)
 
 
-def run_bills() -> BillReport:
+def run_costs() -> RunCostReport:
     """Compare every shipped row of ``catalog/measurements/cost.csv``."""
-    compared: list[BillComparison] = []
+    compared: list[RunCostComparison] = []
     unused: list[UnusedRow] = []
     for row in read_rows("cost"):
-        figures = tuple(_comparisons(row, bill_facts().get(row.id, BillFacts())))
+        figures = tuple(_comparisons(row, cost_facts().get(row.id, CostFacts())))
         compared.extend(figures)
         if not figures:
             unused.append(UnusedRow(id=row.id, family=row.family, reason=_missing(row)))
-    return BillReport(rows=tuple(compared), unused=tuple(unused))
+    return RunCostReport(rows=tuple(compared), unused=tuple(unused))
 
 
-def _comparisons(row: MeasurementRow, facts: BillFacts) -> Iterator[BillComparison]:
+def _comparisons(row: MeasurementRow, facts: CostFacts) -> Iterator[RunCostComparison]:
     gpu_id = GPU_IDS.get(row.text("accelerator"))
     gpu = None if gpu_id is None else load_gpu(gpu_id)
     if facts.members:
@@ -130,7 +130,7 @@ def _sum_of(members: tuple[str, ...]) -> float:
     return sum(row.number("accelerator_hours") or 0.0 for row in read_rows("cost") if row.id in members)
 
 
-def _hours(row: MeasurementRow, facts: BillFacts, gpu: Gpu) -> Iterator[BillComparison]:
+def _hours(row: MeasurementRow, facts: CostFacts, gpu: Gpu) -> Iterator[RunCostComparison]:
     """Hours from model and tokens; days where the source prints only those."""
     num_gpus = _num_gpus(row)
     run = StatedRun(row=row, facts=facts, gpu=gpu, num_gpus=num_gpus)
@@ -141,7 +141,7 @@ def _hours(row: MeasurementRow, facts: BillFacts, gpu: Gpu) -> Iterator[BillComp
     divisor = 1.0 if days is None else printed_hours / days
     published = printed_hours / divisor
     ends = facts.printed or Span(low=published, high=published)
-    yield BillComparison(
+    yield RunCostComparison(
         id=row.id,
         model=row.text("model"),
         source=row.text("source"),
@@ -158,7 +158,7 @@ def _hours(row: MeasurementRow, facts: BillFacts, gpu: Gpu) -> Iterator[BillComp
     )
 
 
-def _follows_from_hours(row: MeasurementRow, facts: BillFacts, gpu: Gpu | None) -> Iterator[BillComparison]:
+def _follows_from_hours(row: MeasurementRow, facts: CostFacts, gpu: Gpu | None) -> Iterator[RunCostComparison]:
     """Days, dollars and energy from the printed hours, or hours from the printed days."""
     num_gpus = _num_gpus(row)
     hours, days = run_hours(row, num_gpus=num_gpus), row.number("wall_time_days")
@@ -201,10 +201,10 @@ def _step(
     basis: str,
     *,
     overhead_ratio: float = 1.0,
-) -> BillComparison:
+) -> RunCostComparison:
     """One step of the source's own arithmetic; outside its band the source's figures contradict each other."""
     published = row.number(PRINTED_COLUMNS[quantity]) or 0.0
-    return BillComparison(
+    return RunCostComparison(
         id=row.id,
         model=row.text("model"),
         source=row.text("source"),

@@ -8,7 +8,7 @@ from shardwise.predict.cost import TYPICAL_MFU_FRACTION
 from shardwise.predict.cost_sensitivity import HIGH_MFU_FRACTION, LOW_MFU_FRACTION
 from shardwise.predict.goodput import predict_goodput
 from shardwise.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, Flop, FlopPerSecond
-from shardwise.validate.bill_facts import BillFacts, Span, span
+from shardwise.validate.cost_facts import CostFacts, Span, span
 from shardwise.validate.rows import MeasurementRow
 
 HOURS_PER_DAY = SECONDS_PER_DAY / SECONDS_PER_HOUR
@@ -33,7 +33,7 @@ class StatedRun:
     """One run as its source states it."""
 
     row: MeasurementRow
-    facts: BillFacts
+    facts: CostFacts
     gpu: Gpu
     num_gpus: int | None
 

@@ -1,12 +1,12 @@
-"""Published bills of whole runs: what is predicted of them, and what is not compared."""
+"""Published costs of whole runs: what is predicted of them, and what is not compared."""
 
 import pytest
 
-from shardwise.validate.bill_facts import bill_facts, span
+from shardwise.validate.cost_facts import cost_facts, span
 from shardwise.validate.rows import read_rows
-from shardwise.validate.run_bills import run_bills
+from shardwise.validate.run_costs import run_costs
 
-REPORT = run_bills()
+REPORT = run_costs()
 ROWS = {(row.id, row.quantity): row for row in REPORT.rows}
 
 
@@ -88,7 +88,7 @@ def test_every_figure_outside_has_a_reason_and_is_too_cheap():
 
 def test_what_sources_say_besides_is_about_bills_that_exist():
     ids = {row.id for row in read_rows("cost")}
-    facts = bill_facts()
+    facts = cost_facts()
     assert set(facts) <= ids
     assert all(set(one.members) <= ids for one in facts.values())
 
@@ -96,7 +96,7 @@ def test_what_sources_say_besides_is_about_bills_that_exist():
 def test_what_a_source_leaves_open_is_a_range_around_what_it_prints():
     """No span of tokens is wider than the unit that was printed."""
     printed = {row.id: row.number("tokens") for row in read_rows("cost")}
-    for bill, facts in bill_facts().items():
+    for bill, facts in cost_facts().items():
         if facts.tokens is not None:
             assert facts.tokens.low <= printed[bill] <= facts.tokens.high
             assert facts.tokens.high - facts.tokens.low <= 1e12

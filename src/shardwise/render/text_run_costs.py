@@ -1,4 +1,4 @@
-"""Published bills of whole runs beside their predictions, as text."""
+"""Published costs of whole runs beside their predictions, as text."""
 
 from collections.abc import Iterator
 
@@ -9,19 +9,19 @@ from rich.text import Text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_validation import signed_percent, unused_table
 from shardwise.units import format_count, format_percent
-from shardwise.validate.run_bills import BillComparison, BillReport
+from shardwise.validate.run_costs import RunCostComparison, RunCostReport
 
 CONTRADICTION = "its own figures contradict each other: this step does not give the printed amount"
 
 
-def bills_text(report: BillReport, *, has_unused: bool = False, style: TextStyle = PLAIN) -> str:
+def run_costs_text(report: RunCostReport, *, has_unused: bool = False, style: TextStyle = PLAIN) -> str:
     """Everything ``shardwise validate --quantity cost`` prints."""
-    return page_text(bill_parts(report, has_unused=has_unused), style=style)
+    return page_text(run_cost_parts(report, has_unused=has_unused), style=style)
 
 
-def bill_parts(report: BillReport, *, has_unused: bool) -> Iterator[RenderableType]:
+def run_cost_parts(report: RunCostReport, *, has_unused: bool) -> Iterator[RenderableType]:
     """The parts of the page, in reading order."""
-    yield bill_table(report)
+    yield run_cost_table(report)
     yield Text()
     yield outside_table(report)
     if has_unused and report.unused:
@@ -31,7 +31,7 @@ def bill_parts(report: BillReport, *, has_unused: bool) -> Iterator[RenderableTy
     yield Text(summary(report))
 
 
-def summary(report: BillReport) -> str:
+def summary(report: RunCostReport) -> str:
     """How many lie inside, and what the band of the others was."""
     groups = (
         ("where the source prints no rate, by the default MFU", [row for row in report.rows if row.is_default]),
@@ -48,7 +48,7 @@ def summary(report: BillReport) -> str:
     )
 
 
-def outside_table(report: BillReport) -> Table:
+def outside_table(report: RunCostReport) -> Table:
     """Why each figure outside its band may be there: the rate it implies, and what its source says."""
     table = plain_table(title="Outside their band", padding=(0, 1, 0, 0))
     table.add_column("bill", no_wrap=True)
@@ -62,9 +62,9 @@ def outside_table(report: BillReport) -> Table:
     return table
 
 
-def bill_table(report: BillReport) -> Table:
+def run_cost_table(report: RunCostReport) -> Table:
     """One line a figure: published, predicted, band."""
-    table = plain_table(title="Published bills, predicted against printed", padding=(0, 1, 0, 0))
+    table = plain_table(title="Published costs, predicted against printed", padding=(0, 1, 0, 0))
     table.add_column("bill", no_wrap=True)
     table.add_column("run", overflow="fold")
     table.add_column("figure", no_wrap=True)
@@ -75,7 +75,7 @@ def bill_table(report: BillReport) -> Table:
     return table
 
 
-def _cells(row: BillComparison) -> tuple[str, str, str, str]:
+def _cells(row: RunCostComparison) -> tuple[str, str, str, str]:
     return (
         format_count(row.published_amount),
         format_count(row.predicted_amount),

@@ -24,7 +24,7 @@ NUM_LOOPS, NUM_TURNS = 8, 10
 """Loops, so many that other programs leave one of them as undisturbed as in other tables, and calls in each."""
 
 
-def meeting_s(group: RankGroup, desk: Desk, *, deadline_s: Seconds) -> Seconds:
+def arrival_skew_s(group: RankGroup, desk: Desk, *, deadline_s: Seconds) -> Seconds:
     """How much longer the calls of one group take after computation: the median over kinds and message sizes."""
     compute = _computation(desk)
     found = []

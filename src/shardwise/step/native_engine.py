@@ -16,7 +16,7 @@ SUMS_BYTES = 32
 """Loss, tokens, squared gradient norm and requests to stop: four fp64 numbers in one sum over all ranks."""
 
 
-def is_own_runtime(plan: Plan) -> bool:
+def is_native_engine(plan: Plan) -> bool:
     """Whether our trainer runs the plan."""
     return plan.engine == OWN_ENGINE
 
@@ -72,7 +72,7 @@ def spreads_vocabulary(plan: Plan) -> bool:
     """
     layout, model = plan.layout, plan.model
     asked = layout.spread_vocabulary
-    if asked is False or not is_own_runtime(plan) or not has_own_vocabulary(model):
+    if asked is False or not is_native_engine(plan) or not has_own_vocabulary(model):
         return False
     can = can_spread_vocabulary(layout=layout, recipe=plan.recipe, vocab_size=model.vocab_size)
     is_small = layout.dp_shard * plan.recipe.tokens_per_micro_batch <= model.vocab_size
@@ -82,7 +82,7 @@ def spreads_vocabulary(plan: Plan) -> bool:
 def exchanges_gradients(plan: Plan) -> bool:
     """Whether gradients travel in the dtype they were made in and are added up in fp32 where they arrive."""
     asked = plan.layout.exchange_gradients
-    if asked is False or not is_own_runtime(plan):
+    if asked is False or not is_native_engine(plan):
         return False
     return can_exchange_gradients(plan.layout, plan.recipe) & (bool(asked) | is_in_one_domain(plan))
 
@@ -90,8 +90,8 @@ def exchanges_gradients(plan: Plan) -> bool:
 def clips_in_update(plan: Plan) -> bool:
     """Whether clipping is no pass over gradients of its own: our AdamW kernel on GPUs multiplies what it reads."""
     recipe = plan.recipe
-    is_ours = is_own_runtime(plan) and OPTIMIZERS[recipe.optimizer].clips_in_update and recipe.offload == "none"
-    return is_ours and not plan.cluster.runs_on_processors
+    is_ours = is_native_engine(plan) and OPTIMIZERS[recipe.optimizer].clips_in_update and recipe.offload == "none"
+    return is_ours and not plan.cluster.runs_on_cpu
 
 
 def has_own_decoder(model: ModelSpec) -> bool:
