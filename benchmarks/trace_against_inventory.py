@@ -24,7 +24,7 @@ from shardwise.plan_file import read_plan
 from shardwise.predict.memory import predict_memory
 from shardwise.render.names import layout_text
 from shardwise.step.collectives import stage_collectives
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
 from shardwise.units import GIB, MIB

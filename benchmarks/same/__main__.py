@@ -30,8 +30,8 @@ from shardwise.plan_file import read_plan
 from shardwise.rules import find_errors
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.inventory import Collective, Operation, StageInventory
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import stage_operations
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.stage_inventory import stage_inventory
 

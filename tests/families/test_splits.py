@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.families import load_models, read_model
 from shardwise.layout import Layout
-from shardwise.step.placement import local_num_params
+from shardwise.step.layer_placement import local_num_params
 
 NAMES = [entry.name for entry in load_models()]
 

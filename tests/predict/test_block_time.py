@@ -11,7 +11,7 @@ from shardwise.predict.stage_time import StageClock
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
 from shardwise.step.collectives import block_collectives
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 MODELS = ("llama-3.1-8b", "gpt2", "gpt-neox-20b", "mixtral-8x7b", "deepseek-v3-671b", "gemma-2-9b")

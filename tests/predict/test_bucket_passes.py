@@ -16,7 +16,7 @@ from shardwise.predict.stage_time import StageClock
 from shardwise.predict.stage_work import stage_work
 from shardwise.recipe import Recipe
 from shardwise.simulate.engine import Task
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 

@@ -16,7 +16,7 @@ from shardwise.predict.tasks import HOST
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
 from shardwise.simulate.engine import Task
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 

@@ -19,8 +19,8 @@ from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.product_rates import Product, product_rates
 from shardwise.recipe import Recipe
 from shardwise.step.inventory import Operation
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import BlockBook, operation_groups
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.units import MIB
 

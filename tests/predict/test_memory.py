@@ -11,7 +11,7 @@ from shardwise.layout import Layout
 from shardwise.ledger import MEMORY_COMPONENTS
 from shardwise.predict.memory import most_bytes, predict_fullest_memory, predict_memory
 from shardwise.step import stage_inventory as inventories
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.state_tensors import held_states
 from shardwise.units import GIB
 

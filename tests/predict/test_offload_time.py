@@ -20,7 +20,7 @@ from shardwise.predict.offload_time import (
 from shardwise.predict.stage_time import StageClock
 from shardwise.predict.stage_work import stage_work
 from shardwise.recipe import Recipe
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 

@@ -15,7 +15,7 @@ from shardwise.predict.stage_work import stage_work
 from shardwise.recipe import Recipe
 from shardwise.render.names import layout_text
 from shardwise.rules import find_errors
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 LAYOUTS = [

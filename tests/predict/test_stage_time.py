@@ -11,7 +11,7 @@ from shardwise.plan import Plan
 from shardwise.predict.concurrency import NETWORK_SLOWDOWN, SCALE_UP_SLOWDOWN
 from shardwise.predict.stage_time import StageClock
 from shardwise.recipe import Recipe
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 
 
 def plan_of(layout, *, engine="fsdp2", network_ratio=1.0, **recipe):

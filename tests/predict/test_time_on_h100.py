@@ -20,8 +20,8 @@ from shardwise.plan import Plan
 from shardwise.predict.stage_time import StageClock
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operation_context import operation_context
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 RUNS = [

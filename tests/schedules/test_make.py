@@ -5,7 +5,7 @@ import pytest
 from shardwise.layout import Layout
 from shardwise.schedules.make import make_schedule, repeats_after, settled
 from shardwise.schedules.shape import ScheduleShape
-from shardwise.step.placement import chunk_owner, num_chunks
+from shardwise.step.layer_placement import chunk_owner, num_chunks
 
 
 @pytest.mark.parametrize(

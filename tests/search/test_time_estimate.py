@@ -11,8 +11,8 @@ from shardwise.search.machine import Machine
 from shardwise.search.memory_estimate import MemoryEstimate
 from shardwise.search.probes import FIRST, Probes
 from shardwise.search.time_estimate import TimeEstimate, of_stage
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operation_context import operation_context
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import sharding_operations
 

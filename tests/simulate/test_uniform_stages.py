@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.schedules.in_flight import peak_in_flight
+from shardwise.schedules.kept_by_order import peak_in_flight
 from shardwise.schedules.shape import ScheduleShape
 from shardwise.simulate.pipeline import bubble_over_ideal, idle_fraction, run_pipeline
 from shardwise.simulate.pipeline_times import ChunkTimes, PipelineTimes, even_chunks

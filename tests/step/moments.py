@@ -1,7 +1,7 @@
 """What a stage holds at the moments of a step, for tests that add it up by hand."""
 
 from shardwise.plan import Plan
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_inventory import stage_inventory
 
 LOAD, FORWARD, LOSS, LOSS_BACKWARD, HEAD = range(5)

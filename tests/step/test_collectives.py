@@ -11,7 +11,7 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.step.collectives import stage_collectives
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 N = 8_030_261_248

@@ -19,8 +19,8 @@ from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds, search
 from shardwise.step.collectives import stage_collectives
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import stage_operations
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 GPT = model(

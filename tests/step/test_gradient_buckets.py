@@ -12,7 +12,7 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.step.gradient_buckets import FIRST_BUCKET_BYTES, BucketRule, bucketed_gradients
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 EMBEDDING = 128_256 * 4096

@@ -8,9 +8,9 @@ from shardwise.plan import Plan
 from shardwise.plan_file import read_plan
 from shardwise.predict import predict
 from shardwise.step.collectives import stage_collectives
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.native_engine import exchanges_gradients, spreads_vocabulary
 from shardwise.step.operation_context import operation_context
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.stage_inventory import stage_inventory
 from shardwise.step.step_operations import optimizer_operations

@@ -11,8 +11,8 @@ from shardwise.plan import Plan
 from shardwise.predict.model_flop import matmul_params, model_flop_per_token
 from shardwise.recipe import Recipe
 from shardwise.step.attention_operations import attended_pairs
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import stage_operations
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
 

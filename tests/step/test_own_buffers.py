@@ -6,7 +6,7 @@ import pytest
 
 import shapes
 from shardwise.layout import Layout
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.stage_inventory import stage_inventory
 from step.moments import (

@@ -16,10 +16,10 @@ from shardwise.plan_file import plan_to_json, read_plan
 from shardwise.predict import predict
 from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.search import SearchBounds, search
-from shardwise.step.activations import saved_tensors
 from shardwise.step.collectives import stage_collectives
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import stage_operations
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.saved_activations import saved_tensors
 from shardwise.step.stage_context import StageContext
 
 GIB = 2**30

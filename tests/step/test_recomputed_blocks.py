@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardwise.plan_file import read_plan
 from shardwise.predict.memory import predict_memory
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.recomputed_blocks import held_runs, recomputed_positions
 from shardwise.step.stage_context import StageContext
 

@@ -5,7 +5,7 @@ import pytest
 import shapes
 from shardwise.layout import Layout
 from shardwise.step.held_weights import Division, hold
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import held_states
 from step.moments import (

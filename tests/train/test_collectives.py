@@ -9,8 +9,8 @@ from shardwise.families import read_model
 from shardwise.plan import Plan
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.gradient_buckets import bucketed_gradients
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.native_engine import SUMS_BYTES
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.counting import Counted
 from shardwise.train.job import Tuning

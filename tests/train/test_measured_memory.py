@@ -10,7 +10,7 @@ from shardwise.launch.request import TrainRequest, make_job
 from shardwise.plan_file import read_plan
 from shardwise.predict.memory import predict_memory
 from shardwise.step.collectives import stage_collectives
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
 from train.two_processes import MODEL, plan_of_two

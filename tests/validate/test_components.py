@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.predict.memory import predict_memory
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.validate.components import component_comparisons, megatron_state_bytes
 from shardwise.validate.shipped_runs import measured_runs
 

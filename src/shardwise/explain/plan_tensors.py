@@ -13,7 +13,7 @@ from shardwise.engines.table import engine_profile
 from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Weight
 from shardwise.plan import Plan
-from shardwise.step.placement import Stage, local_num_params, pipeline_stages
+from shardwise.step.layer_placement import Stage, local_num_params, pipeline_stages
 from shardwise.units import MIB, Bytes
 
 __all__ = ["ELEMENT_DTYPES", "PlanTensor", "TensorGroup", "plan_tensors"]

@@ -12,8 +12,8 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
 from shardwise.rules.changes import describe_changes
+from shardwise.step.layer_placement import num_chunks, pipeline_stages
 from shardwise.step.native_engine import exchanges_gradients, is_native_engine, spreads_vocabulary
-from shardwise.step.placement import num_chunks, pipeline_stages
 from shardwise.train.data import DataRequest, prepare_samples
 from shardwise.train.job import (
     CheckpointSpec,

@@ -10,7 +10,7 @@ from math import log2
 
 from shardwise.calibration import Calibration, GroupTable, ResidualName, TimedBytes
 from shardwise.predict.collective_correction import STAND_INS, Correction, Knots, at
-from shardwise.predict.group_placement import Placement
+from shardwise.predict.group_placement import GroupPlacement
 from shardwise.predict.nccl_tuner import best_candidate
 from shardwise.step.inventory import Axis, CollectiveKind
 from shardwise.units import Seconds
@@ -33,7 +33,7 @@ def communication_ratio(axis: Axis, calibration: Calibration | None) -> float:
     return 1.0 if calibration is None else calibration.ratio_of(FAMILIES[axis])
 
 
-def meeting_s(placement: Placement) -> Seconds:
+def meeting_s(placement: GroupPlacement) -> Seconds:
     """Seconds that every call takes longer behind computation: ranks arrive one by one, and its threads have to wake.
 
     Calls are timed in loops that do nothing else, a step computes between them. Calls that follow each other at once,
@@ -46,7 +46,7 @@ def meeting_s(placement: Placement) -> Seconds:
 
 
 @lru_cache(maxsize=1024)
-def calibrated_correction(kind: CollectiveKind, placement: Placement) -> Correction | None:
+def calibrated_correction(kind: CollectiveKind, placement: GroupPlacement) -> Correction | None:
     """Times of a kind of collective of one group; ``None`` where no such group or link was timed."""
     calibration = placement.calibration
     if calibration is None or placement.num_hosts > 1:
@@ -93,7 +93,7 @@ def _rising(times: Knots) -> Knots:
     return tuple(kept)
 
 
-def _between(tables: list[GroupTable], placement: Placement, calibration: Calibration) -> Knots:
+def _between(tables: list[GroupTable], placement: GroupPlacement, calibration: Calibration) -> Knots:
     """Measured over modelled time of a size of group that was not timed: between two that were, or the nearest's."""
     below = [table for table in tables if table.group_size <= placement.size]
     above = [table for table in tables if table.group_size >= placement.size]
@@ -109,7 +109,7 @@ def _between(tables: list[GroupTable], placement: Placement, calibration: Calibr
     return tuple((x, (1 - share) * at(lower, x) + share * at(upper, x)) for x in positions)
 
 
-def _ratios(table: GroupTable, placement: Placement, calibration: Calibration) -> Iterator[tuple[float, float]]:
+def _ratios(table: GroupTable, placement: GroupPlacement, calibration: Calibration) -> Iterator[tuple[float, float]]:
     size = table.group_size
     beside = replace(placement, size=size, ranks_per_domain=size, num_domains=1, ranks_per_host=size, calibration=None)
     for point in _usable(table, calibration):

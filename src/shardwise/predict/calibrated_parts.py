@@ -10,8 +10,8 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.recipe import Precision, Recipe
 from shardwise.step.inventory import Operation
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.operations import BlockBook, GroupPart, operation_groups
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 
 PRECISIONS: Mapping[str, Precision] = {"bf16": "bf16", "fp32": "fp32"}

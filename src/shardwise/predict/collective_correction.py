@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import log2
 
 from shardwise.catalog.hardware.sweeps import CollectiveSweep, load_collective_sweeps
-from shardwise.predict.group_placement import Placement, place_group
+from shardwise.predict.group_placement import GroupPlacement, place_group
 from shardwise.predict.nccl_tuner import best_candidate, candidates
 from shardwise.step.inventory import CollectiveKind
 
@@ -55,7 +55,7 @@ class SweepBook:
     levels: tuple[dict["Regime", tuple[GroupRatio, ...]], ...]
 
 
-def correction(kind: CollectiveKind, placement: Placement, *, book: SweepBook) -> Correction | None:
+def correction(kind: CollectiveKind, placement: GroupPlacement, *, book: SweepBook) -> Correction | None:
     """Times of this kind of collective of this group by the sweeps; ``None`` when none was timed on such links."""
     groups, is_same = _groups_for(kind, placement, book)
     if not groups:
@@ -100,7 +100,9 @@ class Regime:
     arch: str
 
 
-def _groups_for(kind: CollectiveKind, placement: Placement, book: SweepBook) -> tuple[tuple[GroupRatio, ...], bool]:
+def _groups_for(
+    kind: CollectiveKind, placement: GroupPlacement, book: SweepBook
+) -> tuple[tuple[GroupRatio, ...], bool]:
     """The timed groups that meet over the same kind of links, and whether this collective was timed on this very part.
 
     Curves over message sizes are looked for first, on ever looser terms, lone readings only where there is no curve.
@@ -120,7 +122,7 @@ def _groups_for(kind: CollectiveKind, placement: Placement, book: SweepBook) -> 
     return (), False
 
 
-def _regime(kind: CollectiveKind, placement: Placement, *, is_ring: bool = False) -> Regime:
+def _regime(kind: CollectiveKind, placement: GroupPlacement, *, is_ring: bool = False) -> Regime:
     spans = placement.num_hosts > 1
     adds_in_switch = kind == "all_reduce" and placement.uses_in_switch_reduction and not is_ring and not spans
     return Regime(
@@ -170,7 +172,7 @@ def _group_ratio(kind: CollectiveKind, sweep: CollectiveSweep) -> GroupRatio:
     )
 
 
-def sweep_placement(sweep: CollectiveSweep) -> Placement:
+def sweep_placement(sweep: CollectiveSweep) -> GroupPlacement:
     """Where the ranks of a sweep were."""
     return place_group(
         cluster=sweep.cluster, size=sweep.num_gpus, stride=1, has_in_switch_reduction=sweep.has_in_switch_reduction
@@ -215,7 +217,7 @@ def _rescaled(group: GroupRatio, curves: Sequence[GroupRatio]) -> GroupRatio:
     return replace(group, ratios=(*shape, (position, ratio)))
 
 
-def _at_size(groups: Sequence[GroupRatio], placement: Placement) -> tuple[Knots, str]:
+def _at_size(groups: Sequence[GroupRatio], placement: GroupPlacement) -> tuple[Knots, str]:
     """The ratios of this number of ranks: timed, between two timed numbers, or those of the nearest."""
     below = [group for group in groups if group.size <= placement.size]
     above = [group for group in groups if group.size >= placement.size]
@@ -229,7 +231,7 @@ def _at_size(groups: Sequence[GroupRatio], placement: Placement) -> tuple[Knots,
     return ratios, ";".join(dict.fromkeys((low.source, high.source)))
 
 
-def _wire_byte_s(kind: CollectiveKind, placement: Placement) -> float:
+def _wire_byte_s(kind: CollectiveKind, placement: GroupPlacement) -> float:
     """Seconds a byte takes at the line rates of the links, which no measurement can beat."""
     ideal = replace(
         placement,

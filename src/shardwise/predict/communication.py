@@ -11,7 +11,7 @@ from typing import Literal
 
 from shardwise.predict.calibrated_groups import calibrated_correction, communication_ratio, meeting_s
 from shardwise.predict.collective_correction import Correction, SweepBook, at, correction, shipped_book
-from shardwise.predict.group_placement import Placement
+from shardwise.predict.group_placement import GroupPlacement
 from shardwise.predict.nccl_protocols import ProtocolName
 from shardwise.predict.nccl_tuner import Algorithm, Candidate, candidates
 from shardwise.step.inventory import Collective, CollectiveKind
@@ -82,13 +82,13 @@ class CollectiveCurve:
 
 
 @lru_cache(maxsize=4096)
-def collective_curve(kind: CollectiveKind, placement: Placement, copies_per_token: int = 1) -> CollectiveCurve:
+def collective_curve(kind: CollectiveKind, placement: GroupPlacement, copies_per_token: int = 1) -> CollectiveCurve:
     """Times of one kind of collective of a group of at least two ranks, by the shipped sweeps."""
     return curve_by(kind, placement, copies_per_token=copies_per_token, book=shipped_book())
 
 
 def curve_by(
-    kind: CollectiveKind, placement: Placement, *, book: SweepBook, copies_per_token: int = 1
+    kind: CollectiveKind, placement: GroupPlacement, *, book: SweepBook, copies_per_token: int = 1
 ) -> CollectiveCurve:
     """Times of one kind of collective of a group, by the sweeps of a book, which may be empty."""
     sends_once = copies_per_token > 1 and placement.num_hosts > 1
@@ -100,7 +100,7 @@ def curve_by(
     )
 
 
-def collective_time_s(collective: Collective, *, placement: Placement) -> Seconds:
+def collective_time_s(collective: Collective, *, placement: GroupPlacement) -> Seconds:
     """Time of one call when nothing else uses the links."""
     if placement.size <= 1:
         return 0.0
@@ -109,6 +109,6 @@ def collective_time_s(collective: Collective, *, placement: Placement) -> Second
     return learned_ratio * (curve.time_s(collective.num_bytes) + meeting_s(placement))
 
 
-def collective_call(collective: Collective, *, placement: Placement) -> CallTime:
+def collective_call(collective: Collective, *, placement: GroupPlacement) -> CallTime:
     """Time of one call of a group of at least two ranks, and why it takes that long."""
     return collective_curve(collective.kind, placement, collective.copies_per_token).call(collective.num_bytes)

@@ -4,7 +4,7 @@ Kernels of a collective take multiprocessors and memory bandwidth from those tha
 The ratio is for the time in which both run: two tasks that take T alone and start together end after ``ratio * T``.
 """
 
-from shardwise.predict.group_placement import Placement
+from shardwise.predict.group_placement import GroupPlacement
 
 SCALE_UP_SLOWDOWN = 1.50
 """Slowdown inside one NVLink domain. Measured on 2 and 4 H100: equal times of matrix products and of all-gathers,
@@ -16,7 +16,7 @@ NETWORK_SLOWDOWN = 1.126
 of ours; PKU-DAIR/Hetu-Galvatron ships 1.126 for the overlapped time, Calculon takes 1.02 for InfiniBand."""
 
 
-def slowdown_ratio(placement: Placement) -> float:
+def slowdown_ratio(placement: GroupPlacement) -> float:
     """How many times longer a group's collectives and computation take while both run.
 
     Ranks that reach each other over several levels wait for the slowest of them. Groups inside a calibrated host take

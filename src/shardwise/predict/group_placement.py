@@ -64,7 +64,7 @@ SOCKET_KINDS = ("Ethernet", "GPUDirect-TCPX", "loopback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class GroupPlacement:
     """Where the ranks of a group are, and the bandwidths they see."""
 
     size: int
@@ -120,7 +120,7 @@ def place_group(
     stride: int,
     has_in_switch_reduction: bool = True,
     is_chain: bool = False,
-) -> Placement:
+) -> GroupPlacement:
     """Where the worst placed group of an axis lies, and the bandwidths it sees.
 
     Args:
@@ -140,7 +140,7 @@ def place_group(
     in_switch = has_in_switch_reduction and 0 < fraction.min_num_in_switch_gpus <= inside
     network = _network_rates(cluster, size=size, stride=stride, hosts=hosts)
     sharing = _unshared_ratio(cluster, stride) if is_chain else 1.0
-    return Placement(
+    return GroupPlacement(
         size=size,
         ranks_per_domain=inside,
         num_domains=domains,

@@ -12,7 +12,7 @@ from shardwise.predict.seed_memory import predict_seed_memory
 from shardwise.prediction import MemoryEntry, MemoryPrediction, PhaseMemory, StageMemory
 from shardwise.step.held_stage import by_content, fullest_stages, pipeline_of
 from shardwise.step.inventory import StageInventory, Tensor
-from shardwise.step.placement import Stage, pipeline_stages
+from shardwise.step.layer_placement import Stage, pipeline_stages
 from shardwise.step.stage_inventory import stage_inventories
 from shardwise.units import Bytes
 

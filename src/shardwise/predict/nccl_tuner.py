@@ -13,7 +13,7 @@ from math import log2
 from typing import Literal
 
 from shardwise.formulas.collective_volume import all_gather_factor, once_per_node_ratio
-from shardwise.predict.group_placement import MESSAGE_GROUP_FRACTION, Placement
+from shardwise.predict.group_placement import MESSAGE_GROUP_FRACTION, GroupPlacement
 from shardwise.predict.nccl_protocols import LL, LL128, PROTOCOLS, SIMPLE, Protocol, ProtocolName, arch_limits
 from shardwise.step.inventory import CollectiveKind
 from shardwise.units import MICROSECOND, BytesPerSecond, Seconds
@@ -73,7 +73,7 @@ def _tree_efficiency(corrections: tuple[float, ...], num_bytes: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def candidates(kind: CollectiveKind, placement: Placement, copies_per_token: int = 1) -> tuple[Candidate, ...]:
+def candidates(kind: CollectiveKind, placement: GroupPlacement, copies_per_token: int = 1) -> tuple[Candidate, ...]:
     """Algorithms and protocols that NCCL may choose from for one kind of collective of one group.
 
     ``copies_per_token`` is above 1 for an exchange that sends a token once to every host and copies it there.
@@ -90,7 +90,7 @@ def candidates(kind: CollectiveKind, placement: Placement, copies_per_token: int
 
 
 def best_candidate(
-    kind: CollectiveKind, placement: Placement, num_bytes: float, copies_per_token: int = 1
+    kind: CollectiveKind, placement: GroupPlacement, num_bytes: float, copies_per_token: int = 1
 ) -> Candidate:
     """The algorithm and protocol that NCCL expects to be fastest for this message."""
     return min(candidates(kind, placement, copies_per_token), key=lambda candidate: candidate.time_s(num_bytes))
@@ -104,7 +104,7 @@ class _Level:
     byte_s: float
 
 
-def _levels(placement: Placement) -> tuple[_Level, ...]:
+def _levels(placement: GroupPlacement) -> tuple[_Level, ...]:
     """One pass of a ring over the levels, which work at the same time: an n-th of the payload stays where it is."""
     levels = []
     if placement.inner_bandwidth_bytes_per_s:
@@ -123,21 +123,21 @@ def _slowest(levels: tuple[_Level, ...]) -> _Level:
     return max(levels, key=lambda level: level.byte_s)
 
 
-def _depth(placement: Placement) -> int:
+def _depth(placement: GroupPlacement) -> int:
     """Levels of a binary tree over the hosts, rounded down as NCCL does."""
     return int(log2(placement.num_hosts))
 
 
-def _hosts_class(placement: Placement) -> int:
+def _hosts_class(placement: GroupPlacement) -> int:
     return min(placement.num_hosts, 3) - 1
 
 
-def _channels(placement: Placement) -> int:
+def _channels(placement: GroupPlacement) -> int:
     """Channels of NCCL's graph over several hosts: one per NIC in use, at least two."""
     return max(2, placement.ranks_per_host)
 
 
-def _low_latency_limit(placement: Placement) -> BytesPerSecond:
+def _low_latency_limit(placement: GroupPlacement) -> BytesPerSecond:
     """Most bytes per second of the LL protocol.
 
     Over several hosts NCCL indexes its table by the vendor of the CPU: the index is Volta's for all but AMD's.
@@ -146,7 +146,7 @@ def _low_latency_limit(placement: Placement) -> BytesPerSecond:
     return limits.low_latency[_hosts_class(placement)]
 
 
-def _rings(placement: Placement, *, passes: int) -> Iterator[Candidate]:
+def _rings(placement: GroupPlacement, *, passes: int) -> Iterator[Candidate]:
     """Rings that visit host after host."""
     level = _slowest(_levels(placement))
     volume = passes * all_gather_factor(group_size=placement.size)
@@ -168,11 +168,11 @@ def _rings(placement: Placement, *, passes: int) -> Iterator[Candidate]:
         )
 
 
-def _protocols(placement: Placement) -> tuple[Protocol, ...]:
+def _protocols(placement: GroupPlacement) -> tuple[Protocol, ...]:
     return PROTOCOLS if placement.has_ll128 else (LL, SIMPLE)
 
 
-def _ring_steps_us(protocol: Protocol, placement: Placement, passes: int) -> float:
+def _ring_steps_us(protocol: Protocol, placement: GroupPlacement, passes: int) -> float:
     inside_us = protocol.ring_pcie_us if placement.is_pcie else protocol.ring_scale_up_us
     if placement.num_hosts > 1:
         inside_us = max(inside_us, NETWORK_OVERHEAD_US * (3 if protocol is SIMPLE else 1))
@@ -183,7 +183,7 @@ def _ring_steps_us(protocol: Protocol, placement: Placement, passes: int) -> flo
     return passes * (_queued_us(steps_us, placement) + hops * _extra_us(protocol, placement))
 
 
-def _queued_us(steps_us: float, placement: Placement) -> float:
+def _queued_us(steps_us: float, placement: GroupPlacement) -> float:
     """Microseconds of steps that hold each other up.
 
     Inside one host they hardly vary, and for ranks alone on their hosts NCCL's latencies hold the waits already.
@@ -192,12 +192,12 @@ def _queued_us(steps_us: float, placement: Placement) -> float:
     return QUEUE_RATIO * steps_us if holds_up else steps_us
 
 
-def _extra_us(protocol: Protocol, placement: Placement) -> float:
+def _extra_us(protocol: Protocol, placement: GroupPlacement) -> float:
     """Latency of the fabric itself; Simple pays it twice, for it waits for the flush of what arrived."""
     return placement.extra_latency_us * (2 if protocol is SIMPLE else 1)
 
 
-def _trees(placement: Placement) -> Iterator[Candidate]:
+def _trees(placement: GroupPlacement) -> Iterator[Candidate]:
     """Two complementary trees over hosts, a chain inside each: latency grows with the logarithm of the hosts."""
     level = _slowest(_levels(placement))
     volume = 2 * all_gather_factor(group_size=placement.size)
@@ -225,7 +225,7 @@ def _trees(placement: Placement) -> Iterator[Candidate]:
         )
 
 
-def _in_switch(placement: Placement) -> Iterator[Candidate]:
+def _in_switch(placement: GroupPlacement) -> Iterator[Candidate]:
     """The switch adds and distributes (NVLS); over hosts a tree joins the switches."""
     if not placement.uses_in_switch_reduction:
         return
@@ -253,7 +253,7 @@ def _in_switch(placement: Placement) -> Iterator[Candidate]:
     )
 
 
-def _aggregated_trees(placement: Placement) -> Iterator[Candidate]:
+def _aggregated_trees(placement: GroupPlacement) -> Iterator[Candidate]:
     """All-gather and reduce-scatter by trees, when every rank is alone on its host."""
     if placement.ranks_per_host > 1:
         return
@@ -269,7 +269,7 @@ def _aggregated_trees(placement: Placement) -> Iterator[Candidate]:
     )
 
 
-def _broadcasts(placement: Placement) -> Iterator[Candidate]:
+def _broadcasts(placement: GroupPlacement) -> Iterator[Candidate]:
     """The whole payload passes every rank of a ring once."""
     factor = all_gather_factor(group_size=placement.size)
     for ring in _rings(placement, passes=1):
@@ -288,7 +288,7 @@ def _broadcasts(placement: Placement) -> Iterator[Candidate]:
         )
 
 
-def _exchange(placement: Placement, copies_per_token: int) -> Candidate:
+def _exchange(placement: GroupPlacement, copies_per_token: int) -> Candidate:
     """Every rank sends an equal part to every other; what leaves the host uses the rank's own share of the NICs.
 
     With copies of tokens sent once per host, the copies are made there: less crosses the network, and all of what
@@ -316,7 +316,7 @@ def _exchange(placement: Placement, copies_per_token: int) -> Candidate:
     return _peer_to_peer(latency_us, levels)
 
 
-def _message(placement: Placement) -> Candidate:
+def _message(placement: GroupPlacement) -> Candidate:
     """One message to one neighbour."""
     if placement.num_hosts > 1:
         step_us = SIMPLE.ring_network_us + _extra_us(SIMPLE, placement)

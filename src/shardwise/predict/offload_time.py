@@ -10,7 +10,7 @@ from shardwise.predict.passes import Piece
 from shardwise.predict.stage_passes import plain_runs
 from shardwise.predict.stage_work import StageWork
 from shardwise.simulate.engine import Task
-from shardwise.step.activation_tensors import kept_per_run, resident
+from shardwise.step.stage_activations import kept_per_run, resident
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import trained_elements
 from shardwise.units import GB, BytesPerSecond, Seconds

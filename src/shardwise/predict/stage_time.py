@@ -13,7 +13,7 @@ from shardwise.predict.block_time import BlockTimes, block_times
 from shardwise.predict.communication import CallTime, collective_call, collective_time_s
 from shardwise.predict.compute import PhaseTimes, computed_again
 from shardwise.predict.concurrency import overlapped_s, slowdown_ratio
-from shardwise.predict.group_placement import Placement, place_group
+from shardwise.predict.group_placement import GroupPlacement, place_group
 from shardwise.predict.launches import QUEUED_LAUNCHES, Launched, launched, launches_ahead
 from shardwise.predict.machine_rates import machine_rates
 from shardwise.predict.stage_passes import StagePass, exposed_calls, plain_runs, stage_passes
@@ -22,9 +22,9 @@ from shardwise.predict.tasks import ExposedCall
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.collectives import block_collectives, stage_collectives
 from shardwise.step.inventory import Collective, CollectiveKind, OperationPhase
+from shardwise.step.layer_placement import Stage
 from shardwise.step.operation_context import operation_context
 from shardwise.step.operations import BlockBook, OperationGroup, operation_groups
-from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.step_operations import BEFORE_NORM
 from shardwise.step.token_collectives import is_for_tokens
@@ -143,7 +143,7 @@ class StageClock:
         self._groups: dict[int, PhaseTimes] = {}
         self._durations: dict[int, tuple[Seconds, ...]] = {}
         self._blocks: dict[int, BlockTimes] = {}
-        self._placements: dict[tuple[int, int, bool], Placement] = {}
+        self._placements: dict[tuple[int, int, bool], GroupPlacement] = {}
         self._calls: dict[tuple[str, str, int, int, int], Seconds] = {}
         self._stages: dict[tuple[object, ...], StageTime] = {}
 
@@ -255,7 +255,7 @@ class StageClock:
         """Time of one call of a collective, with the algorithm that NCCL takes and what limits it."""
         return collective_call(call, placement=self._placement(call))
 
-    def _placement(self, call: Collective) -> Placement:
+    def _placement(self, call: Collective) -> GroupPlacement:
         is_chain = call.kind == "send_recv" and call.axis == "pp"
         where = (call.group_size, call.stride, is_chain)
         placement = self._placements.get(where)

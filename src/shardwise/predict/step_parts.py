@@ -15,7 +15,7 @@ from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime, 
 from shardwise.predict.stage_work import stage_work
 from shardwise.simulate.pipeline_times import ChunkTimes
 from shardwise.step.inventory import Collective
-from shardwise.step.placement import Stage, pipeline_stages
+from shardwise.step.layer_placement import Stage, pipeline_stages
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds

@@ -21,7 +21,7 @@ from shardwise.predict.stage_work import EMBEDDING, HEAD, StageWork, stage_work
 from shardwise.predict.tasks import COMPUTE
 from shardwise.simulate.spans import Span
 from shardwise.step.inventory import Collective, OperationPhase
-from shardwise.step.placement import Chunk, Stage
+from shardwise.step.layer_placement import Chunk, Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Seconds
 

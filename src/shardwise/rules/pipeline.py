@@ -14,7 +14,7 @@ from shardwise.rules.stages import (
     truncated_layers,
 )
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE, SCHEDULE_KINDS
-from shardwise.step.placement import chunks_per_stage, num_chunks
+from shardwise.step.layer_placement import chunks_per_stage, num_chunks
 
 
 def _breaks_layers(plan: Plan) -> bool:

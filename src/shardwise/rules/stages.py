@@ -2,7 +2,7 @@
 
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
-from shardwise.step.placement import chunk_owner, num_chunks, spread_layers
+from shardwise.step.layer_placement import chunk_owner, num_chunks, spread_layers
 
 
 def placed_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:

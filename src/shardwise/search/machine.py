@@ -18,7 +18,7 @@ from shardwise.predict.block_time import block_waits_s
 from shardwise.predict.communication import collective_time_s
 from shardwise.predict.compute import PhaseTimes
 from shardwise.predict.concurrency import slowdown_ratio
-from shardwise.predict.group_placement import Placement, place_group
+from shardwise.predict.group_placement import GroupPlacement, place_group
 from shardwise.predict.machine_rates import MachineRates, machine_rates
 from shardwise.step.collectives import block_collectives
 from shardwise.step.inventory import Collective, Operation
@@ -104,7 +104,7 @@ class Machine:
     def _cluster(self) -> Cluster:
         return self.question.cluster
 
-    def _placement_of(self, call: Collective) -> Placement:
+    def _placement_of(self, call: Collective) -> GroupPlacement:
         """Where the ranks of a call lie; of a pipeline's neighbours, some on both sides of a host's end."""
         is_chain = call.kind == "send_recv" and call.axis == "pp"
         key = (call.group_size, call.stride, is_chain)
@@ -119,7 +119,7 @@ class Machine:
         return self._placements[key]
 
     @cached_property
-    def _placements(self) -> dict[tuple[int, int, bool], Placement]:
+    def _placements(self) -> dict[tuple[int, int, bool], GroupPlacement]:
         return {}
 
     @cached_property

@@ -19,7 +19,7 @@ from shardwise.schedules.table import SCHEDULES
 from shardwise.search.candidates import RECOMPUTES, Candidates, FloatColumn, IntColumn, Key
 from shardwise.search.tables import Combined, Table
 from shardwise.step.held_stage import Pipeline
-from shardwise.step.placement import Chunk, Stage, pipeline_stages
+from shardwise.step.layer_placement import Chunk, Stage, pipeline_stages
 from shardwise.step.recomputed_blocks import recomputed_positions
 from shardwise.step.stage_context import StageContext
 

@@ -15,7 +15,7 @@ from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.search.candidates import Candidates, IntColumn, Key, Words, distinct_keys
 from shardwise.step.held_stage import HeldStage, Pipeline, by_content, fullest_stages, held_stage, pipeline_of
-from shardwise.step.placement import Stage, pipeline_stages
+from shardwise.step.layer_placement import Stage, pipeline_stages
 from shardwise.step.stage_context import ManyPlans, StageContext
 
 __all__ = ["AskedOnce", "StageColumns"]

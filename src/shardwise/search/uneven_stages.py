@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
 from shardwise.rules.stages import placed_layers
-from shardwise.step.placement import chunks_per_stage
+from shardwise.step.layer_placement import chunks_per_stage
 
 __all__ = ["head_blocks", "spread_ratio", "uneven_stages"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardwise.model import LayerSpec, MoeSpec, Weight
-from shardwise.step.activations import BlockContext, SavedTensor, saved_tensors
+from shardwise.step.saved_activations import BlockContext, SavedTensor, saved_tensors
 from shardwise.units import Bytes
 
 

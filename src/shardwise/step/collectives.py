@@ -12,9 +12,9 @@ from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
+from shardwise.step.layer_placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.muon_collectives import muon_collectives
 from shardwise.step.native_engine import SUMS_BYTES, is_native_engine, is_replicated
-from shardwise.step.placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
 from shardwise.step.reduction_policy import needs_norm
 from shardwise.step.stage_context import StageContext
 from shardwise.step.token_collectives import LOSS_REDUCTIONS, token_collectives

@@ -11,7 +11,7 @@ from math import inf
 from shardwise.model import LayerSpec, Weight
 from shardwise.step.collective_calls import Group, Groups
 from shardwise.step.held_weights import adapter_weights
-from shardwise.step.placement import Chunk, local_num_params
+from shardwise.step.layer_placement import Chunk, local_num_params
 from shardwise.step.reduction_policy import is_torch, overlaps_reductions
 from shardwise.step.stage_context import StageContext
 from shardwise.units import MIB, Bytes

@@ -13,8 +13,8 @@ from shardwise.engines.table import engine_profile
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
 from shardwise.step.in_flight import in_flight_micro_batches, waiting_sets, waits_for_weights
+from shardwise.step.layer_placement import Stage
 from shardwise.step.native_engine import is_native_engine
-from shardwise.step.placement import Stage
 from shardwise.step.recomputed_blocks import HeldRun, held_runs, recomputed_positions
 from shardwise.step.timeline import Timeline, stage_timeline
 

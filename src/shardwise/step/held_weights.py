@@ -7,7 +7,7 @@ from math import ceil
 from shardwise.layout import Layout
 from shardwise.model import LayerSpec, Weight
 from shardwise.recipe import LoraTargets
-from shardwise.step.placement import local_num_params, tensor_shards
+from shardwise.step.layer_placement import local_num_params, tensor_shards
 
 LORA_TARGET_NAMES: dict[LoraTargets, tuple[str, ...]] = {
     "qv": ("q_proj", "v_proj", "query_key_value", "c_attn", "qkv", "Wqkv"),

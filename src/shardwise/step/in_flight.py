@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from shardwise.schedules.actions import Degrees
-from shardwise.schedules.in_flight import peak_sets
+from shardwise.schedules.kept_by_order import peak_sets
 from shardwise.schedules.one_forward_one_backward import even_round_size
 from shardwise.schedules.table import SCHEDULE_KINDS, Schedule
 

@@ -11,8 +11,8 @@ from math import ceil
 from shardwise.cluster import Dtype
 from shardwise.model import MoeSpec, Weight
 from shardwise.step.inventory import Operation, OperationKind, OperationPhase
+from shardwise.step.layer_placement import tensor_shards
 from shardwise.step.operation_context import OperationContext
-from shardwise.step.placement import tensor_shards
 from shardwise.units import Bytes
 
 

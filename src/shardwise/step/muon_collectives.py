@@ -8,8 +8,8 @@ from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.collective_calls import Call, Group, Groups
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Collective
+from shardwise.step.layer_placement import tensor_shards
 from shardwise.step.native_engine import is_native_engine, is_replicated
-from shardwise.step.placement import tensor_shards
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 

@@ -10,7 +10,7 @@ from math import ceil
 
 from shardwise.engines.profile import PartialRecompute
 from shardwise.model import LayerSpec
-from shardwise.step.placement import Runs
+from shardwise.step.layer_placement import Runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from shardwise.engines.table import accumulates_in_fp32, engine_profile, state_b
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
-from shardwise.step.activations import Adapter, BackwardContext, BlockContext, SelectiveRule, backward_temporaries
 from shardwise.step.attention_kernel import writes_scores
 from shardwise.step.block_memory import BlockMemory, block_memory
 from shardwise.step.held_stage import HeldStage, held_stage, pipeline_of
 from shardwise.step.held_weights import EMPTY, Division, HeldWeights, adapter_weights, hold
 from shardwise.step.in_flight import times_made_again
+from shardwise.step.layer_placement import Runs, Stage
 from shardwise.step.native_engine import (
     exchanges_gradients,
     is_native_engine,
@@ -25,8 +25,8 @@ from shardwise.step.native_engine import (
     spreads_vocabulary,
     uses_ddp,
 )
-from shardwise.step.placement import Runs, Stage
 from shardwise.step.recomputed_blocks import HeldRun
+from shardwise.step.saved_activations import Adapter, BackwardContext, BlockContext, SelectiveRule, backward_temporaries
 from shardwise.step.states import QUANTISED_BYTES
 from shardwise.step.timeline import Timeline
 from shardwise.units import Bytes

@@ -4,7 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shardwise.plan import Plan
-from shardwise.step.activation_tensors import (
+from shardwise.step.buffers import buffer_tensors
+from shardwise.step.held_stage import content_key
+from shardwise.step.inventory import StageInventory, Tensor
+from shardwise.step.layer_placement import Stage
+from shardwise.step.stage_activations import (
     activation_tensors,
     kept_per_run,
     logit_tensors,
@@ -12,10 +16,6 @@ from shardwise.step.activation_tensors import (
     spread_tensors,
     waiting_activations,
 )
-from shardwise.step.buffers import buffer_tensors
-from shardwise.step.held_stage import content_key
-from shardwise.step.inventory import StageInventory, Tensor
-from shardwise.step.placement import Stage
 from shardwise.step.stage_context import StageContext
 from shardwise.step.state_tensors import HeldStates, held_states
 from shardwise.step.weight_half import held_for_weights, waiting_gradients

@@ -10,9 +10,9 @@ Source: torch 2.13 ``distributed/pipelining/_backward.py`` (``stage_backward_inp
 from collections.abc import Iterator, Sequence
 
 from shardwise.columns import either, rounded
-from shardwise.step.activation_tensors import resident
 from shardwise.step.gradient_births import births_by_block
 from shardwise.step.inventory import Tensor
+from shardwise.step.stage_activations import resident
 from shardwise.step.stage_context import StageContext
 from shardwise.units import Bytes
 

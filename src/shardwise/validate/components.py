@@ -9,7 +9,7 @@ from shardwise.model import Weight
 from shardwise.plan import Plan
 from shardwise.predict.memory import allocated_at
 from shardwise.prediction import MemoryPrediction
-from shardwise.step.placement import Stage, pipeline_stages, tensor_shards
+from shardwise.step.layer_placement import Stage, pipeline_stages, tensor_shards
 from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import Bytes
 from shardwise.validate.peers import peer_estimates

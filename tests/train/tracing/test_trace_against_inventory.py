@@ -7,7 +7,7 @@ import pytest
 from shardwise.launch.request import TrainRequest, make_job
 from shardwise.predict.memory import predict_memory
 from shardwise.step.collectives import stage_collectives
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.stage_context import StageContext
 from shardwise.train.tracing.step_record import traced_step
 from train.two_processes import LAYOUTS, plan_of_two

@@ -19,7 +19,7 @@ from shardwise.course.lessons.pipeline_walk import schedule_steps
 from shardwise.course.lessons.request import LessonRequest, checked
 from shardwise.course.pipeline_lanes import RankLane, pipeline_lanes
 from shardwise.errors import ShardwiseError, SimulationError
-from shardwise.schedules.in_flight import peak_in_flight
+from shardwise.schedules.kept_by_order import peak_in_flight
 from shardwise.schedules.make import make_schedule, settled
 from shardwise.schedules.shape import ScheduleShape
 from shardwise.schedules.table import SCHEDULE_KINDS, ScheduleName

@@ -16,10 +16,10 @@ from shardwise.course.numerics.world import Rank
 from shardwise.formulas.collective_volume import all_gather_factor, all_reduce_factor
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
-from shardwise.step.activation_tensors import kept_per_run
 from shardwise.step.collectives import stage_collectives
 from shardwise.step.inventory import Axis, CollectiveKind, OperationPhase
-from shardwise.step.placement import pipeline_stages
+from shardwise.step.layer_placement import pipeline_stages
+from shardwise.step.stage_activations import kept_per_run
 from shardwise.step.stage_context import StageContext
 from shardwise.step.stage_inventory import stage_inventory
 from shardwise.units import Bytes

@@ -8,7 +8,7 @@ from shardwise.course.numerics.world import Rank
 from shardwise.model import LayerSpec, Weight
 from shardwise.plan import Plan
 from shardwise.step.collective_calls import Group, Groups
-from shardwise.step.placement import Chunk, Stage, pipeline_stages, tensor_shards
+from shardwise.step.layer_placement import Chunk, Stage, pipeline_stages, tensor_shards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from shardwise.course.numerics.vocabulary import (
 from shardwise.course.numerics.world import Program, Rank
 from shardwise.errors import SimulationError
 from shardwise.schedules.actions import Action, Order
-from shardwise.step.placement import Chunk, chunk_owner
+from shardwise.step.layer_placement import Chunk, chunk_owner
 
 TOKEN_TABLE, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shapes import dense_layer, llama_3_8b, model
 from shardwise.layout import Layout
 from shardwise.model import Weight
-from shardwise.step.placement import (
+from shardwise.step.layer_placement import (
     chunk_owner,
     local_num_params,
     pipeline_stages,

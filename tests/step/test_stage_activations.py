@@ -4,8 +4,8 @@ import pytest
 
 import shapes
 from shardwise.layout import Layout
+from shardwise.step.layer_placement import pipeline_stages
 from shardwise.step.loss import num_own_pieces
-from shardwise.step.placement import pipeline_stages
 from shardwise.step.stage_inventory import stage_inventory
 from step.moments import (
     AFTER_FIRST,

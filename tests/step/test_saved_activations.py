@@ -6,7 +6,7 @@ import pytest
 
 from shapes import dense_layer, moe_layer
 from shardwise.model import MambaSpec
-from shardwise.step.activations import Adapter, BackwardContext, BlockContext, backward_temporaries, saved_tensors
+from shardwise.step.saved_activations import Adapter, BackwardContext, BlockContext, backward_temporaries, saved_tensors
 
 
 def context(**changes):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwise.course.formulas import pipeline_in_flight as closed
 from shardwise.schedules.actions import Action
-from shardwise.schedules.in_flight import kept_micro_batches, peak_in_flight, peak_sets
+from shardwise.schedules.kept_by_order import kept_micro_batches, peak_in_flight, peak_sets
 from shardwise.step.in_flight import in_flight_micro_batches
 from simulate.pipelines import shape
 
