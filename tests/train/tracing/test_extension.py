@@ -33,7 +33,6 @@ EXTENDED = {
     "zero 1": {"layout": {"dp_shard": 2, "zero_stage": 1}},
     "tp, sequence parallel, fsdp": {
         "layout": {"dp_shard": 2, "tp": 2, "sequence_parallel": True},
-        "micro_batch_size": 1,
     },
     "experts": {"layout": {"dp_shard": 2, "ep": 2}, "model": MIXTRAL, "precision": "bf16-mixed"},
 }
@@ -41,7 +40,7 @@ EXTENDED = {
 
 @pytest.mark.parametrize("name", EXTENDED)
 def test_extending_few_blocks_and_micro_batches_is_tracing_all_of_them(monkeypatch, name):
-    job = deep(make_job(**EXTENDED[name]))
+    job = deep(make_job(micro_batch_size=1, **EXTENDED[name]))
     short = trace_stage(job, 0)
     assert short.num_traced_blocks == 5
     assert short.num_traced_microbatches == 3 < job.num_microbatches

@@ -11,7 +11,7 @@ PLACE = "train.tracing.own_modules"
 
 
 def trace(name: str, **options):
-    job = make_job(**{"layout": {"dp_shard": 2}, **options})
+    job = make_job(**{"layout": {"dp_shard": 2}, "micro_batch_size": 1, **options})
     return traced_step(job, module_factory(f"{PLACE}:{name}"))
 
 
