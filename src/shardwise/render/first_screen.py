@@ -97,8 +97,17 @@ def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> lis
     while left < 1:  # long commands and options: the hint goes first, then the last alternative
         (following if following[-1].plain == HINT[:width] else beside).pop()
         left += 1
-    reason = lines_of(best.why, width=width, most=min(left, MAX_REASON_LINES), label="Why: ")
+    label, text = _reason(chosen)
+    reason = lines_of(text, width=width, most=min(left, MAX_REASON_LINES), label=label)
     return [question, answer, beside, reason, following]
+
+
+def _reason(chosen: Shortlist) -> tuple[str, str]:
+    """Why the plan is recommended; where another one is faster, what that one's speed does not pay for."""
+    fastest = chosen.fastest
+    if fastest is None or not fastest.why:
+        return "Why: ", chosen.recommended.why
+    return "Why not the fastest: ", f"it is {fastest.why}"
 
 
 def question_lines(plan: Plan, context: ScreenContext, width: int, *, place: str) -> list[Text]:

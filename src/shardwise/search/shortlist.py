@@ -1,7 +1,7 @@
 """What a first screen shows beside the recommended plan: the fastest plan, and alternatives that differ in kind."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias, get_args
 
@@ -29,6 +29,9 @@ class Beside:
     prediction: Prediction
     step_ratio: float
     """Its step over the recommended plan's."""
+    why: str = ""
+    """Why the search did not recommend it in terms of speed; empty where memory was to be small, and
+    for a variant that the search did not rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +54,11 @@ def shortlist(result: SearchResult) -> Shortlist | None:
     """
     if not result.plans:
         return None
-    recommended = result.plans[0]
-    found = [_beside(ranked.plan, ranked.prediction, recommended) for ranked in (*result.plans, *result.pareto)]
+    recommended, by_memory = result.plans[0], result.objective == "memory"
+    found = [
+        replace(_beside(ranked.plan, ranked.prediction, recommended), why="" if by_memory else ranked.why)
+        for ranked in (*result.plans, *result.pareto)
+    ]
     quickest = min(found, key=lambda one: one.prediction.time.step_s)
     fastest = quickest if quickest.step_ratio < 1 else None
     taken = [recommended.plan] if fastest is None else [recommended.plan, fastest.plan]
