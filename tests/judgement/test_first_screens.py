@@ -72,7 +72,7 @@ def test_the_first_screen_is_one_screen_with_every_fact(words):
     assert max(map(len, lines)) <= 80
     answer = json.loads(printed([*words, "--json", "--no-what-if"])[1])
     best, shown = answer["recommended"], " ".join(screen.split())
-    wanted = [*question_facts(best["plan"], best["prediction"]["attention_kernel"]), *answer_facts(best)]
+    wanted = [*question_facts(best["plan"], best["prediction"]["time"]["attention_kernel"]), *answer_facts(best)]
     unstarred = shown.replace("*", "")
     assert [fact for fact in wanted if fact not in unstarred] == []
     assert "Recommended" in screen

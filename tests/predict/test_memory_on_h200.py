@@ -14,7 +14,7 @@ import pytest
 
 from shardwise.plan_file import read_plan
 from shardwise.predict.memory import predict_memory
-from shardwise.step import activation_tensors, loss, stage_context
+from shardwise.step import loss, stage_activations, stage_context
 from shardwise.units import MIB
 
 
@@ -31,7 +31,7 @@ def as_it_was(monkeypatch):
     """The trainer of 2026-11-28."""
     monkeypatch.setattr(loss, "OWN_LOGITS_BYTES", 1024 * MIB)
     monkeypatch.setattr(
-        activation_tensors,
+        stage_activations,
         "own_piece_bytes",
         lambda *, element_bytes, is_compiled: {(2, True): 4, (2, False): 8, (4, True): 8, (4, False): 4}[
             element_bytes, is_compiled

@@ -1,11 +1,11 @@
 """Bytes of one block that a backward pass in halves keeps."""
 
 import pytest
-from step.test_activations import context
 
 from shapes import dense_layer, moe_layer
 from shardwise.step.block_memory import block_memory
 from shardwise.step.saved_activations import BlockContext, SelectiveRule
+from step.test_saved_activations import context
 
 
 def test_tensor_parallelism_divides_the_gradients_of_outputs_of_column_products_alone():

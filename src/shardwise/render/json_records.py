@@ -32,7 +32,7 @@ KEYS: Mapping[str, str] = {
     "StageMemory": "stage layers in_flight_micro_batches peak_allocated_bytes peak_reserved_bytes device_used_bytes"
     " needed_bytes peak_phase peak_moment components_bytes={components} phases largest_tensors host_bytes nvme_bytes",
     "Throughput": "*",
-    "TimePrediction": "step_s step_low_s step_high_s components_s={components} communication",
+    "TimePrediction": "step_s step_low_s step_high_s components_s={components} communication attention_kernel",
     # what a search and an explanation found
     "ClosestPlan": "*",
     "Explanation": "*",

@@ -11,7 +11,7 @@ KEPT: Mapping[str, str] = {
     "fits": "",
     "memory": "capacity_bytes needed_bytes spare_bytes peak_allocated_bytes device_used_bytes low_fraction"
     " high_fraction",
-    "time": "step_s step_low_s step_high_s",
+    "time": "step_s step_low_s step_high_s attention_kernel",
     "throughput": "tokens_per_s tokens_per_s_per_gpu mfu_fraction",
     "cost": "tokens gpu_hours days usd goodput_fraction",
 }

@@ -13,7 +13,7 @@ from shardwise.schedules.table import DEFAULT_SCHEDULE
 from shardwise.search.simplicity import moved_words
 
 SEARCHED = ("micro_batch_size", "recompute", "recompute_layers", "offload", "activation_offload")
-"""Of the recipe: what a search chooses beside the layout."""
+"""Fields of the recipe that a search chooses beside the layout."""
 ALWAYS_TYPED = ("dp_shard", "zero_stage", "micro_batch_size", "recompute")
 
 
@@ -65,7 +65,7 @@ def recipe_words(plan: Plan) -> str:
 
 
 def short_words(layout: Layout) -> str:
-    """The same for a table: ``FSDP 8``, ``HSDP 4x8 + TP 4 + PP 2``."""
+    """A layout in the few words that a table has room for: ``FSDP 8``, ``HSDP 4x8 + TP 4 + PP 2``."""
     copies, shards = layout.dp_replicate, layout.dp_shard
     is_divided = shards > 1 and layout.zero_stage > 0
     name = f"ZeRO-{layout.zero_stage}" if layout.zero_stage < 3 else "FSDP" if copies == 1 else "HSDP"

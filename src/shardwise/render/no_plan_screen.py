@@ -15,7 +15,7 @@ from shardwise.render.first_screen import (
     recommendation_lines,
 )
 from shardwise.render.names import cluster_text, gib_number
-from shardwise.render.screen_lines import INDENT, MAX_LINES, Section, lines_of, screen_text, screen_width
+from shardwise.render.screen_lines import DEEPER, INDENT, MAX_LINES, Section, lines_of, screen_text, screen_width
 from shardwise.render.terminal import PLAIN, TextStyle
 from shardwise.search.records import ClosestPlan, MissedTargets, Relief, SearchResult, TargetChange
 from shardwise.units import format_gib, format_seconds, format_usd
@@ -115,7 +115,5 @@ def relief_lines(reliefs: Sequence[Relief], width: int, *, heading: str) -> list
         capacity, needed = format_gib(relief.plan.cluster.gpu.memory_bytes), gib_number(relief.needed_bytes)
         figures = f"{needed} of {capacity}, {format_seconds(relief.step_s)} a step"
         caution = f"; {relief.caution}" if relief.caution else ""
-        lines += lines_of(
-            f"{relief.change}: {figures}{caution}", width=width, most=most, label=INDENT, indent=INDENT * 2
-        )
+        lines += lines_of(f"{relief.change}: {figures}{caution}", width=width, most=most, label=INDENT, indent=DEEPER)
     return lines

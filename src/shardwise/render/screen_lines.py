@@ -8,7 +8,7 @@ from rich.text import Text
 from shardwise.render.terminal import PIPE_WIDTH, TextStyle, page_text
 
 MAX_LINES = 25
-INDENT = "  "
+INDENT, DEEPER = "  ", "    "
 CUT = " ..."
 UNBROKEN = "\u00a0"
 """A blank at which no line ends."""

@@ -232,7 +232,7 @@ def price_fraction(plan: Plan) -> float:
     >>> recipe, model, cluster = Recipe(seq_len=8192), read_model("llama-3.1-8b"), read_cluster("2xdgx-h100")
     >>> layout = Layout(tp=8, pp=2)
     >>> price_fraction(Plan(model=model, cluster=cluster, recipe=recipe, layout=layout, engine="megatron"))
-    0.05
+    0.04
     """
     return sum(given(price.is_due(plan), price.gain_fraction) for price in PRICES)
 

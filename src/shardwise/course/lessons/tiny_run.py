@@ -101,7 +101,10 @@ def tiny_plan(
     num_microbatches: int = 1,
     micro_batch_size: int = 1,
 ) -> Plan:
-    """A plan in fp32 on one node that is as large as the layout."""
+    """A plan in fp32 on one node that is as large as the layout.
+
+    Its attention is the memory-efficient kernel, the only fused one that computes in fp32.
+    """
     node = replace(load_node(NODE), gpus_per_node=layout.world_size, scale_up_domain_gpus=layout.world_size)
     return Plan(
         model=model,
@@ -111,6 +114,7 @@ def tiny_plan(
             micro_batch_size=micro_batch_size,
             global_batch_size=micro_batch_size * num_microbatches * layout.data_parallel_size,
             precision="fp32",
+            attention_kernel="efficient",
         ),
         layout=layout,
         engine=engine,
