@@ -71,7 +71,7 @@ def test_a_plan_that_was_written_is_explained_next():
     assert "then: shardwise train mine.json\n" in screen
 
 
-def test_the_two_largest_changes_are_shown_on_a_line_each():
+def test_the_two_changes_that_save_most_are_shown_on_a_line_each():
     changes = tuple(
         WhatIf(change=f"change {ratio}", plan=PLAN, step_s=2 * ratio, step_ratio=ratio)
         for ratio in (1.0, 0.7, 1.1, 0.98)
@@ -79,7 +79,15 @@ def test_the_two_largest_changes_are_shown_on_a_line_each():
     lines = what_if_screen(Sensitivity(binding="Memory binds.", changes=changes)).splitlines()
     assert len(lines) == CHANGE_LINES
     assert "change 0.7: 1.40 s a step, 30.0% less" in lines[0]
-    assert "change 1.1: 2.20 s a step, 10.0% more" in lines[1]
+    assert "change 0.98: 1.96 s a step, 2.0% less" in lines[1]
+
+
+def test_changes_that_save_nothing_are_named_as_such():
+    changes = tuple(
+        WhatIf(change=f"change {ratio}", plan=PLAN, step_s=2 * ratio, step_ratio=ratio) for ratio in (1.0, 0.996, 1.1)
+    )
+    shown = what_if_screen(Sensitivity(binding="Memory binds.", changes=changes))
+    assert shown == "No shorter step: change 1.0; change 0.996; change 1.1\n"
 
 
 def test_where_nothing_was_tried_what_binds_is_said():

@@ -93,11 +93,11 @@ def test_what_a_step_gains_has_to_pay_its_price(evaluated):
     assert ranked[0].ratio_to_best == pytest.approx(1.019)
     assert ranked[0].why == (
         "10.19 s per step with 20.00 GiB to spare. The fastest that fits safely, dp_shard=8 tp=8, takes 10.00 s, 1.9% "
-        "less; it would have to gain more to pay for tensor parallelism 2.0%."
+        "less; it gains less than is asked for tensor parallelism (2.0%)."
     )
     assert ranked[1].is_tie
     assert ranked[1].why == (
-        "1.9% faster, but it would have to gain more to pay for tensor parallelism 2.0%; saves 20.00 GiB."
+        "1.9% faster, but it gains less than is asked for tensor parallelism (2.0%); saves 20.00 GiB."
     )
     dearer = rank([found[0], evaluated(SIMPLE, step_s=10.25, needed_gib=60)], objective="step_time", limit=10)
     assert dearer[0].plan.layout == TENSOR
@@ -170,7 +170,7 @@ def test_shard_groups_that_fill_servers_are_cheaper(evaluated):
     assert not straddles_nodes(even.plan)
     ranked = rank([uneven, even], objective="step_time", limit=10)
     assert ranked[0].plan.layout == even.plan.layout
-    assert "to pay for shard groups that straddle servers 2.0%" in ranked[0].why
+    assert "asked for shard groups that straddle servers (2.0%)" in ranked[0].why
     assert "straddle" in ranked[1].why
 
 
@@ -217,11 +217,11 @@ def test_what_is_faster_than_the_recommended_says_what_speaks_against_it(evaluat
     assert [item.prediction.time.step_s for item in ranked] == [10.4, 10.0, 10.2]
     assert ranked[0].why.endswith(
         "The fastest that fits safely, dp_shard=64, recompute none, micro-batch 1, activations offloaded, takes "
-        "10.00 s, 3.8% less; it would have to gain more to pay for activations on the host 8.0%."
+        "10.00 s, 3.8% less; it gains less than is asked for activations on the host (8.0%)."
     )
     assert [item.why for item in ranked[1:]] == [
-        "3.8% faster, but it would have to gain more to pay for activations on the host 8.0%; needs as much.",
-        "1.9% faster, but it would have to gain more to pay for activations on the host 8.0%, tensor parallelism 2.0%; "
+        "3.8% faster, but it gains less than is asked for activations on the host (8.0%); needs as much.",
+        "1.9% faster, but it gains less than is asked for activations on the host (8.0%), tensor parallelism (2.0%); "
         "needs as much.",
     ]
 

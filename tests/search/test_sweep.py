@@ -8,6 +8,7 @@ from shardwise.errors import ClusterError
 from shardwise.layout import Layout
 from shardwise.search import SearchBounds, search, sweep, sweep_objective
 
+SIZES = ("1xh100-sxm", "4xh100-sxm", "8xh100-sxm", "16xh100-sxm")
 ONE_NODE = ("1xh100-sxm", "2xh100-sxm", "4xh100-sxm")
 
 
@@ -24,7 +25,7 @@ def fewest(questions):
 @pytest.mark.parametrize(
     ("bounds", "objective"),
     [
-        (SearchBounds(), "fewest_gpus"),
+        (SearchBounds(), "cost_and_time"),
         (SearchBounds(deadline_days=3.0), "cost"),
         (SearchBounds(budget_usd=900.0), "step_time"),
     ],
@@ -53,6 +54,16 @@ def test_the_fastest_cluster_is_recommended_when_time_counts(questions):
     result = sweep(questions, bounds=SearchBounds(), objective="step_time")
     assert result.recommended.question.cluster.num_gpus == 4
     assert result.why == "4 h100-sxm: the fastest of 3 clusters that can do this."
+
+
+def test_cost_and_time_are_weighed_where_nobody_says_what_counts(make_question):
+    """Sixty-four short sequences do not fill 16 GPUs: twice the GPUs cost more than the time that they save."""
+    sizes = [make_question(model="gpt2", cluster=name, seq_len=1024, global_batch_size=64) for name in SIZES]
+    result = sweep(sizes, bounds=SearchBounds(), objective=sweep_objective(SearchBounds()))
+    weighed = [row.usd_per_million_tokens * row.best.prediction.time.step_s for row in result.rows]
+    assert result.recommended is result.rows[weighed.index(min(weighed))]
+    assert "the one with the least cost times time" in result.why
+    assert result.recommended.question.cluster.num_gpus not in (1, 16), "the fewest or the most"
 
 
 def test_a_cluster_too_small_is_a_row_with_its_reason(make_question):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shardwise.search import Relief, SearchBounds, SearchResult, TargetChange
 
 ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
-OBJECTIVES = ("step_time", "cost", "memory", "fewest_gpus")
+OBJECTIVES = ("step_time", "cost", "cost_and_time", "memory", "fewest_gpus")
 OTHER_FORMATS = frozenset((".toml", ".html", ".htm", ".xml", ".csv", ".ini"))
 """Endings that promise what a plan file is not."""
 BOUNDED = (
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         choices=OBJECTIVES,
-        help="to make small (default: step_time; with --gpus what is asked: see docs/search.md)",
+        help="to make small (default: step_time; with --gpus cost_and_time, cost by a deadline, step_time in a budget)",
     )
     parser.add_argument("--top", type=positive_number, default=10, metavar="N", help="plans to show (default: 10)")
     parser.add_argument(

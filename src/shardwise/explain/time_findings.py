@@ -113,6 +113,8 @@ ALGORITHM_WORDS = {
     "p2p": "messages from rank to rank",
 }
 
+BASIS_WORDS = {"measured": "as such groups were timed", "scaled": "scaled from groups that were timed"}
+
 
 def _call_text(entry: CommunicationEntry) -> str:
     """Which algorithm NCCL takes for one call, and what limits it."""
@@ -121,7 +123,7 @@ def _call_text(entry: CommunicationEntry) -> str:
     limit = "its steps" if entry.bottleneck == "latency" else f"the {entry.bottleneck} rate"
     return (
         f"NCCL takes {ALGORITHM_WORDS[entry.algorithm]} with the {entry.protocol} protocol, limited by {limit}; "
-        f"{format_seconds(entry.total_s / entry.count)} a call, {entry.basis}"
+        f"{format_seconds(entry.total_s / entry.count)} a call, {BASIS_WORDS.get(entry.basis, entry.basis)}"
     )
 
 

@@ -28,6 +28,8 @@ from shardwise.units import format_count, format_gib, format_percent, format_sec
 MAX_CHANGES = 2
 CHANGE_LINES = MAX_CHANGES
 """The what-ifs are printed after the rest, a line each."""
+SHORTER_RATIO = 0.995
+"""A change that saves less of the step is no answer to what would make it shorter."""
 MAX_REASON_LINES = 4
 MAX_COMMAND_LINES = 2
 CONTINUED = " \\"
@@ -68,21 +70,24 @@ def plan_screen(chosen: Shortlist, context: ScreenContext, *, style: TextStyle =
 
 
 def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str:
-    """The two largest of the changes that were tried, or what binds where none was."""
+    """The two changes that make the step shortest, or what binds where none that was tried makes it shorter."""
     width = screen_width(style)
-    largest = sorted(sensitivity.changes, key=lambda change: -abs(1 - change.step_ratio))[:MAX_CHANGES]
+    shorter = [change for change in sensitivity.changes if change.step_ratio < SHORTER_RATIO]
+    largest = sorted(shorter, key=lambda change: change.step_ratio)[:MAX_CHANGES]
     if not largest:
-        return screen_text([lines_of(sensitivity.binding, width=width, most=CHANGE_LINES)], style=style)
+        tried = "; ".join(change.change for change in sensitivity.changes)
+        text = f"No shorter step: {tried}" if tried else sensitivity.binding
+        return screen_text([lines_of(text, width=width, most=CHANGE_LINES)], style=style)
     lines = [line for change in largest for line in lines_of(_change_text(change), width=width, most=1, label="If ")]
     return screen_text([lines], style=style)
 
 
 def _change_text(change: WhatIf) -> str:
-    ratio = format_percent(abs(1 - change.step_ratio))
-    saved = "as now" if ratio == format_percent(0) else f"{ratio} {'less' if change.step_ratio < 1 else 'more'}"
+    saved = format_percent(1 - change.step_ratio)
     size = f", mb {change.plan.recipe.micro_batch_size}"
     return (
-        f"{change.change}: {format_seconds(change.step_s)} a step, {saved}, as {short_words(change.plan.layout)}{size}"
+        f"{change.change}: {format_seconds(change.step_s)} a step, {saved} less, "
+        f"as {short_words(change.plan.layout)}{size}"
     )
 
 
@@ -182,7 +187,9 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
     if not alternatives:
         return []
     name_width = width - FIGURES_WIDTH
-    heading = f"{'Alternatives (mb: micro-batch size)'[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'longer':>8}"
+    moves = any(one.plan.recipe.activation_offload for one in alternatives)
+    title = f"Alternatives ({'act: activations on the host' if moves else 'mb: micro-batch size'})"
+    heading = f"{title[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'differs':>8}"
     lines = [Text(heading[:width], style="bold")]
     for one in alternatives:
         (name,) = lines_of(plan_name(one.plan), width=name_width, most=1, label=INDENT)

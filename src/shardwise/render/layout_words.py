@@ -58,7 +58,8 @@ def _model_words(layout: Layout) -> Iterator[str]:
 def recipe_words(plan: Plan) -> str:
     """What is recomputed, the micro-batch, and what lives on the host."""
     recipe = plan.recipe
-    layers = f" of {recipe.recompute_layers} layers a stage" if recipe.recompute_layers else ""
+    most = "a stage" if plan.layout.pp > 1 else f"of {plan.model.num_hidden_layers}"
+    layers = f" of {recipe.recompute_layers} layers {most}" if recipe.recompute_layers else ""
     kept = "nothing recomputed" if recipe.recompute == "none" else f"{recipe.recompute} recomputation{layers}"
     moved = moved_words(plan)
     return f"{kept}, micro-batch {recipe.micro_batch_size}{f', {moved} on the host' if moved else ''}"

@@ -16,7 +16,7 @@ __all__ = ["best_of_each_family", "objective_value", "pareto_front", "rank", "ra
 
 
 def objective_value(evaluated: Evaluated, objective: Objective) -> float:
-    """The figure to make small: seconds per step, dollars (or GPU-hours) per step, bytes, or GPUs."""
+    """The figure to make small: seconds, dollars (or GPU-hours) per step, or the two multiplied; bytes, or GPUs."""
     prediction, cluster = evaluated.prediction, evaluated.plan.cluster
     if objective == "memory":
         return float(prediction.memory.needed_bytes)
@@ -26,7 +26,8 @@ def objective_value(evaluated: Evaluated, objective: Objective) -> float:
     if objective == "step_time":
         return step_s
     usd = cluster.price.usd_per_gpu_hour if cluster.price else 1.0
-    return step_s * cluster.num_gpus / SECONDS_PER_HOUR * usd
+    cost_usd = step_s * cluster.num_gpus / SECONDS_PER_HOUR * usd
+    return cost_usd * step_s if objective == "cost_and_time" else cost_usd
 
 
 def best_of_each_family(evaluated: Sequence[Evaluated], objective: Objective) -> list[Evaluated]:

@@ -84,8 +84,8 @@ def what_speaks_against(found: Evaluated, winner: Evaluated) -> str:
     prices = charged(found.plan, beyond=winner.plan)
     if not prices:
         return "it is no simpler"
-    steps = ", ".join(f"{price.name} {format_percent(price.gain_fraction)}" for price in prices[:SHOWN_DIFFERENCES])
-    return f"it would have to gain more to pay for {steps}"
+    steps = ", ".join(f"{price.name} ({format_percent(price.gain_fraction)})" for price in prices[:SHOWN_DIFFERENCES])
+    return f"it gains less than is asked for {steps}"
 
 
 def _memory_text(saved_bytes: Bytes) -> str:

@@ -25,7 +25,7 @@ __all__ = [
     "TargetChange",
 ]
 
-Objective = Literal["step_time", "cost", "memory", "fewest_gpus"]
+Objective = Literal["step_time", "cost", "cost_and_time", "memory", "fewest_gpus"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 

@@ -33,6 +33,7 @@ __all__ = ["Screened", "screen"]
 WANTED: dict[Objective, Wanted] = {
     "step_time": Wanted(within_ratio=1.1, front_ratio=1.3),
     "cost": Wanted(within_ratio=1.1, front_ratio=1.3),
+    "cost_and_time": Wanted(within_ratio=1.1, front_ratio=1.3),
     "fewest_gpus": Wanted(within_ratio=1.1, front_ratio=1.3),
     "memory": Wanted(within_ratio=1.02, front_ratio=16.0, front_step_fraction=0.005),
 }

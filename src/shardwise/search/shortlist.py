@@ -17,6 +17,8 @@ __all__ = ["Beside", "Shortlist", "shortlist"]
 MAX_ALTERNATIVES = 3
 NEAR_RATIO = 1.5
 """Of the recommended plan's step: who would wait longer compares recomputation and micro-batches first."""
+EDGE_RATIO = 1.1
+"""A plan at the edge of the device is shown instead of one that fits where that takes more than a tenth longer."""
 Feature: TypeAlias = tuple[bool | int | str, ...]
 """What tells plans apart."""
 
@@ -49,8 +51,8 @@ def shortlist(result: SearchResult) -> Shortlist | None:
     """The recommended plan, the fastest, and at most three that differ in kind; ``None`` where no plan was found.
 
     Plans of other kinds of parallelism come before variants of the same kind, and plans that fit safely before those at
-    the edge of the device. Where the answer holds fewer than three, variants of the recommended plan are predicted:
-    other recomputation, then other micro-batches. Much slower plans come last.
+    the edge of the device that are little faster. Where the answer holds fewer than three, variants of the recommended
+    plan are predicted: other recomputation, then other micro-batches. Much slower plans come last.
     """
     if not result.plans:
         return None
@@ -64,7 +66,7 @@ def shortlist(result: SearchResult) -> Shortlist | None:
     taken = [recommended.plan] if fastest is None else [recommended.plan, fastest.plan]
     others = sorted(
         (one for one in found if one.plan not in taken),
-        key=lambda one: (one.prediction.memory.is_borderline, one.prediction.time.step_s),
+        key=lambda one: one.step_ratio * (EDGE_RATIO if one.prediction.memory.is_borderline else 1),
     )
     near = [one for one in others if one.step_ratio <= NEAR_RATIO]
     chosen: list[Beside] = []

@@ -68,10 +68,14 @@ class SweepResult:
 
 
 def sweep_objective(bounds: SearchBounds) -> Objective:
-    """What is asked when nobody says: the cheapest by a deadline, the fastest within a budget, else the fewest GPUs."""
+    """What is asked when nobody says: the cheapest by a deadline, the fastest within a budget, else cost and time.
+
+    Cost times time is smallest where the front of both bends: from there on, a per cent of time costs more than a per
+    cent of money.
+    """
     if bounds.deadline_days is not None:
         return "cost"
-    return "step_time" if bounds.budget_usd is not None else "fewest_gpus"
+    return "step_time" if bounds.budget_usd is not None else "cost_and_time"
 
 
 def sweep(
@@ -200,6 +204,7 @@ def _figure(row: SweepRow, objective: Objective) -> tuple[float, ...]:
     order: dict[Objective, tuple[float, ...]] = {
         "step_time": (step_s, num_gpus),
         "cost": (usd, num_gpus * step_s),
+        "cost_and_time": (usd * step_s, num_gpus * step_s**2),
         "memory": (needed_bytes, step_s),
         "fewest_gpus": (num_gpus, usd, step_s),
     }
@@ -208,7 +213,7 @@ def _figure(row: SweepRow, objective: Objective) -> tuple[float, ...]:
 
 def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
     """Within the error of the prediction of the first figure; numbers of GPUs have none."""
-    if objective == "fewest_gpus":
+    if objective in ("fewest_gpus", "cost_and_time"):
         return _figure(row, objective) == _figure(best, objective)
     return _figure(row, objective)[0] <= (1 + MAX_TIE_FRACTION) * _figure(best, objective)[0]
 
@@ -216,6 +221,12 @@ def _is_tie(row: SweepRow, best: SweepRow, objective: Objective) -> bool:
 def _why(winner: SweepRow, best: SweepRow, objective: Objective, *, num_counted: int) -> str:
     mine, gpu = winner.question.cluster.num_gpus, winner.question.cluster.gpu.id
     words = {"step_time": "fastest", "cost": "cheapest", "memory": "smallest", "fewest_gpus": "fewest GPUs"}
+    if objective == "cost_and_time":
+        return (
+            f"{mine:,} {gpu}: of {num_counted} clusters that can do this, the one with the least cost times time, so "
+            "that a per cent less of one costs more than a per cent of the other; --deadline-days or --budget-usd "
+            "decide otherwise."
+        )
     if objective == "fewest_gpus":
         return f"{mine:,} {gpu} are the fewest GPUs, of {num_counted} clusters that can do this, and the cheapest such."
     if winner is best:

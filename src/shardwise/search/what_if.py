@@ -17,6 +17,7 @@ from shardwise.search.clusters import bigger_gpus, with_gpu
 from shardwise.search.evaluation import Evaluated, made_safe
 from shardwise.search.offers import offers
 from shardwise.search.one_pass import counted_modes, find
+from shardwise.search.ranking import rank
 from shardwise.search.reasons import COMPONENT_WORDS
 from shardwise.search.records import RankedPlan, SearchResult
 from shardwise.search.search import search
@@ -118,14 +119,14 @@ def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
 
 
 def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> WhatIf | None:
-    """The fastest plan around the answer; the plan itself where nothing faster was found on the same GPU."""
+    """What is recommended around the answer; the plan itself where nothing faster was found on the same GPU."""
     try:
         fitting = find(question, near, is_brief=True).evaluation.fitting
     except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
         return None
     if not now.prediction.memory.is_borderline:
         fitting = _safe(fitting, counted_modes(Space(question=question, bounds=near)))
-    best = min(fitting, key=lambda found: found.prediction.time.step_s, default=None)
+    best = next(iter(rank(fitting, objective="step_time", limit=1)), None)
     is_same_gpu = question.cluster.gpu.id == now.plan.cluster.gpu.id
     now_s = now.prediction.time.step_s
     if is_same_gpu and (best is None or best.prediction.time.step_s > now_s):
