@@ -146,6 +146,21 @@ def test_megatron_arguments_hold_what_its_checks_ask_for():
     assert "--kv-channels 128" in wide
     assert "--swiglu" in wide
     assert "--untie-embeddings-and-output-weights" in wide
+    # 126 layers with the table and the head counted as two more are 128, over 16 stages of 8 chunks.
+    layout = {"tp": 8, "pp": 16, "vpp": 8, "dp_shard": 2, "zero_stage": 1}
+    uneven = text_of(("llama-3.1-405b", "256xh100-sxm", {**recipe, "offload": "optimizer"}, layout), "megatron")
+    assert "--account-for-embedding-in-pipeline-split" in uneven
+    assert "--account-for-loss-in-pipeline-split" in uneven
+    assert "--use-precision-aware-optimizer" in uneven
+    assert "--account-for" not in wide
+
+
+def test_accelerate_shards_nothing_over_replicas_alone():
+    """FSDP 2 of Accelerate 1.15 asks for an axis to shard over; the plan that offloads over replicas has none."""
+    plan = ("llama-3.1-8b", "8xh100-sxm", {"seq_len": 4096, "offload": "parameters"})
+    with pytest.raises(InexpressibleError, match="offload=parameters"):
+        text_of((*plan, {"dp_replicate": 8, "zero_stage": 3}), "accelerate")
+    assert "FSDP" in text_of((*plan, {"dp_shard": 8, "zero_stage": 3}), "accelerate")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from shardwise.exchange.model_name import FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.plan import Plan
+from shardwise.rules.stages import placed_layers
 
 Keys = dict[str, FactValue]
 
@@ -60,7 +61,8 @@ def megatron_keys(plan: Plan) -> Keys:
         "bf16": recipe.precision in ("bf16-mixed", "fp8-mixed"),
         "fp16": recipe.precision == "fp16-mixed",
         "fp8_format": "hybrid" if recipe.precision == "fp8-mixed" else None,
-        "use_precision_aware_optimizer": recipe.moment_dtype is not None,
+        # The optimizer on the host is a part of the precision-aware one.
+        "use_precision_aware_optimizer": recipe.moment_dtype is not None or recipe.offload != "none",
         "data_path": "DATA",
         "ckpt_format": "fsdp_dtensor" if layout.zero_stage > 1 else None,
         "save": "CHECKPOINTS",
@@ -77,6 +79,10 @@ def megatron_keys(plan: Plan) -> Keys:
     if layout.stage_layers is not None:
         keys["decoder_first_pipeline_num_layers"] = layout.stage_layers[0]
         keys["decoder_last_pipeline_num_layers"] = layout.stage_layers[-1]
+    elif layout.pp > 1:
+        placed = placed_layers(plan.model, layout)
+        keys["account_for_embedding_in_pipeline_split"] = placed[0] < max(placed)
+        keys["account_for_loss_in_pipeline_split"] = placed[-1] < max(placed)
     if recipe.tokens is not None:
         keys["train_iters"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys
@@ -132,7 +138,9 @@ def deepspeed_keys(plan: Plan) -> Keys:
 def accelerate_keys(plan: Plan) -> Keys:
     """Processes, machines and FSDP2; version 1 is not written."""
     layout = plan.layout
-    is_sharded = layout.zero_stage > 0 and (layout.state_shard_size > 1 or plan.recipe.offload != "none")
+    # FSDP on replicas alone is refused; one process may offload.
+    is_alone = layout.world_size == 1 and plan.recipe.offload != "none"
+    is_sharded = layout.zero_stage > 0 and (layout.state_shard_size > 1 or is_alone)
     keys: Keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if is_sharded else "MULTI_GPU",
