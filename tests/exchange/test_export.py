@@ -54,9 +54,9 @@ SAID = {
 """Fields that each target has words for, over all values that its engine can run; the tests hold it to them."""
 UNSAID = {
     "torchtitan": {"muon"},
-    "megatron": {"sgd", "lion"},
-    "deepspeed": {"sgd-momentum", "bf16", "fp8-mixed"},
-    "accelerate": {"sgd-momentum", "bf16"},
+    "megatron": {"sgd", "lion", "muon"},
+    "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed"},
+    "accelerate": {"sgd-momentum", "muon", "bf16"},
 }
 """Values of these fields that a target has no word for."""
 ALWAYS = {"sequence_parallel", "reshard_after_forward", "vpp", "schedule"}

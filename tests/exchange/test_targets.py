@@ -14,14 +14,19 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.exchange.test_export import plain
 
 from shardwise.cli.main import main
+from shardwise.exchange.export import InexpressibleError, export_plan
 from shardwise.exchange.model_name import FLAVORS
 from shardwise.exchange.tools.table import TOOLS
+from strategies import plans, runnable_plans
 
 pytestmark = pytest.mark.targets
 MEGATRON_LM = os.environ.get("MEGATRON_LM")
@@ -207,6 +212,23 @@ def export(folder, target, words):
 def test_the_tool_accepts_the_export(target, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     READERS[target](tmp_path, export(tmp_path, target, words), monkeypatch)
+
+
+@pytest.mark.parametrize("target", EXPORTS)
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
+@given(drawn=plans() | runnable_plans())
+def test_the_tool_accepts_every_plan_that_export_writes(target, drawn):
+    plan = plain(drawn, target)
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        try:
+            files = () if plan is None else export_plan(plan, to=target)
+        except InexpressibleError:
+            return
+        monkeypatch.chdir(folder)
+        for file in files:
+            Path(file.name).write_text(file.text)
+        if files:
+            READERS[target](Path(folder), plan.layout.world_size, monkeypatch)
 
 
 @pytest.mark.parametrize("tool", ["torchtitan", "deepspeed", "accelerate", "trl"])

@@ -69,6 +69,8 @@ def megatron_keys(plan: Plan) -> Keys:
         "save_interval": 1000,
         "load": "CHECKPOINTS",
     }
+    if layout.zero_stage > 1 and recipe.optimizer == "muon":
+        keys["optimizer"] = None  # Megatron FSDP takes Adam and SGD.
     if recipe.recompute != "none":
         keys["recompute_granularity"] = recipe.recompute
     if recipe.recompute_modules is not None:
