@@ -6,7 +6,7 @@ DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test runs kills fuzz families slow same mutants check lint types layers bench docs format clean
+.PHONY: help demo test runs targets kills fuzz families slow same mutants check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -28,6 +28,17 @@ test:  ## the tests that every change has to pass
 runs:  ## real runs in several processes: the story, a folder's life, full disks, recomputation, layouts that combine axes, traces; the laugh test (thirteen minutes)
 	@scripts/venv.sh dev
 	@$(BIN)/pytest $(PYTEST_ARGS) -m "runs and not kills and not slow"
+
+TOOLS := .venv/targets
+$(TOOLS)/.stamp: constraints/targets.txt
+	@scripts/venv.sh dev
+	@rm -rf $(TOOLS)
+	@DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(TOOLS) -r $<
+	@touch $@
+
+targets: $(TOOLS)/.stamp  ## torchtitan, DeepSpeed, Accelerate and TRL read what is exported for them; MEGATRON_LM=CHECKOUT adds Megatron-LM
+	@scripts/venv.sh dev
+	@PYTHONPATH=$(CURDIR)/$(TOOLS) $(BIN)/pytest -n 0 -m targets tests/exchange/test_targets.py
 
 kills:  ## forty processes of real runs are killed, and nothing is left behind (ten minutes)
 	@scripts/venv.sh dev

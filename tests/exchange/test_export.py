@@ -9,6 +9,7 @@ from shardwise.exchange.documents import parse_documents
 from shardwise.exchange.export import TARGETS, InexpressibleError, export_plan, same_work
 from shardwise.exchange.reading import read_parsed
 from shardwise.layout import Layout
+from shardwise.plan_file import read_plan
 from shardwise.recipe import Recipe
 from shardwise.rules import apply_changes, find_errors
 from strategies import plans, runnable_plans
@@ -53,9 +54,9 @@ SAID = {
 """Fields that each target has words for, over all values that its engine can run; the tests hold it to them."""
 UNSAID = {
     "torchtitan": {"muon"},
-    "megatron": {"sgd", "lion"},
-    "deepspeed": {"sgd-momentum", "bf16", "fp8-mixed"},
-    "accelerate": {"sgd-momentum", "bf16"},
+    "megatron": {"sgd", "lion", "muon"},
+    "deepspeed": {"sgd-momentum", "muon", "bf16", "fp8-mixed"},
+    "accelerate": {"sgd-momentum", "muon", "bf16"},
 }
 """Values of these fields that a target has no word for."""
 ALWAYS = {"sequence_parallel", "reshard_after_forward", "vpp", "schedule"}
@@ -120,3 +121,56 @@ def test_every_plan_within_the_words_of_a_target_comes_back(target, drawn):
         stated = getattr(record, name)
         if stated is not None and name not in idle_fields(plan) and stated != "none":
             assert reading.value(name) == stated, name
+
+
+def text_of(plan_words, target):
+    """The exported files of a plan given as model, cluster, recipe and layout."""
+    model, cluster, recipe, layout = plan_words
+    engine = TARGETS[target].engine
+    plan = read_plan({"model": model, "cluster": cluster, "recipe": recipe, "layout": layout, "engine": engine})
+    return "\n".join(file.text for file in export_plan(plan, to=target))
+
+
+def test_megatron_arguments_hold_what_its_checks_ask_for():
+    """``validate_args`` of d98e8a64 refuses each of these exports without the words looked for here."""
+    recipe = {"seq_len": 4096, "global_batch_size": 64}
+    sharded = text_of(("llama-3.1-8b", "8xh100-sxm", recipe, {"dp_shard": 8, "zero_stage": 3}), "megatron")
+    assert "--ckpt-format fsdp_dtensor" in sharded
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in sharded
+    assert "--save-interval 1000" in sharded
+    assert "--kv-channels" not in sharded
+    wide = text_of(("qwen3-30b-a3b", "8xh100-sxm", recipe, {"tp": 2, "dp_shard": 4, "zero_stage": 1}), "megatron")
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1\ntorchrun" in wide
+    assert "--ckpt-format" not in wide
+    # 32 heads of 128 beside a hidden size of 2048; its experts have a gate.
+    assert "--kv-channels 128" in wide
+    assert "--swiglu" in wide
+    assert "--untie-embeddings-and-output-weights" in wide
+    # 126 layers with the table and the head counted as two more are 128, over 16 stages of 8 chunks.
+    layout = {"tp": 8, "pp": 16, "vpp": 8, "dp_shard": 2, "zero_stage": 1}
+    uneven = text_of(("llama-3.1-405b", "256xh100-sxm", {**recipe, "offload": "optimizer"}, layout), "megatron")
+    assert "--account-for-embedding-in-pipeline-split" in uneven
+    assert "--account-for-loss-in-pipeline-split" in uneven
+    assert "--use-precision-aware-optimizer" in uneven
+    assert "--account-for" not in wide
+
+
+def test_accelerate_shards_nothing_over_replicas_alone():
+    """FSDP 2 of Accelerate 1.15 asks for an axis to shard over; the plan that offloads over replicas has none."""
+    plan = ("llama-3.1-8b", "8xh100-sxm", {"seq_len": 4096, "offload": "parameters"})
+    with pytest.raises(InexpressibleError, match="offload=parameters"):
+        text_of((*plan, {"dp_replicate": 8, "zero_stage": 3}), "accelerate")
+    assert "FSDP" in text_of((*plan, {"dp_shard": 8, "zero_stage": 3}), "accelerate")
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "flavor"),
+    [
+        ("qwen3-30b-a3b", "qwen3", "30B-A3B"),
+        ("llama-3.1-8b", "llama3", "8B"),
+        ("mixtral-8x7b", "MODEL", "mixtral-8x7b"),
+    ],
+)
+def test_torchtitan_is_told_its_own_name_of_a_model_or_a_placeholder(model, name, flavor):
+    text = text_of((model, "8xh100-sxm", {"seq_len": 4096}, {"dp_shard": 8}), "torchtitan")
+    assert f'name = "{name}"\nflavor = "{flavor}"' in text

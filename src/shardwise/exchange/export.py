@@ -32,6 +32,7 @@ __all__ = ["TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
 
 Keys = Mapping[str, FactValue]
 ARGUMENTS = "--config training_arguments.yaml"
+TRL_PROGRAM = "-m trl.scripts.sft"
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
 """Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
 
@@ -197,12 +198,12 @@ def _yaml(keys: Keys) -> str:
     return text
 
 
-def _launch_line(plan: Plan, program: str, arguments: str) -> str:
+def _launch_line(plan: Plan, program: str, arguments: str, *, variables: str = "") -> str:
     """torchrun on every node. What starts it there, and sets MASTER_ADDR, is the launcher's business."""
     node = plan.cluster.node
     meeting = ' --rdzv_backend c10d --rdzv_endpoint "$MASTER_ADDR:29500"' if plan.cluster.num_nodes > 1 else ""
     start = f"torchrun --nnodes {plan.cluster.num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
-    return f"#!/bin/bash\n{start} {program} \\\n  {arguments}\n"
+    return f"#!/bin/bash\n{variables}{start} {program} \\\n  {arguments}\n"
 
 
 def _write_torchtitan(plan: Plan) -> tuple[TextFile, ...]:
@@ -216,7 +217,11 @@ def _write_torchtitan(plan: Plan) -> tuple[TextFile, ...]:
 def _write_megatron(plan: Plan) -> tuple[TextFile, ...]:
     keys = {**said_by(TOOLS["megatron"], plan), **megatron_keys(plan)}
     flags = [_flag(key, value) for key, value in keys.items() if value not in (None, False)]
-    return (TextFile(name="pretrain.sh", text=_launch_line(plan, "pretrain_gpt.py", " \\\n  ".join(flags))),)
+    # Its arguments are refused without this variable, before Blackwell; under Megatron FSDP they are refused with it.
+    has_one_queue = plan.layout.tp * plan.layout.cp > 1 and plan.layout.zero_stage < 2
+    variables = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" if has_one_queue else ""
+    line = _launch_line(plan, "pretrain_gpt.py", " \\\n  ".join(flags), variables=variables)
+    return (TextFile(name="pretrain.sh", text=line),)
 
 
 def _flag(key: str, value: FactValue) -> str:
@@ -237,7 +242,7 @@ def _write_deepspeed(plan: Plan) -> tuple[TextFile, ...]:
     whole = frozenset(name for name in ("tp", "cp") if getattr(plan.layout, name) == 1)
     keys = {**said_by(TOOLS["deepspeed"], plan, leave_out=whole | {"optimizer"}), **deepspeed_keys(plan)}
     first = TextFile(name="ds_config.json", text=json.dumps(nested(keys), indent=2) + "\n")
-    return _write_arguments(plan, first, {"deepspeed": "ds_config.json"}, _launch_line(plan, "train.py", ARGUMENTS))
+    return _write_arguments(plan, first, {"deepspeed": "ds_config.json"}, _launch_line(plan, TRL_PROGRAM, ARGUMENTS))
 
 
 def _write_accelerate(plan: Plan) -> tuple[TextFile, ...]:
@@ -245,7 +250,7 @@ def _write_accelerate(plan: Plan) -> tuple[TextFile, ...]:
     machines = ""
     if plan.cluster.num_nodes > 1:
         machines = ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port 29500'
-    line = f"#!/bin/bash\naccelerate launch --config_file accelerate.yaml{machines} \\\n  train.py {ARGUMENTS}\n"
+    line = f"#!/bin/bash\naccelerate launch --config_file accelerate.yaml{machines} \\\n  {TRL_PROGRAM} {ARGUMENTS}\n"
     return _write_arguments(plan, TextFile(name="accelerate.yaml", text=_yaml(keys)), {}, line)
 
 

@@ -8,8 +8,19 @@ from shardwise.exchange.tools.others import llama_config
 from shardwise.families.catalogue import catalogue_name
 
 ENDINGS = re.compile(r"-(instruct|base|hf|chat|it|v0\.\d|\d{4}|thinking)$")
-FLAVORS = {"llama3": "llama-3.1-{}", "llama4": "llama-4-{}", "qwen3": "qwen3-{}", "deepseek_v3": "deepseek-v3"}
-"""Models of torchtitan 0.2.2 by their name there; its llama3 has the sizes and rotary base of Llama 3.1."""
+FLAVORS = {
+    **{f"llama-3.1-{size.lower()}": ("llama3", size) for size in ("8B", "70B", "405B")},
+    **{
+        f"qwen3-{size.lower()}": ("qwen3", size)
+        for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
+    },
+    **{f"gpt-oss-{size}": ("gpt_oss", size) for size in ("20b", "120b")},
+    "llama-4-scout-17b-16e": ("llama4", "17bx16e"),
+    "llama-4-maverick-17b-128e": ("llama4", "17bx128e"),
+    "deepseek-v3-671b": ("deepseek_v3", "671B"),
+}
+"""Models of torchtitan 0.2.2 by their name in the catalogue: name and flavor. Its llama3 has the sizes and rotary base
+of Llama 3.1."""
 
 
 def model_source(reading: Reading) -> str | Mapping[str, object] | None:
@@ -27,7 +38,11 @@ def _spellings(text: str) -> Iterator[str]:
     yield text
     family, _, flavor = text.partition(" ")
     if flavor:
-        yield FLAVORS.get(family, family + "-{}").format(flavor.lower())
+        # Flavors such as 8B_flex have the sizes of the one that they are named after.
+        plain = (family, flavor.partition("_")[0].lower())
+        yield next(
+            (ours for ours, theirs in FLAVORS.items() if (theirs[0], theirs[1].lower()) == plain), "-".join(plain)
+        )
     short = text.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     yield short
     while (shorter := ENDINGS.sub("", short)) != short:

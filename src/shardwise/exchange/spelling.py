@@ -1,13 +1,13 @@
 """Fields of a plan that a target needs several keys for are written here: the inverse of the tool's ``work_out``."""
 
 from shardwise.exchange.facts import FactValue
+from shardwise.exchange.model_name import FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
 from shardwise.plan import Plan
+from shardwise.rules.stages import placed_layers
 
 Keys = dict[str, FactValue]
-FLAVORS = {"llama-3.1-8b": "8B", "llama-3.1-70b": "70B", "llama-3.1-405b": "405B"}
-"""Models of torchtitan 0.2.2 (models/llama3/__init__.py) whose names are flavors there."""
 
 
 def torchtitan_keys(plan: Plan) -> Keys:
@@ -16,10 +16,11 @@ def torchtitan_keys(plan: Plan) -> Keys:
     share = plan.global_batch_size // layout.data_parallel_size
     is_reshared_by_default = layout.reshard_after_forward == (layout.pp == 1)
     reshard = "never" if layout.zero_stage == 2 else "default" if is_reshared_by_default else "always"
+    name, flavor = FLAVORS.get(plan.model.name, ("MODEL", plan.model.name))
     keys: Keys = {
         "job.dump_folder": "./outputs",
-        "model.name": "llama3",
-        "model.flavor": FLAVORS.get(plan.model.name, plan.model.name),
+        "model.name": name,
+        "model.flavor": flavor,
         "model.hf_assets_path": "./assets/hf/MODEL",
         "training.dataset": "c4",
         "training.local_batch_size": share if layout.pp > 1 else recipe.micro_batch_size,
@@ -60,11 +61,16 @@ def megatron_keys(plan: Plan) -> Keys:
         "bf16": recipe.precision in ("bf16-mixed", "fp8-mixed"),
         "fp16": recipe.precision == "fp16-mixed",
         "fp8_format": "hybrid" if recipe.precision == "fp8-mixed" else None,
-        "use_precision_aware_optimizer": recipe.moment_dtype is not None,
+        # The optimizer on the host is a part of the precision-aware one.
+        "use_precision_aware_optimizer": recipe.moment_dtype is not None or recipe.offload != "none",
         "data_path": "DATA",
+        "ckpt_format": "fsdp_dtensor" if layout.zero_stage > 1 else None,
         "save": "CHECKPOINTS",
+        "save_interval": 1000,
         "load": "CHECKPOINTS",
     }
+    if layout.zero_stage > 1 and recipe.optimizer == "muon":
+        keys["optimizer"] = None  # Megatron FSDP takes Adam and SGD.
     if recipe.recompute != "none":
         keys["recompute_granularity"] = recipe.recompute
     if recipe.recompute_modules is not None:
@@ -75,6 +81,10 @@ def megatron_keys(plan: Plan) -> Keys:
     if layout.stage_layers is not None:
         keys["decoder_first_pipeline_num_layers"] = layout.stage_layers[0]
         keys["decoder_last_pipeline_num_layers"] = layout.stage_layers[-1]
+    elif layout.pp > 1:
+        placed = placed_layers(plan.model, layout)
+        keys["account_for_embedding_in_pipeline_split"] = placed[0] < max(placed)
+        keys["account_for_loss_in_pipeline_split"] = placed[-1] < max(placed)
     if recipe.tokens is not None:
         keys["train_iters"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys
@@ -87,10 +97,13 @@ def _megatron_model(plan: Plan) -> Keys:
         "num_layers": model.num_hidden_layers,
         "hidden_size": model.hidden_size,
         "max_position_embeddings": max(model.max_position_embeddings, plan.recipe.seq_len),
+        "untie_embeddings_and_output_weights": not model.tie_word_embeddings,
     }
     mixer, feed_forward = model.layers[-1].mixer, model.layers[-1].feed_forward
     if isinstance(mixer, AttentionSpec):
         keys["num_attention_heads"] = mixer.num_attention_heads
+        if mixer.head_dim * mixer.num_attention_heads != model.hidden_size:
+            keys["kv_channels"] = mixer.head_dim
         if mixer.num_key_value_heads != mixer.num_attention_heads:
             keys["group_query_attention"] = True
             keys["num_query_groups"] = mixer.num_key_value_heads
@@ -101,6 +114,7 @@ def _megatron_model(plan: Plan) -> Keys:
         keys["num_experts"] = feed_forward.num_experts
         keys["moe_router_topk"] = feed_forward.num_experts_per_tok
         keys["ffn_hidden_size"] = feed_forward.moe_intermediate_size
+        keys["swiglu"] = feed_forward.is_gated
     return keys
 
 
@@ -126,7 +140,9 @@ def deepspeed_keys(plan: Plan) -> Keys:
 def accelerate_keys(plan: Plan) -> Keys:
     """Processes, machines and FSDP2; version 1 is not written."""
     layout = plan.layout
-    is_sharded = layout.zero_stage > 0 and (layout.state_shard_size > 1 or plan.recipe.offload != "none")
+    # FSDP on replicas alone is refused; one process may offload.
+    is_alone = layout.world_size == 1 and plan.recipe.offload != "none"
+    is_sharded = layout.zero_stage > 0 and (layout.state_shard_size > 1 or is_alone)
     keys: Keys = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if is_sharded else "MULTI_GPU",
