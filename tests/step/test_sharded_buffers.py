@@ -175,3 +175,15 @@ def test_torchtitan_wraps_the_token_table_and_the_head_for_themselves():
     block = 2 * titan.model.layers[0].num_params
     assert held_at(titan, gathered, "loss_backward") == 2 * (table + norm)
     assert held_at(loop, gathered, "loss_backward") == 2 * (2 * table + norm) + block
+
+
+def test_a_stage_without_blocks_reduces_its_embedding_after_backward():
+    """torchtitan gives embedding and head stages of their own where there are two stages more than layers."""
+    plan = plan_of(blocks=2, engine="torchtitan", pp=4)
+    stages = pipeline_stages(model=plan.model, layout=plan.layout)
+    assert [stage.num_layers for stage in stages] == [0, 1, 1, 0]
+    end = StageContext(plan=plan, stage=stages[0]).timeline.backward_end
+    name = "embedding gradients being reduced"
+    (reduced,) = [one for one in stage_inventory(plan=plan, stage=stages[0]).tensors if one.name == name]
+    assert (reduced.born, reduced.dies) == (end, end)
+    assert stage_inventory(plan=plan, stage=stages[-1]).tensors

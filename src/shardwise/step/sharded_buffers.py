@@ -156,15 +156,17 @@ def _end_units(context: StageContext, *, frees: bool, waits: bool) -> Iterator[T
         yield tensor("gathered head", "gathered_parameters", gathered, timeline.forward, timeline.head_backward)
         # The flat gather is let go when the root's forward ends (_fsdp_state.py, _post_forward).
         yield tensor("gathered head (forward)", "gathered_parameters", gathered, timeline.forward, timeline.forward)
-        first, last = timeline.runs[0], timeline.runs[-1]
+        runs = timeline.runs  # none on a stage that holds nothing but the head or the embedding
         gathered = compute * table * frees
-        yield tensor("gathered embedding", "gathered_parameters", gathered, first.last_backward, first.after_last)
+        around = (runs[0].last_backward, runs[0].after_last) if runs else (end, end)
+        yield tensor("gathered embedding", "gathered_parameters", gathered, *around)
         if not context.has_adapter:
             at = timeline.head_backward
             yield tensor("head gradient", "communication_buffers", compute * head, at, at)
             waiting = states.reduce_bytes * head * reduces
             name = "head gradients being reduced"
-            yield tensor(name, "communication_buffers", waiting, last.first_backward, last.after_first)
+            around = (runs[-1].first_backward, runs[-1].after_first) if runs else (end, end)
+            yield tensor(name, "communication_buffers", waiting, *around)
             waiting = (compute * reduces + states.reduce_bytes) * table
             yield tensor("embedding gradients being reduced", "communication_buffers", waiting, end, end)
 
