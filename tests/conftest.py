@@ -9,6 +9,9 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 
+# One test process runs on each core, so that torch's threads in one would only wait for those of another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A deadline measures who else is working on the machine. In continuous integration the same examples are tried each
 # time, so that a failure is always about the change at hand.
 settings.register_profile(
