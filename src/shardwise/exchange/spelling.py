@@ -4,6 +4,7 @@ from shardwise.exchange.facts import FactValue
 from shardwise.exchange.model_name import FLAVORS
 from shardwise.exchange.tools.megatron import STAGES
 from shardwise.model import AttentionSpec, DenseSpec, MoeSpec
+from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.rules.stages import placed_layers
 
@@ -69,7 +70,7 @@ def megatron_keys(plan: Plan) -> Keys:
         "save_interval": 1000,
         "load": "CHECKPOINTS",
     }
-    if layout.zero_stage > 1 and recipe.optimizer == "muon":
+    if layout.zero_stage > 1 and OPTIMIZERS[recipe.optimizer].orthogonalises_matrices:
         keys["optimizer"] = None  # Megatron FSDP takes Adam and SGD.
     if recipe.recompute != "none":
         keys["recompute_granularity"] = recipe.recompute
