@@ -17,7 +17,7 @@ SDPA_ARCHS = ("Volta", "Turing", *SINCE_AMPERE, "CDNA")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """What a plan asks of a kernel of fused attention."""
+    """The attention of one plan as a kernel sees it: part, heads, precision and dropout."""
 
     arch: str
     head_dim: int = 128

@@ -1,4 +1,4 @@
-"""What the help page of each command shows before everything else: the options asked for most, and two examples."""
+"""The first lines of each help page: the options that people use most, and two commands to copy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

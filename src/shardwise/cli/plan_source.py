@@ -42,7 +42,7 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
 
 
 def calibrated_plan_from(arguments: argparse.Namespace) -> Plan:
-    """The same with ``--price`` where the command has it, and with ``--calibration``."""
+    """The plan of the arguments, with the price of ``--price`` and the rates of ``--calibration`` in its cluster."""
     return calibrated(_priced(plan_from(arguments), vars(arguments).get("price")), arguments.calibration)
 
 

@@ -8,7 +8,7 @@ from shardwise.cli.command import COMMANDS, make_parser
 from shardwise.cli.overview import overview_text
 
 FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-"""What shtab calls to complete the name of a file, by shell."""
+"""The function of each shell by which shtab completes the name of a file."""
 
 INTRODUCTION = """\
 # Command line reference

@@ -104,7 +104,7 @@ def _time_answer(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _cost_answer(arguments: argparse.Namespace) -> tuple[str, str]:
-    """What is printed about costs of whole runs, and the page; the page is empty unless it is wanted."""
+    """The text about costs of whole runs, and the HTML page, which is empty unless ``--html`` asks for it."""
     from shardwise.validate.run_costs import run_costs
 
     if arguments.family:

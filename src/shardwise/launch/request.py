@@ -61,7 +61,7 @@ def require_native(plan: Plan) -> None:
 
 
 def _way_to_native(plan: Plan) -> str:
-    """What to set for the native engine to train the plan, choices that only the other engine has included."""
+    """The fields to set so that the native engine trains the plan, and those that only the other engine can choose."""
     changes = dict(change for refusal in find_errors(plan) for change in refusal.neighbour)
     first = describe_changes(tuple({**changes, "engine": OWN_ENGINE}.items()))
     return ", and ".join([f"{first} in the plan", *(gap.fix for gap in GAPS if gap.is_asked(plan))])

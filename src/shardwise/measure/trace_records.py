@@ -82,9 +82,9 @@ class RankTrace:
     """Name of the device as the profiler writes it; empty when it does not."""
     backend: str
     works: tuple[Work, ...]
-    """What the device did, sorted by start."""
+    """The kernels and copies of the device, sorted by start."""
     marks: tuple[Mark, ...]
-    """What the host marked, sorted by start."""
+    """The ranges that the host marked, sorted by start."""
     has_device: bool
     """False for a trace of the host alone; then operators and gloo ranges are the work."""
     num_events: int

@@ -84,7 +84,7 @@ def _kernel_assumptions(plan: Plan) -> Iterator[str]:
 
 
 def _scaled_attention(plan: Plan) -> Iterator[str]:
-    """Which kernel's figures stand for those of the plan's attention."""
+    """Names the kernel whose timed figures stand for those of the plan's attention."""
     kernel, arch = attention_kernel(plan), plan.cluster.gpu.arch
     if kernel == "math" or plan.model.attention is None or plan.recipe.precision == "fp32":
         return

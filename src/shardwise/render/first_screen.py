@@ -46,12 +46,12 @@ RUNNERS = {
     "deepspeed": "shardwise export {file} --to deepspeed --out run",
     "accelerate": "shardwise export {file} --to accelerate --out run",
 }
-"""What runs a plan of an engine, or makes its files."""
+"""The command that trains a plan with each engine, or writes the files for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenContext:
-    """What a screen says that is no part of the answer."""
+    """The facts of a screen that the search does not know: assumptions, the typed command, files."""
 
     assumed: frozenset[str] = frozenset()
     """Fields of the question that nobody gave, such as ``seq_len`` and ``engine``."""
@@ -222,5 +222,5 @@ def command_lines(command: str, label: str, width: int) -> list[Text]:
 
 
 def hint_line(width: int) -> Text:
-    """What the screen leaves out, and the option that prints it."""
+    """The last line: the option that prints what the screen leaves out."""
     return Text(HINT[:width], style="dim")

@@ -23,7 +23,7 @@ def layout_words(layout: Layout) -> str:
 
 
 def _data_words(layout: Layout) -> str:
-    """What the data-parallel ranks do."""
+    """The data parallelism of a layout in words."""
     copies, shards = layout.dp_replicate, layout.dp_shard
     if shards == 1 or layout.zero_stage == 0:
         ranks = layout.data_parallel_size
@@ -56,7 +56,7 @@ def _model_words(layout: Layout) -> Iterator[str]:
 
 
 def recipe_words(plan: Plan) -> str:
-    """What is recomputed, the micro-batch, and what lives on the host."""
+    """A recipe in words: its recomputation, its micro-batch, and the tensors that it keeps on the host."""
     recipe = plan.recipe
     most = "a stage" if plan.layout.pp > 1 else f"of {plan.model.num_hidden_layers}"
     layers = f" of {recipe.recompute_layers} layers {most}" if recipe.recompute_layers else ""

@@ -47,7 +47,7 @@ class Evaluated:
 
     @property
     def price_fraction(self) -> float:
-        """What its steps beyond the canonical layout have to gain (:mod:`shardwise.search.price_list`)."""
+        """Sum of the plan's prices, as a share of the step time (:mod:`shardwise.search.price_list`)."""
         return price_fraction(self.plan)
 
     @property
@@ -178,7 +178,7 @@ class Evaluator:
 
     @property
     def safe(self) -> list[Evaluated]:
-        """Of the rows predicted so far, those whose memory band stays inside the device, the fastest first."""
+        """The rows predicted so far whose memory band stays inside the device, the fastest first."""
         return [found for found in self._in_order() if not found.prediction.memory.is_borderline]
 
     @property

@@ -28,7 +28,7 @@ class Price:
     """One step beyond the canonical layout."""
 
     name: str
-    """What is done, as it stands in a sentence."""
+    """The step in words that fit into a sentence."""
     gain_fraction: float
     """Share of the step time that it has to save."""
     reason: str

@@ -120,7 +120,7 @@ def _verdict(evaluated: Sequence[Evaluated], objective: Objective) -> _Verdict:
 
 
 def _variants(others: Sequence[Evaluated], shown: Sequence[Evaluated]) -> list[Evaluated]:
-    """Of plans in order, the first of each micro-batch and way to recompute that is not shown already."""
+    """The first plan of each micro-batch and way to recompute that is not shown already."""
     kinds = {_kind(found): found for found in reversed(others)}
     known = {_kind(found) for found in shown}
     return [found for found in others if kinds[_kind(found)] is found and _kind(found) not in known]
@@ -161,12 +161,12 @@ def _preferred(by_objective: Sequence[Evaluated], objective: Objective) -> Evalu
 
 
 def _safe(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
-    """Those whose memory band stays inside the device; all where none does."""
+    """The plans whose memory band stays inside the device, or all plans where none does."""
     return [found for found in by_objective if not found.prediction.memory.is_borderline] or by_objective
 
 
 def _least_moved(by_objective: Sequence[Evaluated]) -> Sequence[Evaluated]:
-    """Those that move least to the host."""
+    """The plans that move the fewest kinds of tensors to the host."""
     least = min(host_moves(found.plan) for found in by_objective)
     return [found for found in by_objective if host_moves(found.plan) == least]
 

@@ -81,7 +81,7 @@ class RankedPlan:
     num_axes: int
     """Axes of parallelism in use; fewer is simpler to run and to debug."""
     price_fraction: float = 0.0
-    """What its steps beyond the canonical layout have to gain together, as a share of the step time."""
+    """Sum of the plan's prices (``search/price_list.py``), as a share of the step time."""
     differences: tuple[Difference, ...]
     """Against the recommended plan, the largest loss first; empty for the recommended plan itself."""
     why: str

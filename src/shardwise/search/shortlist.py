@@ -1,4 +1,4 @@
-"""What a first screen shows beside the recommended plan: the fastest plan, and alternatives that differ in kind."""
+"""Chooses the plans that the first screen shows beside the recommended one: the fastest, and others of other kinds."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ __all__ = ["Beside", "Shortlist", "shortlist"]
 
 MAX_ALTERNATIVES = 3
 NEAR_RATIO = 1.5
-"""Of the recommended plan's step: who would wait longer compares recomputation and micro-batches first."""
+"""Alternatives whose step is longer than this many times the recommended one come last."""
 EDGE_RATIO = 1.1
 """A plan at the edge of the device is shown instead of one that fits where that takes more than a tenth longer."""
 Feature: TypeAlias = tuple[bool | int | str, ...]
-"""What tells plans apart."""
+"""The values by which two plans count as the same kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Beside:
     step_ratio: float
     """Its step over the recommended plan's."""
     why: str = ""
-    """Why the search did not recommend it in terms of speed; empty where memory was to be small, and
+    """Why the search did not recommend it, in terms of speed; empty where memory was the objective, and
     for a variant that the search did not rank."""
 
 

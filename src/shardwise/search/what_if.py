@@ -119,7 +119,7 @@ def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
 
 
 def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> WhatIf | None:
-    """What is recommended around the answer; the plan itself where nothing faster was found on the same GPU."""
+    """The plan that the changed question recommends; the plan of now where nothing faster was found on the same GPU."""
     try:
         fitting = find(question, near, is_brief=True).evaluation.fitting
     except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared

@@ -1,4 +1,4 @@
-"""Which kernel computes the attention of a plan."""
+"""Finds the kernel that computes the attention of a plan."""
 
 from shardwise.attention_kernels import AttentionCall, AttentionKernel
 from shardwise.engines.table import engine_profile
@@ -47,7 +47,7 @@ def fastest_kernel(plan: Plan) -> AttentionKernel:
 
 
 def attention_call(plan: Plan) -> AttentionCall:
-    """What the plan's attention asks of a kernel."""
+    """The plan's attention as a kernel sees it."""
     arch, is_16_bit = plan.cluster.gpu.arch, plan.recipe.precision != "fp32"
     attention = plan.model.attention
     if attention is None:

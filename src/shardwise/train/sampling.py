@@ -34,7 +34,7 @@ later."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
-    """What a sampler needs to know of a trainer."""
+    """The members of a trainer that a sampler reads."""
 
     job: Job
     device: torch.device

@@ -54,7 +54,7 @@ class RunCostComparison:
     low_amount: float
     high_amount: float
     basis: str
-    """What the prediction rests on, in words."""
+    """The basis of the prediction, in words."""
     implied_mfu_fraction: float | None = None
     """The MFU at which the run would have cost what was printed, for bills of hours and days."""
     note: str = ""

@@ -69,7 +69,7 @@ class Lab:
     trials: Callable[[int, bool], tuple[Trial, ...]]
     """Makes the trials for a number of processes, told whether it is the default one."""
     quantities: tuple[Quantity, ...]
-    """What is measured; the first quantity is drawn."""
+    """The quantities that each run measures; the first one is drawn."""
     claims: Callable[[Sequence[Outcome]], tuple[Claim, ...]]
     conclusion: Callable[[Sequence[Outcome]], str]
     """Says in one sentence, to follow a colon, what was measured; empty where it tells nothing."""

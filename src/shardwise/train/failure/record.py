@@ -64,7 +64,7 @@ class FailureRecord:
     rank: int
     kind: FailureKind
     message: str
-    """What went wrong, in one line."""
+    """The error in one line."""
     step: int
     """Steps the rank had finished."""
     phase: str

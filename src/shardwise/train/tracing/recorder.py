@@ -67,7 +67,7 @@ class Work:
 
 @dataclass(slots=True)
 class Log:
-    """What one step did."""
+    """The operators, collectives and tensors of one step."""
 
     places: list[Place] = field(default_factory=list)
     """The place of every operator that was run."""
