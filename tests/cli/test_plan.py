@@ -403,3 +403,11 @@ def test_a_config_beside_a_cluster_file_is_a_question_and_no_file_of_another_too
     options = "--seq-len 256 --global-batch-size 8 --precision fp32 --no-compile --no-what-if"
     assert main(["plan", *files, *options.split()]) == 0
     assert "one CPU core" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("where", [["8xh100-sxm"], ["--gpus", "8..16", "--gpu-types", "h100-sxm"]])
+def test_a_whole_answer_is_refused_where_no_json_is_written(capsys, where):
+    assert main(["plan", "llama-3.1-8b", *where, "--full"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: --full does nothing without --json [cli-usage]\n  fix: add --json"
+    )

@@ -119,6 +119,14 @@ ROUTING_ROW = IdleOption(
 ANSWER_ROWS = (
     ROUTING_ROW,
     IdleOption(
+        option="--full",
+        dest="is_full",
+        default=False,
+        is_idle=lambda arguments, _plan: not arguments.is_json,
+        beside="without --json",
+        missing="--json",
+    ),
+    IdleOption(
         option="--recompute-modules",
         is_idle=_names_no_modules,
         beside="on an engine that recomputes no modules by name",
