@@ -330,7 +330,38 @@ RECOMPUTED = (
     TrainRun("8b lora 4096 twice full", "8b", recipe={**QUANTISED, "adapter": "lora", "micro_batch_size": 2}),
 )
 """What compiled blocks keep of products in 4 and 8 bits, with bf16 as a control."""
+FORMATS: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "fp8": {"precision": "fp8-mixed"},
+    "lora": {"adapter": "lora", "lora_targets": "all-linear"},
+    "qlora": {"adapter": "qlora", "lora_targets": "all-linear"},
+}
+
+
+def _cell(model: str, number_format: str, recompute: str, **recipe: Any) -> TrainRun:
+    """A way to recompute in one number format, compiled unless ``recipe`` says otherwise."""
+    chosen = {"compile": True, **FORMATS[number_format], "recompute": recompute, **recipe}
+    words = [f"{model} {number_format} {recompute}", *(f"{key}={value}" for key, value in recipe.items())]
+    return TrainRun(" ".join(words), model, recipe=chosen, num_steps=7)
+
+
+CELLS = (
+    *(
+        _cell("1b", number_format, recompute, micro_batch_size=2)
+        for number_format in FORMATS
+        for recompute in ("none", "selective", "full")
+    ),
+    _cell("1b", "bf16", "none", micro_batch_size=2, optimizer="adamw-8bit"),
+    _cell("1b", "bf16", "full", micro_batch_size=2, recompute_layers=6),
+    *(_cell("1b", name, "full", micro_batch_size=2, compile=False) for name in ("bf16", "fp8", "lora", "qlora")),
+    *(_cell("8b", name, "full") for name in FORMATS),
+    _cell("8b", "qlora", "full", micro_batch_size=2),
+    _cell("8b", "qlora", "full", seq_len=2048),
+    _cell("3b", "bf16", "full", seq_len=8192, micro_batch_size=2),
+)
+"""What recomputation keeps in each number format, on one GPU."""
 SUITES: dict[str, tuple[TrainRun, ...]] = {
+    "cells": CELLS,
     "smoke": SMOKE,
     "peers": PEERS,
     "models": _models(),

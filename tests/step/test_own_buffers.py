@@ -94,7 +94,10 @@ def test_a_smaller_group_keeps_its_part_of_what_is_gathered_again():
 
 
 def test_blocks_that_stay_gathered_go_one_by_one_in_backward():
-    """All 32, the token table and the norm in forward, beside the flat copy of one block; then of the head."""
+    """All 32, the token table and the norm in forward, beside the flat copy of one block; then of the head.
+
+    FSDP2 frees a unit before it reduces the unit's gradients (torch ``_fsdp_param_group.py``, ``post_backward``).
+    """
     found = gathered(plan_of(reshard_after_forward=False))
     rest = TABLE + NORM
     assert found[FORWARD] == 2 * (32 * BLOCK + rest + BLOCK)
@@ -103,14 +106,16 @@ def test_blocks_that_stay_gathered_go_one_by_one_in_backward():
     assert found[LAST_BLOCK] == 2 * (32 * BLOCK + rest)
     assert found[AFTER_LAST] == 2 * (31 * BLOCK + rest)
     assert found[FIRST_BLOCK] == 2 * (BLOCK + rest)
-    assert found[AFTER_FIRST] == found[END] == 2 * rest
+    assert found[AFTER_FIRST] == 2 * rest
+    assert found[END] == 0
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_few_blocks_stay_gathered_like_many(blocks):
     found = gathered(plan_of(blocks=blocks, reshard_after_forward=False))
     assert found[LAST_BLOCK] == 2 * (blocks * BLOCK + TABLE + NORM)
-    assert found[-4] == found[-3] == 2 * (TABLE + NORM)
+    assert found[-4] == 2 * (TABLE + NORM)
+    assert found[-3] == 0
 
 
 def test_later_micro_batches_need_no_flat_copy_of_what_stays_for_all_of_them():
@@ -140,6 +145,14 @@ def test_one_micro_batchs_gradients_are_reduced_from_fp32_copies():
     assert found[AFTER_FIRST] == (2 + 4 + 4) * BLOCK
     assert found[END] == (2 + 4) * (TABLE + NORM) + 4 * BLOCK
     assert found[FORWARD] == found[LOSS] == 0
+
+
+def test_a_rank_alone_keeps_the_buffer_that_it_would_send_from():
+    """Nothing is being reduced but what backward has just made, in 16 bits."""
+    found = reduced(plan_of(dp_shard=1))
+    assert found[LAST_BLOCK] == found[FIRST_BLOCK] == 0
+    assert found[AFTER_LAST] == found[AFTER_FIRST] == 2 * BLOCK
+    assert found[END] == 2 * (TABLE + NORM)
 
 
 def test_the_second_block_meets_the_input_of_a_larger_first_one():

@@ -31,6 +31,11 @@ def is_replicated(layout: Layout) -> bool:
     return (layout.zero_stage == 0) | (layout.state_shard_size == 1)
 
 
+def is_alone(layout: Layout) -> bool:
+    """Whether one rank sees all tokens of its weights, so that no gradient is added up over ranks."""
+    return (layout.data_parallel_size * layout.cp) == 1
+
+
 def uses_ddp(*, layout: Layout, recipe: Recipe) -> bool:
     """Whether torch's DDP serves: whole states, nothing cast and no part of a matrix.
 

@@ -17,6 +17,7 @@ from shardwise.step.inventory import Tensor, present
 from shardwise.step.native_engine import (
     frees_after_forward,
     gathers_every_micro_batch,
+    is_alone,
     is_replicated,
     reduces_every_micro_batch,
 )
@@ -89,9 +90,10 @@ def _kept(context: StageContext, tables: Tables) -> Iterator[Tensor]:
             for some, until in ((negated(is_pipeline), last), (is_pipeline, end)):
                 yield _tensor(name, "gathered_parameters", count * one * some, timeline.forward, until)
     tables_bytes = compute * (tables.embedding + tables.rest)
-    yield _tensor(name, "gathered_parameters", tables_bytes, timeline.forward, end)
-    for some, until in ((negated(is_pipeline), timeline.head_backward), (is_pipeline, end)):
-        yield _tensor(name, "gathered_parameters", head * some, timeline.loss_forward, until)
+    # A unit is freed before its gradients are reduced.
+    for some, head_until, until in ((negated(is_pipeline), timeline.head_backward, end - 1), (is_pipeline, end, end)):
+        yield _tensor(name, "gathered_parameters", head * some, timeline.loss_forward, head_until)
+        yield _tensor(name, "gathered_parameters", tables_bytes * some, timeline.forward, until)
     is_one_pass = (context.plan.num_microbatches == 1) | gathers_every_micro_batch(context.plan.layout)
     has_flat = is_one_pass & negated(is_replicated(context.plan.layout))
     largest_unit = largest(context.gathered_bytes(unit) for unit in blocks)
@@ -181,10 +183,12 @@ def _whole_gradients(context: StageContext) -> Iterator[Tensor]:
 def _reductions(context: StageContext, tables: Tables) -> Iterator[Tensor]:
     """Buffers of reductions: inside each unit's backward that of the unit before, after it that of the unit as well.
 
-    What is exchanged is sent as it was made; what arrives stands beside it in place of the unit's gradients.
+    What is exchanged is sent as it was made; what arrives stands beside it in place of the unit's gradients. One rank
+    alone keeps the buffer that it would send from.
     """
     timeline, compute = context.timeline, context.states.compute_bytes
     reduce = either(context.exchanges_gradients, compute, context.states.reduce_bytes)
+    reduce = either(is_alone(context.plan.layout), 0, reduce)
     name = "gradients being reduced"
     component: MemoryComponent = "communication_buffers"
     waits, exchanges = accumulates_whole(context), context.exchanges_gradients

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shardwise.columns import either
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.step.inventory import Operation
-from shardwise.step.native_engine import clips_in_update, is_native_engine
+from shardwise.step.native_engine import clips_in_update, is_alone, is_native_engine
 from shardwise.step.operation_context import OperationContext
 from shardwise.step.reduction_policy import defers_reductions, needs_norm
 from shardwise.step.stage_context import StageContext
@@ -76,7 +76,9 @@ def sharding_operations(context: StageContext, operation: OperationContext) -> I
     elif context.is_autocast or (context.gathers_parameters and states.compute_bytes < states.weight_bytes):
         casts = (states.weight_bytes + states.compute_bytes) * held
         yield operation.memory_operation("autocast copies", "forward", casts)
-        added = (states.compute_bytes + 2 * states.gradient_bytes) * whole
+        # One rank under our trainer keeps what the gradients of a single micro-batch were cast to: nothing is added.
+        is_kept = is_native_engine(context.plan) & is_alone(context.plan.layout) & (context.plan.num_microbatches == 1)
+        added = (states.compute_bytes + either(is_kept, 1, 2) * states.gradient_bytes) * whole
         yield operation.memory_operation("gradient accumulation", "backward", added)
     elif accumulated_bytes(context):
         yield operation.memory_operation("gradient accumulation", "backward", accumulated_bytes(context) * whole)

@@ -33,6 +33,7 @@ from shardwise.recipe import Precision
 from shardwise.step.native_engine import (
     can_exchange_gradients,
     frees_after_forward,
+    is_alone,
     is_replicated,
     reduces_every_micro_batch,
 )
@@ -80,8 +81,11 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
         stay_on_one_stream(root)
     for module in root.modules():
         if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+            if is_alone(mesh.layout):
+                module.set_custom_reduce_scatter(UnmovedReduction())
+                continue
+            module.set_gradient_divide_factor(1.0)
             if reduces_by_exchange(job):
                 module.set_custom_reduce_scatter(ExchangedReduction())
 
@@ -89,6 +93,28 @@ def shard_units(units: Iterable[Unit], root: nn.Module, *, job: Job, mesh: Mesh)
 def reduces_by_exchange(job: Job) -> bool:
     """Whether gradients travel in bf16 and are added up in fp32: not where they add up over micro-batches first."""
     return bool(job.layout.exchange_gradients) and can_exchange_gradients(job.layout, job.recipe)
+
+
+class UnmovedReduction:
+    """FSDP2's reduce-scatter where one rank has all gradients: the buffer it would send from is the one it keeps.
+
+    FSDP2 asks for the buffer it sends from and then for the one it receives into, and copies one to the other. A token
+    table of 128,256 x 3,072 would so exist in fp32 three times, the quotient by the divide factor being the third.
+    """
+
+    def __init__(self) -> None:
+        self._sent: Tensor | None = None
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Room for the unit's gradients, and the same room again for what they add up to."""
+        if self._sent is None:
+            self._sent = torch.empty(*size, dtype=dtype, device=device)
+            return self._sent
+        kept, self._sent = self._sent, None
+        return kept
+
+    def __call__(self, *_buffers: Any, **_options: Any) -> None:
+        """There is nothing to send; FSDP2 calls this where there are several ranks."""
 
 
 class ExchangedReduction:
