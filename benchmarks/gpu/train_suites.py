@@ -41,6 +41,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32,
         "head_dim": 128,
     },
+    "70b": {
+        **LLAMA,
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "head_dim": 128,
+    },
     "mistral-7b": {
         **LLAMA,
         "model_type": "mistral",
@@ -66,7 +74,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "vocab_size": 32000,
     },
 }
-TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "mistral-7b": "tiny", "moe": "tiny-moe"}
+TINY = {"1b": "tiny", "3b": "tiny", "8b": "tiny", "70b": "tiny", "mistral-7b": "tiny", "moe": "tiny-moe"}
 MODELS["tiny"] = {
     **MODELS["1b"],
     "hidden_size": 64,
@@ -360,8 +368,14 @@ CELLS = (
     _cell("3b", "bf16", "full", seq_len=8192, micro_batch_size=2),
 )
 """What recomputation keeps in each number format, on one GPU."""
+TWO_SMALL_CARDS = (
+    _cell("70b", "qlora", "full", seq_len=2048, offload="parameters"),
+    _cell("70b", "qlora", "none", seq_len=2048, offload="parameters", activation_offload=True),
+)
+"""QLoRA of 70B on two cards of 24 GB, by ranks that are imagined."""
 SUITES: dict[str, tuple[TrainRun, ...]] = {
     "cells": CELLS,
+    "two-small-cards": TWO_SMALL_CARDS,
     "smoke": SMOKE,
     "peers": PEERS,
     "models": _models(),
