@@ -48,6 +48,8 @@ class Measured:
     mfu_fraction: float | None = None
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
+    peaks_by_step: list[int] = field(default_factory=list)
+    """Allocated bytes at the peak of each step of rank 0; the first step compiles."""
     wall_s: float = 0.0
 
 
@@ -104,6 +106,7 @@ def measure(job: Job, device: torch.device) -> Measured:
         mfu_fraction=median(record.mfu_fraction or 0.0 for record in steady),
         peak_allocated_bytes=int(peaks[0]),
         peak_reserved_bytes=int(peaks[1]),
+        peaks_by_step=[record.peak_allocated_bytes for record in records],
         wall_s=time.perf_counter() - started,
     )
 
