@@ -156,8 +156,9 @@ def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.M
         first, second = (module.get_submodule(name) for name in (FIRST, SECOND))
         assert isinstance(first, Factor)
         x = _dropped(inputs[0], dropout_fraction, first.inputs) if dropout_fraction > 0 else inputs[0]
-        product = F.linear(F.linear(x, _as(first.weight, x)), _as(second.get_parameter("weight"), x))
-        return torch.add(output, product, alpha=alpha_ratio)
+        # The few features between A and B are scaled: backward then makes no scaled copy of a gradient as wide as B's.
+        narrow = alpha_ratio * F.linear(x, _as(first.weight, x))
+        return output + F.linear(narrow, _as(second.get_parameter("weight"), x))
 
     return add_product
 
