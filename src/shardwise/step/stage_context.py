@@ -35,9 +35,10 @@ DTYPE_BYTES: dict[ReduceDtype | MomentDtype, int] = {"fp32": 4, "bf16": 2}
 
 NUM_GATED_TENSORS: dict[Recompute, int] = {"none": 4, "selective": 2, "full": 1}
 """Of our trainer's compiled blocks (:class:`BackwardContext`), on an H200 with torch 2.11."""
-NUM_GATED_TENSORS_PACKED = 5
-"""The same of 4-bit products with adapters that are recomputed: seven are alive at once, of which two count as brought
-back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code on an H200)."""
+NUM_GATED_TENSORS_ADAPTED = 5
+"""The same of recomputed products with adapters, in 16 or 4 bits: seven are alive at once, of which two count as
+brought back. These are gate and up, what adapters add to each, both sums and the activation (Inductor's code on an
+H200)."""
 NUM_NORMS_REMADE: dict[Recompute, int] = {"none": 0, "selective": 0, "full": 2}
 
 
@@ -276,9 +277,9 @@ class StageContext:
         if not self._is_own_compiled:
             return 2
         adapts_all = self.has_adapter and recipe.lora_targets == "all-linear"
-        if adapts_all and recipe.adapter == "qlora":
-            return either(recipe.recompute == "full", NUM_GATED_TENSORS_PACKED, NUM_GATED_TENSORS["none"])
-        is_plain = recipe.precision != "fp8-mixed" and not adapts_all
+        if adapts_all:
+            return either(recipe.recompute == "none", NUM_GATED_TENSORS["none"], NUM_GATED_TENSORS_ADAPTED)
+        is_plain = recipe.precision != "fp8-mixed"
         return of_word(recipe.recompute if is_plain else "none", NUM_GATED_TENSORS)
 
     @cached_property
