@@ -45,6 +45,7 @@ EQUIVALENT: dict[str, str] = {
     "forward += position < last and chunk_owner(chunk=chunk.index - 1, layout=layout) != owner": (
         "a stage sends to as many other stages as it receives from, but for the ends of the model, which are excluded"
     ),
+    "if other >= 0 and other != size:": "a batch of no sequences has no plan",
 }
 """The changed lines that compute what the original ones compute, each with the reason."""
 GPU_ONLY = frozenset((Path("train/kernels.py"),))

@@ -42,6 +42,13 @@ def test_a_batch_is_proposed_where_what_keeps_the_rules_is_too_big(make_question
     assert relief.needed_bytes <= question.cluster.gpu.memory_bytes
 
 
+@pytest.mark.parametrize(("asked", "proposed"), [(1, 4), (5, 4), (7, 8)])
+def test_the_nearest_batch_is_tried_first_on_either_side(make_question, asked, proposed):
+    """None is not a batch, though nothing is nearer to one sequence."""
+    question = make_question(model="gpt2", cluster="4xh100-sxm", seq_len=1024, global_batch_size=asked)
+    assert batch_repair(question, SearchBounds(dp_shard=FOUR)).change == f"global_batch_size={proposed}"
+
+
 def test_no_batch_is_proposed_where_the_ranks_share_the_one_that_is_asked_for(make_question):
     question = make_question(model="llama-3.1-8b", cluster="5xh100-sxm", seq_len=8192, global_batch_size=510)
     assert batch_repair(question, SearchBounds()) is None
