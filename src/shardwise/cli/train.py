@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.idle_options import require_read
+from shardwise.cli.optimizer_options import given_optimizer
 from shardwise.cli.options import (
     add_calibration_option,
     add_json_option,
@@ -22,7 +23,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.plan_source import calibrated_plan_from
-from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
+from shardwise.cli.train_options import NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
@@ -147,6 +148,7 @@ def _checked_job(
 ) -> "tuple[Job, Mapping[str, Shape] | None]":
     """The job, which ranks can build the model of and divide it, and that model's parameters where they are known."""
     from shardwise.launch.buildable import model_shapes
+    from shardwise.launch.patterns import require_patterns
     from shardwise.launch.request import make_job
     from shardwise.launch.support import require_attention, require_documents
     from shardwise.train.divisible import require_divisible
@@ -157,7 +159,9 @@ def _checked_job(
         require_attention(job)
         require_documents(job)
         require_divisible(job)
-        return job, model_shapes(job)
+        shapes = model_shapes(job)
+        require_patterns(job, shapes)
+        return job, shapes
 
 
 def _require_surroundings(plan: "Plan", job: "Job", arguments: argparse.Namespace) -> None:
@@ -193,7 +197,7 @@ def _lint(plan: "Plan", job: "Job | None", arguments: argparse.Namespace) -> "tu
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
     from shardwise.launch.surroundings import uses_gpus
-    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
+    from shardwise.train.job import CheckpointSpec, DataSpec, WatchSpec
     from shardwise.train.pretrained.files import weights_digest
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
@@ -227,12 +231,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             accepts_random_weights=arguments.accepts_random_weights,
             export_folder=_absolute(arguments.export),
         ),
-        optimizer=OptimizerSpec(
-            learning_rate=arguments.learning_rate,
-            num_warmup_steps=arguments.warmup_steps,
-            decay=arguments.decay,
-            max_grad_norm=MAX_GRAD_NORM if arguments.max_grad_norm is None else arguments.max_grad_norm,
-        ),
+        optimizer=given_optimizer(arguments),
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,
             is_memory_sampled=True,
