@@ -1,8 +1,9 @@
 """Train the plan for real, on PyTorch: torchrun on this machine, or the command for many nodes.
 
-The plan is predicted first; the run folder then holds plan, prediction, job, metrics and measurement, and the end shows
-predicted beside measured. Without --data the tokens are synthetic. A plan on several nodes is not started: the script
-that every node runs is written into the run folder.
+PLAN may be a recipe: a file with the plan and all options of the run. Every run folder keeps its own, which --resume
+alone reads. The plan is predicted first; the run folder then holds recipe, plan, prediction, job, metrics and
+measurement, and the end shows predicted beside measured. Without --data the tokens are synthetic. A plan on several
+nodes is not started: the script that every node runs is written into the run folder.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from shardwise.cli.idle_options import require_read
 from shardwise.cli.optimizer_options import given_optimizer
 from shardwise.cli.options import (
     add_calibration_option,
+    add_foreign_options,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -23,6 +25,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.plan_source import calibrated_plan_from
+from shardwise.cli.recipe_file import keep_recipe, without_idle
 from shardwise.cli.train_options import NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
@@ -38,8 +41,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout; and what a run needs besides."""
-    add_plan_source(parser)
+    """PLAN, a recipe, or MODEL and CLUSTER with the options of a plan; and what a run needs besides."""
+    add_plan_source(parser, is_optional=True)
+    add_foreign_options(parser)
     add_calibration_option(parser)
     add_json_option(parser)
     add_run_options(parser)
@@ -62,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.train.lease import require_free
 
     plan = calibrated_plan_from(arguments)
+    arguments = without_idle(RUN_ROWS, arguments, plan)
     require_read(RUN_ROWS, arguments, plan)
     require_native(plan)
     require_supported(plan)
@@ -91,11 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
         seen = look_around(plan, job)
         with gone_when_refused(folder):
             make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-            _keep_prediction(folder, plan, prediction)
+            _keep(folder, arguments, plan, prediction)
             return _write_command(job, plan, seen, arguments)
     with gone_when_refused(folder), held_folder(job) as lease:
         make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-        _keep_prediction(folder, plan, prediction)
+        _keep(folder, arguments, plan, prediction)
         return _launch(job, plan, prediction, arguments, lease)
 
 
@@ -246,11 +251,14 @@ def _absolute(path: "Path | str | None") -> str | None:
     return str(Path(path).resolve()) if path is not None else None
 
 
-def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> None:
+def _keep(folder: Path, arguments: argparse.Namespace, plan: "Plan", prediction: "Prediction") -> None:
+    """Write the recipe of the run and its prediction into the run folder."""
+    from shardwise.plan_file import plan_to_json
     from shardwise.render.json_records import prediction_object
     from shardwise.render.json_text import json_text
     from shardwise.train.failure.full_disk import writing
 
+    keep_recipe(folder, arguments.recipe_options, plan_to_json(plan))
     text, path = json_text(prediction_object(plan=plan, prediction=prediction)), folder / "prediction.json"
     with writing(path):
         path.write_text(text + "\n", encoding="utf-8")
