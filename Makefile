@@ -84,9 +84,10 @@ bench:  ## start-up and batch speed, written to benchmarks/results
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/batch_speed.py
 
-docs:  ## write docs/cli.md, the README's sessions and the examples' output from the program
+docs:  ## write docs/cli.md, the schema of recipes, the README's sessions and the examples' output from the program
 	@scripts/venv.sh dev
 	@$(BIN)/python -m shardwise.cli.reference > docs/cli.md
+	@$(BIN)/python -m shardwise.cli.recipe_schema > docs/recipe.schema.json
 	@UPDATE_GOLDEN=1 $(BIN)/pytest tests/habits/test_readme.py
 	@cd examples && for program in *.py; do ../$(BIN)/python $$program > $${program%.py}.out; done
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from dataclasses import Field as RecordField
 from functools import cache
+from math import isinf
 from types import NoneType
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
@@ -16,12 +17,13 @@ __all__ = [
     "Kind",
     "Needs",
     "Value",
+    "end_text",
     "field_named",
     "plan_field",
     "plan_fields",
 ]
 
-Kind = Literal["amount", "choice", "choices", "count", "counts", "flag", "record"]
+Kind = Literal["amount", "choice", "choices", "count", "counts", "flag", "record", "text", "texts"]
 Value: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
 Default = TypeVar("Default")
 
@@ -86,10 +88,20 @@ class Field:
     def range_text(self) -> str:
         """Both ends, as a sentence says them.
 
-        >>> Field("", lowest=0, highest=3).range_text
-        '0 to 3'
+        >>> Field("", lowest=0, highest=3).range_text, Field("", lowest=0, highest=float("inf")).range_text
+        ('0 to 3', '0 and above')
         """
-        return f"{int(self.lowest)} to {int(self.highest)}"
+        lowest, highest = end_text(self.lowest), end_text(self.highest)
+        return f"{lowest} and above" if isinf(self.highest) else f"{lowest} to {highest}"
+
+
+def end_text(end: float) -> str:
+    """One end of a range: a whole number without a point, however large it is.
+
+    >>> end_text(1048576.0), end_text(0.5)
+    ('1048576', '0.5')
+    """
+    return repr(end) if isinf(end) or end != int(end) else str(int(end))
 
 
 def plan_field(

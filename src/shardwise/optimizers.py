@@ -17,7 +17,7 @@ OptimizerName = Literal[
 SeedOptimizer = Literal["adam", "sgd", "none"]
 """Optimizers that the seeds' arithmetic knows (``formulas/seed.py``)."""
 StepTemporary = Literal["none", "foreach", "always"]
-TrainerOption = Literal["betas", "momentum", "foreach", "whole", "part"]
+TrainerOption = Literal["betas", "eps", "momentum", "foreach", "whole", "part"]
 
 DEFAULT_OPTIMIZER: OptimizerName = "adamw"
 """A plan that names no optimizer gets this one, and every engine has it."""
@@ -76,7 +76,7 @@ _KINDS = (
         clips_in_update=True,
         seed_optimizer="adam",
         torch_class="shardwise.train.adamw.OnePassAdamW",
-        trainer_options=("betas",),
+        trainer_options=("betas", "eps"),
         source="Kingma & Ba, arXiv:1412.6980; Loshchilov & Hutter, arXiv:1711.05101",
     ),
     OptimizerKind(
@@ -88,7 +88,7 @@ _KINDS = (
         # decoded (29 each) and encoded (41 each, and 22 to keep the divisor above zero), 68 of the step between.
         own_state_traffic_bytes=230,
         torch_class="shardwise.train.optimizer_kinds.AdamW8bit",
-        trainer_options=("betas",),
+        trainer_options=("betas", "eps"),
         source="Dettmers et al., arXiv:2110.02861",
     ),
     OptimizerKind(
@@ -139,7 +139,7 @@ _KINDS = (
         # Momentum and what looks ahead (24), casts (12), norm and quotient (6), sums on fp32 weights (8).
         own_state_traffic_bytes=50,
         torch_class="shardwise.train.optimizer_kinds.Muon",
-        trainer_options=("betas", "whole", "part"),
+        trainer_options=("betas", "eps", "whole", "part"),
         source="Jordan 2024, kellerjordan.github.io/posts/muon",
     ),
 )

@@ -13,6 +13,7 @@ from shardwise.cli.train_options import NUMBERS
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
 PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
+TITLES = ("run", "data", "optimizer", "checkpoints", "watch")
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
@@ -31,6 +32,9 @@ def refusal(words, capsys, tmp_path) -> dict[str, str]:
         ("--learning-rate", "-1", "a finite number of at least 0"),
         ("--learning-rate", "inf", "a finite number of at least 0"),
         ("--warmup-steps", "-3", "a whole number from 0 to 1,000,000,000,000"),
+        ("--beta1", "1", "a number from 0 to 0.999999999"),
+        ("--weight-decay", "-0.1", "a number from 0 to 1"),
+        ("--decay-steps", "0", "a whole number from 1 to 1,000,000,000,000"),
         ("--max-grad-norm", "nan", "a finite number of at least 0"),
         ("--max-grad-norm", "-1", "a finite number of at least 0"),
         ("--timeout", "0", "a number from 1 to 10,000,000"),
@@ -49,7 +53,7 @@ def test_a_number_out_of_range_is_refused(option, value, words, capsys, tmp_path
 
 def test_every_number_that_is_not_the_plans_has_its_range_in_one_table():
     parser = make_parser(find_command("train"), train)
-    groups = [group for group in parser._action_groups if group.title in ("run", "data", "checkpoints")]
+    groups = [group for group in parser._action_groups if group.title in TITLES]
     actions = [action for group in groups for action in group._group_actions]
     assert not [action.dest for action in actions if action.type in (amount, count, positive_number, whole_number)]
     named = {action.option_strings[0]: action.type for action in actions}
@@ -104,6 +108,16 @@ def test_the_page_on_training_says_every_range():
             "--random-weights does nothing beside --resume without --adapter",
         ),
         (["--max-grad-norm", "1", "--no-clip-gradients"], "--max-grad-norm does nothing in a plan that never clips"),
+        (["--decay-steps", "4"], "--decay-steps does nothing with a schedule that decays in all steps or in none"),
+        (["--min-learning-rate-ratio", "0"], "--min-learning-rate-ratio does nothing with a constant learning rate"),
+        (
+            ["--beta2", "0.9", "--optimizer", "sgd-momentum"],
+            "--beta2 does nothing with an optimizer other than adamw, adamw-8bit, lion, muon",
+        ),
+        (
+            ["--eps", "1e-6", "--optimizer", "lion"],
+            "--eps does nothing with an optimizer other than adamw, adamw-8bit, muon",
+        ),
         (["--lora-rank", "4"], "--lora-rank does nothing without --adapter"),
         (["--lora-targets", "all-linear"], "--lora-targets does nothing without --adapter"),
         (["--lora-dropout-fraction", "0.1"], "--lora-dropout-fraction does nothing without --adapter"),
@@ -155,6 +169,51 @@ def test_what_was_asked_of_checkpoints_is_in_the_job(words, expected, tmp_path):
     assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path), *words]) == 0
     saved = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["checkpoint"]
     assert (saved["every_steps"], saved["num_kept"], saved["is_async"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--undecayed", "*embed_token.*"], "train-pattern"),
+        (["--group-rate", "*.lora_A.weight=1e-3"], "train-pattern"),
+        (["--group-rate", "lm_head"], "cli-usage"),
+        (["--group-rate", "lm_head=fast"], "cli-usage"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_is_refused(words, code, capsys, tmp_path):
+    assert refusal(words, capsys, tmp_path)["code"] == code
+
+
+def test_what_was_asked_of_the_optimizer_is_in_the_job(tmp_path):
+    words = ["--decay", "wsd", "--decay-steps", "3", "--min-learning-rate-ratio", "0", "--weight-decay", "0.2"]
+    words += [
+        "--beta1",
+        "0.8",
+        "--beta2",
+        "0.99",
+        "--eps",
+        "1e-6",
+        "--undecayed",
+        "*q_proj*",
+        "--undecayed",
+        "model.n*",
+    ]
+    words += ["--group-rate", "*embed_tokens*=1e-5", "--learning-rate", "0.5", "--warmup-steps", "7"]
+    assert main(["train", *PLAN, "--dry-run", "--json", "--out", str(tmp_path), *words]) == 0
+    assert json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["optimizer"] == {
+        "learning_rate": 0.5,
+        "weight_decay_fraction": 0.2,
+        "beta_1_fraction": 0.8,
+        "beta_2_fraction": 0.99,
+        "epsilon": 1e-6,
+        "max_grad_norm": 1.0,
+        "num_warmup_steps": 7,
+        "decay": "wsd",
+        "num_decay_steps": 3,
+        "min_learning_rate_ratio": 0.0,
+        "undecayed": ["*q_proj*", "model.n*"],
+        "group_rates": [["*embed_tokens*", 1e-5]],
+    }
 
 
 FP8 = ["--precision", "fp8-mixed", "--seq-len", "64", "--device", "cpu", "--dry-run", "--json"]

@@ -108,6 +108,7 @@ TRAINING = {
     "every_steps",
     "format_version",
     "gradient_norm",
+    "epsilon",
     "learning_rate",
     "loss",
     "next_position",

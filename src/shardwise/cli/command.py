@@ -38,6 +38,8 @@ class CommandEntry:
     summary: str
     module: str = ""
     """The file in ``cli/``, where it cannot be called like the command."""
+    reads_recipes: bool = False
+    """Whether a file may hold its options (``cli/recipe_file.py``)."""
 
     def load(self) -> Command:
         """Import the module of the command."""
@@ -59,7 +61,7 @@ COMMANDS = (
         name="simulate", summary="a strategy simulated step by step, with tables and pictures to check by hand"
     ),
     CommandEntry(name="cost", summary="GPU-hours, dollars and days of a whole training run"),
-    CommandEntry(name="train", summary="the plan for real, on PyTorch: predicted beside measured"),
+    CommandEntry(name="train", summary="the plan for real, on PyTorch: predicted beside measured", reads_recipes=True),
     CommandEntry(name="trace", summary="the step of a plan or a module without a GPU: exact memory, collectives, FLOP"),
     CommandEntry(name="lab", summary="a question about distributed training answered by real runs on this machine"),
     CommandEntry(name="catalog", summary="the GPUs, nodes, networks, prices and models that have a name"),
@@ -140,8 +142,12 @@ def run_command(arguments: Sequence[str]) -> int:
     if "-h" in words or "--help" in words:
         sys.stdout.write(parser.format_help())
         return EXIT_OK
-    typed = argparse.Namespace(typed_words=tuple(arguments))
-    return command.run(parser.parse_args(_with_negative_values(words), typed))
+    typed, words = argparse.Namespace(typed_words=tuple(arguments)), _with_negative_values(words)
+    if entry.reads_recipes:
+        from shardwise.cli.recipe_file import read_with_recipe
+
+        return command.run(read_with_recipe(lambda: make_parser(entry, command), words, typed))
+    return command.run(parser.parse_args(words, typed))
 
 
 def _with_negative_values(words: Sequence[str]) -> list[str]:

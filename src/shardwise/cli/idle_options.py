@@ -35,8 +35,12 @@ class IdleOption:
 
     def is_given(self, arguments: argparse.Namespace) -> bool:
         """Whether the command line has the option; not every command has every one."""
-        dest = self.dest or self.option.removeprefix("--").replace("-", "_")
-        return bool(vars(arguments).get(dest, self.default) != self.default)
+        return bool(vars(arguments).get(self.name, self.default) != self.default)
+
+    @property
+    def name(self) -> str:
+        """The name under which the parser keeps its value."""
+        return self.dest or self.option.removeprefix("--").replace("-", "_")
 
 
 def require_read(rows: Iterable[IdleOption], arguments: argparse.Namespace, plan: Plan) -> None:

@@ -120,8 +120,8 @@ def add_plan_source(parser: argparse.ArgumentParser, *, is_optional: bool = Fals
 
 
 def add_foreign_options(parser: argparse.ArgumentParser) -> None:
-    """``--model`` and ``--cluster``, which the file of another tool does not say."""
-    text = "only with a PLAN that is a file of another tool (see import)"
+    """``--model`` and ``--cluster``, which the file of another tool does not say, or one of ours says otherwise."""
+    text = "beside a PLAN that is a file: instead of its own, or where another tool's says none"
     parser.add_argument("--model", metavar="MODEL", dest="named_model", help=f"{text}: what is trained")
     parser.add_argument("--cluster", metavar="CLUSTER", dest="named_cluster", help=f"{text}: what it runs on")
 

@@ -113,7 +113,16 @@ def given_parts(arguments: argparse.Namespace) -> dict[str, object]:
     parts: dict[str, object] = {"recipe": given_recipe(arguments), "layout": given_layout(arguments)}
     if arguments.engine:
         parts["engine"] = arguments.engine
+    beside = vars(arguments)
+    parts["model"], parts["cluster"] = (_placed(beside.get(name)) for name in ("named_model", "named_cluster"))
     return {name: value for name, value in parts.items() if value}
+
+
+def _placed(name: str | None) -> str | None:
+    """A path that was typed is meant from the working directory, not from beside the plan file; a name is a name."""
+    if name is None or not ("/" in name or name.endswith((".json", ".toml"))) or not Path(name).exists():
+        return name
+    return str(Path(name).resolve())
 
 
 def require_model(source: str, *, beside: str) -> None:

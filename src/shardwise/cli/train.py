@@ -1,8 +1,9 @@
 """Train the plan for real, on PyTorch: torchrun on this machine, or the command for many nodes.
 
-The plan is predicted first; the run folder then holds plan, prediction, job, metrics and measurement, and the end shows
-predicted beside measured. Without --data the tokens are synthetic. A plan on several nodes is not started: the script
-that every node runs is written into the run folder.
+PLAN may be a recipe: a file with the plan and all options of the run. Every run folder keeps its own, which --resume
+alone reads. The plan is predicted first; the run folder then holds recipe, plan, prediction, job, metrics and
+measurement, and the end shows predicted beside measured. Without --data the tokens are synthetic. A plan on several
+nodes is not started: the script that every node runs is written into the run folder.
 """
 
 import argparse
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
 from shardwise.cli.idle_options import require_read
+from shardwise.cli.optimizer_options import given_optimizer
 from shardwise.cli.options import (
     add_calibration_option,
+    add_foreign_options,
     add_json_option,
     add_layout_options,
     add_plan_source,
@@ -22,7 +25,8 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line, write_note
 from shardwise.cli.plan_source import calibrated_plan_from
-from shardwise.cli.train_options import MAX_GRAD_NORM, NUM_KEPT, RUN_ROWS, add_run_options
+from shardwise.cli.recipe_file import keep_recipe, without_idle
+from shardwise.cli.train_options import NUM_KEPT, RUN_ROWS, add_run_options
 
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
@@ -37,8 +41,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """PLAN, or MODEL and CLUSTER with the options of a recipe and a layout; and what a run needs besides."""
-    add_plan_source(parser)
+    """PLAN, a recipe, or MODEL and CLUSTER with the options of a plan; and what a run needs besides."""
+    add_plan_source(parser, is_optional=True)
+    add_foreign_options(parser)
     add_calibration_option(parser)
     add_json_option(parser)
     add_run_options(parser)
@@ -61,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from shardwise.train.lease import require_free
 
     plan = calibrated_plan_from(arguments)
+    arguments = without_idle(RUN_ROWS, arguments, plan)
     require_read(RUN_ROWS, arguments, plan)
     require_native(plan)
     require_supported(plan)
@@ -90,11 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
         seen = look_around(plan, job)
         with gone_when_refused(folder):
             make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-            _keep_prediction(folder, plan, prediction)
+            _keep(folder, arguments, plan, prediction)
             return _write_command(job, plan, seen, arguments)
     with gone_when_refused(folder), held_folder(job) as lease:
         make_run_folder(plan, asked=folder, is_resumed=is_resumed)
-        _keep_prediction(folder, plan, prediction)
+        _keep(folder, arguments, plan, prediction)
         return _launch(job, plan, prediction, arguments, lease)
 
 
@@ -147,6 +153,7 @@ def _checked_job(
 ) -> "tuple[Job, Mapping[str, Shape] | None]":
     """The job, which ranks can build the model of and divide it, and that model's parameters where they are known."""
     from shardwise.launch.buildable import model_shapes
+    from shardwise.launch.patterns import require_patterns
     from shardwise.launch.request import make_job
     from shardwise.launch.support import require_attention, require_documents
     from shardwise.train.divisible import require_divisible
@@ -157,7 +164,9 @@ def _checked_job(
         require_attention(job)
         require_documents(job)
         require_divisible(job)
-        return job, model_shapes(job)
+        shapes = model_shapes(job)
+        require_patterns(job, shapes)
+        return job, shapes
 
 
 def _require_surroundings(plan: "Plan", job: "Job", arguments: argparse.Namespace) -> None:
@@ -193,7 +202,7 @@ def _lint(plan: "Plan", job: "Job | None", arguments: argparse.Namespace) -> "tu
 def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
     from shardwise.launch.request import TrainRequest
     from shardwise.launch.surroundings import uses_gpus
-    from shardwise.train.job import CheckpointSpec, DataSpec, OptimizerSpec, WatchSpec
+    from shardwise.train.job import CheckpointSpec, DataSpec, WatchSpec
     from shardwise.train.pretrained.files import weights_digest
 
     saves = arguments.checkpoint_every is not None or arguments.export is not None
@@ -227,12 +236,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             accepts_random_weights=arguments.accepts_random_weights,
             export_folder=_absolute(arguments.export),
         ),
-        optimizer=OptimizerSpec(
-            learning_rate=arguments.learning_rate,
-            num_warmup_steps=arguments.warmup_steps,
-            decay=arguments.decay,
-            max_grad_norm=MAX_GRAD_NORM if arguments.max_grad_norm is None else arguments.max_grad_norm,
-        ),
+        optimizer=given_optimizer(arguments),
         watch=WatchSpec(
             every_steps=arguments.profile_every or 0,
             is_memory_sampled=True,
@@ -247,11 +251,14 @@ def _absolute(path: "Path | str | None") -> str | None:
     return str(Path(path).resolve()) if path is not None else None
 
 
-def _keep_prediction(folder: Path, plan: "Plan", prediction: "Prediction") -> None:
+def _keep(folder: Path, arguments: argparse.Namespace, plan: "Plan", prediction: "Prediction") -> None:
+    """Write the recipe of the run and its prediction into the run folder."""
+    from shardwise.plan_file import plan_to_json
     from shardwise.render.json_records import prediction_object
     from shardwise.render.json_text import json_text
     from shardwise.train.failure.full_disk import writing
 
+    keep_recipe(folder, arguments.recipe_options, plan_to_json(plan))
     text, path = json_text(prediction_object(plan=plan, prediction=prediction)), folder / "prediction.json"
     with writing(path):
         path.write_text(text + "\n", encoding="utf-8")

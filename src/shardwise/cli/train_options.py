@@ -1,26 +1,22 @@
 """The options of ``train`` that no plan holds: the run, its data, its checkpoints; and the range of every number."""
 
 import argparse
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from shardwise.cli.idle_options import ROUTING_ROW, IdleOption, IsIdle
+from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
+from shardwise.cli.optimizer_options import OPTIMIZER_NUMBERS, OPTIMIZER_ROWS, add_optimizer_options
 from shardwise.plan import Plan
-from shardwise.train.job import Decay, DeviceKind, Implementation, Packing
+from shardwise.train.job import DeviceKind, Implementation, Packing
 
-__all__ = ["MAX_GRAD_NORM", "NUMBERS", "NUM_KEPT", "RUN_ROWS", "NumberRange", "add_run_options"]
+__all__ = ["NUMBERS", "NUM_KEPT", "RUN_ROWS", "add_run_options"]
 
-MANY = 1_000_000_000_000
-"""No run has so many steps; below it nothing that is computed from a number of steps loses precision."""
 MAX_SEED = 9_223_372_036_854_775_807
 """The largest that torch takes."""
 NUM_KEPT = 2
 """Checkpoints without --keep: one may turn out to be worthless."""
 TEXT_FIELD = "text"
-MAX_GRAD_NORM = 1.0
-"""What gradients are clipped to without --max-grad-norm, where the plan clips."""
 LONG_S = 10_000_000
 """Nearly four months."""
 _PROFILE_HELP = "look into every N-th step: exposed communication, host, idle; traces stay in the run folder"
@@ -35,49 +31,14 @@ _RANDOM_WEIGHTS_HELP = "begin with weights drawn from the seed; adapters are ref
 _WHERE_HELP = "where --checkpoint-every or --export saves (default: checkpoints in the run folder)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberRange:
-    """The numbers an option takes, both ends included; no end is open to infinity, and nan is in no range."""
-
-    min_value: float
-    max_value: float = math.inf
-    is_whole: bool = True
-
-    @property
-    def words(self) -> str:
-        """The range as a sentence says it.
-
-        >>> NumberRange(min_value=1, max_value=10_000_000, is_whole=False).words
-        'a number from 1 to 10,000,000'
-        >>> NumberRange(min_value=0, is_whole=False).words
-        'a finite number of at least 0'
-        """
-        kind = "whole number" if self.is_whole else "number"
-        if math.isinf(self.max_value):
-            return f"a finite {kind} of at least {self.min_value:,}"
-        return f"a {kind} from {self.min_value:,} to {self.max_value:,}"
-
-    def read(self, text: str) -> float:
-        """The number in ``text``; argparse makes a usage error of one outside."""
-        try:
-            number = int(text) if self.is_whole else float(text)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number) or not self.min_value <= number <= self.max_value:
-            raise argparse.ArgumentTypeError(f"'{text[:40]}' is not {self.words}")
-        return number
-
-
 NUMBERS = {
-    "--steps": NumberRange(min_value=1, max_value=MANY),
+    "--steps": NumberRange(min_value=1, max_value=MANY_STEPS),
     "--seed": NumberRange(min_value=0, max_value=MAX_SEED),
-    "--learning-rate": NumberRange(min_value=0, is_whole=False),
-    "--warmup-steps": NumberRange(min_value=0, max_value=MANY),
-    "--max-grad-norm": NumberRange(min_value=0, is_whole=False),
+    **OPTIMIZER_NUMBERS,
     "--timeout": NumberRange(min_value=1, max_value=LONG_S, is_whole=False),
-    "--profile-every": NumberRange(min_value=1, max_value=MANY),
-    "--checkpoint-every": NumberRange(min_value=1, max_value=MANY),
-    "--keep": NumberRange(min_value=1, max_value=MANY),
+    "--profile-every": NumberRange(min_value=1, max_value=MANY_STEPS),
+    "--checkpoint-every": NumberRange(min_value=1, max_value=MANY_STEPS),
+    "--keep": NumberRange(min_value=1, max_value=MANY_STEPS),
 }
 """Every numeric option of ``train`` that is no field of the plan; those of the plan have theirs in ``rules``."""
 
@@ -105,10 +66,6 @@ def _resumes_all_weights(arguments: argparse.Namespace, plan: Plan) -> bool:
 
 def _has_weights(arguments: argparse.Namespace, _: Plan) -> bool:
     return arguments.weights is not None
-
-
-def _never_clips(_: argparse.Namespace, plan: Plan) -> bool:
-    return not plan.recipe.clip_gradients
 
 
 def _has_no_pipeline(_: argparse.Namespace, plan: Plan) -> bool:
@@ -205,12 +162,7 @@ RUN_ROWS = (
             (_resumes_all_weights, "beside --resume without --adapter"),
         )
     ),
-    IdleOption(
-        option="--max-grad-norm",
-        is_idle=_never_clips,
-        beside="in a plan that never clips",
-        missing="--clip-gradients",
-    ),
+    *OPTIMIZER_ROWS,
     *PLANNED_ROWS,
 )
 """Options of ``train`` that belong to another one, or to something in the plan."""
@@ -219,9 +171,9 @@ RUN_ROWS = (
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What a run needs besides its plan."""
     run = parser.add_argument_group("run")
-    _add_number(run, "--steps", default=10, metavar="N", text=_STEPS_HELP)
+    add_number(run, NUMBERS, "--steps", default=10, metavar="N", text=_STEPS_HELP)
     run.add_argument("--out", type=Path, metavar="FOLDER", help="run folder (default: runs/MODEL-TIME)")
-    _add_number(run, "--seed", default=0, metavar="N", text="of weights, data and dropout (default: 0)")
+    add_number(run, NUMBERS, "--seed", default=0, metavar="N", text="of weights, data and dropout (default: 0)")
     run.add_argument("--deterministic", action="store_true", dest="is_deterministic", help=_DETERMINISTIC_HELP)
     run.add_argument("--device", choices=get_args(DeviceKind), default="auto", help="(default: GPUs where there are)")
     run.add_argument(
@@ -230,24 +182,19 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="our decoder or transformers' model (default: ours where it computes the same)",
     )
-    _add_number(run, "--learning-rate", default=3e-4, metavar="RATE", text="(default: 3e-4)")
-    _add_number(run, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
-    run.add_argument("--decay", choices=get_args(Decay), default="constant", help="after it (default: constant)")
-    _add_number(run, "--max-grad-norm", default=None, metavar="NORM", text="0 never clips (default: 1)")
-    _add_number(run, "--timeout", default=600.0, metavar="SECONDS", text=_TIMEOUT_HELP)
-    _add_number(run, "--profile-every", default=None, metavar="N", text=_PROFILE_HELP)
-    run.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
-    run.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
+    add_number(run, NUMBERS, "--timeout", default=600.0, metavar="SECONDS", text=_TIMEOUT_HELP)
     run.add_argument("--dry-run", action="store_true", dest="is_dry", help=_DRY_HELP)
     run.add_argument("--lint", action="store_true", dest="is_lint", help=_LINT_HELP)
     _add_data_options(parser.add_argument_group("data"))
+    add_optimizer_options(parser.add_argument_group("optimizer"))
     _add_checkpoint_options(parser.add_argument_group("checkpoints"))
+    _add_watch_options(parser.add_argument_group("watch"))
 
 
-def _add_number(
-    group: "argparse._ArgumentGroup", option: str, *, default: float | None, metavar: str, text: str
-) -> None:
-    group.add_argument(option, type=NUMBERS[option].read, default=default, metavar=metavar, help=text)
+def _add_watch_options(watch: "argparse._ArgumentGroup") -> None:
+    add_number(watch, NUMBERS, "--profile-every", default=None, metavar="N", text=_PROFILE_HELP)
+    watch.add_argument("--memory-snapshot", action="store_true", dest="has_memory_snapshot", help=_SNAPSHOT_HELP)
+    watch.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard's events there as well")
 
 
 def _given_data(text: str) -> str | None:
@@ -284,8 +231,9 @@ def _add_data_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
-    _add_number(
+    add_number(
         group,
+        NUMBERS,
         "--checkpoint-every",
         default=None,
         metavar="N",
@@ -293,8 +241,13 @@ def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--checkpoints", type=Path, metavar="FOLDER", help=_WHERE_HELP)
     group.add_argument("--async-checkpoints", action="store_true", dest="is_async", help=_ASYNC_HELP)
-    _add_number(
-        group, "--keep", default=None, metavar="N", text="newest ones to keep (with --checkpoint-every; default: 2)"
+    add_number(
+        group,
+        NUMBERS,
+        "--keep",
+        default=None,
+        metavar="N",
+        text="newest ones to keep (default: 2)",
     )
     group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
     group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")

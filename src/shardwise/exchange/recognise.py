@@ -9,8 +9,8 @@ from shardwise.exchange.tools.table import TOOLS
 
 LAUNCH_PROGRAM = "launch"
 ACCELERATE_OPTION = "accelerate."
-PLAN_KEYS = frozenset(("schema", "recipe", "layout", "cluster"))
-"""A document with one of these is a plan of ours, or was meant as one."""
+PLAN_KEYS = frozenset(("schema", "plan", "recipe", "layout", "cluster"))
+"""A document with one of these is a plan or a recipe of ours, or was meant as one."""
 OPTION_SECTIONS = (
     ("fsdp_", "fsdp_config."),
     ("parallelism_config_", "parallelism_config."),

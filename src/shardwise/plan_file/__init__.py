@@ -4,8 +4,21 @@ Everything is optional but ``model``, ``cluster`` and ``recipe.seq_len``. What i
 ``rules.defaults`` and said in ``Plan.assumptions``.
 """
 
-from shardwise.plan_file.read import PlanSource, read_plan, read_plan_lines, read_plans
+from shardwise.plan_file.read import PlanSource, read_plan, read_plan_lines, read_plans, read_tree
+from shardwise.plan_file.recipe import PLAN_PART, RECIPE_SCHEMA, is_recipe, naming
 from shardwise.plan_file.write import plan_to_json
 from shardwise.rules.defaults import recipe_assumptions
 
-__all__ = ["PlanSource", "plan_to_json", "read_plan", "read_plan_lines", "read_plans", "recipe_assumptions"]
+__all__ = [
+    "PLAN_PART",
+    "RECIPE_SCHEMA",
+    "PlanSource",
+    "is_recipe",
+    "naming",
+    "plan_to_json",
+    "read_plan",
+    "read_plan_lines",
+    "read_plans",
+    "read_tree",
+    "recipe_assumptions",
+]

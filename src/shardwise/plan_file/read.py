@@ -14,6 +14,7 @@ from shardwise.fields import Field, plan_fields
 from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import PLAN_SCHEMA, Plan
+from shardwise.plan_file.recipe import is_recipe, naming, plan_of_recipe
 from shardwise.plan_file.text import (
     MAX_PLAN_BYTES,
     YAML_SUFFIXES,
@@ -34,7 +35,7 @@ PARTS = (Field("the form of the file", name="schema"), *plan_fields(Plan))
 def read_plan(
     source: PlanSource, *, overrides: Mapping[str, object] | None = None, fallback_seq_len: int | None = None
 ) -> Plan:
-    """The plan in a JSON or YAML file, in JSON or YAML text, or in a mapping.
+    """The plan in a JSON or YAML file, in JSON or YAML text, or in a mapping; of a recipe, its plan.
 
     Args:
         source: a path; or text that starts with ``{`` or has several lines; or the parsed document.
@@ -46,9 +47,16 @@ def read_plan(
         PlanError, RecipeError, LayoutError, ModelError, ClusterError: one sentence, a code and a fix. Rules of validity
             are not checked here; see :func:`shardwise.rules.require_valid`.
     """
-    tree, folder = _read_tree(source)
+    tree, folder = read_tree(source)
     readers = Readers(model=_read_model, cluster=_read_cluster)
-    return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
+    if not is_recipe(tree):
+        return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
+    name = "the recipe" if isinstance(source, Mapping) or "\n" in str(source) else str(source)
+    with naming(name):
+        part = plan_of_recipe(tree, folder)
+    with naming(f"{name}, under plan"):
+        tree, folder = (part, folder) if isinstance(part, Mapping) else read_tree(part)
+        return _build_plan(_with_overrides(tree, overrides or {}), folder, readers, fallback_seq_len)
 
 
 def read_plans(path: str | Path) -> Iterator[Plan | ShardwiseError]:
@@ -117,8 +125,12 @@ def _read_line(line: bytes | str, name: str, folder: Path | None, readers: "Read
         return error
 
 
-def _read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
-    """The document and the folder it lies in, if it is a file."""
+def read_tree(source: PlanSource) -> tuple[Mapping[str, object], Path | None]:
+    """The document of a plan or a recipe, and the folder it lies in, if it is a file.
+
+    Raises:
+        PlanError: it cannot be read or is no document with named parts.
+    """
     if isinstance(source, Mapping):
         require_plain(source, name="the plan")
         return source, None

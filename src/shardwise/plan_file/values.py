@@ -1,11 +1,11 @@
 """Whether the values of a plan file are what its fields hold: one function that checks a section."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import NoReturn
 
 from shardwise.errors import LayoutError, PlanError, RecipeError, ShardwiseError
-from shardwise.fields import Field, Value
+from shardwise.fields import Field, Kind, Value, end_text
 from shardwise.plan_file.text import key_text
 from shardwise.retired import without_retired
 
@@ -14,7 +14,7 @@ NEAR_RATIO = 0.6
 _ERRORS: Mapping[str, type[ShardwiseError]] = {"recipe": RecipeError, "layout": LayoutError}
 
 
-def check_fields(section: str, given: object, fields: tuple[Field, ...]) -> dict[str, Value]:
+def check_fields(section: str, given: object, fields: tuple[Field, ...], *, whole: str = "a plan") -> dict[str, Value]:
     """The given values of one section, each checked; null counts as not given.
 
     Raises:
@@ -33,14 +33,14 @@ def check_fields(section: str, given: object, fields: tuple[Field, ...]) -> dict
     for key, value in without_retired(section, given).items():
         row = rows.get(key) if isinstance(key, str) else None
         if row is None:
-            refuse_unknown_key(section, key, fields)
+            refuse_unknown_key(section, key, fields, whole=whole)
         if value is not None:
             path = f"{section}.{row.name}" if section else row.name
             values[row.name] = _check(path, value, row, _ERRORS.get(section, PlanError))
     return values
 
 
-def refuse_unknown_key(section: str, key: object, fields: tuple[Field, ...]) -> NoReturn:
+def refuse_unknown_key(section: str, key: object, fields: tuple[Field, ...], *, whole: str = "a plan") -> NoReturn:
     """Raise for a key no row has, naming the row that was most likely meant."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a misspelt key pays for it
 
@@ -52,7 +52,7 @@ def refuse_unknown_key(section: str, key: object, fields: tuple[Field, ...]) -> 
         fix = f"write {meant or near[0]}"
     else:
         fix = f"leave it out, or use one of {', '.join(field.name for field in fields)}"
-    raise _ERRORS.get(section, PlanError)(f"{path} is not a field of a plan", code="plan-unknown-key", fix=fix)
+    raise _ERRORS.get(section, PlanError)(f"{path} is not a field of {whole}", code="plan-unknown-key", fix=fix)
 
 
 def shown(value: object) -> str:
@@ -71,28 +71,24 @@ def shown(value: object) -> str:
 
 
 def _check(path: str, value: object, row: Field, error: type[ShardwiseError]) -> Value:
-    if row.kind == "choice":
-        return _choice(path, value, row, error)
-    if row.kind == "flag":
-        if not isinstance(value, bool):
-            raise error(
-                f"{path} is {shown(value)}, neither true nor false",
-                code="plan-wrong-type",
-                fix=f"write {row.name}: true or {row.name}: false, without quotes",
-            )
+    return _CHECKS[row.kind](path, value, row, error)
+
+
+def _flag(path: str, value: object, row: Field, error: type[ShardwiseError]) -> bool:
+    if isinstance(value, bool):
         return value
-    if row.kind == "counts":
-        if not isinstance(value, list | tuple) or len(value) == 0:
-            what = (
-                "an empty list" if isinstance(value, list | tuple) else f"{shown(value)}, not a list of whole numbers"
-            )
-            raise error(f"{path} is {what}", code="plan-wrong-type", fix=f"write {row.name}: [15, 16, 16, 15]")
-        return tuple(_count(f"{path}[{index}]", item, row, error) for index, item in enumerate(value))
-    if row.kind == "choices":
-        return _choices(path, value, row, error)
-    if row.kind == "amount":
-        return _amount(path, value, row, error)
-    return _count(path, value, row, error)
+    raise error(
+        f"{path} is {shown(value)}, neither true nor false",
+        code="plan-wrong-type",
+        fix=f"write {row.name}: true or {row.name}: false, without quotes",
+    )
+
+
+def _counts(path: str, value: object, row: Field, error: type[ShardwiseError]) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or len(value) == 0:
+        what = "an empty list" if isinstance(value, list | tuple) else f"{shown(value)}, not a list of whole numbers"
+        raise error(f"{path} is {what}", code="plan-wrong-type", fix=f"write {row.name}: [15, 16, 16, 15]")
+    return tuple(_count(f"{path}[{index}]", item, row, error) for index, item in enumerate(value))
 
 
 def _choice(path: str, value: object, row: Field, error: type[ShardwiseError]) -> str:
@@ -128,6 +124,26 @@ def _choices(path: str, value: object, row: Field, error: type[ShardwiseError]) 
         for index, item in enumerate(given)
     }
     return tuple(name for name in row.choices if name in names)
+
+
+def _text(path: str, value: object, row: Field, error: type[ShardwiseError]) -> str:
+    if isinstance(value, str):
+        return value
+    raise error(
+        f"{path} is {shown(value)}, not text",
+        code="plan-wrong-type",
+        fix=f'write {row.name}: "{value}", in quotes'
+        if isinstance(value, int | float)
+        else f"write {row.name}: {row.example}",
+    )
+
+
+def _texts(path: str, value: object, row: Field, error: type[ShardwiseError]) -> tuple[str, ...]:
+    """A list of texts; one alone stands for a list of it."""
+    given = value if isinstance(value, list | tuple) else [value]
+    return tuple(
+        _text(f"{path}[{index}]" if given is value else path, one, row, error) for index, one in enumerate(given)
+    )
 
 
 def _count(path: str, value: object, row: Field, error: type[ShardwiseError]) -> int:
@@ -169,7 +185,7 @@ def _require_range(path: str, number: float, row: Field, error: type[ShardwiseEr
     if row.lowest <= number <= row.highest or number == row.rest:
         return
     allowed = row.range_text if row.rest is None else f"{row.range_text}, or {row.rest} for the rest"
-    bound = (row.rest or int(row.lowest)) if number < row.lowest else int(row.highest)
+    bound = (row.rest or end_text(row.lowest)) if number < row.lowest else end_text(row.highest)
     raise error(
         f"{path} is {shown(number)}, outside {allowed}",
         code="plan-out-of-range",
@@ -177,3 +193,16 @@ def _require_range(path: str, number: float, row: Field, error: type[ShardwiseEr
         if number == 0 and row.instead_of_zero
         else f"write {row.name}: {bound}",
     )
+
+
+_CHECKS: Mapping[Kind, Callable[[str, object, Field, type[ShardwiseError]], Value]] = {
+    "amount": _amount,
+    "choice": _choice,
+    "choices": _choices,
+    "count": _count,
+    "counts": _counts,
+    "flag": _flag,
+    "text": _text,
+    "texts": _texts,
+}
+"""What checks a value of each kind; a record is read by a reader of its own."""

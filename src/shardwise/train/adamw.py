@@ -19,9 +19,12 @@ class OnePassAdamW(torch.optim.AdamW):
     gradient. All parameters share one count. On CPUs both are torch's fused AdamW.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:
-        super().__init__(list(groups), lr=lr, betas=betas, fused=True)
-        self._scalars: Tensor | None = None
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float = 1e-8
+    ) -> None:
+        super().__init__(list(groups), lr=lr, betas=betas, eps=eps, fused=True)
+        self._scalars: dict[float, Tensor] = {}
+        """By learning rate, of which most runs have one for all groups."""
         self._scale = (torch.ones(()), torch.zeros(()))
         self._count: Tensor | None = None
 
@@ -38,7 +41,9 @@ class OnePassAdamW(torch.optim.AdamW):
         self._count += 1
         group = self.param_groups[0]
         first, second = (1 - torch.pow(beta, self._count.double()) for beta in group["betas"])
-        self._scalars = torch.stack([factor.double(), group["lr"] / first, second.sqrt()]).float()
+        rates = {group["lr"] for group in self.param_groups}
+        stacks = {rate: torch.stack([factor.double(), rate / first, second.sqrt()]) for rate in rates}
+        self._scalars = {rate: stacked.float() for rate, stacked in stacks.items()}
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update the parameters that hold a gradient."""
@@ -46,9 +51,8 @@ class OnePassAdamW(torch.optim.AdamW):
             return super().step(closure)
         from shardwise.train.kernels import adamw  # noqa: PLC0415 - Triton comes with CUDA builds alone
 
-        if self._scalars is None:
+        if not self._scalars:
             self.begin()
-        assert self._scalars is not None
         for group in self.param_groups:
             held = [parameter for parameter in group["params"] if parameter.grad is not None and parameter.numel()]
             small = [parameter for parameter in held if _is_small(parameter)]
@@ -59,7 +63,7 @@ class OnePassAdamW(torch.optim.AdamW):
                     parameter.detach(),
                     parameter.grad,
                     (state["exp_avg"], state["exp_avg_sq"]),
-                    self._scalars,
+                    self._scalars[group["lr"]],
                     betas=group["betas"],
                     decayed_fraction=group["lr"] * group["weight_decay"],
                     epsilon=group["eps"],

@@ -19,7 +19,7 @@ JOB_FILE = "job.json"
 Implementation = Literal["auto", "shardwise", "transformers"]
 DeviceKind = Literal["auto", "cuda", "cpu"]
 Packing = Literal["stream", "documents"]
-Decay = Literal["constant", "linear", "cosine"]
+Decay = Literal["constant", "linear", "cosine", "wsd"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,18 @@ class OptimizerSpec:
     weight_decay_fraction: float = 0.1
     beta_1_fraction: float = 0.9
     beta_2_fraction: float = 0.95
+    epsilon: float = 1e-8
     max_grad_norm: float = 1.0
     num_warmup_steps: int = 0
     decay: Decay = "constant"
+    num_decay_steps: int | None = None
+    """Last steps of the run in which the rate of ``wsd`` falls; ``None`` is a tenth of the run."""
     min_learning_rate_ratio: float = 0.1
+    """Floor of a decaying learning rate over its peak."""
+    undecayed: tuple[str, ...] = ()
+    """Patterns of parameter names that weight decay spares, besides vectors and what the model marks."""
+    group_rates: tuple[tuple[str, float], ...] = ()
+    """Patterns of parameter names, each with the peak learning rate of its parameters; the first that fits counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +203,18 @@ def job_from_json(document: Mapping[str, Any]) -> Job:
         "recipe": Recipe(**values["recipe"]),
         "data": DataSpec(**values["data"]),
         "checkpoint": CheckpointSpec(**values["checkpoint"]),
-        "optimizer": OptimizerSpec(**values["optimizer"]),
+        "optimizer": _optimizer_spec(values["optimizer"]),
         "tuning": Tuning(**values["tuning"]),
         "watch": WatchSpec(**values.get("watch", {})),
         "chunk_layers": tuple(values["chunk_layers"]),
     }
     return Job(**{**values, **parts})
+
+
+def _optimizer_spec(values: Mapping[str, Any]) -> OptimizerSpec:
+    """The numbers of the optimizer; JSON has lists where the record has tuples."""
+    rates = tuple((pattern, rate) for pattern, rate in values.get("group_rates", ()))
+    return OptimizerSpec(**{**values, "undecayed": tuple(values.get("undecayed", ())), "group_rates": rates})
 
 
 def read_job(path: Path) -> Job:

@@ -31,9 +31,8 @@ from shardwise.train.metrics import Clock, StepRecord
 from shardwise.train.optimizers import (
     ModelStates,
     OptimizerStates,
-    learning_rate,
     make_optimizer,
-    set_learning_rate,
+    set_learning_rates,
 )
 from shardwise.train.parameters import Trained, tied_ends, trained_parameters, untrained_states
 from shardwise.train.passes import Passes, make_passes
@@ -73,6 +72,8 @@ class Trainer:
     source: Feed
     scale: LossScale
     progress: Progress = field(default_factory=Progress)
+    learning_rate: float = 0.0
+    """The newest step's, of parameters without one of their own."""
     ends: ProcessGroup | None = None
     """Ranks of the first and the last stage, when both hold the token table and this rank is on one of the two."""
     is_stop_requested: Callable[[], bool] = lambda: False
@@ -105,8 +106,9 @@ class Trainer:
             sums = self._take_gradients(loss_sum, num_tokens, unit_ratio)
             # As a scheduler that waits for torch.amp.GradScaler: only steps that were taken move the schedule on.
             num_taken = self.progress.step - self.scale.num_skipped_steps
-            rate = learning_rate(self.job.optimizer, step=num_taken, num_steps=self.job.num_steps)
-            set_learning_rate(self.optimizer, rate)
+            self.learning_rate = set_learning_rates(
+                self.optimizer, self.job.optimizer, step=num_taken, num_steps=self.job.num_steps
+            )
             if self.scale.accepts(loss=sums.loss, gradient_norm=sums.gradient_norm):
                 self._update(sums.gradient_factor)
             self._drop_gradients()
@@ -236,7 +238,7 @@ def _record_later(
     job, step, scale = trainer.job, trainer.progress.step, replace(trainer.scale)
     values = torch.stack([sums.loss, sums.num_tokens, sums.gradient_norm, sums.num_stopping])
     values = values.to("cpu", non_blocking=True)
-    rate, data_wait_s = trainer.optimizer.param_groups[0]["lr"], trainer.source.take_waited_s()
+    rate, data_wait_s = trainer.learning_rate, trainer.source.take_waited_s()
     peaks = (0, 0)
     if trainer.device.type == "cuda":
         peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())

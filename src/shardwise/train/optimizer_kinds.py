@@ -60,8 +60,10 @@ class AdamW8bit(Optimizer):
     Source: Dettmers et al. 2021, arXiv:2110.02861, section 2 (block-wise dynamic quantisation).
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float]) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float = EPSILON
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
@@ -119,7 +121,7 @@ def _update_piece(
     beta_1, beta_2 = group["betas"]
     first = decode(coded["exp_avg"], values=SIGNED).lerp_(gradient, 1 - beta_1)
     second = decode(coded["exp_avg_sq"], values=UNSIGNED).mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
-    denominator = (second / (1 - beta_2**step)).sqrt_().add_(EPSILON)
+    denominator = (second / (1 - beta_2**step)).sqrt_().add_(group["eps"])
     weights.mul_(1 - group["lr"] * group["weight_decay"])
     weights.addcdiv_(first, denominator, value=-group["lr"] / (1 - beta_1**step))
     for name, numbers in (("exp_avg", first), ("exp_avg_sq", second)):
@@ -145,8 +147,10 @@ class Muon(Optimizer):
         betas: tuple[float, float],
         whole: Whole,
         part: Part,
+        eps: float = EPSILON,
     ) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "weight_decay": 0.0, "is_orthogonal": False})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "is_orthogonal": False}
+        super().__init__(groups, defaults)
         self._whole, self._part = whole, part
 
     @torch.no_grad()
@@ -182,7 +186,7 @@ class Muon(Optimizer):
         step, gradient = float(state["step"]), parameter.grad.to(parameter.dtype)
         first = state["exp_avg"].lerp_(gradient, 1 - beta_1)
         second = state["exp_avg_sq"].mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
-        denominator = (second / (1 - beta_2**step)).sqrt_().add_(EPSILON)
+        denominator = (second / (1 - beta_2**step)).sqrt_().add_(group["eps"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.addcdiv_(first, denominator, value=-group["lr"] / (1 - beta_1**step))
 

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +19,7 @@ from shardwise.train.parameters import Trained
 
 
 def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
-    """The recipe's optimizer; norms, biases and other vectors do not decay.
+    """The recipe's optimizer; norms, biases, other vectors and what the job spares do not decay.
 
     Raises:
         RecipeError: the runtime has no such optimizer.
@@ -26,12 +28,13 @@ def make_optimizer(trained: tuple[Trained, ...], job: Job) -> Optimizer:
     by_stepped = {id(entry.stepped): entry for entry in trained}
     options: dict[TrainerOption, object] = {
         "betas": (spec.beta_1_fraction, spec.beta_2_fraction),
+        "eps": spec.epsilon,
         "momentum": spec.beta_1_fraction,
         "foreach": True,
         "whole": lambda stepped, part: by_stepped[id(stepped)].whole(part),
         "part": lambda stepped, whole: by_stepped[id(stepped)].own_part(whole).to(stepped.device),
     }
-    groups = _groups(trained, spec.weight_decay_fraction, splits_matrices=kind.orthogonalises_matrices)
+    groups = _groups(trained, spec, splits_matrices=kind.orthogonalises_matrices)
     given = {name: options[name] for name in kind.trainer_options}
     return optimizer_class(kind)(groups, lr=spec.learning_rate, **given)
 
@@ -54,43 +57,63 @@ def optimizer_class(kind: OptimizerKind) -> Callable[..., Optimizer]:
     return found
 
 
-def _groups(trained: tuple[Trained, ...], decay_fraction: float, *, splits_matrices: bool) -> list[dict[str, Any]]:
-    """Parameters that decay and that do not, in groups that hold any; matrices of blocks apart where Muon asks."""
-    matrices = [entry for entry in trained if splits_matrices and entry.is_block_matrix]
-    apart = {id(entry) for entry in matrices}
-    others = [entry for entry in trained if id(entry) not in apart]
-    groups: list[dict[str, Any]] = [
-        {"params": [t.stepped for t in others if t.decays], "weight_decay": decay_fraction},
-        {"params": [t.stepped for t in others if not t.decays], "weight_decay": 0.0},
+def _groups(trained: tuple[Trained, ...], spec: OptimizerSpec, *, splits_matrices: bool) -> list[dict[str, Any]]:
+    """Parameters that share decay, peak learning rate and kind of update, in groups that hold any.
+
+    A group's ``peak_lr`` is the learning rate that :func:`set_learning_rates` gives the shape of the schedule.
+    """
+    groups: dict[tuple[bool, bool, float], list[Tensor]] = {}
+    for entry in trained:
+        decays = entry.decays and not any(fnmatchcase(entry.name, pattern) for pattern in spec.undecayed)
+        own_rates = (rate for pattern, rate in spec.group_rates if fnmatchcase(entry.name, pattern))
+        is_orthogonal = splits_matrices and entry.is_block_matrix
+        key = (is_orthogonal, not decays, next(own_rates, spec.learning_rate))
+        groups.setdefault(key, []).append(entry.stepped)
+    return [
+        {
+            "params": params,
+            "weight_decay": 0.0 if is_spared else spec.weight_decay_fraction,
+            "peak_lr": rate,
+            **({"is_orthogonal": True} if is_orthogonal else {}),
+        }
+        for (is_orthogonal, is_spared, rate), params in sorted(groups.items(), key=lambda item: item[0])
     ]
-    if matrices:
-        params = [entry.stepped for entry in matrices]
-        groups.append({"params": params, "weight_decay": decay_fraction, "is_orthogonal": True})
-    return [group for group in groups if group["params"]]
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, num_steps: int) -> float:
-    """The learning rate of a step, counted from 0: a linear warm-up, then constant, linear or cosine decay.
+    """The learning rate of a step, counted from 0: a linear warm-up, then constant, linear or cosine decay, or ``wsd``.
+
+    ``wsd`` (warm-up, stable, decay) keeps the peak until the last ``num_decay_steps``, where the rate falls linearly.
+
+    Source: Hu et al. 2024, arXiv:2404.06395, section 4.2 (WSD).
 
     >>> learning_rate(OptimizerSpec(learning_rate=1.0, num_warmup_steps=4), step=1, num_steps=10)
     0.5
     """
     if step < spec.num_warmup_steps:
         return spec.learning_rate * (step + 1) / spec.num_warmup_steps
-    done = (step - spec.num_warmup_steps) / max(1, num_steps - spec.num_warmup_steps)
+    start = spec.num_warmup_steps
+    if spec.decay == "wsd":
+        num_last = max(1, num_steps // 10) if spec.num_decay_steps is None else spec.num_decay_steps
+        start = max(start, num_steps - num_last)
+    done = max(0, step - start) / max(1, num_steps - start)
     lowest = spec.min_learning_rate_ratio
+    line = lowest + (1 - lowest) * (1 - done)
     shapes = {
         "constant": 1.0,
-        "linear": lowest + (1 - lowest) * (1 - done),
+        "linear": line,
         "cosine": lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * done)),
+        "wsd": line,
     }
     return spec.learning_rate * shapes[spec.decay]
 
 
-def set_learning_rate(optimizer: Optimizer, value: float) -> None:
-    """Use this learning rate in the next step."""
+def set_learning_rates(optimizer: Optimizer, spec: OptimizerSpec, *, step: int, num_steps: int) -> float:
+    """Use the schedule in the next step, for each group from its own peak; returns the rate of the others."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        own = replace(spec, learning_rate=group["peak_lr"])
+        group["lr"] = learning_rate(own, step=step, num_steps=num_steps)
+    return learning_rate(spec, step=step, num_steps=num_steps)
 
 
 class ModelStates:

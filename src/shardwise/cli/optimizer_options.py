@@ -1,0 +1,135 @@
+"""The options of ``train`` that say how the optimizer steps: its numbers, its schedule, and groups of parameters."""
+
+import argparse
+from typing import get_args
+
+from shardwise.cli.idle_options import IdleOption
+from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
+from shardwise.optimizers import OPTIMIZERS, TrainerOption
+from shardwise.plan import Plan
+from shardwise.train.job import Decay, OptimizerSpec
+
+__all__ = ["OPTIMIZER_NUMBERS", "OPTIMIZER_ROWS", "add_optimizer_options", "given_optimizer"]
+
+MAX_GRAD_NORM = 1.0
+"""What gradients are clipped to without --max-grad-norm, where the plan clips."""
+BELOW_ONE = 0.999999999
+"""A mean that never forgets divides by zero."""
+OPTIMIZER_NUMBERS = {
+    "--learning-rate": NumberRange(min_value=0, is_whole=False),
+    "--warmup-steps": NumberRange(min_value=0, max_value=MANY_STEPS),
+    "--decay-steps": NumberRange(min_value=1, max_value=MANY_STEPS),
+    "--min-learning-rate-ratio": NumberRange(min_value=0, max_value=1, is_whole=False),
+    "--weight-decay": NumberRange(min_value=0, max_value=1, is_whole=False),
+    "--beta1": NumberRange(min_value=0, max_value=BELOW_ONE, is_whole=False),
+    "--beta2": NumberRange(min_value=0, max_value=BELOW_ONE, is_whole=False),
+    "--eps": NumberRange(min_value=0, max_value=1, is_whole=False),
+    "--max-grad-norm": NumberRange(min_value=0, is_whole=False),
+}
+_FLOOR_HELP = "floor of a decaying rate over its peak (default: 0.1)"
+_LAST_HELP = "last steps in which the rate of wsd falls (default: a tenth of --steps)"
+_GROUP_HELP = "peak rate of parameters by name, such as 'lm_head.*=1e-4'; repeatable, the first that fits counts"
+_UNDECAYED_HELP = "names that weight decay spares besides norms, biases and other vectors; repeatable: '*embed_tokens*'"
+
+
+def _pattern_and_rate(text: str) -> tuple[str, float]:
+    pattern, _, rate = text.rpartition("=")
+    if not pattern:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not PATTERN=RATE such as lm_head.*=1e-4")
+    return pattern, OPTIMIZER_NUMBERS["--learning-rate"].read(rate)
+
+
+def _never_clips(_: argparse.Namespace, plan: Plan) -> bool:
+    return not plan.recipe.clip_gradients
+
+
+def _never_decays(arguments: argparse.Namespace, _: Plan) -> bool:
+    return bool(arguments.decay == "constant")
+
+
+def _has_no_last_steps(arguments: argparse.Namespace, _: Plan) -> bool:
+    return bool(arguments.decay != "wsd")
+
+
+def _not_read_by_optimizer(option: str, *read_as: TrainerOption) -> IdleOption:
+    """The row of a number that only optimizers read whose class takes one of these arguments."""
+    readers = [name for name, kind in OPTIMIZERS.items() if {*kind.trainer_options} & {*read_as}]
+    return IdleOption(
+        option=option,
+        is_idle=lambda _, plan: plan.recipe.optimizer not in readers,
+        beside=f"with an optimizer other than {', '.join(readers)}",
+    )
+
+
+OPTIMIZER_ROWS = (
+    IdleOption(
+        option="--max-grad-norm",
+        is_idle=_never_clips,
+        beside="in a plan that never clips",
+        missing="--clip-gradients",
+    ),
+    IdleOption(
+        option="--min-learning-rate-ratio",
+        is_idle=_never_decays,
+        beside="with a constant learning rate",
+        missing="--decay cosine",
+    ),
+    IdleOption(
+        option="--decay-steps",
+        is_idle=_has_no_last_steps,
+        beside="with a schedule that decays in all steps or in none",
+        missing="--decay wsd",
+    ),
+    _not_read_by_optimizer("--beta1", "betas", "momentum"),
+    _not_read_by_optimizer("--beta2", "betas"),
+    _not_read_by_optimizer("--eps", "eps"),
+)
+"""Options of the optimizer that the plan's optimizer or the schedule does not read."""
+
+
+def add_optimizer_options(group: "argparse._ArgumentGroup") -> None:
+    """How the optimizer that the plan names steps, and how its learning rate goes."""
+    numbers, usual = OPTIMIZER_NUMBERS, OptimizerSpec()
+    add_number(group, numbers, "--learning-rate", default=usual.learning_rate, metavar="RATE", text="(default: 3e-4)")
+    add_number(group, numbers, "--warmup-steps", default=0, metavar="N", text="linear warm-up (default: 0)")
+    group.add_argument(
+        "--decay",
+        choices=get_args(Decay),
+        default=usual.decay,
+        help="after it; wsd holds the rate and lets it fall at the end (default: constant)",
+    )
+    add_number(group, numbers, "--decay-steps", default=None, metavar="N", text=_LAST_HELP)
+    add_number(group, numbers, "--min-learning-rate-ratio", default=None, metavar="RATIO", text=_FLOOR_HELP)
+    add_number(group, numbers, "--weight-decay", default=None, metavar="SHARE", text="(default: 0.1)")
+    group.add_argument("--undecayed", action="append", metavar="PATTERN", help=_UNDECAYED_HELP)
+    group.add_argument(
+        "--group-rate", action="append", type=_pattern_and_rate, metavar="PATTERN=RATE", help=_GROUP_HELP
+    )
+    add_number(group, numbers, "--beta1", default=None, metavar="SHARE", text="or momentum (default: 0.9)")
+    add_number(group, numbers, "--beta2", default=None, metavar="SHARE", text="(default: 0.95)")
+    add_number(group, numbers, "--eps", default=None, metavar="N", text="added to the divisor (default: 1e-8)")
+    add_number(group, numbers, "--max-grad-norm", default=None, metavar="NORM", text="0 never clips (default: 1)")
+
+
+def given_optimizer(arguments: argparse.Namespace) -> OptimizerSpec:
+    """What the options say of the optimizer."""
+    usual = OptimizerSpec()
+
+    def given(value: float | None, otherwise: float) -> float:
+        return otherwise if value is None else value
+
+    decay: Decay = arguments.decay
+    return OptimizerSpec(
+        learning_rate=arguments.learning_rate,
+        weight_decay_fraction=given(arguments.weight_decay, usual.weight_decay_fraction),
+        beta_1_fraction=given(arguments.beta1, usual.beta_1_fraction),
+        beta_2_fraction=given(arguments.beta2, usual.beta_2_fraction),
+        epsilon=given(arguments.eps, usual.epsilon),
+        max_grad_norm=given(arguments.max_grad_norm, MAX_GRAD_NORM),
+        num_warmup_steps=arguments.warmup_steps,
+        decay=decay,
+        num_decay_steps=arguments.decay_steps,
+        min_learning_rate_ratio=given(arguments.min_learning_rate_ratio, usual.min_learning_rate_ratio),
+        undecayed=tuple(arguments.undecayed or ()),
+        group_rates=tuple(arguments.group_rate or ()),
+    )
