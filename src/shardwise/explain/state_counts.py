@@ -13,6 +13,7 @@ from shardwise.prediction import StageMemory
 from shardwise.units import Bytes, format_gib
 
 __all__ = [
+    "HELD_COMPONENTS",
     "StateCount",
     "counted_capacity_bytes",
     "counted_quantity",
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 STATE_COMPONENTS: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+HELD_COMPONENTS: tuple[MemoryComponent, ...] = (*STATE_COMPONENTS, "gathered_parameters")
+"""States, and the weights that a rank computes with: copies in 16 bits, and units gathered from other ranks."""
 TEXTBOOK_AXES = ("dp_shard", "zero_stage", "tp", "cp", "pp")
 TEXTBOOK_RECIPE = ("seq_len", "micro_batch_size", "global_batch_size", "precision", "optimizer", "offload", "tokens")
 
@@ -77,11 +80,10 @@ def undivided(plan: Plan) -> Plan:
     return replace(plan, layout=Layout(dp_replicate=plan.cluster.num_gpus, zero_stage=0), recipe=recipe)
 
 
-def told_states(name: str, plan: Plan) -> Quantity:
-    """The most that weights, gradients and optimizer states of a rank of ``plan`` reach, each at its own moment."""
-    value = sum(most_bytes(plan, component) for component in STATE_COMPONENTS)
-    field = " + ".join(f"most_bytes.{component}" for component in STATE_COMPONENTS)
-    return Quantity(name=name, value=value, unit="bytes", source=Source(plan=plan, field=field))
+def told_states(name: str, plan: Plan, *, components: tuple[MemoryComponent, ...] = STATE_COMPONENTS) -> Quantity:
+    """The most that the states of a rank of ``plan`` hold together at one moment."""
+    source = Source(plan=plan, field=f"most_bytes.{','.join(components)}")
+    return Quantity(name=name, value=most_bytes(plan, *components), unit="bytes", source=source)
 
 
 def counted_quantity(name: str, plan: Plan) -> Quantity:

@@ -1,15 +1,16 @@
 """Numbers of findings as fields of a prediction, under the names that ``predict --json`` writes."""
 
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from math import prod
 from operator import attrgetter
+from typing import cast
 
 from shardwise.explain.records import Quantity, QuantityUnit, Source
 from shardwise.plan import Plan
 from shardwise.prediction import ExposedCommunication, MemoryPrediction, Prediction
 
-__all__ = ["compared", "field_amount", "told"]
+__all__ = ["Predicted", "compared", "each_call", "field_amount", "payload_field", "told"]
 
 PLACES: Mapping[str, Mapping[str, str]] = {
     "MemoryPrediction": {
@@ -26,6 +27,18 @@ PLACES: Mapping[str, Mapping[str, str]] = {
     "ExposedCommunication": {"axes_s": "axes"},
 }
 """Keys of the JSON answer that stand elsewhere in the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """A plan with its prediction."""
+
+    plan: Plan
+    prediction: Prediction
+
+    def told(self, name: str, field: str, unit: QuantityUnit) -> Quantity:
+        """A number of the prediction that remembers the plan."""
+        return told(name, self.prediction, field, unit, plan=self.plan)
 
 
 def field_amount(predicted: Prediction | MemoryPrediction | ExposedCommunication, field: str) -> float:
@@ -46,9 +59,7 @@ def _amount(predicted: object, path: str) -> float:
     found = predicted
     for name in names if isinstance(predicted, Prediction) else names[1:]:
         found = _member(found, name)
-    if not isinstance(found, (int, float)):
-        raise TypeError(f"{path} is no number of a prediction")
-    return found
+    return cast(float, found)
 
 
 def _member(found: object, name: str) -> object:
@@ -79,6 +90,17 @@ def told(
         plan: what was predicted; ``None`` for the plan that the whole explanation is about.
     """
     return Quantity(name=name, value=field_amount(predicted, field), unit=unit, source=Source(plan=plan, field=field))
+
+
+def each_call(prediction: Prediction, name: str) -> str:
+    """The field that adds up one figure of all collectives."""
+    return " + ".join(f"time.communication.{number}.{name}" for number in range(len(prediction.time.communication)))
+
+
+def payload_field(prediction: Prediction) -> str:
+    """The field that adds up the bytes of every call of a step."""
+    entries = [f"time.communication.{number}" for number in range(len(prediction.time.communication))]
+    return " + ".join(f"{entry}.bytes x {entry}.count" for entry in entries)
 
 
 def compared(name: str, first: Quantity, second: Quantity, unit: QuantityUnit) -> Quantity:

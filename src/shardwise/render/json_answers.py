@@ -7,6 +7,7 @@ from shardwise.render.json_records import json_object, json_value
 
 if TYPE_CHECKING:  # a command imports the records of its own answer
     from shardwise.explain.records import Explanation, Finding, Quantity, Source
+    from shardwise.plan import Plan
     from shardwise.reconcile.calibration import LearnedCalibration
     from shardwise.reconcile.totals import Reconciliation
     from shardwise.render.run_cost import RunCost
@@ -88,9 +89,11 @@ def explanation_object(explanation: "Explanation") -> dict[str, object]:
     return {"schema": EXPLANATION_SCHEMA, **written, **_findings(explanation.findings, written["plan"])}
 
 
-def findings_object(findings: "Sequence[Finding]") -> dict[str, object]:
-    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies."""
-    return {"schema": EXPLANATION_SCHEMA, **_findings(findings)}
+def findings_object(findings: "Sequence[Finding]", *, question: "Plan | None" = None) -> dict[str, object]:
+    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies, which says
+    its question."""
+    asked = {} if question is None else {"question": json_value(question)}
+    return {"schema": EXPLANATION_SCHEMA, **asked, **_findings(findings)}
 
 
 def _findings(findings: "Sequence[Finding]", explained: object = None) -> dict[str, object]:
