@@ -124,7 +124,7 @@ def _paper_ladder(question: Plan) -> Finding:
 
 
 def zero_ladder(question: Plan) -> Finding | None:
-    """The same stages as the engine was predicted to hold them, and why they save other factors than in the paper."""
+    """Each ZeRO stage as the engine was predicted to hold it, and why it saves another factor than in the paper."""
     world, offer = question.cluster.num_gpus, ENGINES[question.engine]
     whole = undivided(question)
     if world == 1 or question.recipe.convention == "seed":
