@@ -1,10 +1,12 @@
 """``shardwise simulate``: the same lesson as text, JSON, steps, page and picture."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from shardwise.cli.main import main
+from shardwise.course.lesson import Check
 
 WORDS = ["simulate", "ring", "--num-ranks", "3"]
 
@@ -58,3 +60,22 @@ def test_what_cannot_be_simulated_is_refused_with_a_fix(words, code, capsys):
     error = capsys.readouterr().err
     assert f"[{code}]" in error
     assert "fix:" in error
+
+
+def test_shards_of_uneven_size_move_the_bytes_that_the_inventory_predicts(capsys):
+    """Two replicas of three shards: weights are rounded up to equal shards before replicas add them."""
+    assert main(["simulate", "fsdp", "--num-ranks", "6"]) == 0
+    assert "FAIL" not in capsys.readouterr().out
+
+
+def test_a_check_that_fails_is_a_failure_for_scripts_too(monkeypatch, capsys):
+    from shardwise.course import lessons
+
+    def broken(name, request):
+        (lesson,) = make_lessons(name, request)
+        return (replace(lesson, checks=(Check(what="bytes", difference=1.0, limit=0.0),)),)
+
+    make_lessons = lessons.make_lessons
+    monkeypatch.setattr(lessons, "make_lessons", broken)
+    assert main(WORDS) == 1
+    assert "FAIL" in capsys.readouterr().out

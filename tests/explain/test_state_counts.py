@@ -40,6 +40,14 @@ def test_the_engines_convention_counts_sixteen_bytes_over_what_the_framework_see
     assert worlds.because.startswith("16 bytes x 70,553,706,496 parameters")
 
 
+def test_states_of_adapters_are_not_those_of_full_training():
+    """70.55B frozen weights in 4 bits and their scales are 37.0 GiB, the adapters' own states 0.7 GiB: one GPU."""
+    worlds = finding(plan("llama-3.1-70b", "8xa100-sxm-80", convention="engine", adapter="qlora"), "world-size")
+    assert " 1 of these GPUs" in worlds.claim
+    assert "16 bytes" not in worlds.because
+    assert 37 < worlds.numbers[0].value / 2**30 < 38
+
+
 @pytest.mark.parametrize(
     ("recipe", "textbook", "engine"),
     [

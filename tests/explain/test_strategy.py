@@ -3,10 +3,12 @@
 import pytest
 
 from shardwise.catalog import read_cluster
-from shardwise.explain.strategy import advise, try_strategies
+from shardwise.explain.strategy import advise, try_strategies, zero_ladder
+from shardwise.explain.strategy_trials import strategy_name
 from shardwise.families import read_model
+from shardwise.layout import Layout
 from shardwise.recipe import Recipe
-from shardwise.search import question_of
+from shardwise.search import question_of, search
 
 
 def advice(model, cluster, engine="native", **recipe):
@@ -18,10 +20,62 @@ def claim_about(findings, name):
     return next(finding.claim for finding in findings if finding.claim.startswith(name))
 
 
-def test_a_small_model_is_trained_data_parallel():
-    findings = advice("gpt2", "8xa100-sxm-80", seq_len=1024)
-    assert "data parallel (DDP)" in findings[-1].claim
-    assert findings[-1].claim.startswith("Recommended here")
+@pytest.mark.parametrize(
+    ("model", "cluster", "batch"), [("gpt2", "8xa100-sxm-80", 256), ("llama-3.1-8b", "8xh100-sxm", 256)]
+)
+def test_what_is_recommended_is_what_plan_recommends(model, cluster, batch):
+    recipe = Recipe(seq_len=1024, global_batch_size=batch)
+    best = search(model=read_model(model), cluster=read_cluster(cluster), recipe=recipe).plans[0]
+    found = advice(model, cluster, seq_len=1024)[-1]
+    assert found.claim.startswith("Recommended here")
+    assert found.because == best.why
+    assert [number.value for number in found.numbers] == [
+        best.prediction.time.step_s,
+        best.prediction.memory.needed_bytes,
+    ]
+    assert {number.source.plan for number in found.numbers} == {best.plan}
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        (Layout(dp_shard=8), "FSDP / ZeRO-3"),
+        (Layout(dp_shard=8, reshard_after_forward=False), "FSDP that keeps gathered weights"),
+        (Layout(dp_replicate=2, dp_shard=4), "HSDP of FSDP / ZeRO-3"),
+        (Layout(dp_shard=8, zero_stage=1), "ZeRO-1"),
+        (Layout(dp_replicate=8, zero_stage=0), "data parallel (DDP)"),
+        (Layout(dp_shard=2, tp=2, pp=2), "tensor and pipeline parallel with FSDP / ZeRO-3"),
+        (Layout(tp=8), "tensor parallel"),
+        (Layout(), "one GPU"),
+    ],
+)
+def test_a_plan_is_called_what_it_is(layout, name):
+    assert strategy_name(layout) == name
+
+
+def test_compared_trials_differ_in_what_is_claimed_alone():
+    """8B on 8 A100: one sequence, everything recomputed and divided needs 20.97 GiB, 20.89 with tp=2."""
+    findings = advice("llama-3.1-8b", "8xa100-sxm-80", seq_len=8192, global_batch_size=32)
+    smallest = claim_about(findings, "Must the footprint")
+    assert "20.89 GiB" in smallest
+    numbers = {number.name: number for finding in findings for number in finding.numbers}
+    assert numbers["FSDP at its smallest"].text == "20.97 GiB"
+    sharded = next(finding for finding in findings if finding.claim.startswith("FSDP / ZeRO-3: fits"))
+    assert sharded.numbers[0].source.plan.layout.reshard_after_forward
+    piped = next(finding for finding in findings if "cuts activation memory" in finding.claim)
+    recipes = {number.source.plan.recipe for number in piped.numbers}
+    assert len(recipes) == 1
+    assert recipes.pop().recompute_layers is None
+
+
+def test_zero_3_reshards_and_gathers_twice():
+    """17.80 GiB and 31 gathers of blocks, 15 of 16 twice, and one of embedding and head."""
+    findings = advice("llama-3.2-1b", "8xh100-sxm", seq_len=2048, global_batch_size=64)
+    assert "17.80 GiB" in claim_about(findings, "FSDP / ZeRO-3: fits")
+    assert "32 all_gather" in claim_about(findings, "FSDP / ZeRO-3 communicates")
+    kept = claim_about(findings, "FSDP that keeps gathered weights: fits")
+    assert "19.39 GiB" in kept
+    assert "reshard_after_forward=off" in kept
 
 
 def test_eight_billion_parameters_do_not_fit_undivided_but_do_when_sharded():
@@ -36,6 +90,20 @@ def test_hybrid_sharding_of_70b_needs_more_than_a_node():
     """141 GB of states per GPU when divided over the 8 GPUs of a node."""
     findings = advice("llama-3.1-70b", "64xh100-sxm", seq_len=8192)
     assert "does not fit" in claim_about(findings, "HSDP")
+
+
+def test_the_engines_ladder_says_why_it_is_not_the_papers():
+    """native keeps 4 + 4 + 8 bytes and computes with a copy in 2: 18 over 2 + 4 + 12/8 is 2.40, over 2 + 16/8 4.50."""
+    recipe = Recipe(seq_len=2048, global_batch_size=256)
+    ladder = zero_ladder(
+        question_of(
+            model=read_model("llama-3.1-8b"), cluster=read_cluster("8xh100-sxm"), recipe=recipe, engine="native"
+        )
+    )
+    assert ladder.claim.startswith("The same ladder in native")
+    saves = {number.name: round(number.value, 2) for number in ladder.numbers if number.unit == "ratio"}
+    assert (saves["ZeRO-1 saves"], saves["ZeRO-2 saves"]) == (2.40, 4.50)
+    assert "4 bytes of weights, 4 of gradients and 8 of optimizer" in ladder.because
 
 
 def test_the_ladder_of_zero_stages_shows_the_savings_of_the_paper():

@@ -164,6 +164,7 @@ PURE_FIELDS = {
     "Field.rest",
     "OptimizerKind.moments",  # how many
     "Part.trained",  # elements
+    "Part.trained_shard",  # elements
     "Place.block",  # an index
     "Quantity.value",  # its unit is the field beside it
     "ReconciledRow.high_amount",  # in the unit beside it

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 import shapes
 from shardwise.catalog import read_cluster
+from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.ledger import TIME_COMPONENTS
 from shardwise.plan import Plan
+from shardwise.predict.model_flop import mfu_convention
 from shardwise.predict.time import predict_time
 from shardwise.recipe import Recipe
 
@@ -209,6 +211,21 @@ def test_throughput_names_its_convention_and_counts_causal_attention():
     per_token = throughput.model_flop_per_step / (8 * 8192)
     assert per_token / 1e9 == pytest.approx(51.5, abs=0.05)
     assert throughput.peak_flop_per_s == 989.5e12
+
+
+@pytest.mark.parametrize(
+    ("model", "adapter", "convention"),
+    [
+        ("llama-3.1-8b", "none", "6(N - input embedding) + causal attention"),
+        ("llama-3.1-8b", "lora", "4(N - input embedding) + causal attention"),
+        ("llama-3.2-1b", "none", "6 N + causal attention"),
+        ("mixtral-8x7b", "none", "6(N active - input embedding) + causal attention"),
+        ("bert-large", "none", "6 N + attention"),
+    ],
+)
+def test_the_convention_names_what_was_counted(model, adapter, convention):
+    """Frozen weights have no gradients of their own (4, not 6); a tied table is the head and counts."""
+    assert mfu_convention(read_model(model), is_base_frozen=adapter != "none") == convention
 
 
 def test_hfu_exceeds_mfu_by_what_is_recomputed():

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     plan = plan_from(arguments)
     if arguments.is_strategies or (arguments.cluster is not None and not given_layout(arguments)):
-        return _print_findings(_strategies(plan), arguments, is_advice=True)
+        return _print_strategies(plan, arguments)
     return _print_explanation(plan, arguments)
 
 
@@ -102,25 +102,39 @@ def _out_of_memory(arguments: argparse.Namespace) -> "tuple[Finding, ...]":
     return explain_out_of_memory(text, plan=plan)
 
 
-def _strategies(plan: "Plan") -> "tuple[Finding, ...]":
+def _print_strategies(plan: "Plan", arguments: argparse.Namespace) -> int:
+    from shardwise.cli.plan_answer import assumed_fields
     from shardwise.cli.progress import waiting
     from shardwise.explain import advise
+    from shardwise.search import question_of
 
+    question = question_of(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
     with waiting("trying strategies"):
-        return advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
-
-
-def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespace, *, is_advice: bool = False) -> int:
+        findings = advise(model=plan.model, cluster=plan.cluster, recipe=plan.recipe, engine=plan.engine)
     if arguments.is_json:
-        from shardwise.render.json_answers import findings_object
-        from shardwise.render.json_text import json_text
+        return _print_json(findings, question=question)
+    from shardwise.render.first_screen import ScreenContext
+    from shardwise.render.text_explanation import strategies_text
 
-        write_line(json_text(findings_object(findings)))
-    else:
-        from shardwise.render.text_explanation import findings_text, strategies_text
+    context = ScreenContext(assumed=assumed_fields(arguments, plan))
+    write_line(strategies_text(findings, question=question, context=context, style=stdout_style()))
+    return EXIT_OK
 
-        text = strategies_text if is_advice else findings_text
-        write_line(text(findings, style=stdout_style()))
+
+def _print_findings(findings: "tuple[Finding, ...]", arguments: argparse.Namespace) -> int:
+    if arguments.is_json:
+        return _print_json(findings)
+    from shardwise.render.text_explanation import findings_text
+
+    write_line(findings_text(findings, style=stdout_style()))
+    return EXIT_OK
+
+
+def _print_json(findings: "tuple[Finding, ...]", question: "Plan | None" = None) -> int:
+    from shardwise.render.json_answers import findings_object
+    from shardwise.render.json_text import json_text
+
+    write_line(json_text(findings_object(findings, question=question)))
     return EXIT_OK
 
 

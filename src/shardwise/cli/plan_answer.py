@@ -87,14 +87,14 @@ def screen_context(
 
     words = [word for word in arguments.typed_words if word != "--details"]
     return ScreenContext(
-        assumed=_assumed(arguments, question, assumptions),
+        assumed=assumed_fields(arguments, question, assumptions),
         command=shlex.join(("shardwise", *words)),
         plan_file=None if arguments.out is None else shlex.quote(str(arguments.out)),
         num_kept_lines=CHANGE_LINES if arguments.what_if else 0,
     )
 
 
-def _assumed(arguments: argparse.Namespace, question: "Plan", assumptions: Sequence[str]) -> frozenset[str]:
+def assumed_fields(arguments: argparse.Namespace, question: "Plan", assumptions: Sequence[str] = ()) -> frozenset[str]:
     """Fields of the question that neither an option nor a plan file gave."""
     said = {sentence.partition("=")[0] for sentence in (*question.assumptions, *assumptions)}
     names = {name for name in ASKED if name in said}
@@ -102,7 +102,7 @@ def _assumed(arguments: argparse.Namespace, question: "Plan", assumptions: Seque
     if is_model and not Path(arguments.source).is_file():
         names.update(name for name in ASKED if name not in given_recipe(arguments))
         names.update(["engine"] if arguments.engine is None else [])
-    is_given = arguments.global_batch_size is not None or arguments.global_batch_tokens is not None
+    is_given = arguments.global_batch_size is not None or vars(arguments).get("global_batch_tokens") is not None
     if question.recipe.global_batch_size is None or (is_model and not is_given):
         names.add("global_batch_size")
     if question.cluster.assumptions:

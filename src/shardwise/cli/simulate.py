@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK
+from shardwise.cli.main import EXIT_FAILED
 from shardwise.cli.options import CLUSTER_HELP, MODEL_HELP, add_json_option, amount, byte_size, whole_number
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
 from shardwise.schedules.table import SCHEDULES
@@ -95,7 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.course.render.text_lesson import lessons_text
 
         write_line(lessons_text(lessons, style=stdout_style()))
-    return EXIT_OK
+    has_passed = all(check.holds for lesson in lessons for check in lesson.checks)
+    return EXIT_OK if has_passed else EXIT_FAILED
 
 
 def _request(arguments: argparse.Namespace) -> "LessonRequest":

@@ -1,19 +1,23 @@
 """Known traps that a plan walks into: settings that do nothing, cost more than they save, or fail before training."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from shardwise.engines.table import ENGINES, OWN_ENGINE, engine_profile, state_bytes
-from shardwise.explain.records import Finding, Quantity
-from shardwise.explain.state_counts import counted_states
+from shardwise.explain.records import Finding, Quantity, Source
+from shardwise.explain.state_counts import counted_quantity, counted_states, engine_states, told_states, undivided
+from shardwise.explain.told import told
 from shardwise.plan import Plan
+from shardwise.predict.memory import most_bytes
 from shardwise.prediction import Prediction
 from shardwise.rules import find_refusals
-from shardwise.step.states import QUANTISED_BYTES
 from shardwise.units import format_count, format_gib
 
 __all__ = ["cautions"]
 
 SMALL_MODEL_BUCKETS_FRACTION = 0.5
+MANY_TIMES = 2
+"""Gradients that reach this many times their divided size are kept whole for a while."""
 DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
 
 Check = Callable[[Plan, Prediction], Finding | None]
@@ -51,14 +55,15 @@ def _nothing_to_shard(plan: Plan, _: Prediction) -> Finding | None:
     is_textbook = plan.recipe.convention == "seed"
     pure = state_bytes(engine=OWN_ENGINE, precision="bf16")
     pure_bytes = pure.weight_bytes + pure.gradient_bytes + 2 * pure.moment_bytes
-    pure_states = Quantity(name="states of pure bf16 training", value=pure_bytes * states.num_params, unit="bytes")
+    in_bf16 = replace(undivided(plan), engine=OWN_ENGINE, recipe=replace(plan.recipe, precision="bf16"))
+    pure_states = told_states("states of pure bf16 training", in_bf16)
     no_master = f". Training in pure bf16 keeps {pure_bytes} bytes per parameter, without a master copy"
     return Finding(
         topic="caution",
         claim=f"zero_stage={layout.zero_stage} divides nothing here: dp_shard x cp is 1, so all "
         f"{states.bytes_per_param:g} bytes per parameter ({format_gib(states.total_bytes)}) stay on each GPU.",
         numbers=(
-            Quantity(name="states of this plan", value=states.total_bytes, unit="bytes"),
+            counted_quantity("states of this plan", plan),
             *(() if is_textbook else (pure_states,)),
         ),
         because="ZeRO and FSDP save memory by dividing states over data-parallel ranks; one rank has nobody to share "
@@ -74,12 +79,18 @@ def _frozen_replicas(plan: Plan, _: Prediction) -> Finding | None:
     layout, recipe = plan.layout, plan.recipe
     if recipe.adapter == "none" or layout.zero_stage == 3 or layout.data_parallel_size == 1:
         return None
-    each = QUANTISED_BYTES if recipe.adapter == "qlora" else 2
-    base = each * plan.model.num_params / (layout.tp * layout.pp)
+    base = most_bytes(plan, "parameters")
     return Finding(
         topic="caution",
         claim=f"Every GPU holds the whole frozen base ({format_gib(base)}): more data-parallel GPUs do not shrink it.",
-        numbers=(Quantity(name="frozen base per GPU", value=base, unit="bytes"),),
+        numbers=(
+            Quantity(
+                name="frozen base per GPU",
+                value=base,
+                unit="bytes",
+                source=Source(plan=plan, field="most_bytes.parameters"),
+            ),
+        ),
         because=f"zero_stage={layout.zero_stage} divides optimizer states and gradients of trained weights, and the "
         "adapters are tiny",
         suggestion="zero_stage=3 (FSDP) divides frozen weights too",
@@ -91,17 +102,14 @@ def _hybrid_sharding(plan: Plan, prediction: Prediction) -> Finding | None:
     layout = plan.layout
     if layout.dp_replicate == 1 or layout.zero_stage == 0 or layout.state_shard_size == 1:
         return None
-    model_shards = layout.tp * layout.pp
-    inside = counted_states(plan).total_bytes / (layout.state_shard_size * model_shards)
-    whole = inside / layout.dp_replicate
+    full = replace(layout, dp_replicate=1, dp_shard=layout.dp_replicate * layout.dp_shard)
+    inside = told_states("states at this shard size", plan)
+    whole = told_states("states with full sharding", replace(plan, layout=full))
     return Finding(
         topic="caution",
         claim=f"Hybrid sharding divides states by dp_shard x cp = {layout.state_shard_size}, not by the "
-        f"{layout.data_parallel_size} data-parallel ranks: {format_gib(inside)} per GPU, not {format_gib(whole)}.",
-        numbers=(
-            Quantity(name="states at this shard size", value=inside, unit="bytes"),
-            Quantity(name="states with full sharding", value=whole, unit="bytes"),
-        ),
+        f"{layout.data_parallel_size} data-parallel ranks: {inside.text} per GPU, not {whole.text}.",
+        numbers=(inside, whole),
         because="replicas keep whole copies of the shard group's states; in exchange gathers stay inside the group",
         suggestion="" if prediction.fits else f"dp_replicate=1 dp_shard={layout.data_parallel_size}",
     )
@@ -124,7 +132,7 @@ def _load_peak(plan: Plan, prediction: Prediction) -> Finding | None:
         f"{'more than' if worse else 'most of'} the {format_gib(capacity)} there are.",
         numbers=(
             Quantity(name="whole module per rank", value=whole, unit="bytes"),
-            Quantity(name="capacity", value=capacity, unit="bytes"),
+            told("capacity", prediction, "memory.capacity_bytes", "bytes"),
         ),
         because=f"{format_count(params)} parameters x {each} bytes exist before the first shard; the training peak is "
         "a separate budget",
@@ -163,9 +171,8 @@ def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | N
         return None
     if plan.num_microbatches == 1:
         return None
-    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
-    params = plan.model.num_params / layout.tp
-    whole = states.gradient_bytes * params
+    states = engine_states(plan)
+    whole = states.gradient_bytes * states.num_params / layout.tp
     spare = prediction.memory.spare_bytes
     affordable = whole < spare
     return Finding(
@@ -174,7 +181,7 @@ def _reduces_every_microbatch(plan: Plan, prediction: Prediction) -> Finding | N
         f"reducing only in the last one would keep {format_gib(whole)} of whole gradients per GPU.",
         numbers=(
             Quantity(name="whole gradients", value=whole, unit="bytes"),
-            Quantity(name="spare", value=spare, unit="bytes"),
+            told("spare", prediction, "memory.spare_bytes", "bytes"),
         ),
         because="FSDP and ZeRO-2 save gradient memory by dividing them as soon as they exist; DDP accumulates locally "
         "and communicates once",
@@ -190,19 +197,23 @@ def _whole_gradients_in_pipeline(plan: Plan, prediction: Prediction) -> Finding 
     is_torch = engine_profile(plan.engine).is_torch
     if not is_torch or layout.pp == 1 or layout.zero_stage < 2 or layout.state_shard_size == 1:
         return None
-    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
-    whole = states.reduce_bytes * plan.model.num_params / (layout.tp * layout.pp)
-    divided = whole / layout.state_shard_size
+    states, whole = engine_states(plan), most_bytes(plan, "gradients")
+    divided = states.gradient_bytes * states.num_params / (layout.tp * layout.pp * layout.state_shard_size)
+    if whole < MANY_TIMES * divided:
+        return None
     return Finding(
         topic="caution",
         claim=f"In a pipeline every stage keeps whole gradients ({format_gib(whole)}) and gathered weights until the "
         f"last micro-batch, instead of {format_gib(divided)} per GPU.",
         numbers=(
-            Quantity(name="whole gradients", value=whole, unit="bytes"),
-            Quantity(name="divided gradients", value=divided, unit="bytes"),
             Quantity(
-                name="gradients at the peak", value=prediction.memory.worst.component_bytes("gradients"), unit="bytes"
+                name="whole gradients",
+                value=whole,
+                unit="bytes",
+                source=Source(plan=plan, field="most_bytes.gradients"),
             ),
+            Quantity(name="divided gradients", value=divided, unit="bytes"),
+            told("gradients at the peak", prediction, "memory.components_bytes.gradients", "bytes"),
         ),
         because="gathering and reducing in each of many micro-batches would dominate, so the schedules do both once",
         suggestion="a larger pp or tp divides them; without a pipeline FSDP reduces every micro-batch",

@@ -1,15 +1,16 @@
 """The practical checklist before choosing a strategy, each question answered with this model's numbers."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.engines.table import ENGINES
 from shardwise.explain.records import Finding, Quantity
 from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
-from shardwise.explain.strategy_trials import StrategyTrial, activation_bytes, exposed_s, trial_named
+from shardwise.explain.strategy_trials import StrategyTrial, settings_words, trial_named
+from shardwise.explain.told import compared, told
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
+from shardwise.prediction import MemoryPrediction
 from shardwise.rules import find_errors
 from shardwise.search.simplicity import short_layout
 from shardwise.units import (
@@ -22,6 +23,7 @@ from shardwise.units import (
 
 __all__ = ["checklist"]
 
+ACTIVATIONS = "memory.components_bytes.activations + memory.components_bytes.logits"
 DOMINANT_FRACTION = 0.5
 LARGE_LAYER_FRACTION = 0.1
 """A layer whose states are more of a GPU than this is wide: two of them gathered at once are felt."""
@@ -47,18 +49,16 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     whole, capacity = _undivided(question, trials[0]), counted_capacity_bytes(question)
     if whole is None:
         return _states_fit_one_gpu(question)
-    plan, needed_bytes, fits = whole
-    numbers = [
-        Quantity(name="needed undivided", value=needed_bytes, unit="bytes"),
-        Quantity(name="capacity", value=capacity, unit="bytes"),
-    ]
-    small = _quantised_bytes(question)
+    plan, memory = whole
+    needed = told("needed undivided", memory, "memory.needed_bytes", "bytes", plan=plan)
+    numbers = [needed, told("capacity", memory, "memory.capacity_bytes", "bytes", plan=plan)]
+    small = _quantised(question)
     if small is not None:
-        numbers.append(Quantity(name="with a 4-bit base and adapters (QLoRA)", value=small, unit="bytes"))
+        numbers.append(small)
     is_alone = question.cluster.num_gpus == 1
-    if fits:
+    if needed.value <= capacity:
         answer, advice = "yes", "data parallelism and mixed precision are enough; divide states only for larger batches"
-    elif small is not None and small <= capacity:
+    elif small is not None and small.value <= capacity:
         answer = "no, unless only adapters are trained on a 4-bit base"
         advice = "train adapters, or take more GPUs" if is_alone else "divide states, or train adapters"
     else:
@@ -66,28 +66,34 @@ def _fits_one_gpu(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
         advice = "take more GPUs: one cannot divide states" if is_alone else "divide the states: ZeRO or FSDP first"
     return Finding(
         topic="checklist",
-        claim=f"Does it fit one GPU? {answer}: undivided it needs {format_gib(needed_bytes)} of "
-        f"{format_gib(capacity)}.",
+        claim=f"Does it fit one GPU? {answer}: undivided it needs {needed.text} of {format_gib(capacity)}.",
         numbers=tuple(numbers),
-        because=f"predicted for the smallest undivided layout ({short_layout(plan)})",
+        because=f"predicted for the smallest undivided layout ({short_layout(plan)}), with one sequence at a time and "
+        f"recompute={plan.recipe.recompute}",
         suggestion=advice,
     )
 
 
-def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, int, bool] | None:
-    """Plan, bytes and whether they fit, with every GPU holding every expert; ``None`` where that breaks a rule."""
+def _undivided(question: Plan, trial: StrategyTrial) -> tuple[Plan, MemoryPrediction] | None:
+    """The smallest plan with every GPU holding every expert; ``None`` where that breaks a rule."""
     if trial.plan is None:
         return None
-    if trial.plan.layout.ep == 1:
-        return trial.plan, trial.needed_bytes, trial.prediction is not None
+    plan = _small(trial, layout=Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0))
+    return None if plan is None else (plan, predict_memory(plan))
+
+
+def _small(trial: StrategyTrial, *, layout: Layout) -> Plan | None:
+    """A plan that runs one sequence at a time and recomputes every block; ``None`` where that breaks a rule.
+
+    The textbook's arithmetic knows no recomputation.
+    """
+    if trial.plan is None:
+        return None
     recipe = replace(trial.plan.recipe, micro_batch_size=1)
     if recipe.convention != "seed":
-        recipe = replace(recipe, recompute="full")
-    plan = replace(trial.plan, recipe=recipe, layout=Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0))
-    if find_errors(plan):
-        return None
-    needed_bytes = predict_memory(plan).needed_bytes
-    return plan, needed_bytes, needed_bytes <= counted_capacity_bytes(question)
+        recipe = replace(recipe, recompute="full", recompute_layers=None)
+    plan = replace(trial.plan, recipe=recipe, layout=layout)
+    return None if find_errors(plan) else plan
 
 
 def _states_fit_one_gpu(question: Plan) -> Finding:
@@ -102,13 +108,16 @@ def _states_fit_one_gpu(question: Plan) -> Finding:
     )
 
 
-def _quantised_bytes(question: Plan) -> float | None:
-    """Bytes that QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
+def _quantised(question: Plan) -> Quantity | None:
+    """What QLoRA needs on one GPU; ``None`` where the engine or the model does not have it."""
     recipe = replace(
         question.recipe, adapter="qlora", micro_batch_size=1, recompute="full", convention="engine", offload="none"
     )
     plan = replace(question, recipe=recipe, layout=Layout(dp_replicate=question.cluster.num_gpus, zero_stage=0))
-    return None if find_errors(plan) else predict_memory(plan).needed_bytes
+    if find_errors(plan):
+        return None
+    name, field = "with a 4-bit base and adapters (QLoRA)", "memory.needed_bytes"
+    return told(name, predict_memory(plan), field, "bytes", plan=plan)
 
 
 def _is_wide(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
@@ -161,31 +170,29 @@ def _fastest(trials: tuple[StrategyTrial, ...], *, without: str | None = None) -
 
 
 def _is_deep(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding | None:
-    """Compares the activations of a pipeline's worst stage with those of the undivided model at one micro-batch."""
+    """Compares the activations of a pipeline's worst stage with those of the undivided model by one recipe."""
     sharded, piped = _most_sharded(trials), trial_named(trials, "pipeline parallel")
     if sharded is None or sharded.plan is None:
         return None
-    memory = predict_memory(sharded.plan)
-    held = activation_bytes(memory)
-    share = held / memory.needed_bytes
-    numbers = [
-        Quantity(name="layers", value=question.model.num_hidden_layers, unit="count"),
-        Quantity(name="activations and logits", value=held, unit="bytes"),
-        Quantity(name="of what is needed", value=share, unit="fraction"),
-    ]
-    compared, advice = "", "recomputation and smaller micro-batches shrink activations; stages shrink states"
-    if piped is not None and piped.plan is not None:
-        staged = activation_bytes(predict_memory(piped.plan))
-        numbers.append(Quantity(name="in a pipeline", value=staged, unit="bytes"))
-        compared = f"; its best pipeline holds {format_gib(staged)} ({short_layout(piped.plan)})"
+    recipe = replace(sharded.plan.recipe, recompute_layers=None)
+    plan = replace(sharded.plan, recipe=recipe)
+    memory = predict_memory(plan)
+    held = told("activations and logits", memory, ACTIVATIONS, "bytes", plan=plan)
+    needed = told("needed", memory, "memory.needed_bytes", "bytes", plan=plan)
+    share = compared("of what is needed", held, needed, "fraction")
+    numbers = [Quantity(name="layers", value=question.model.num_hidden_layers, unit="count"), held, share]
+    compares, advice = "", "recomputation and smaller micro-batches shrink activations; stages shrink states"
+    staged = None if piped is None or piped.plan is None else replace(piped.plan, recipe=recipe)
+    if staged is not None and not find_errors(staged):
+        numbers.append(told("in a pipeline", predict_memory(staged), ACTIVATIONS, "bytes", plan=staged))
+        compares = f"; with the same recipe a pipeline holds {numbers[-1].text} ({short_layout(staged)})"
     if piped is not None and piped.prediction is not None and sharded.prediction is None:
         advice = "a pipeline fits where sharding alone does not"
-    dominates = share > DOMINANT_FRACTION
     return Finding(
         topic="checklist",
         claim=f"Is it deep, and do activations decide? {question.model.num_hidden_layers} layers; activations "
-        f"{'are most' if dominates else 'are not most'} of what a GPU needs: {format_gib(held)} with "
-        f"{sharded.strategy.name}{compared}.",
+        f"{'are most' if share.value > DOMINANT_FRACTION else 'are not most'} of what a GPU needs: {held.text} with "
+        f"{sharded.strategy.name}, micro-batch {recipe.micro_batch_size}, recompute={recipe.recompute}{compares}.",
         numbers=tuple(numbers),
         because="a stage has fewer layers but keeps several micro-batches of them, the first stage as many as "
         "there are stages",
@@ -225,35 +232,39 @@ def _optimizer_dominates(question: Plan, trials: tuple[StrategyTrial, ...]) -> F
 
 
 def _smallest_footprint(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding | None:
-    """The layout of each strategy with everything else as small as it goes: one sequence, everything recomputed."""
-    smallest = list(_smallest(trials, question))
-    if not smallest:
+    """The layout of each strategy with everything else as small as it goes."""
+    found = {trial.strategy.name: small for trial in trials if (small := _smallest(trial, question)) is not None}
+    if not found:
         return None
-    needed, trial, plan = min(smallest, key=lambda found: found[0])
-    sharded = next((found for found in smallest if found[1].strategy.name.startswith("FSDP")), None)
-    numbers = [Quantity(name="smallest", value=needed, unit="bytes")]
+    least = min(found, key=lambda name: found[name].value)
+    sharded = next((small for name, small in found.items() if name.startswith("FSDP")), None)
+    source = found[least].source
+    plan = None if source is None else source.plan
+    numbers = [found[least]]
     if sharded is not None:
-        numbers.append(Quantity(name="FSDP at its smallest", value=sharded[0], unit="bytes"))
+        numbers.append(replace(sharded, name="FSDP at its smallest"))
+    settings = f" ({settings_words(plan)})" if plan is not None else ""
     return Finding(
         topic="checklist",
-        claim=f"Must the footprint be minimal? The smallest is {trial.strategy.name} with {format_gib(needed)} a GPU "
-        f"({short_layout(plan)}).",
+        claim=f"Must the footprint be minimal? The smallest of the layouts below is {least} with "
+        f"{found[least].text} a GPU{settings}.",
         numbers=tuple(numbers),
-        because="predicted with one sequence at a time and everything recomputed; full sharding divides states by all "
-        "GPUs, and only tensor or context parallelism also divide what one sequence needs",
+        because="predicted with one sequence at a time, everything recomputed and states divided as far as they go; "
+        "full sharding divides states by all GPUs, and only tensor or context parallelism also divide what one "
+        "sequence needs",
         suggestion="take the footprint for larger micro-batches only if that is faster",
     )
 
 
-def _smallest(trials: tuple[StrategyTrial, ...], question: Plan) -> Iterator[tuple[int, StrategyTrial, Plan]]:
-    has_recompute = question.recipe.convention != "seed"
-    for trial in trials:
-        if trial.plan is None:
-            continue
-        recipe = replace(trial.plan.recipe, micro_batch_size=1)
-        plan = replace(trial.plan, recipe=replace(recipe, recompute="full") if has_recompute else recipe)
-        if not find_errors(plan):
-            yield predict_memory(plan).needed_bytes, trial, plan
+def _smallest(trial: StrategyTrial, question: Plan) -> Quantity | None:
+    """What the trial's degrees need at least: all that the strategy does not claim is made small."""
+    if trial.plan is None:
+        return None
+    layout = trial.plan.layout
+    if trial.strategy.bounds.zero_stage is None and question.recipe.convention != "seed":
+        layout = replace(layout, zero_stage=max(ENGINES[question.engine].zero_stages), reshard_after_forward=True)
+    plan = _small(trial, layout=layout) or _small(trial, layout=trial.plan.layout)
+    return None if plan is None else told("smallest", predict_memory(plan), "memory.needed_bytes", "bytes", plan=plan)
 
 
 def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
@@ -269,23 +280,25 @@ def _network(question: Plan, trials: tuple[StrategyTrial, ...]) -> Finding:
     shown = sharded if sharded.prediction is not None else _fastest(trials)
     if shown is None or shown.prediction is None:
         return _network_unknown(question)
-    share = exposed_s(shown.prediction) / shown.prediction.time.step_s
+    exposed = shown.told("exposed", "time.components_s.exposed_communication", "s")
+    step = shown.told("step", "time.step_s", "s")
+    share = compared("exposed of the step", exposed, step, "fraction")
     hybrid = trial_named(trials, "HSDP")
-    is_fast = share < FAST_NETWORK_FRACTION
+    is_fast = share.value < FAST_NETWORK_FRACTION
     advice = (
         "the network keeps up; no strategy has to be chosen for its sake"
         if is_fast
         else _slow_network_advice(shown, trials, question)
     )
-    numbers = [Quantity(name="exposed of the step", value=share, unit="fraction")]
+    numbers = [share]
     if hybrid is not None and hybrid.prediction is not None:
-        ratio = hybrid.prediction.time.step_s / shown.prediction.time.step_s
-        numbers.append(Quantity(name=f"HSDP over {shown.strategy.name}", value=ratio, unit="ratio"))
-        advice = "HSDP is faster: gathers stay inside a node" if ratio < 1 else advice
+        ratio = compared(f"HSDP over {shown.strategy.name}", hybrid.told("", "time.step_s", "s"), step, "ratio")
+        numbers.append(ratio)
+        advice = "HSDP is faster: gathers stay inside a node" if ratio.value < 1 else advice
     return Finding(
         topic="checklist",
         claim=f"What is the network? {_bandwidths(question)}; with {shown.strategy.name} "
-        f"{format_percent(share)} of the step waits for it.",
+        f"{format_percent(share.value)} of the step waits for it.",
         numbers=tuple(numbers),
         because="bandwidths are one way and per GPU; what runs under computation does not count",
         suggestion=advice,

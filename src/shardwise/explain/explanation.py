@@ -5,8 +5,9 @@ from shardwise.explain.changes import faster_changes, smallest_changes
 from shardwise.explain.conventions import seed_differences
 from shardwise.explain.host import host_shortage
 from shardwise.explain.memory_findings import memory_findings
-from shardwise.explain.records import Explanation, Finding, Quantity
+from shardwise.explain.records import Explanation, Finding
 from shardwise.explain.time_findings import time_findings
+from shardwise.explain.told import told
 from shardwise.explain.world_sizes import hardware_changes, world_size_finding
 from shardwise.plan import Plan
 from shardwise.predict import predict
@@ -52,9 +53,9 @@ def _verdict(plan: Plan, prediction: Prediction) -> Finding:
         f"{format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)} per GPU, "
         f"{format_seconds(time.step_s)} per step{host}.",
         numbers=(
-            Quantity(name="needed", value=memory.needed_bytes, unit="bytes"),
-            Quantity(name="capacity", value=memory.capacity_bytes, unit="bytes"),
-            Quantity(name="step", value=time.step_s, unit="s"),
+            told("needed", prediction, "memory.needed_bytes", "bytes"),
+            told("capacity", prediction, "memory.capacity_bytes", "bytes"),
+            told("step", prediction, "time.step_s", "s"),
         ),
         because="; ".join(prediction.assumptions),
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.engines.table import ENGINES
 from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.told import told
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction
 from shardwise.units import GIB, Bytes, format_gb, format_gib
@@ -40,10 +41,10 @@ def enough_host_gib(memory: MemoryPrediction) -> int | None:
 def host_numbers(memory: MemoryPrediction) -> tuple[Quantity, ...]:
     """Need and capacity of a node."""
     return (
-        Quantity(name="host per node", value=memory.host_bytes_per_node, unit="bytes"),
-        Quantity(name="host capacity", value=memory.host_capacity_bytes, unit="bytes"),
+        told("host per node", memory, "memory.host_bytes", "bytes"),
+        told("host capacity", memory, "memory.host_capacity_bytes", "bytes"),
         Quantity(name="missing on the host", value=host_missing_bytes(memory), unit="bytes"),
-        Quantity(name="NVMe per node", value=memory.nvme_bytes_per_node, unit="traffic_bytes"),
+        told("NVMe per node", memory, "memory.nvme_bytes", "traffic_bytes"),
     )
 
 

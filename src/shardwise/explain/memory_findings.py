@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from shardwise.explain.host import host_finding, host_numbers, host_remedy, host_shortage
-from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.records import Finding
 from shardwise.explain.state_counts import state_bytes_of
+from shardwise.explain.told import told
 from shardwise.ledger import MemoryComponent
 from shardwise.plan import Plan
 from shardwise.prediction import MemoryPrediction
@@ -85,13 +86,13 @@ def _headroom(plan: Plan, memory: MemoryPrediction) -> Finding:
     needed, capacity = memory.needed_bytes, memory.capacity_bytes
     low, high = needed * memory.low_fraction, needed * memory.high_fraction
     numbers = (
-        Quantity(name="needed", value=needed, unit="bytes"),
-        Quantity(name="low", value=low, unit="bytes"),
-        Quantity(name="high", value=high, unit="bytes"),
-        Quantity(name="capacity", value=capacity, unit="bytes"),
-        Quantity(name="spare", value=memory.spare_bytes, unit="bytes"),
-        Quantity(name="missing", value=memory.missing_bytes, unit="bytes"),
-        Quantity(name="device used with cached blocks", value=memory.worst.device_used_bytes, unit="bytes"),
+        told("needed", memory, "memory.needed_bytes", "bytes"),
+        told("low", memory, "memory.needed_bytes x memory.low_fraction", "bytes"),
+        told("high", memory, "memory.needed_bytes x memory.high_fraction", "bytes"),
+        told("capacity", memory, "memory.capacity_bytes", "bytes"),
+        told("spare", memory, "memory.spare_bytes", "bytes"),
+        told("missing", memory, "memory.missing_bytes", "bytes"),
+        told("device used with cached blocks", memory, "memory.device_used_bytes", "bytes"),
     )
     band = f"the band from measured runs is {format_gib(low)} to {format_gib(high)}"
     need = f"{format_gib(needed)} of {format_gib(capacity)}"
@@ -151,7 +152,9 @@ def _dominant(plan: Plan, memory: MemoryPrediction) -> Finding:
         topic="memory",
         claim=claim,
         numbers=tuple(
-            Quantity(name=entry.component, value=entry.num_bytes, unit="bytes") for entry in ranked if entry.num_bytes
+            told(entry.component, memory, f"memory.components_bytes.{entry.component}", "bytes")
+            for entry in ranked
+            if entry.num_bytes
         ),
         because=f"{top.component} grows with {meaning.grows_with}; states are divided by {divided} as "
         f"zero_stage={layout.zero_stage} says",
@@ -164,10 +167,13 @@ def _largest_tensors(memory: MemoryPrediction) -> Finding | None:
     if not tensors:
         return None
     name, num_bytes = tensors[0]
+    place = f"memory.stages.{memory.stages.index(memory.worst)}.largest_tensors"
     return Finding(
         topic="memory",
         claim=f"The largest entry alive at the peak is {name}: {format_gib(num_bytes)}.",
-        numbers=tuple(Quantity(name=name, value=num_bytes, unit="bytes") for name, num_bytes in tensors),
+        numbers=tuple(
+            told(name, memory, f"{place}.{number}.bytes", "bytes") for number, (name, _) in enumerate(tensors)
+        ),
         because="blocks[i] are the stage's i-th run of equal transformer blocks, all of them together; what is kept is "
         "kept from forward to backward",
     )
@@ -186,9 +192,9 @@ def _peak_moment(memory: MemoryPrediction) -> Finding:
         claim=f"The peak is in the {worst.peak_phase} phase ({worst.peak_moment}): "
         f"{format_gib(worst.peak_allocated_bytes)} in tensors{second}.",
         numbers=(
-            Quantity(name="allocated", value=worst.peak_allocated_bytes, unit="bytes"),
-            Quantity(name="reserved", value=worst.peak_reserved_bytes, unit="bytes"),
-            Quantity(name="device used", value=worst.device_used_bytes, unit="bytes"),
+            told("allocated", memory, "memory.peak_allocated_bytes", "bytes"),
+            told("reserved", memory, "memory.peak_reserved_bytes", "bytes"),
+            told("device used", memory, "memory.device_used_bytes", "bytes"),
         ),
         because="allocated is what tensors hold, reserved what the allocator keeps (cached blocks included, given back "
         "before an allocation fails), device used what nvidia-smi shows",
@@ -208,8 +214,8 @@ def _stages(memory: MemoryPrediction) -> Finding | None:
         claim=f"Stage {worst.stage} needs {format_gib(spread)} more than stage {least.stage}: an average over stages "
         "would hide it.",
         numbers=tuple(
-            Quantity(name=f"stage {stage.stage}", value=stage.device_used_bytes, unit="bytes")
-            for stage in memory.stages
+            told(f"stage {stage.stage}", memory, f"memory.stages.{number}.device_used_bytes", "bytes")
+            for number, stage in enumerate(memory.stages)
         ),
         because=f"stage {worst.stage} holds {worst.layers} layers with {worst.in_flight_micro_batches:g} micro-batches "
         f"in flight, stage {least.stage} {least.layers} with {least.in_flight_micro_batches:g}; embedding, head and "

@@ -5,24 +5,26 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from shardwise.explain.records import Finding, Quantity
-from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
-from shardwise.explain.strategy_trials import StrategyTrial, activation_bytes, component_s, exposed_s, trial_named
+from shardwise.explain.state_counts import counted_capacity_bytes, counted_quantity, counted_states
+from shardwise.explain.strategy_trials import StrategyTrial, pattern_words, trial_named
+from shardwise.explain.told import Predicted, compared, payload_field
 from shardwise.layout import Layout
 from shardwise.plan import Plan
 from shardwise.predict import predict
-from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
 from shardwise.rules import find_errors
 from shardwise.search import IntRange, SearchBounds
 from shardwise.search.one_pass import find
 from shardwise.search.simplicity import short_layout
-from shardwise.units import format_gb, format_gib, format_percent, format_seconds
+from shardwise.units import format_gib, format_percent, format_seconds
 
 __all__ = ["pitfalls"]
 
 SAME_FRACTION = 0.02
 """Predictions closer than this are called equal."""
 MOST_FRACTION = 0.75
+STATES = " + ".join(f"memory.components_bytes.{name}" for name in ("parameters", "gradients", "optimizer"))
+EXPOSED = "time.components_s.exposed_communication"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,14 @@ class _Case:
 
     question: Plan
     trials: tuple[StrategyTrial, ...]
-    sharded: Plan
-    prediction: Prediction
+    base: Predicted
+    """Every other plan of a test differs from it in what is claimed, and in nothing else."""
+
+    def varied(self, *, layout: Layout | None = None, recipe: Recipe | None = None) -> Predicted | None:
+        """The base with another layout or recipe; ``None`` where that breaks a rule."""
+        return _predicted(
+            replace(self.base.plan, layout=layout or self.base.plan.layout, recipe=recipe or self.base.plan.recipe)
+        )
 
 
 _Trials = tuple[StrategyTrial, ...]
@@ -43,9 +51,9 @@ def pitfalls(question: Plan, trials: tuple[StrategyTrial, ...]) -> tuple[Finding
     if question.cluster.num_gpus == 1:
         return _on_one_gpu(question, trials[0])
     found = [_fsdp_is_always_better(trials), _sharding_is_enough(question, trials)]
-    sharded = _sharded_plan(trials)
-    if sharded is not None:
-        case = _Case(question=question, trials=trials, sharded=sharded, prediction=predict(sharded))
+    base = _sharded_plan(trials)
+    if base is not None:
+        case = _Case(question=question, trials=trials, base=base)
         found += [test(case) for test in _TESTS]
     return tuple(finding for finding in found if finding is not None)
 
@@ -55,7 +63,7 @@ def _on_one_gpu(question: Plan, alone: StrategyTrial) -> tuple[Finding, ...]:
     if alone.plan is None:
         return ()
     states, capacity = counted_states(question).total_bytes, counted_capacity_bytes(question)
-    held = (Quantity(name="states", value=states, unit="bytes"),)
+    held = (counted_quantity("states", question),)
     enough = (
         f"not needed here, undivided it needs {format_gib(alone.needed_bytes)} of {format_gib(capacity)}."
         if alone.prediction is not None
@@ -66,37 +74,37 @@ def _on_one_gpu(question: Plan, alone: StrategyTrial) -> tuple[Finding, ...]:
         _finding("Sharding is enough", enough, held),
         _finding("ZeRO-3 = free memory", "it frees nothing here: divided by one GPU, states stay what they are.", held),
     ]
-    plan = replace(alone.plan, recipe=replace(alone.plan.recipe, convention="engine"))
-    if not find_errors(plan):
-        case = _Case(question=question, trials=(alone,), sharded=plan, prediction=predict(plan))
+    base = _plainly(alone.plan)
+    if base is not None:
+        case = _Case(question=question, trials=(alone,), base=base)
         found += [
             test(case) for test in (_mixed_precision_halves, _checkpointing_makes_it_fit, _offload_is_a_little_slower)
         ]
     return tuple(finding for finding in found if finding is not None)
 
 
-def _sharded_plan(trials: tuple[StrategyTrial, ...]) -> Plan | None:
+def _sharded_plan(trials: tuple[StrategyTrial, ...]) -> Predicted | None:
     """The best fully sharded layout, or the highest ZeRO stage of the engine."""
     names = ("FSDP", "ZeRO-2", "ZeRO-1")
     trial = next((one for name in names if (one := trial_named(trials, name)) is not None and one.plan), None)
-    if trial is None or trial.plan is None:
-        return None
-    plan = replace(trial.plan, recipe=replace(trial.plan.recipe, convention="engine"))
-    return None if find_errors(plan) else plan
+    return None if trial is None or trial.plan is None else _plainly(trial.plan)
 
 
-def _varied(plan: Plan, *, layout: Layout | None = None, recipe: Recipe | None = None) -> Prediction | None:
-    """The prediction of a plan with another layout or recipe; ``None`` when it breaks a rule."""
-    varied = replace(plan, layout=layout or plan.layout, recipe=recipe or plan.recipe)
-    return None if find_errors(varied) else predict(varied)
+def _plainly(plan: Plan) -> Predicted | None:
+    """A plan that recomputes all blocks or none, since a number of blocks means something else in every layout."""
+    return _predicted(replace(plan, recipe=replace(plan.recipe, convention="engine", recompute_layers=None)))
 
 
-def _traffic_bytes(prediction: Prediction) -> float:
-    return sum(entry.num_bytes * entry.count for entry in prediction.time.communication)
+def _predicted(plan: Plan) -> Predicted | None:
+    return None if find_errors(plan) else Predicted(plan=plan, prediction=predict(plan))
 
 
-def _finding(said: str, verdict: str, numbers: tuple[Quantity, ...], suggestion: str = "") -> Finding:
-    return Finding(topic="pitfall", claim=f'"{said}": {verdict}', numbers=numbers, suggestion=suggestion)
+def _finding(
+    said: str, verdict: str, numbers: tuple[Quantity, ...], suggestion: str = "", *, because: str = ""
+) -> Finding:
+    return Finding(
+        topic="pitfall", claim=f'"{said}": {verdict}', numbers=numbers, because=because, suggestion=suggestion
+    )
 
 
 def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
@@ -110,51 +118,66 @@ def _fsdp_is_always_better(trials: _Trials) -> Finding | None:
             said,
             f"here there is no choice, data parallelism{experts} needs {format_gib(undivided.needed_bytes)} and does "
             "not fit; on a model that fits it would be the simpler one and move less.",
-            (Quantity(name="data parallel needs", value=undivided.needed_bytes, unit="bytes"),),
+            (undivided.told("data parallel needs", "memory.needed_bytes", "bytes"),),
         )
-    if sharded.prediction is None:
-        return _finding(said, "false here, it does not fit where data parallelism does.", ())
-    ratio = sharded.step_s / undivided.step_s
+    layout = replace(sharded.plan.layout, ep=undivided.plan.layout.ep)
+    alike = _predicted(replace(undivided.plan, layout=layout))
+    if alike is None:
+        return _finding(said, "false here, it breaks a rule where data parallelism fits.", ())
     numbers = (
-        Quantity(name="data parallel", value=undivided.step_s, unit="s"),
-        Quantity(name="FSDP", value=sharded.step_s, unit="s"),
-        Quantity(name="data parallel sends", value=_traffic_bytes(undivided.prediction), unit="traffic_bytes"),
-        Quantity(name="FSDP sends", value=_traffic_bytes(sharded.prediction), unit="traffic_bytes"),
+        undivided.told("data parallel", "time.step_s", "s"),
+        alike.told("FSDP with the same micro-batch and recomputation", "time.step_s", "s"),
+        undivided.told("data parallel sends", payload_field(undivided.prediction), "traffic_bytes"),
+        alike.told("FSDP sends", payload_field(alike.prediction), "traffic_bytes"),
     )
+    rest: tuple[Quantity, ...] = ()
+    ratio = numbers[1].value / numbers[0].value
+    alone = "data parallelism fits, and with the same micro-batch and recomputation"
     if ratio > 1 + SAME_FRACTION:
-        verdict = f"false here, data parallelism fits and FSDP takes {format_percent(ratio - 1)} longer."
+        verdict = f"false here, {alone} FSDP takes {format_percent(ratio - 1)} longer"
     elif ratio < 1 - SAME_FRACTION:
-        verdict = (
-            f"true here, though data parallelism fits: the memory it frees makes it {1 / ratio:.2f} times as fast."
-        )
+        verdict = f"true here, although {alone} FSDP takes {format_percent(1 - ratio)} less"
     else:
-        verdict = "not here, both are equally fast and data parallelism is simpler."
-    return _finding(said, verdict, numbers)
+        verdict = f"not here, {alone} both are equally fast and data parallelism is simpler"
+    if sharded.step_s < undivided.step_s * (1 - SAME_FRACTION):
+        best = sharded.told("FSDP at its best", "time.step_s", "s")
+        rest = (best,)
+        verdict += f"; the memory it frees makes it {undivided.step_s / best.value:.2f} times as fast at its best"
+    return _finding(said, f"{verdict}.", (*numbers, *rest))
 
 
 def _zero_3_is_free_memory(case: _Case) -> Finding | None:
     """Compares ZeRO stage 3 with stage 1: what the last bytes of memory cost in traffic and time."""
-    if case.sharded.layout.zero_stage != 3:
+    if case.base.plan.layout.zero_stage != 3:
         return None
-    first = _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=1))
-    stage = 1
+    stage, first = 1, case.varied(layout=replace(case.base.plan.layout, zero_stage=1))
     if first is None:
-        stage, first = 2, _varied(case.sharded, layout=replace(case.sharded.layout, zero_stage=2))
+        stage, first = 2, case.varied(layout=replace(case.base.plan.layout, zero_stage=2))
     if first is None:
         return None
-    saved = first.memory.needed_bytes - case.prediction.memory.needed_bytes
-    sent, before = _traffic_bytes(case.prediction), _traffic_bytes(first)
-    longer_s = case.prediction.time.step_s - first.time.step_s
-    cost = f"{format_seconds(longer_s)} longer" if longer_s > 0 else f"{format_seconds(-longer_s)} shorter"
+    field = "memory.needed_bytes"
+    saved = compared("saved", first.told("", field, "bytes"), case.base.told("", field, "bytes"), "bytes")
+    longer = compared("longer", case.base.told("", "time.step_s", "s"), first.told("", "time.step_s", "s"), "s")
+    sent = case.base.told("ZeRO-3 sends", payload_field(case.base.prediction), "traffic_bytes")
+    before = first.told(f"ZeRO-{stage} sends", payload_field(first.prediction), "traffic_bytes")
+    cost = f"{longer.text} longer" if longer.value > 0 else f"{format_seconds(-longer.value)} shorter"
     return _finding(
         "ZeRO-3 = free memory",
-        f"it saves {format_gib(saved)} a GPU over ZeRO-{stage} and sends {sent / before:.2f} times as many bytes "
-        f"({format_gb(sent)}); the step is predicted {cost}.",
+        f"it saves {saved.text} a GPU over ZeRO-{stage} and sends {sent.value / before.value:.2f} times as many bytes "
+        f"({sent.text}); the step is predicted {cost}.",
         (
-            Quantity(name="exposed with ZeRO-3", value=exposed_s(case.prediction), unit="s"),
-            Quantity(name=f"exposed with ZeRO-{stage}", value=exposed_s(first), unit="s"),
+            case.base.told("exposed with ZeRO-3", EXPOSED, "s"),
+            first.told(f"exposed with ZeRO-{stage}", EXPOSED, "s"),
+            case.base.told("ZeRO-3 needs", field, "bytes"),
+            first.told(f"ZeRO-{stage} needs", field, "bytes"),
+            sent,
+            before,
+            saved,
+            longer,
         ),
         "free only while computation hides the gathers: larger micro-batches, or fewer of them",
+        because=f"ZeRO-3 sends {pattern_words(case.base.prediction)}; ZeRO-{stage} sends "
+        f"{pattern_words(first.prediction)}",
     )
 
 
@@ -187,16 +210,17 @@ def _sharding_is_enough(question: Plan, trials: _Trials) -> Finding:
 def _more_gpus_less_memory(case: _Case) -> Finding | None:
     """Data parallelism on a few and on all GPUs, one sequence at a time."""
     layout = Layout(dp_replicate=case.question.cluster.num_gpus, zero_stage=0)
-    one = replace(case.sharded.recipe, micro_batch_size=1)
-    undivided = _varied(case.sharded, layout=layout, recipe=one)
-    sharded = _varied(case.sharded, recipe=one)
+    one = replace(case.base.plan.recipe, micro_batch_size=1)
+    undivided, sharded = case.varied(layout=layout, recipe=one), case.varied(recipe=one)
     if undivided is None or sharded is None:
         return None
+    whole = undivided.told("with data parallelism", "memory.needed_bytes", "bytes")
+    part = sharded.told("sharded", "memory.needed_bytes", "bytes")
     return _finding(
         "More GPUs mean less memory on each",
-        f"only with sharding: {format_gib(undivided.memory.needed_bytes)} with data parallelism, however many GPUs, "
-        f"and {format_gib(sharded.memory.needed_bytes)} sharded over {case.question.cluster.num_gpus}.",
-        (),
+        f"only with sharding: {whole.text} with data parallelism, however many GPUs, and {part.text} sharded over "
+        f"{case.question.cluster.num_gpus}.",
+        (whole, part),
     )
 
 
@@ -204,132 +228,150 @@ def _pipelines_cut_activations(case: _Case) -> Finding | None:
     trial = trial_named(case.trials, "pipeline parallel")
     if trial is None or trial.plan is None:
         return None
-    piped = _varied(trial.plan, recipe=case.sharded.recipe)
+    piped = _predicted(replace(trial.plan, recipe=case.base.plan.recipe))
     if piped is None:
         return None
-    alone, stages = (
-        activation_bytes(case.prediction.memory),
-        [stage.component_bytes("activations") for stage in piped.memory.stages],
-    )
-    kept = case.prediction.memory.worst.component_bytes("activations")
-    first, last = stages[0], stages[-1]
-    little = "hardly here" if first > kept * MOST_FRACTION else "partly"
-    word = "false here" if first > kept * (1 - SAME_FRACTION) else little
+    last_stage = len(piped.prediction.memory.stages) - 1
+    first = piped.told("of the first stage", "memory.stages.0.components_bytes.activations", "bytes")
+    last = piped.told("of the last stage", f"memory.stages.{last_stage}.components_bytes.activations", "bytes")
+    kept = case.base.told("without stages", "memory.components_bytes.activations", "bytes")
+    little = "hardly here" if first.value > kept.value * MOST_FRACTION else "partly"
+    word = "false here" if first.value > kept.value * (1 - SAME_FRACTION) else little
     return _finding(
         "Pipeline parallelism cuts activation memory",
-        f"{word}: with the same micro-batch the first stage holds {format_gib(first)} of activations and the last "
-        f"{format_gib(last)}, against {format_gib(kept)} without stages ({short_layout(trial.plan)}).",
-        (Quantity(name="with logits, without stages", value=alone, unit="bytes"),),
+        f"{word}: with the same micro-batch and recompute={case.base.plan.recipe.recompute} the first stage holds "
+        f"{first.text} of activations and the last {last.text}, against {kept.text} without stages "
+        f"({short_layout(trial.plan)}).",
+        (first, last, kept),
         "recomputation cuts activations; stages cut states",
     )
 
 
 def _mixed_precision_halves(case: _Case) -> Finding | None:
-    if case.sharded.recipe.precision == "fp32":
+    if case.base.plan.recipe.precision == "fp32":
         return None
-    full = _varied(case.sharded, recipe=replace(case.sharded.recipe, precision="fp32"))
+    full = case.varied(recipe=replace(case.base.plan.recipe, precision="fp32"))
     if full is None:
         return None
-    before, after = full.memory.worst, case.prediction.memory.worst
-    states = [
-        sum(stage.component_bytes(name) for name in ("parameters", "gradients", "optimizer"))
-        for stage in (before, after)
-    ]
+    states = [one.told("states", STATES, "bytes") for one in (full, case.base)]
+    needed = [one.told("needed", "memory.needed_bytes", "bytes") for one in (full, case.base)]
     return _finding(
         "Mixed precision halves the memory",
-        f"states go from {format_gib(states[0])} to {format_gib(states[1])} a GPU, all that is needed from "
-        f"{format_gib(before.needed_bytes)} to {format_gib(after.needed_bytes)}, "
-        f"{after.needed_bytes / before.needed_bytes:.2f} times.",
-        (Quantity(name="step, over that in fp32", value=_step_ratio(case.prediction, full), unit="ratio"),),
+        f"states go from {states[0].text} to {states[1].text} a GPU, all that is needed from {needed[0].text} to "
+        f"{needed[1].text}, {needed[1].value / needed[0].value:.2f} times.",
+        (_step_ratio("step, over that in fp32", case.base, full), *states, *needed),
         "it halves activations and multiplies the speed of matrix products; master copies and moments stay in fp32",
     )
 
 
-def _step_ratio(after: Prediction, before: Prediction) -> float:
-    return after.time.step_s / before.time.step_s
+def _step_ratio(name: str, after: Predicted, before: Predicted) -> Quantity:
+    return compared(name, after.told("", "time.step_s", "s"), before.told("", "time.step_s", "s"), "ratio")
 
 
 def _checkpointing_makes_it_fit(case: _Case) -> Finding | None:
-    plain = _varied(case.sharded, recipe=replace(case.sharded.recipe, recompute="none"))
-    full = _varied(case.sharded, recipe=replace(case.sharded.recipe, recompute="full"))
+    plain = case.varied(recipe=replace(case.base.plan.recipe, recompute="none"))
+    full = case.varied(recipe=replace(case.base.plan.recipe, recompute="full"))
     if plain is None or full is None:
         return None
-    helped = "true here" if full.fits else "not enough here"
-    verdict = "not needed here, it fits without" if plain.fits else helped
+    helped = "true here" if full.prediction.fits else "not enough here"
+    verdict = "not needed here, it fits without" if plain.prediction.fits else helped
+    without, with_it = (
+        one.told(name, "memory.needed_bytes", "bytes") for name, one in (("without", plain), ("with", full))
+    )
+    longer = _step_ratio("step, over that without", full, plain)
     return _finding(
         "Activation checkpointing makes it fit",
-        f"{verdict}: {format_gib(plain.memory.needed_bytes)} without, {format_gib(full.memory.needed_bytes)} with, of "
-        f"{format_gib(full.memory.capacity_bytes)}; the step takes {_step_ratio(full, plain):.2f} times as long.",
-        (),
+        f"{verdict}: {without.text} without, {with_it.text} with, of "
+        f"{format_gib(full.prediction.memory.capacity_bytes)}; the step takes {longer.value:.2f} times as long.",
+        (without, with_it, longer, full.told("capacity", "memory.capacity_bytes", "bytes")),
         "it divides activations only; states that do not fit stay",
     )
 
 
 def _offload_is_a_little_slower(case: _Case) -> Finding | None:
     choices = ("optimizer", "parameters")
-    found = (_varied(case.sharded, recipe=replace(case.sharded.recipe, offload=choice)) for choice in choices)  # type: ignore[arg-type]
+    found = (case.varied(recipe=replace(case.base.plan.recipe, offload=choice)) for choice in choices)  # type: ignore[arg-type]
     offloaded = next((one for one in found if one is not None), None)
-    if offloaded is None or case.sharded.recipe.offload != "none":
+    if offloaded is None or case.base.plan.recipe.offload != "none":
         return None
-    update_s = component_s(case.prediction, "optimizer")
-    slow_s = component_s(offloaded, "optimizer") + component_s(offloaded, "offload")
+    update = case.base.told("update", "time.components_s.optimizer", "s")
+    slow = offloaded.told("offloaded update", "time.components_s.optimizer + time.components_s.offload", "s")
+    longer = _step_ratio("step, over that without", offloaded, case.base)
     return _finding(
         "Offloading makes optimizer steps 30 to 50% slower",
-        f"here the update goes from {format_seconds(update_s)} to {format_seconds(slow_s)}, and the step takes "
-        f"{_step_ratio(offloaded, case.prediction):.2f} times as long.",
+        f"here the update goes from {update.text} to {slow.text}, and the step takes {longer.value:.2f} times as long.",
         (
-            Quantity(name="a GPU then needs", value=offloaded.memory.needed_bytes, unit="bytes"),
-            Quantity(name="the host of a node", value=offloaded.memory.host_bytes_per_node, unit="bytes"),
+            offloaded.told("a GPU then needs", "memory.needed_bytes", "bytes"),
+            offloaded.told("the host of a node", "memory.host_bytes", "bytes"),
+            update,
+            slow,
+            longer,
         ),
         "use it to fit what GPUs cannot hold, with large batches",
     )
 
 
 def _tensor_parallel_across_nodes(case: _Case) -> Finding | None:
-    """The fastest layout whose tensor-parallel group leaves the node, beside the fastest inside."""
+    """The fastest layout whose tensor-parallel group leaves the node, with the same recipe as the fastest inside."""
     cluster, inside = case.question.cluster, trial_named(case.trials, "tensor parallel with")
     per_node = cluster.node.gpus_per_node
-    if cluster.num_nodes == 1 or inside is None or inside.prediction is None:
+    if cluster.num_nodes == 1 or inside is None or inside.prediction is None or inside.plan is None:
         return None
-    wider = IntRange(low=per_node + 1, high=cluster.num_gpus)
-    one = IntRange(low=1, high=1)
-    bounds = SearchBounds(tp=wider, cp=one, pp=one, offload=(case.question.recipe.offload,), max_predictions=1)
+    recipe = inside.plan.recipe
+    size, one = IntRange(low=recipe.micro_batch_size, high=recipe.micro_batch_size), IntRange(low=1, high=1)
+    bounds = SearchBounds(
+        tp=IntRange(low=per_node + 1, high=cluster.num_gpus),
+        cp=one,
+        pp=one,
+        micro_batch_size=size,
+        recompute=(recipe.recompute,),
+        offload=(recipe.offload,),
+        activation_offload=recipe.activation_offload,
+        max_predictions=1,
+    )
     fitting = find(case.question, bounds).evaluation.fitting
     said = "Tensor parallelism stays inside a node"
     if not fitting:
         return _finding(said, "as it must here, no wider layout keeps the rules and fits.", ())
     best = min(fitting, key=lambda one: one.prediction.time.step_s)
-    ratio = best.prediction.time.step_s / inside.step_s
-    verdict = "true here" if ratio > 1 else "not necessary here"
+    wide = Predicted(plan=best.plan, prediction=best.prediction)
+    ratio = _step_ratio(
+        "step, over that inside a node", wide, Predicted(plan=inside.plan, prediction=inside.prediction)
+    )
+    verdict = "true here" if ratio.value > 1 else "not necessary here"
     return _finding(
         said,
-        f"{verdict}: across nodes ({short_layout(best.plan)}) the step takes {ratio:.2f} times that inside a node.",
-        (Quantity(name="exposed communication", value=exposed_s(best.prediction), unit="s"),),
+        f"{verdict}: across nodes ({short_layout(best.plan)}) the step takes {ratio.value:.2f} times that inside a "
+        "node, with the same micro-batch and recomputation.",
+        (wide.told("exposed communication", EXPOSED, "s"), ratio),
     )
 
 
 def _scaling_is_linear(case: _Case) -> Finding | None:
     """Compares the step on one node and on all with the same work per GPU (weak scaling)."""
-    cluster = case.question.cluster
+    cluster, layout = case.question.cluster, case.base.plan.layout
     per_gpu, rest = divmod(case.question.global_batch_size, cluster.num_gpus)
-    if cluster.num_nodes == 1 or rest or case.sharded.layout.tp * case.sharded.layout.pp * case.sharded.layout.cp > 1:
+    if cluster.num_nodes == 1 or rest or layout.tp * layout.pp * layout.cp > 1:
         return None
     num_gpus = cluster.node.gpus_per_node
-    node = replace(
-        case.sharded,
-        cluster=replace(cluster, num_nodes=1),
-        layout=replace(case.sharded.layout, dp_shard=num_gpus, dp_replicate=1),
-        recipe=replace(case.sharded.recipe, global_batch_size=per_gpu * num_gpus),
+    alone = _predicted(
+        replace(
+            case.base.plan,
+            cluster=replace(cluster, num_nodes=1),
+            layout=replace(layout, dp_shard=num_gpus, dp_replicate=1),
+            recipe=replace(case.base.plan.recipe, global_batch_size=per_gpu * num_gpus),
+        )
     )
-    alone = _varied(node)
     if alone is None:
         return None
-    efficiency = case.prediction.throughput.tokens_per_s_per_gpu / alone.throughput.tokens_per_s_per_gpu
+    rate = "throughput.tokens_per_s_per_gpu"
+    rates = (case.base.told("", rate, "count"), alone.told("", rate, "count"))
+    efficiency = compared("rate per GPU, over that of one node", *rates, "fraction")
     return _finding(
         "N GPUs process N times more data",
-        f"with the same work on each GPU {cluster.num_gpus} GPUs reach {format_percent(efficiency)} of the "
+        f"with the same work on each GPU {cluster.num_gpus} GPUs reach {format_percent(efficiency.value)} of the "
         f"rate per GPU of {num_gpus}.",
-        (Quantity(name="exposed communication", value=exposed_s(case.prediction), unit="s"),),
+        (case.base.told("exposed communication", EXPOSED, "s"), efficiency),
     )
 
 

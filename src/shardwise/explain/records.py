@@ -8,7 +8,7 @@ from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.units import Bytes, Seconds, format_count, format_gb, format_gib, format_seconds
 
-__all__ = ["Explanation", "Finding", "Quantity", "QuantityUnit", "Topic", "VerifiedChange"]
+__all__ = ["Explanation", "Finding", "Quantity", "QuantityUnit", "Source", "Topic", "VerifiedChange"]
 
 Topic = Literal[
     "verdict",
@@ -30,12 +30,26 @@ QuantityUnit = Literal["bytes", "traffic_bytes", "s", "fraction", "count", "usd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The plan and the field of its prediction that a number is."""
+
+    plan: Plan | None
+    """``None`` for the plan that the whole explanation is about."""
+    field: str
+    """A path in ``predict --json``, such as ``memory.needed_bytes``; sums and products of paths are written out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
     """One number of a finding, in a base unit."""
 
     name: str
     value: float
     unit: QuantityUnit
+    source: Source | None = None
+    """``None`` for what is given, counted or read from a message, and is no prediction."""
+    against: Source | None = None
+    """What ``source`` is divided by where the number is a ratio or a fraction, and what is taken from it otherwise."""
 
     @property
     def text(self) -> str:

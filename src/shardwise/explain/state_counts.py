@@ -2,26 +2,34 @@
 
 from dataclasses import dataclass, replace
 
-from shardwise.engines.table import state_bytes
+from shardwise.explain.records import Quantity, Source
 from shardwise.layout import Layout
 from shardwise.ledger import MemoryComponent
 from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
+from shardwise.predict.memory import most_bytes
 from shardwise.predict.seed_memory import predict_seed_memory, sized_num_params
 from shardwise.prediction import StageMemory
-from shardwise.units import Bytes
+from shardwise.units import Bytes, format_gib
 
 __all__ = [
+    "HELD_COMPONENTS",
     "StateCount",
     "counted_capacity_bytes",
+    "counted_quantity",
     "counted_states",
     "engine_states",
     "is_counted_by_the_textbook",
     "state_bytes_of",
+    "states_sentence",
     "textbook_states",
+    "told_states",
+    "undivided",
 ]
 
 STATE_COMPONENTS: tuple[MemoryComponent, ...] = ("parameters", "gradients", "optimizer")
+HELD_COMPONENTS: tuple[MemoryComponent, ...] = (*STATE_COMPONENTS, "gathered_parameters")
+"""States, and the weights that a rank computes with: copies in 16 bits, and units gathered from other ranks."""
 TEXTBOOK_AXES = ("dp_shard", "zero_stage", "tp", "cp", "pp")
 TEXTBOOK_RECIPE = ("seq_len", "micro_batch_size", "global_batch_size", "precision", "optimizer", "offload", "tokens")
 
@@ -54,22 +62,56 @@ def counted_states(plan: Plan) -> StateCount:
 
 
 def engine_states(plan: Plan) -> StateCount:
-    """Bytes that the engine keeps of each trained parameter."""
-    states = state_bytes(engine=plan.engine, precision=plan.recipe.precision)
-    optimizer = OPTIMIZERS[plan.recipe.optimizer]
-    moment_bytes = 1 if optimizer.is_8bit else states.moment_bytes
+    """The states that a GPU of the engine holds when nothing is divided or moved to the host."""
+    alone = undivided(plan)
+    weights, gradients, optimizer = (most_bytes(alone, component) for component in STATE_COMPONENTS)
+    num_params = plan.model.num_params
     return StateCount(
-        weight_bytes=states.weight_bytes,
-        gradient_bytes=states.gradient_bytes,
-        optimizer_bytes=states.master_bytes + optimizer.moments * moment_bytes,
-        num_params=plan.model.num_params,
+        weight_bytes=weights / num_params,
+        gradient_bytes=gradients / num_params,
+        optimizer_bytes=optimizer / num_params,
+        num_params=num_params,
+    )
+
+
+def undivided(plan: Plan) -> Plan:
+    """The plan with every GPU holding all states."""
+    recipe = replace(plan.recipe, offload="none", activation_offload=False)
+    return replace(plan, layout=Layout(dp_replicate=plan.cluster.num_gpus, zero_stage=0), recipe=recipe)
+
+
+def told_states(name: str, plan: Plan, *, components: tuple[MemoryComponent, ...] = STATE_COMPONENTS) -> Quantity:
+    """The most that the states of a rank of ``plan`` hold together at one moment."""
+    source = Source(plan=plan, field=f"most_bytes.{','.join(components)}")
+    return Quantity(name=name, value=most_bytes(plan, *components), unit="bytes", source=source)
+
+
+def counted_quantity(name: str, plan: Plan) -> Quantity:
+    """All states of a plan before any division, by its own convention."""
+    if plan.recipe.convention == "seed":
+        return Quantity(name=name, value=textbook_states(plan).total_bytes, unit="bytes")
+    return told_states(name, undivided(plan))
+
+
+def states_sentence(plan: Plan) -> str:
+    """What the states before any division add up from."""
+    states = counted_states(plan)
+    if plan.recipe.adapter == "none" or plan.recipe.convention == "seed":
+        return (
+            f"{states.bytes_per_param:g} bytes x {states.num_params:,.0f} parameters are "
+            f"{format_gib(states.total_bytes)}"
+        )
+    trained = (states.gradient_bytes + states.optimizer_bytes) * states.num_params
+    return (
+        f"the frozen weights with their adapters are {format_gib(states.weight_bytes * states.num_params)}, gradients "
+        f"and optimizer states exist of the adapters alone: {format_gib(trained)}"
     )
 
 
 def textbook_states(plan: Plan) -> StateCount:
     """Bytes by the textbook: 2 + 2 + 8 with Adam in 16 bits, over the round size of a model known by it."""
-    undivided = replace(plan, layout=Layout(), recipe=replace(plan.recipe, offload="none"))
-    stage = predict_seed_memory(undivided).worst
+    alone = replace(plan, layout=Layout(), recipe=replace(plan.recipe, offload="none"))
+    stage = predict_seed_memory(alone).worst
     num_params = sized_num_params(plan.model) or float(plan.model.num_params)
     return StateCount(
         weight_bytes=stage.component_bytes("parameters") / num_params,

@@ -5,30 +5,46 @@ the best micro-batch size and recomputation the strategy allows, not rules of th
 checklist and the sentences of its pitfalls are answered from the same predictions.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwise.cluster import Cluster
-from shardwise.engines.table import OWN_ENGINE, EngineName
+from shardwise.engines.table import ENGINES, OWN_ENGINE, EngineName
 from shardwise.explain.checklist import checklist
 from shardwise.explain.pitfalls import pitfalls
 from shardwise.explain.records import Finding, Quantity
-from shardwise.explain.state_counts import counted_capacity_bytes, counted_states
-from shardwise.explain.strategy_trials import StrategyTrial, component_s, exposed_s, try_strategies
+from shardwise.explain.state_counts import (
+    HELD_COMPONENTS,
+    StateCount,
+    counted_capacity_bytes,
+    counted_quantity,
+    counted_states,
+    states_sentence,
+    told_states,
+    undivided,
+)
+from shardwise.explain.strategy_trials import (
+    StrategyTrial,
+    pattern_words,
+    settings_words,
+    strategy_name,
+    try_strategies,
+)
+from shardwise.explain.told import compared, each_call, payload_field, told
+from shardwise.layout import Layout
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
-from shardwise.prediction import CommunicationEntry, Prediction
+from shardwise.prediction import Prediction
 from shardwise.recipe import Recipe
-from shardwise.search import question_of
-from shardwise.search.simplicity import short_layout
+from shardwise.rules import find_errors
+from shardwise.search import ClosestPlan, question_of, search
 from shardwise.units import format_count, format_gb, format_gib, format_percent, format_seconds
 
-__all__ = ["StrategyTrial", "advise", "try_strategies"]
+__all__ = ["StrategyTrial", "advise", "try_strategies", "zero_ladder"]
 
-TIE_FRACTION = 0.05
-"""Step times of two strategies that are closer than this cannot be told apart by a prediction."""
+PAPER_STATES = StateCount(weight_bytes=2, gradient_bytes=2, optimizer_bytes=12, num_params=1)
+"""Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1: fp16 weights and gradients, fp32 master copy and moments."""
+SMALL_COPY_BYTES = 0.05
 EQUAL_FRACTION = 0.005
-SMALL_PAYLOAD_FRACTION = 0.001
 
 
 def advise(
@@ -39,16 +55,17 @@ def advise(
     trials = try_strategies(question)
     return (
         _one_gpu(question),
-        _ladder(question),
+        _paper_ladder(question),
+        *((ladder,) if (ladder := zero_ladder(question)) is not None else ()),
         *checklist(question, trials),
         *(_strategy_finding(trial, trials, question) for trial in trials),
         *(
-            _communication(trial.strategy.name, trial.prediction)
+            _communication(trial, trial.prediction)
             for trial in trials
             if trial.prediction is not None and trial.prediction.time.communication
         ),
         *pitfalls(question, trials),
-        _recommendation(trials, question),
+        _recommendation(question),
     )
 
 
@@ -66,20 +83,22 @@ def _one_gpu(question: Plan) -> Finding:
         claim=f"One {question.cluster.gpu.name} holds {format_gib(capacity)}; the states of {format_count(params)} "
         f"parameters are {format_gib(states)}, {states / capacity:.1f} times that.",
         numbers=(
-            Quantity(name="states", value=states, unit="bytes"),
+            counted_quantity("states", question),
             Quantity(name="capacity", value=capacity, unit="bytes"),
             Quantity(name="bytes per parameter", value=per_param, unit="count"),
         ),
         because=f"{keeps} {per_param:g} bytes per parameter with {question.recipe.optimizer} in "
-        f"{question.recipe.precision}",
+        f"{question.recipe.precision}"
+        if question.recipe.adapter == "none"
+        else states_sentence(question),
         suggestion="states alone do not force any division" if fits else "states have to be divided or made smaller",
     )
 
 
-def _ladder(question: Plan) -> Finding:
-    """What each ZeRO stage divides, over all GPUs of the cluster."""
-    states, world = counted_states(question), question.cluster.num_gpus
-    params = states.num_params
+def _paper_ladder(question: Plan) -> Finding:
+    """What each ZeRO stage divides by the count of the paper, or of the textbook where that is asked for."""
+    is_textbook = question.recipe.convention == "seed"
+    states, world = counted_states(question) if is_textbook else PAPER_STATES, question.cluster.num_gpus
     weights, gradients, optimizer = states.weight_bytes, states.gradient_bytes, states.optimizer_bytes
     per_param = (
         weights + gradients + optimizer,
@@ -87,11 +106,13 @@ def _ladder(question: Plan) -> Finding:
         weights + (gradients + optimizer) / world,
         (weights + gradients + optimizer) / world,
     )
-    sizes = [each * params for each in per_param]
+    num_params = states.num_params if is_textbook else question.model.num_params
+    sizes = [each * num_params for each in per_param]
     return Finding(
         topic="strategy",
-        claim=f"States per GPU over {world} GPUs: {format_gib(sizes[0])} undivided (DDP), {format_gib(sizes[1])} with "
-        f"ZeRO-1, {format_gib(sizes[2])} with ZeRO-2, {format_gib(sizes[3])} with ZeRO-3 or FSDP.",
+        claim=f"States per GPU over {world:,} GPUs as the {'textbook' if is_textbook else 'ZeRO paper'} counts them: "
+        f"{format_gib(sizes[0])} undivided (DDP), {format_gib(sizes[1])} with ZeRO-1, {format_gib(sizes[2])} with "
+        f"ZeRO-2, {format_gib(sizes[3])} with ZeRO-3.",
         numbers=tuple(
             Quantity(name=f"ZeRO-{stage} saves", value=sizes[0] / size, unit="ratio")
             for stage, size in enumerate(sizes)
@@ -102,20 +123,55 @@ def _ladder(question: Plan) -> Finding:
     )
 
 
+def zero_ladder(question: Plan) -> Finding | None:
+    """Each ZeRO stage as the engine was predicted to hold it, and why it saves another factor than in the paper."""
+    world, offer = question.cluster.num_gpus, ENGINES[question.engine]
+    whole = undivided(question)
+    if world == 1 or question.recipe.convention == "seed":
+        return None
+    plans = {
+        stage: replace(whole, layout=Layout(dp_shard=world, zero_stage=stage)) for stage in offer.zero_stages if stage
+    }
+    held = {
+        stage: told_states(f"ZeRO-{stage}", plan, components=HELD_COMPONENTS)
+        for stage, plan in plans.items()
+        if not find_errors(plan)
+    }
+    if find_errors(whole) or not held:
+        return None
+    alone = told_states("undivided", whole, components=HELD_COMPONENTS)
+    counted = counted_states(question)
+    copy_bytes = alone.value / counted.num_params - counted.bytes_per_param
+    copies = f", and up to {copy_bytes:.3g} of copies it computes with" if copy_bytes > SMALL_COPY_BYTES else ""
+    sizes = ", ".join(f"{size.text} with {size.name}" for size in held.values())
+    return Finding(
+        topic="strategy",
+        claim=f"The same ladder in {question.engine}, with the weights it gathers: {alone.text} undivided, {sizes}.",
+        numbers=(
+            alone,
+            *held.values(),
+            *(compared(f"{size.name} saves", alone, size, "ratio") for size in held.values()),
+        ),
+        because=f"{question.engine} keeps {counted.weight_bytes:.3g} bytes of weights, {counted.gradient_bytes:.3g} of "
+        f"gradients and {counted.optimizer_bytes:.3g} of optimizer states a parameter{copies}; the paper counts 2, 2 "
+        "and 12, and no unit that stage 3 gathers",
+    )
+
+
 def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], question: Plan) -> Finding:
     name, when = trial.strategy.name, trial.strategy.when
     if trial.plan is None:
         return Finding(topic="strategy", claim=f"{name}: not possible here.", because=trial.refusal or when)
     capacity = counted_capacity_bytes(question)
     numbers = (
-        Quantity(name="needed per GPU", value=trial.needed_bytes, unit="bytes"),
-        Quantity(name="capacity", value=capacity, unit="bytes"),
+        trial.told("needed per GPU", "memory.needed_bytes", "bytes"),
+        trial.told("capacity", "memory.capacity_bytes", "bytes"),
     )
     if trial.prediction is None:
         return Finding(
             topic="strategy",
             claim=f"{name}: does not fit; its smallest layout needs {format_gib(trial.needed_bytes)} of "
-            f"{format_gib(capacity)} ({short_layout(trial.plan)}).",
+            f"{format_gib(capacity)} ({settings_words(trial.plan)}).",
             numbers=numbers,
             because=f"it is the choice {when}; here it is not enough",
         )
@@ -126,98 +182,67 @@ def _strategy_finding(trial: StrategyTrial, trials: tuple[StrategyTrial, ...], q
     return Finding(
         topic="strategy",
         claim=f"{name}: fits with {format_gib(trial.needed_bytes)} of {format_gib(capacity)}, "
-        f"{format_seconds(step_s)} per step, {comparison} ({_settings(trial.plan)}).",
+        f"{format_seconds(step_s)} per step, {comparison} ({settings_words(trial.plan)}).",
         numbers=(
             *numbers,
-            Quantity(name="step", value=step_s, unit="s"),
-            Quantity(name="exposed communication", value=exposed_s(trial.prediction), unit="s"),
-            Quantity(name="recompute", value=component_s(trial.prediction, "recompute"), unit="s"),
-            Quantity(name="pipeline bubble", value=component_s(trial.prediction, "pipeline_bubble"), unit="s"),
+            trial.told("step", "time.step_s", "s"),
+            trial.told("exposed communication", "time.components_s.exposed_communication", "s"),
+            trial.told("recompute", "time.components_s.recompute", "s"),
+            trial.told("pipeline bubble", "time.components_s.pipeline_bubble", "s"),
         ),
         because=f"use it {when}",
     )
 
 
-def _settings(plan: Plan) -> str:
-    recipe = plan.recipe
-    return f"{short_layout(plan)}, micro_batch_size={recipe.micro_batch_size}, recompute={recipe.recompute}"
-
-
-def _communication(name: str, prediction: Prediction) -> Finding:
+def _communication(trial: StrategyTrial, prediction: Prediction) -> Finding:
     """The pattern of a strategy: which collectives, over which axis, how often, how many bytes."""
     entries = prediction.time.communication
     total = sum(entry.num_bytes * entry.count for entry in entries)
-    shown = [entry for entry in _by_kind(entries) if entry.num_bytes > SMALL_PAYLOAD_FRACTION * total]
     return Finding(
         topic="communication",
-        claim=f"{name} communicates {format_gb(total)} of payload per GPU and step: "
-        f"{', '.join(_pattern(entry) for entry in shown[:4])}.",
+        claim=f"{trial.strategy.name} communicates {format_gb(total)} of payload per GPU and step: "
+        f"{pattern_words(prediction)}.",
         numbers=(
-            Quantity(name="payload per step", value=total, unit="traffic_bytes"),
-            Quantity(name="in total", value=sum(entry.total_s for entry in entries), unit="s"),
-            Quantity(name="exposed", value=sum(entry.exposed_s for entry in entries), unit="s"),
+            trial.told("payload per step", payload_field(prediction), "traffic_bytes"),
+            trial.told("in total", each_call(prediction, "total_s"), "s"),
+            trial.told("exposed", each_call(prediction, "exposed_s"), "s"),
         ),
         because="what is not exposed runs under computation",
     )
 
 
-def _by_kind(entries: Iterable[CommunicationEntry]) -> list[CommunicationEntry]:
-    """Entries of one kind over one axis added up; ``count`` is of calls and ``num_bytes`` of all of them together."""
-    merged: dict[tuple[str, str], CommunicationEntry] = {}
-    for entry in entries:
-        key = (entry.kind, entry.axis)
-        before = merged.get(key)
-        merged[key] = replace(
-            entry,
-            count=entry.count + (before.count if before else 0),
-            num_bytes=entry.num_bytes * entry.count + (before.num_bytes if before else 0),
-        )
-    return sorted(merged.values(), key=lambda entry: -entry.num_bytes)
-
-
-def _pattern(entry: CommunicationEntry) -> str:
-    return f"{entry.count:,} {entry.kind} over {entry.axis} ({entry.group_size} ranks, {format_gb(entry.num_bytes)})"
-
-
-def _recommendation(trials: tuple[StrategyTrial, ...], question: Plan) -> Finding:
-    """The first strategy, in order of simplicity, that is as fast as the fastest within the error."""
-    fitting = [trial for trial in trials if trial.plan is not None and trial.prediction is not None]
-    if not fitting:
-        return _nothing_fits([trial for trial in trials if trial.plan is not None], question)
-    fastest = min(fitting, key=lambda trial: trial.step_s)
-    chosen = next(trial for trial in fitting if trial.step_s <= fastest.step_s * (1 + TIE_FRACTION))
-    behind = format_percent(chosen.step_s / fastest.step_s - 1)
-    reason = (
-        "it is the fastest"
-        if chosen is fastest
-        else f"it is {behind} from the fastest ({fastest.strategy.name}), inside the error of a prediction, and simpler"
-    )
-    settings = f" ({_settings(chosen.plan)})" if chosen.plan is not None else ""
+def _recommendation(question: Plan) -> Finding:
+    """What ``plan`` recommends for the same question."""
+    result = search(model=question.model, cluster=question.cluster, recipe=question.recipe, engine=question.engine)
+    if not result.plans:
+        return _nothing_fits(result.closest, question)
+    best = result.plans[0]
     return Finding(
         topic="strategy",
-        claim=f"Recommended here: {chosen.strategy.name}{settings}.",
+        claim=f"Recommended here: {strategy_name(best.plan.layout)} ({settings_words(best.plan)}).",
         numbers=(
-            Quantity(name="step", value=chosen.step_s, unit="s"),
-            Quantity(name="needed per GPU", value=chosen.needed_bytes, unit="bytes"),
+            told("step", best.prediction, "time.step_s", "s", plan=best.plan),
+            told("needed per GPU", best.prediction, "memory.needed_bytes", "bytes", plan=best.plan),
         ),
-        because=f"{reason}; start with the simplest setup that works and add an axis only for a reason",
-        suggestion="shardwise plan searches all combinations of these",
+        because=best.why,
+        suggestion="shardwise plan shows what stands beside it, and what would change it",
     )
 
 
-def _nothing_fits(possible: list[StrategyTrial], question: Plan) -> Finding:
+def _nothing_fits(closest: ClosestPlan | None, question: Plan) -> Finding:
     capacity = format_gib(counted_capacity_bytes(question))
-    if not possible:
+    if closest is None:
         return Finding(
             topic="strategy",
             claim="No strategy has a layout that keeps all rules.",
             suggestion="shardwise plan lists the rules that exclude them, each with a fix",
         )
-    least = min(possible, key=lambda trial: trial.needed_bytes)
+    needed = told("needed per GPU", closest.prediction, "memory.needed_bytes", "bytes", plan=closest.plan)
     return Finding(
         topic="strategy",
-        claim=f"No strategy fits; {least.strategy.name} comes closest with {format_gib(least.needed_bytes)} of "
-        f"{capacity} per GPU.",
-        numbers=(Quantity(name="needed per GPU", value=least.needed_bytes, unit="bytes"),),
+        claim=f"No strategy fits; {strategy_name(closest.plan.layout)} ({settings_words(closest.plan)}) comes closest "
+        f"with {needed.text} of {capacity} per GPU.",
+        numbers=(needed,),
+        because=closest.because,
         suggestion="shardwise plan names what would help: more GPUs, offload, an 8-bit optimizer or adapters",
     )

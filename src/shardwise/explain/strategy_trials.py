@@ -1,20 +1,36 @@
 """Each way to divide the work, with the best layout a search restricted to it finds, predicted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.engines.table import ENGINES
-from shardwise.layout import ZeroStage
+from shardwise.errors import LayoutError
+from shardwise.explain.records import Quantity, QuantityUnit
+from shardwise.explain.told import told
+from shardwise.layout import Layout, ZeroStage
 from shardwise.plan import Plan
 from shardwise.predict.memory import predict_memory
-from shardwise.prediction import MemoryPrediction, Prediction
+from shardwise.prediction import CommunicationEntry, MemoryPrediction, Prediction
 from shardwise.search import IntRange, SearchBounds
 from shardwise.search.one_pass import find
-from shardwise.units import Bytes, Seconds
+from shardwise.search.shown import of_all_stages
+from shardwise.search.simplicity import short_layout, variant_words
+from shardwise.units import Bytes, Seconds, format_gb
 
-__all__ = ["Strategy", "StrategyTrial", "activation_bytes", "component_s", "exposed_s", "trial_named", "try_strategies"]
+__all__ = [
+    "Strategy",
+    "StrategyTrial",
+    "pattern_words",
+    "settings_words",
+    "strategy_name",
+    "trial_named",
+    "try_strategies",
+]
 
 FEW_PREDICTIONS = 6
+MAX_KINDS = 4
+SMALL_PAYLOAD_FRACTION = 0.001
+KEEPS_WEIGHTS = "FSDP that keeps gathered weights"
 LONG_SEQ_LEN = 32768
 ONE = IntRange(low=1, high=1)
 MANY = IntRange(low=2, high=10_000_000)
@@ -39,10 +55,22 @@ class StrategyTrial:
     """``None`` when every layout of the strategy breaks a rule."""
     prediction: Prediction | None
     """The prediction of the best layout; ``None`` when no layout fits."""
-    needed_bytes: Bytes
-    """Bytes needed per GPU by the best layout, or by the one that comes closest to fitting."""
+    memory: MemoryPrediction | None
+    """The memory of the best layout, or of the one that comes closest to fitting."""
     refusal: str
     """Why there is no layout at all."""
+
+    @property
+    def needed_bytes(self) -> Bytes:
+        """Bytes needed per GPU by the layout."""
+        return self.memory.needed_bytes if self.memory is not None else 0
+
+    def told(self, name: str, field: str, unit: QuantityUnit) -> Quantity:
+        """A field of the layout's prediction, or of its memory where it does not fit."""
+        predicted = self.prediction if self.prediction is not None else self.memory
+        if predicted is None:
+            raise LayoutError(self.refusal, code="search-bounds", fix="look at the layouts that keep all rules")
+        return told(name, predicted, field, unit, plan=self.plan)
 
     @property
     def step_s(self) -> Seconds:
@@ -75,7 +103,12 @@ def _strategies(question: Plan) -> Iterator[Strategy]:
         yield Strategy(
             name="FSDP / ZeRO-3",
             when="when the parameters themselves do not fit, or their states are the bulk",
-            bounds=replace(plain, zero_stage=(3,), dp_replicate=ONE),
+            bounds=replace(plain, zero_stage=(3,), reshard_after_forward=True, dp_replicate=ONE),
+        )
+        yield Strategy(
+            name=KEEPS_WEIGHTS,
+            when="when memory is left for all weights, so that the backward pass does not gather them again",
+            bounds=replace(plain, zero_stage=(3,), reshard_after_forward=False, dp_replicate=ONE),
         )
         per_node = question.cluster.node.gpus_per_node
         if question.cluster.num_nodes > 1 and per_node > 1:
@@ -83,7 +116,7 @@ def _strategies(question: Plan) -> Iterator[Strategy]:
             yield Strategy(
                 name="HSDP (shard in a node, replicate across)",
                 when="when gathers across nodes cannot be hidden and a node's GPUs hold all states",
-                bounds=replace(plain, zero_stage=(3,), dp_replicate=MANY, dp_shard=inside),
+                bounds=replace(plain, zero_stage=(3,), reshard_after_forward=True, dp_replicate=MANY, dp_shard=inside),
             )
     yield from _model_parallel(question)
 
@@ -129,18 +162,42 @@ def _try(strategy: Strategy, question: Plan) -> StrategyTrial:
     fitting = found.evaluation.fitting
     if fitting:
         best = min(fitting, key=lambda evaluated: evaluated.prediction.time.step_s)
+        prediction = of_all_stages(best.plan, best.prediction)
         return StrategyTrial(
-            strategy=strategy,
-            plan=best.plan,
-            prediction=best.prediction,
-            needed_bytes=best.prediction.memory.needed_bytes,
-            refusal="",
+            strategy=strategy, plan=best.plan, prediction=prediction, memory=prediction.memory, refusal=""
         )
     nearest = found.evaluation.nearest
     plan = nearest[0] if nearest is not None else found.smallest
     refusal = found.rejected[0].example if found.rejected and plan is None else ""
-    needed = predict_memory(plan).needed_bytes if plan is not None else 0
-    return StrategyTrial(strategy=strategy, plan=plan, prediction=None, needed_bytes=needed, refusal=refusal)
+    memory = predict_memory(plan) if plan is not None else None
+    return StrategyTrial(strategy=strategy, plan=plan, prediction=None, memory=memory, refusal=refusal)
+
+
+def settings_words(plan: Plan) -> str:
+    """What distinguishes a plan from others of its strategy."""
+    layout = plan.layout
+    stage = f" zero_stage={layout.zero_stage}" if layout.state_shard_size > 1 else ""
+    kept = " reshard_after_forward=off" if layout.zero_stage == 3 and not layout.reshard_after_forward else ""
+    return f"{short_layout(plan)}{stage}{kept}, {variant_words(plan)}"
+
+
+def strategy_name(layout: Layout) -> str:
+    """The strategy of a layout in the words of the field: FSDP that does not reshard is no ZeRO-3."""
+    if layout.tp * layout.pp * layout.cp == 1:
+        return _data_name(layout)
+    words = {"tensor": layout.tp, "pipeline": layout.pp, "context": layout.cp}
+    used = [word for word, degree in words.items() if degree > 1]
+    joined = used[0] if len(used) == 1 else f"{', '.join(used[:-1])} and {used[-1]}"
+    return f"{joined} parallel" + (f" with {_data_name(layout)}" if layout.data_parallel_size > 1 else "")
+
+
+def _data_name(layout: Layout) -> str:
+    if layout.state_shard_size == 1 or layout.zero_stage == 0:
+        return "one GPU" if layout.world_size == 1 else "data parallel (DDP)"
+    name = {1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP / ZeRO-3"}[layout.zero_stage]
+    if layout.zero_stage == 3 and not layout.reshard_after_forward:
+        name = KEEPS_WEIGHTS
+    return f"HSDP of {name}" if layout.dp_replicate > 1 else name
 
 
 def trial_named(trials: tuple[StrategyTrial, ...], name: str) -> StrategyTrial | None:
@@ -148,16 +205,27 @@ def trial_named(trials: tuple[StrategyTrial, ...], name: str) -> StrategyTrial |
     return next((trial for trial in trials if trial.strategy.name.startswith(name)), None)
 
 
-def activation_bytes(memory: MemoryPrediction) -> Bytes:
-    """Activations and logits of the worst stage at its peak."""
-    return memory.worst.component_bytes("activations") + memory.worst.component_bytes("logits")
+def pattern_words(prediction: Prediction) -> str:
+    """The collectives of a step: how often, over which axis, how many bytes."""
+    entries = prediction.time.communication
+    total = sum(entry.num_bytes * entry.count for entry in entries)
+    shown = [entry for entry in _by_kind(entries) if entry.num_bytes > SMALL_PAYLOAD_FRACTION * total]
+    return ", ".join(_pattern(entry) for entry in shown[:MAX_KINDS])
 
 
-def component_s(prediction: Prediction, component: str) -> Seconds:
-    """Time of one component of a step."""
-    return sum(entry.duration_s for entry in prediction.time.components if entry.component == component)
+def _by_kind(entries: Iterable[CommunicationEntry]) -> list[CommunicationEntry]:
+    """Entries of one kind over one axis added up; ``count`` is of calls and ``num_bytes`` of all of them together."""
+    merged: dict[tuple[str, str], CommunicationEntry] = {}
+    for entry in entries:
+        key = (entry.kind, entry.axis)
+        before = merged.get(key)
+        merged[key] = replace(
+            entry,
+            count=entry.count + (before.count if before else 0),
+            num_bytes=entry.num_bytes * entry.count + (before.num_bytes if before else 0),
+        )
+    return sorted(merged.values(), key=lambda entry: -entry.num_bytes)
 
 
-def exposed_s(prediction: Prediction) -> Seconds:
-    """Communication that nothing hides."""
-    return component_s(prediction, "exposed_communication")
+def _pattern(entry: CommunicationEntry) -> str:
+    return f"{entry.count:,} {entry.kind} over {entry.axis} ({entry.group_size} ranks, {format_gb(entry.num_bytes)})"

@@ -1,6 +1,7 @@
 """Where the step's time goes: components, exposed communication by name, utilisation and the band."""
 
-from shardwise.explain.records import Finding, Quantity
+from shardwise.explain.records import Finding
+from shardwise.explain.told import compared, told
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict import exposed_communication
@@ -44,7 +45,7 @@ def _step(plan: Plan, prediction: Prediction) -> Finding:
         f"({format_seconds(time.step_low_s)} to {format_seconds(time.step_high_s)}), "
         f"{throughput.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
         numbers=tuple(
-            Quantity(name=entry.component, value=entry.duration_s, unit="s")
+            told(entry.component, prediction, f"time.components_s.{entry.component}", "s")
             for entry in sorted(time.components, key=lambda entry: -entry.duration_s)
             if entry.duration_s
         ),
@@ -74,7 +75,7 @@ def _overhead(prediction: Prediction) -> Finding | None:
         topic="time",
         claim=f"The largest cost beside forward and backward is {top.component}: {format_seconds(top.duration_s)}, "
         f"{format_percent(fraction)} of the step.",
-        numbers=(Quantity(name=top.component, value=top.duration_s, unit="s"),),
+        numbers=(told(top.component, prediction, f"time.components_s.{top.component}", "s"),),
         because=f"it is {words}",
         suggestion=remedy,
     )
@@ -86,6 +87,7 @@ def _exposed(plan: Plan, prediction: Prediction) -> Finding | None:
     if not exposed:
         return None
     top = exposed[0]
+    numbers = {id(entry): number for number, entry in enumerate(prediction.time.communication)}
     free = exposed_communication(plan)
     alone = ", ".join(f"{share.name} {format_seconds(share.exposed_s)}" for share in free.axes)
     by_axis = f", if one axis alone were: {alone}" if len(free.axes) > 1 else ""
@@ -95,9 +97,12 @@ def _exposed(plan: Plan, prediction: Prediction) -> Finding | None:
         f"{format_seconds(top.total_s)} are not hidden. The step would lose {format_seconds(free.total_s)} if "
         f"communication were free{by_axis}.",
         numbers=(
-            *(Quantity(name=f"{entry.name} exposed", value=entry.exposed_s, unit="s") for entry in exposed[:6]),
-            *(Quantity(name=f"if {share.name} were free", value=share.exposed_s, unit="s") for share in free.axes),
-            Quantity(name="shared by axes", value=free.shared_by_axes_s, unit="s"),
+            *(
+                told(f"{entry.name} exposed", prediction, f"time.communication.{numbers[id(entry)]}.exposed_s", "s")
+                for entry in exposed[:6]
+            ),
+            *(told(f"if {share.name} were free", free, f"exposed.axes_s.{share.name}", "s") for share in free.axes),
+            told("shared by axes", free, "exposed.shared_by_axes_s", "s"),
         ),
         because=_call_text(top),
         suggestion=_communication_remedy(top, plan),
@@ -154,10 +159,11 @@ def _utilisation(prediction: Prediction) -> Finding:
             topic="time",
             claim=f"MFU and HFU are unknown by the convention {throughput.mfu_convention}.",
             numbers=(
-                Quantity(
-                    name="model FLOP per second of all devices",
-                    value=throughput.model_flop_per_step / prediction.time.step_s,
-                    unit="flop_per_s",
+                compared(
+                    "model FLOP per second of all devices",
+                    told("model FLOP", prediction, "throughput.model_flop_per_step", "flop_per_s"),
+                    told("step", prediction, "time.step_s", "s"),
+                    "ratio",
                 ),
             ),
             because="they divide by a dense peak, and no source states the device's",
@@ -168,9 +174,9 @@ def _utilisation(prediction: Prediction) -> Finding:
         claim=f"MFU {format_percent(throughput.mfu_fraction)} by the convention {throughput.mfu_convention}; counting "
         f"recomputed work as well, HFU {format_percent(throughput.hfu_fraction)}.",
         numbers=(
-            Quantity(name="MFU", value=throughput.mfu_fraction, unit="fraction"),
-            Quantity(name="HFU", value=throughput.hfu_fraction, unit="fraction"),
-            Quantity(name="dense peak", value=throughput.peak_flop_per_s, unit="flop_per_s"),
+            told("MFU", prediction, "throughput.mfu_fraction", "fraction"),
+            told("HFU", prediction, "throughput.hfu_fraction", "fraction"),
+            told("dense peak", prediction, "throughput.peak_flop_per_s", "flop_per_s"),
         ),
         because="MFU divides the model's own FLOP by time x dense peak; other conventions differ by several points",
     )

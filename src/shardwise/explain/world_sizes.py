@@ -8,7 +8,8 @@ from shardwise.explain.changes import verify
 from shardwise.explain.edits import HARDWARE, Edit
 from shardwise.explain.host import enough_host_gib
 from shardwise.explain.records import Finding, Quantity, VerifiedChange
-from shardwise.explain.state_counts import counted_states
+from shardwise.explain.state_counts import counted_quantity, counted_states, states_sentence
+from shardwise.explain.told import told
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.rules import find_errors
@@ -34,13 +35,11 @@ def world_size_finding(plan: Plan, prediction: Prediction) -> Finding:
     capacity = prediction.memory.capacity_bytes
     fewest = ceil(states.total_bytes / capacity)
     numbers = (
-        Quantity(name="states", value=states.total_bytes, unit="bytes"),
-        Quantity(name="capacity", value=capacity, unit="bytes"),
+        counted_quantity("states", plan),
+        told("capacity", prediction, "memory.capacity_bytes", "bytes"),
         Quantity(name="fewest GPUs for states", value=fewest, unit="count"),
     )
-    because = (
-        f"{states.bytes_per_param:g} bytes x {states.num_params:,.0f} parameters are {format_gib(states.total_bytes)}"
-    )
+    because = states_sentence(plan)
     if prediction.fits:
         return Finding(
             topic="world-size",

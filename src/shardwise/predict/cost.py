@@ -18,7 +18,7 @@ from shardwise.predict.cost_sensitivity import (
     step_time_spread,
 )
 from shardwise.predict.goodput import GOOD, POOR, TYPICAL, Goodput, predict_goodput
-from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
+from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
 from shardwise.prediction import CostPrediction, Throughput, TimePrediction
 from shardwise.recipe import MAX_SEQ_LEN
 from shardwise.units import SECONDS_PER_HOUR, Dollars, FlopPerSecond
@@ -61,7 +61,7 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
         convention = "6N with every active parameter"
     else:
         per_token = model_flop_per_token(request.model, seq_len=request.seq_len)
-        convention = MFU_CONVENTION
+        convention = mfu_convention(request.model)
     dtype, peak = _training_peak(request.gpu)
     mfu_fraction = TYPICAL_MFU_FRACTION if request.mfu_fraction is None else request.mfu_fraction
     ideal_hours = run_cost.gpu_hours(

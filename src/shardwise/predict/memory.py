@@ -55,11 +55,11 @@ def _memory_of(plan: Plan, stages: Iterable[Stage]) -> MemoryPrediction:
     )
 
 
-def most_bytes(plan: Plan, component: MemoryComponent) -> Bytes:
-    """The most that one component holds on a rank of any stage, at its own moment and not at that of the peak."""
+def most_bytes(plan: Plan, *components: MemoryComponent) -> Bytes:
+    """The most that some components hold together at one moment, on a rank of any stage."""
     most = 0
     for inventory in stage_inventories(plan, pipeline_stages(model=plan.model, layout=plan.layout)):
-        own = tuple(tensor for tensor in inventory.tensors if tensor.component == component)
+        own = tuple(tensor for tensor in inventory.tensors if tensor.component in components)
         most = max(most, *allocated_at(replace(inventory, tensors=own)))
     return most
 

@@ -4,7 +4,22 @@ from shardwise.model import AttentionSpec, LayerSpec, ModelSpec
 from shardwise.step.attention_operations import attended_pairs
 from shardwise.units import Flop
 
-MFU_CONVENTION = "6(N - input embedding) + causal attention"
+FULL_FLOP_PER_PARAM, FROZEN_FLOP_PER_PARAM = 6, 4
+"""Two of the forward pass, two of gradients of the inputs, and two of gradients of the weights where they are trained.
+"""
+
+
+def mfu_convention(model: ModelSpec, *, is_base_frozen: bool = False) -> str:
+    """What :func:`model_flop_per_token` counts for this model, in words."""
+    per_param = FROZEN_FLOP_PER_PARAM if is_base_frozen else FULL_FLOP_PER_PARAM
+    active = "N active" if model.is_moe else "N"
+    params = f"({active} - input embedding)" if _looked_up_params(model) else f" {active}"
+    specs = [spec for layer, _ in model.layer_runs for spec in (layer.mixer, layer.cross_attention)]
+    attention = [spec for spec in specs if isinstance(spec, AttentionSpec)]
+    if not attention:
+        return f"{per_param}{params}"
+    causal = "causal attention" if all(spec.is_causal for spec in attention) else "attention"
+    return f"{per_param}{params} + {causal}"
 
 
 def matmul_params(model: ModelSpec) -> int:
@@ -13,8 +28,11 @@ def matmul_params(model: ModelSpec) -> int:
     The input table is a look-up; when it is tied it is also the head and counts. Towers and other attachments are not
     part of the planned step.
     """
-    looked_up = 0 if model.tie_word_embeddings and model.has_head else model.num_embedding_params
-    return model.num_active_params - looked_up - model.num_side_params
+    return model.num_active_params - _looked_up_params(model) - model.num_side_params
+
+
+def _looked_up_params(model: ModelSpec) -> int:
+    return 0 if model.tie_word_embeddings and model.has_head else model.num_embedding_params
 
 
 def attention_forward_flop_per_sequence(model: ModelSpec, seq_len: int) -> Flop:
@@ -33,6 +51,6 @@ def _layer_attention_flop(layer: LayerSpec, seq_len: int) -> Flop:
 
 def model_flop_per_token(model: ModelSpec, *, seq_len: int, is_base_frozen: bool = False) -> Flop:
     """Training FLOP of one token: ``6 N`` (``4 N`` with frozen weights) and three forwards of causal attention."""
-    per_param = 4 if is_base_frozen else 6
+    per_param = FROZEN_FLOP_PER_PARAM if is_base_frozen else FULL_FLOP_PER_PARAM
     attention = 3 * attention_forward_flop_per_sequence(model, seq_len) / seq_len
     return per_param * matmul_params(model) + attention

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from shardwise.ledger import TimeComponent
 from shardwise.plan import Plan
 from shardwise.predict.group_placement import placement_doubts
-from shardwise.predict.model_flop import MFU_CONVENTION, model_flop_per_token
+from shardwise.predict.model_flop import mfu_convention, model_flop_per_token
 from shardwise.predict.stage_time import CollectiveTime, StageClock, StageTime
 from shardwise.predict.step_parts import StepParts, own_s, step_parts
 from shardwise.predict.time_band import band_ratios, is_attention_doubted
@@ -125,7 +125,7 @@ def _throughput(plan: Plan, times: Sequence[StageTime], step_s: Seconds) -> Thro
         tokens_per_s_per_gpu=tokens_per_s / world,
         mfu_fraction=mfu,
         hfu_fraction=None if mfu is None else mfu * (1 + _recomputed_fraction(times) / forwards),
-        mfu_convention=f"{MFU_CONVENTION}{_packed(plan)}; dense {dtype} peak",
+        mfu_convention=f"{mfu_convention(plan.model, is_base_frozen=is_frozen)}{_packed(plan)}; dense {dtype} peak",
         model_flop_per_step=per_step,
         peak_flop_per_s=peak,
     )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from shardwise.render.json_records import json_object, json_value
 
 if TYPE_CHECKING:  # a command imports the records of its own answer
-    from shardwise.explain.records import Explanation, Finding
+    from shardwise.explain.records import Explanation, Finding, Quantity, Source
+    from shardwise.plan import Plan
     from shardwise.reconcile.calibration import LearnedCalibration
     from shardwise.reconcile.totals import Reconciliation
     from shardwise.render.run_cost import RunCost
@@ -84,12 +85,43 @@ def sweep_object(result: "SweepResult") -> dict[str, object]:
 
 def explanation_object(explanation: "Explanation") -> dict[str, object]:
     """The plan, its prediction, the findings in order and the verified changes, smallest first."""
-    return {"schema": EXPLANATION_SCHEMA, **json_object(explanation)}
+    written = json_object(explanation)
+    return {"schema": EXPLANATION_SCHEMA, **written, **_findings(explanation.findings, written["plan"])}
 
 
-def findings_object(findings: "tuple[Finding, ...]") -> dict[str, object]:
-    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies."""
-    return {"schema": EXPLANATION_SCHEMA, "findings": json_value(findings)}
+def findings_object(findings: "Sequence[Finding]", *, question: "Plan | None" = None) -> dict[str, object]:
+    """Findings that are not about one predicted plan: an out-of-memory text, or a comparison of strategies, which says
+    its question."""
+    asked = {} if question is None else {"question": json_value(question)}
+    return {"schema": EXPLANATION_SCHEMA, **asked, **_findings(findings)}
+
+
+def _findings(findings: "Sequence[Finding]", explained: object = None) -> dict[str, object]:
+    """Findings, and ``plans``: every plan that one of their numbers is predicted for, once.
+
+    A number says the position of its ``plan`` there and the ``field`` of that plan's prediction; ``against`` what it is
+    divided by, or what is taken from it.
+    """
+    plans: list[object] = [] if explained is None else [explained]
+
+    def source(found: "Source") -> dict[str, object]:
+        plan = explained if found.plan is None else json_value(found.plan)
+        if plan not in plans:
+            plans.append(plan)
+        return {"plan": plans.index(plan), "field": found.field}
+
+    def number(found: "Quantity") -> dict[str, object]:
+        sources = {"against": source(found.against)} if found.against is not None else {}
+        return {
+            **json_object(found, "name value unit"),
+            **(source(found.source) if found.source is not None else {}),
+            **sources,
+        }
+
+    written = [
+        {**json_object(found), "numbers": [number(quantity) for quantity in found.numbers]} for found in findings
+    ]
+    return {"findings": written, "plans": plans}
 
 
 def run_cost_object(run: "RunCost") -> dict[str, object]:

@@ -38,7 +38,7 @@ KEYS: Mapping[str, str] = {
     "Explanation": "*",
     "Finding": "*",
     "MissedTargets": "*",
-    "Quantity": "*",
+    "Quantity": "name value unit",
     "RankedPlan": "rank plan prediction objective_value ratio_to_best is_tie num_axes price_fraction "
     "differences_s={differences} why",
     "Rejection": "rule count example fix",

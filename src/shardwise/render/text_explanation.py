@@ -8,7 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
-from shardwise.render.names import gib_number
+from shardwise.plan import Plan
+from shardwise.render.first_screen import ScreenContext, question_lines
+from shardwise.render.names import cluster_text, gib_number
+from shardwise.render.screen_lines import screen_width
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.render.text_memory import picture_legend, stage_picture
 from shardwise.render.text_prediction import answer_parts, plan_header
@@ -27,9 +30,12 @@ def findings_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> s
     return page_text(finding_parts(findings), style=style).lstrip("\n")
 
 
-def strategies_text(findings: Sequence[Finding], *, style: TextStyle = PLAIN) -> str:
-    """A comparison of strategies, whose last finding is the recommendation, with the recommendation first."""
-    return findings_text((*findings[-1:], *findings[:-1]), style=style)
+def strategies_text(
+    findings: Sequence[Finding], *, question: Plan, context: ScreenContext, style: TextStyle = PLAIN
+) -> str:
+    """The question, then a comparison of strategies with its last finding, the recommendation, first."""
+    asked = question_lines(question, context, screen_width(style), place=cluster_text(question.cluster))
+    return page_text([*asked, *finding_parts((*findings[-1:], *findings[:-1]))], style=style)
 
 
 def explanation_parts(explanation: Explanation) -> Iterator[RenderableType]:

@@ -31,6 +31,8 @@ class Part:
     """Bytes of base and adapter as they are gathered."""
     trained: int
     """Elements whose gradients are reduced."""
+    trained_shard: int
+    """Elements of the worst rank's shard of them, rounded up as its weights are."""
     shards: Group
 
 
@@ -58,19 +60,28 @@ def _parts(unit: Unit, context: StageContext) -> tuple[Part, ...]:
     trained = adapter if context.has_adapter else base
     whole_bytes = context.gathered_bytes(unit)
     if not base.expert or groups.expert_shards.size == groups.shards.size:
-        return (Part(name=unit.name, gathered_bytes=whole_bytes, trained=trained.full, shards=groups.shards),)
+        whole = Part(
+            name=unit.name,
+            gathered_bytes=whole_bytes,
+            trained=trained.full,
+            trained_shard=trained.shard,
+            shards=groups.shards,
+        )
+        return (whole,)
     expert_bytes = round(whole_bytes * base.expert / base.full)
     return (
         Part(
             name=unit.name,
             gathered_bytes=whole_bytes - expert_bytes,
             trained=trained.dense,
+            trained_shard=trained.dense_shard,
             shards=groups.shards,
         ),
         Part(
             name=f"{unit.name} experts",
             gathered_bytes=expert_bytes,
             trained=trained.expert,
+            trained_shard=trained.expert_shard,
             shards=groups.expert_shards,
         ),
     )
@@ -132,7 +143,7 @@ def _reductions(part: Part, context: StageContext) -> Iterator[Call]:
         name=f"all-reduce {part.name} over replicas",
         kind="all_reduce",
         group=Groups(layout=context.plan.layout).replicas,
-        num_bytes=ceil(payload / part.shards.size),
+        num_bytes=part.trained_shard * context.states.reduce_bytes,
         phase="backward",
     )
 
