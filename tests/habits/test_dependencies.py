@@ -13,8 +13,12 @@ IMPORT_NAMES = {"pyyaml": "yaml"}
 
 COMES_WITH_TORCH = {"triton"}
 """What torch's CUDA builds require themselves, in the version they want."""
+COMES_WITH_MCP = {"anyio", "mcp_types"}
+"""What the SDK of the Model Context Protocol is built on, and the module of its records."""
 RUNTIME = ("measure", "train")
 """Folders that may import what the extras bring."""
+SERVER = "mcp_server.py"
+"""The file that may import what the extra `mcp` brings."""
 
 
 def required(*, extras: tuple[str, ...] = ()) -> set[str]:
@@ -43,8 +47,15 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def test_what_is_imported_is_what_is_required():
-    used = set().union(*(imported(tree) for path, tree in parsed_files() if not is_runtime(path)))
+    used = set().union(
+        *(imported(tree) for path, tree in parsed_files() if not is_runtime(path) and path.name != SERVER)
+    )
     assert used == required()
+
+
+def test_what_the_server_imports_is_in_its_extra():
+    (used,) = (imported(tree) for path, tree in parsed_files() if path.name == SERVER)
+    assert used == required(extras=("mcp",)) | COMES_WITH_MCP
 
 
 def test_what_the_runtime_imports_is_in_an_extra():

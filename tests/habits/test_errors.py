@@ -13,8 +13,9 @@ from shardwise.errors import ShardwiseError
 from shardwise.rules import RANGE_RULES, RULES
 
 ERRORS_PAGE = ROOT / "docs" / "errors.md"
-OTHER_RAISES = frozenset({"ArgumentTypeError", "SystemExit"})
-"""What may be raised besides our own errors: argparse makes a usage error of the first, the second ends the program."""
+OTHER_RAISES = frozenset({"ArgumentTypeError", "MCPError", "SystemExit"})
+"""What may be raised besides our own errors: argparse makes a usage error of the first, the SDK of an assistant's
+protocol sends the second to the client, the third ends the program."""
 COMMAND = re.compile(r"`(shardwise [a-z][^`{}]*?)`")
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 

@@ -69,6 +69,9 @@ COMMANDS = (
     CommandEntry(name="calibrate", summary="this machine measured in a minute, for predictions that fit it"),
     CommandEntry(name="reconcile", summary="a run, or another trainer's log, beside its prediction"),
     CommandEntry(name="validate", summary="predictions beside published measurements, with the signed error"),
+    CommandEntry(
+        name="mcp", summary="the commands above as tools of an assistant, with the prompt that says how to plan"
+    ),
     CommandEntry(name="tokenize", summary="text, JSON Lines or Parquet to tokens on disk, for training"),
 )
 

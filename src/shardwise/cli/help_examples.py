@@ -108,6 +108,7 @@ PAGES: Mapping[str, HelpStart] = {
         examples=("shardwise reconcile runs/first", "shardwise reconcile train.log --plan plan.json --out learned.json")
     ),
     "validate": HelpStart(examples=("shardwise validate", "shardwise validate --time --rows")),
+    "mcp": HelpStart(examples=("shardwise mcp", "shardwise mcp --json")),
     "tokenize": HelpStart(
         examples=(
             "shardwise tokenize corpus.jsonl --tokenizer llama/ --out tokens",

@@ -10,10 +10,15 @@ is open. The same files may stand where PLAN stands in predict and explain.
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwise.cli.command import EXIT_OK, UsageError
 from shardwise.cli.options import CLUSTER_HELP, MODEL_HELP, add_json_option
 from shardwise.cli.output import require_apart, stdout_style, write_file, write_line
+from shardwise.errors import ShardwiseError
+
+if TYPE_CHECKING:
+    from shardwise.cli.foreign_plan import ForeignRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         from shardwise.render.json_reading import reading_object
         from shardwise.render.json_text import json_text
 
-        write_line(json_text(reading_object(run_files.reading, mistakes, model_name=run_files.model_name)))
+        meant = {"plan": _plan_object(run_files)}
+        reading = reading_object(run_files.reading, mistakes, model_name=run_files.model_name)
+        write_line(json_text({**reading, **meant}))
     else:
         from shardwise.render.text_reading import reading_text
 
@@ -55,6 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_file(arguments.out, json_text(plan_to_json(plan)), is_forced=arguments.is_forced)
     return EXIT_OK
+
+
+def _plan_object(run_files: "ForeignRun") -> dict[str, object]:
+    """The plan file that the files come to, or the error that says what keeps them from being one."""
+    from shardwise.plan_file import plan_to_json
+    from shardwise.render.errors import error_object
+
+    try:
+        return plan_to_json(run_files.plan())
+    except ShardwiseError as error:
+        return error_object(message=error.message, code=error.code, fix=error.fix)
 
 
 def _setting(text: str) -> tuple[str, str]:

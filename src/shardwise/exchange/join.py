@@ -74,8 +74,9 @@ def _degrees(joined: Joined) -> None:
 
 
 def _model_ranks(joined: Joined) -> int:
+    """Ranks that work on the same sequences; Ulysses (``sp``) counts although a plan has no name for it."""
     total = 1
-    for axis in MODEL_AXES:
+    for axis in (*MODEL_AXES, "sp"):
         total *= joined.number(axis) or 1
     return total
 

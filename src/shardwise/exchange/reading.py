@@ -30,6 +30,8 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "num_microbatches": ("global_batch_size", "micro_batch_size", "world_size"),
 }
 """Open fields that the answer to another question fills, so that nobody is asked twice."""
+BEYOND_A_PLAN = ("sp",)
+"""Degrees of parallelism that count in the world and that a plan cannot say."""
 RECIPE_FIELDS = frozenset(one.name for one in plan_fields(Recipe))
 LAYOUT_FIELDS = frozenset(one.name for one in plan_fields(Layout))
 
@@ -145,6 +147,11 @@ def read_parsed(documents: Sequence[Document], *, settings: Iterable[Claim] = ()
         if not names_a_file(fact)
     )
     joined = join(claims)
+    unread.extend(
+        Unread(place=joined.values[name].place, value=str(joined.values[name].value))
+        for name in BEYOND_A_PLAN
+        if (joined.number(name) or 1) > 1
+    )
     contradictions = tuple(Contradiction(first=first, second=second) for first, second in joined.against)
     return Reading(
         read_as=tuple(dict.fromkeys(_read_as(view) for view in views)),

@@ -17,6 +17,8 @@ OPTION_SECTIONS = (
     ("zero_", "deepspeed_config.zero_"),
 )
 """``accelerate launch --fsdp_version 2`` is ``fsdp_config.fsdp_version`` of the YAML."""
+FILES_ALONE = ("peft", "meta", "kubernetes", "skypilot")
+"""Tools that take no arguments on a line, where ``-r`` is another program's."""
 OPTION_KINDS = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
 
 
@@ -43,7 +45,8 @@ def tool_of(document: Document) -> Tool | None:
     if not document.program and document.keys() & PLAN_KEYS:
         return None
     named = [tool for tool in TOOLS.values() if any(part in document.program for part in tool.programs)]
-    candidates = [tool for tool in TOOLS.values() if tool.name != LAUNCH_PROGRAM]
+    nobody = (LAUNCH_PROGRAM, *(FILES_ALONE if document.program else ()))
+    candidates = [tool for tool in TOOLS.values() if tool.name not in nobody]
     scores = {tool.name: _score(tool, document, is_named=tool in named) for tool in candidates}
     best = max(scores, key=lambda name: scores[name])
     return TOOLS[best] if scores[best][0] else None

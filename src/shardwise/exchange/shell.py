@@ -40,6 +40,37 @@ LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepsp
 ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
+KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "exec", "time", "nohup", "env", "sudo")
+"""Words before a command that do not change what it is."""
+UV_OPTIONS = ("--with", "--extra", "--group", "--python", "-p", "--package", "--project", "--directory", "--env-file")
+"""Options of ``uv run`` that take a value."""
+NO_TRAINING = frozenset(
+    (
+        *(
+            "[",
+            "[[",
+            "set",
+            "echo",
+            "printf",
+            "mkdir",
+            "rm",
+            "cp",
+            "mv",
+            "ln",
+            "ls",
+            "cat",
+            "cd",
+            "source",
+            ".",
+            "trap",
+        ),
+        *("export", "unset", "declare", "local", "read", "shift", "getopts", "test", "for", "case", "ulimit", "sleep"),
+        *("grep", "sed", "awk", "find", "tar", "unzip", "curl", "wget", "git", "pip", "conda", "mamba", "module"),
+        *("apt", "apt-get", "kill", "pkill", "ssh", "scp", "rsync", "hostname", "scontrol", "nvidia-smi", "tee"),
+        *("huggingface-cli", "hf", "wandb", "date", "touch", "chmod", "exit", "return", "wait", "jq", "kubectl"),
+    )
+)
+"""Programs that start no training, so that their options say nothing about it."""
 ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "WORLD_SIZE", "FORCE_TORCHRUN", "NPROC_PER_NODE", "NNODES", "USE_MCA")
 """Variables that change what a run is."""
 
@@ -72,9 +103,10 @@ def _statements(text: str) -> Iterator[str]:
     pending = ""
     for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
         stripped = line.strip()
-        if not pending and (not stripped or (stripped.startswith("#") and not stripped.startswith("#SBATCH"))):
+        is_comment = stripped.startswith("#") and not (stripped.startswith("#SBATCH") and not pending)
+        if (is_comment and not _in_quotes(pending)) or not (stripped or pending):
             continue
-        pending = f"{pending} {stripped.partition(' #')[0] if pending else stripped}".strip()
+        pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
         if len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
             yield pending[:MAX_LINE_CHARACTERS]
             pending = ""
@@ -86,8 +118,14 @@ def _is_open(text: str) -> bool:
     """Return whether a quote, or the list of an assignment, has no end yet."""
     plain = re.sub(r"\\.", "", text)
     in_list = re.match(r"^(?:export\s+)?\w+\+?=\(", plain) is not None and not plain.rstrip().endswith(")")
+    return in_list or _in_quotes(plain)
+
+
+def _in_quotes(text: str) -> bool:
+    """Return whether a quote has no end yet."""
+    plain = re.sub(r"\\.", "", text)
     without_single = re.sub(r"'[^']*'", "", re.sub(r'"[^"]*"', "", plain))
-    return in_list or "'" in without_single.replace('"', "") or '"' in without_single
+    return "'" in without_single.replace('"', "") or '"' in without_single
 
 
 def _read_statement(script: _Script, statement: str) -> None:
@@ -103,7 +141,10 @@ def _read_statement(script: _Script, statement: str) -> None:
     assignment = ASSIGNMENT.match(text)
     if assignment:
         rest = text[assignment.end() :]
-        words = [rest[1:-1]] if rest.startswith("(") and rest.endswith(")") else _words(rest)
+        if rest.lstrip('"').startswith(("$(", "`")):  # what a command prints is known only where it runs
+            script.variables.pop(assignment[1], None)
+            return
+        words = [_elements(rest[1:-1])] if rest.startswith("(") and rest.endswith(")") else _words(rest)
         if len(words) <= 1 or rest[:1] in "\"'(":
             _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
             return
@@ -111,6 +152,18 @@ def _read_statement(script: _Script, statement: str) -> None:
         re.split(r"\s*(?:&&|\|\||;|\|)\s*(?=(?:[^\"']|\"[^\"]*\"|'[^']*')*$)", text) if len(text) < 2000 else [text]
     ):
         _read_command(script, _words(command))
+
+
+def _elements(text: str) -> str:
+    """The elements of a list as they are when it stands unquoted: an option written with its value is two words.
+
+    >>> _elements('--bf16 "--lr 0.1" --data "a b"  # why')
+    "--bf16 --lr 0.1 --data 'a b'"
+    """
+    return " ".join(
+        shlex.quote(word) if re.search(r"[\s;&|'\"]", word) and not word.startswith("-") else word
+        for word in _words(text)
+    )
 
 
 def _set_slurm(script: _Script, key: str, value: str) -> None:
@@ -182,27 +235,43 @@ def _words(text: str) -> list[str]:
 def _read_command(script: _Script, words: list[str]) -> None:
     """One command: variables before it, launchers around launchers, and at last the program."""
     script.num_words += len(words)
-    while words and script.num_words < MAX_WORDS:
-        name = words[0]
-        prefix = ASSIGNMENT.match(name)
-        if prefix:
-            _assign(script, prefix[1], name[prefix.end() :])
-            words = words[1:]
-        elif name in SHELLS and len(words) > 2 and words[1].startswith("-") and "c" in words[1]:
+    while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING:
+        if words[0] in SHELLS and len(words) > 2 and words[1].startswith("-") and "c" in words[1]:
             for statement in _statements(words[2]):
                 _read_statement(script, statement)
             return
-        elif name in LAUNCHERS:
-            words = _read_launcher(script, LAUNCHERS[name], words[1:])
-        elif words[:2] == ACCELERATE_LAUNCH:
-            words = _read_launcher(script, "accelerate", words[2:])
-        elif name.startswith("python") and words[1:]:
-            words = _after_python(words[1:])
-        elif name in ("exec", "time", "nohup", "env", "uv", "run", *SHELLS):
-            words = words[1:]
-        else:
+        inner = _unwrapped(script, words)
+        if inner is None:
             _read_program(script, words)
             return
+        words = inner
+
+
+def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
+    """A command without the variable, keyword or launcher in front; ``None`` where the program itself stands there."""
+    name = words[0]
+    prefix = ASSIGNMENT.match(name)
+    if prefix:
+        _assign(script, prefix[1], name[prefix.end() :])
+        return words[1:]
+    if name in LAUNCHERS:
+        return _read_launcher(script, LAUNCHERS[name], words[1:])
+    if words[:2] == ACCELERATE_LAUNCH:
+        return _read_launcher(script, "accelerate", words[2:])
+    if name.startswith("python") and words[1:]:
+        return _after_python(words[1:])
+    if words[:2] == ["uv", "run"]:
+        return _after_uv(words[2:])
+    # An empty word is a variable that is empty; one with a dollar is a variable that only its user knows.
+    is_unknown = not name or (name.startswith("$") and bool(words[1:]) and not words[1].startswith("-"))
+    return words[1:] if is_unknown or name in (*KEYWORDS, *SHELLS) else None
+
+
+def _after_uv(words: list[str]) -> list[str]:
+    """What ``uv run`` runs, without its own options."""
+    while words and words[0].startswith("-"):
+        words = words[2 if words[0] in UV_OPTIONS else 1 :]
+    return words
 
 
 def _after_python(words: list[str]) -> list[str]:

@@ -35,6 +35,7 @@ DECODER_LAYERS: Mapping[str, str] = {
 FUSED_PROJECTIONS: Mapping[str, str] = {
     "baichuan": "W_pack",
     "falcon": "query_key_value",
+    **dict.fromkeys(("falcon-h1", "falcon_h1", "falcon3", "falcon-e"), ""),
     "gpt_neox": "query_key_value",
     "pythia": "query_key_value",
     "bloom": "query_key_value",
@@ -42,9 +43,14 @@ FUSED_PROJECTIONS: Mapping[str, str] = {
     "gpt2": "c_attn",
     "phi3": "qkv_proj",
     "phi-3": "qkv_proj",
+    **dict.fromkeys(("phi-3.5-moe", "phimoe"), ""),
     "starcoder": "c_attn",
+    "starcoder2": "",
 }
-"""Models, by a word in their name or type, whose queries, keys and values are one matrix."""
+"""The matrix of queries, keys and values by a word in a model's name or type; empty where three matrices hold them.
+
+The longest word counts: Falcon-H1, Falcon 3, Phi-3.5-MoE and StarCoder 2 are unlike the models they are named after.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,4 +74,5 @@ def wrap_classes(model: ModelSpec | None, name: str) -> WrapClasses:
 def fused_projection(model: ModelSpec | None, name: str) -> str:
     """The matrix that holds queries, keys and values together; empty where they are apart, or nothing is known."""
     text = f"{name} {model.model_type if model is not None else ''}".lower()
-    return next((matrix for word, matrix in FUSED_PROJECTIONS.items() if word in text), "")
+    words = [word for word in FUSED_PROJECTIONS if word in text]
+    return FUSED_PROJECTIONS[max(words, key=len)] if words else ""

@@ -94,14 +94,22 @@ def _adapter(view: View) -> Iterator[Claim]:
     yield from _targets(view, "target_modules")
 
 
+def _recomputation(view: View) -> Iterator[Claim]:
+    """The Trainer's own recomputation; where it is off, FSDP's is what counts."""
+    kept = view.text("gradient_checkpointing")
+    if kept not in ("", "false"):
+        yield view.claim("recompute", "full", "gradient_checkpointing")
+    elif not view.is_on("fsdp_config.activation_checkpointing"):
+        yield view.claim("recompute", "none", "gradient_checkpointing")
+
+
 def _axolotl(view: View) -> Iterator[Claim]:
     if view.text("deepspeed"):
         yield view.claim("engine", "deepspeed", "deepspeed")
     elif "fsdp_config" in view.sections or view.text("fsdp") not in ("", "false"):
         yield from _fsdp(view)
     yield from _formats(view)
-    kept = view.text("gradient_checkpointing")
-    yield view.claim("recompute", "none" if kept in ("", "false") else "full", "gradient_checkpointing")
+    yield from _recomputation(view)
     if view.text("adapter") in ("lora", "qlora"):
         yield view.claim("adapter", "qlora" if view.is_on("load_in_4bit") else "lora", "adapter")
     yield from _targets(view, "lora_target_modules")
@@ -119,12 +127,41 @@ def _llama_factory(view: View) -> Iterator[Claim]:
         yield from recomputation(view)
         yield from _formats(view)
         return
-    yield from (claim for claim in _arguments(view) if claim.field != "recompute" or claim.strength)
+    exact = {"fp8": "fp8-mixed", "pure_bf16": "bf16"}
+    precision = next((key for key in exact if view.is_on(key)), "")
+    if precision:
+        yield view.claim("precision", exact[precision], precision)
+    said_above = ("precision",) if precision else ()
+    yield from (
+        claim
+        for claim in _arguments(view)
+        if claim.field not in said_above and (claim.field != "recompute" or claim.strength)
+    )
     is_off = view.is_on("disable_gradient_checkpointing")
     yield view.claim("recompute", "none" if is_off else "full", "disable_gradient_checkpointing")
-    if view.number("quantization_bit") == 4 and view.text("finetuning_type") == "lora":
-        yield view.claim("adapter", "qlora", "quantization_bit")
+    if view.text("finetuning_type") == "lora":
+        is_quantized = view.number("quantization_bit") == 4
+        yield view.claim("adapter", "qlora" if is_quantized else "lora", "quantization_bit", "finetuning_type")
+    elif view.text("finetuning_type") == "full":
+        yield view.claim("adapter", "none", "finetuning_type")
     yield from _targets(view, "lora_target")
+
+
+def _llama_factory_v1(view: View) -> Iterator[Claim]:
+    """The rewritten trainer: FSDP2 unless it is told otherwise, and Ulysses along the sequence."""
+    kind, reshards = view.text("dist_config.name"), "dist_config.reshard_after_forward"
+    if kind == DEEPSPEED:
+        yield view.claim("engine", "deepspeed", "dist_config.name")
+    elif kind == "fsdp2":
+        yield view.claim("engine", "accelerate", "dist_config.name")
+        yield view.claim("zero_stage", 2 if view.text(reshards) == "false" else 3, reshards, "dist_config.name")
+        is_offloaded = view.is_on("dist_config.offload_params")
+        yield view.claim("offload", "parameters" if is_offloaded else "none", "dist_config.offload_params")
+    yield view.claim("sp", view.number("cp_size"), "cp_size")
+    if view.text("peft_config.name") == "lora":
+        is_quantized = view.number("quant_config.quantization_bit") == 4
+        yield view.claim("adapter", "qlora" if is_quantized else "lora", "peft_config.name")
+        yield from _targets(view, "peft_config.target_modules")
 
 
 READERS: Readers = {
@@ -133,5 +170,6 @@ READERS: Readers = {
     "trl": _arguments,
     "axolotl": _axolotl,
     "llamafactory": _llama_factory,
+    "llamafactory-v1": _llama_factory_v1,
     "peft": _adapter,
 }
