@@ -1,22 +1,20 @@
 """Runs a chapter of the story: its Python blocks in one namespace, their output beside what the page shows.
 
-A chapter is Markdown. Every Python block is run in order; what it prints is the text block that follows it.
-Two functions are given to the blocks: ``picture(name, svg)`` draws the file ``pictures/NAME.svg``, and ``show(table)``
-prints a table of a lesson. Numbers stand in blocks and outputs; prose may only repeat them.
+A chapter is Markdown. Every Python block is run in order, as a reader would; what it prints is the text block that
+follows it. Numbers stand in blocks and outputs; prose may only repeat them. A sentence with a word of amount ("twice",
+"a third", "the largest") is followed by ``<!-- holds: EXPRESSION -->`` in its paragraph, which is evaluated with what
+the blocks before it computed.
 """
 
 import contextlib
 import io
 import re
-import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from habits.source_tree import ROOT
-from shardwise.course.lesson import LessonTable
-from shardwise.course.render.text_lesson import table_parts
-from shardwise.render.terminal import TextStyle, page_text
 
 STORY = ROOT / "docs" / "story"
 PICTURES = STORY / "pictures"
@@ -24,6 +22,13 @@ BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<shown>.*?)``
 NUMBER = re.compile(r"(?<![\w.:/-])\d[\d,]*(?:\.\d+)?(?![\w/-]|\.\d)")
 NOT_PROSE = re.compile(
     r"```.*?```|`[^`]*`|\([^)]*\)\[|\]\([^)]*\)|arXiv:[\d.]+|<!--.*?-->|^#.*$", flags=re.DOTALL | re.MULTILINE
+)
+HOLDS = re.compile(r"<!-- holds: (?P<claim>.*?) -->", flags=re.DOTALL)
+PIECE = re.compile(f"{BLOCK.pattern}|{HOLDS.pattern}", flags=re.DOTALL)
+AMOUNT = re.compile(
+    r"\b((?<!at )once|twice|thrice|half|halves|a third|a quarter|double[ds]?|as much|as many|as long|as fast|several times|"
+    r"tens of times|times as|largest|smallest|fastest|slowest|the best|none of|nearly all|every row)\b",
+    flags=re.IGNORECASE,
 )
 SMALL_NUMBER = 12
 """Counts up to a dozen may stand in a sentence by themselves."""
@@ -37,6 +42,8 @@ class Chapter:
     """The page with the outputs of today."""
     pictures: tuple[tuple[str, str], ...]
     """Name and content of every picture that was drawn."""
+    untrue: tuple[str, ...] = ()
+    """Claims of the prose that do not hold for what was computed."""
 
 
 def chapter_paths() -> list[Path]:
@@ -45,22 +52,25 @@ def chapter_paths() -> list[Path]:
 
 
 def run_chapter(text: str) -> Chapter:
-    """Run every block of a page."""
-    pictures: dict[str, str] = {}
-    namespace: dict[str, object] = {"__name__": "__story__", "picture": pictures.__setitem__, "show": show}
+    """Run every block of a page in an empty folder beside the recorded runs of the repository."""
+    namespace: dict[str, object] = {"__name__": "__story__"}
     parts: list[str] = []
+    untrue: list[str] = []
     end = 0
-    for block in BLOCK.finditer(text):
-        parts.append(text[end : block.start()])
-        parts.append(_block_text(block["code"], _printed(block["code"], namespace)))
-        end = block.end()
-    parts.append(text[end:])
-    return Chapter(text="".join(parts), pictures=tuple(pictures.items()))
-
-
-def show(table: LessonTable) -> None:
-    """Print a table of a lesson."""
-    sys.stdout.write(page_text(table_parts(table), style=TextStyle(width=100)))
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("benchmarks").symlink_to(ROOT / "benchmarks")
+        for piece in PIECE.finditer(text):
+            parts.append(text[end : piece.start()])
+            if piece["code"] is not None:
+                parts.append(_block_text(piece["code"], _printed(piece["code"], namespace)))
+            else:
+                parts.append(piece.group())
+                if not eval(piece["claim"], namespace):
+                    untrue.append(piece["claim"])
+            end = piece.end()
+        parts.append(text[end:])
+        pictures = tuple((path.stem, path.read_text(encoding="utf-8")) for path in sorted(Path("pictures").glob("*")))
+    return Chapter(text="".join(parts), pictures=pictures, untrue=tuple(untrue))
 
 
 def _printed(code: str, namespace: dict[str, object]) -> str:
@@ -79,6 +89,18 @@ def loose_numbers(text: str) -> list[str]:
     """Numbers of the prose that no block of the page contains: nobody computed them."""
     computed = " ".join(block.group() for block in BLOCK.finditer(text))
     return [number for number in _prose_numbers(text) if number.replace(",", "") not in computed.replace(",", "")]
+
+
+def loose_amounts(text: str) -> list[str]:
+    """Words of amount in paragraphs that nothing ties to what was computed."""
+    plain = re.sub(r"```.*?```", "\n\n", text, flags=re.DOTALL)
+    paragraphs = re.split(r"\n\s*\n", plain)
+    return [
+        word.group()
+        for paragraph in paragraphs
+        if "<!-- holds: " not in paragraph and not re.match(r"#|!|\*[^*]", paragraph)
+        for word in AMOUNT.finditer(NOT_PROSE.sub(" ", paragraph))
+    ]
 
 
 def _prose_numbers(text: str) -> Iterator[str]:

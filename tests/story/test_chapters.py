@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from story.chapters import PICTURES, STORY, chapter_paths, loose_numbers, run_chapter, update
+from story.chapters import PICTURES, STORY, chapter_paths, loose_amounts, loose_numbers, run_chapter, update
 
 pytestmark = pytest.mark.runs
 
@@ -29,6 +29,8 @@ def test_a_chapter_shows_what_its_code_computes(path):
         assert (PICTURES / f"{name}.svg").read_text(encoding="utf-8") == svg
         assert f"(pictures/{name}.svg)" in text
     assert loose_numbers(text) == []
+    assert chapter.untrue == ()
+    assert loose_amounts(text) == []
 
 
 def shown(text):
@@ -53,6 +55,22 @@ def test_rounding_is_compared_as_rounding_and_no_larger_difference_is():
     assert shown("difference 9e-16") == shown("difference 1e-15") == shown("difference 2.1e-14")
     assert shown("difference 9e-16") != shown("difference 1e-12")
     assert shown("difference 9e-16") != shown("difference 0")
+
+
+def test_a_claim_that_does_not_hold_is_found():
+    page = (
+        "```python\nsent = (2, 3)\n```\n\nIt sends half as much again. <!-- holds: sent[1] / sent[0] == {ratio} -->\n"
+    )
+    assert run_chapter(page.format(ratio=1.5)).untrue == ()
+    assert run_chapter(page.format(ratio=1.39)).untrue == ("sent[1] / sent[0] == 1.39",)
+    assert run_chapter(page.format(ratio=1.5)).text == page.format(ratio=1.5)
+
+
+def test_a_word_of_amount_that_nothing_ties_to_a_computation_is_found():
+    page = (
+        "It gathers twice.\n\n*Is it the best?*\n\n```python\nhalf = 1\n```\n\nIt is half. <!-- holds: half == 1 -->\n"
+    )
+    assert loose_amounts(page) == ["twice"]
 
 
 def test_a_number_that_nobody_computed_is_found():
