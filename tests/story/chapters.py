@@ -26,8 +26,8 @@ NOT_PROSE = re.compile(
 HOLDS = re.compile(r"<!-- holds: (?P<claim>.*?) -->", flags=re.DOTALL)
 PIECE = re.compile(f"{BLOCK.pattern}|{HOLDS.pattern}", flags=re.DOTALL)
 AMOUNT = re.compile(
-    r"\b((?<!at )once|twice|thrice|half|halves|a third|a quarter|double[ds]?|as much|as many|as long|as fast|several times|"
-    r"tens of times|times as|largest|smallest|fastest|slowest|the best|none of|nearly all|every row)\b",
+    r"\b((?<!at )once|twice|thrice|half|halves|a third|a quarter|double[ds]?|as much|as many|as long|as fast|"
+    r"several times|tens of times|times as|largest|smallest|fastest|slowest|the best|none of|nearly all|every row)\b",
     flags=re.IGNORECASE,
 )
 SMALL_NUMBER = 12
