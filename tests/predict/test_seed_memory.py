@@ -72,3 +72,17 @@ def test_a_model_with_a_shape_keeps_four_tensors_a_layer():
     """2,048 tokens, width 4,096: 67.1 MB a layer and 2.15 GB for 32 layers of one sample."""
     stage = predict_memory(seed_plan("llama-2-7b", 1, zero_stage=0)).worst
     assert stage.component_bytes("activations") == 32 * 67_108_864
+
+
+@pytest.mark.parametrize(
+    ("recompute", "activations_gb"),
+    [
+        ({"recompute": "none"}, 70.0),
+        ({"recompute": "full"}, 17.5),
+        ({"recompute": "full", "recompute_layers": 40}, 43.75),
+    ],
+)
+def test_recomputed_layers_keep_their_input_alone_as_the_exercise_counts(recompute, activations_gb):
+    """One of four tensors a layer; what is recomputed is charged in the step's time as well."""
+    memory = predict_memory(seed_plan("70B", 64, zero_stage=3, **recompute))
+    assert memory.worst.component_bytes("activations") / GB == pytest.approx(activations_gb)

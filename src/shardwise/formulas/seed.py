@@ -99,6 +99,18 @@ def activation_bytes_per_layer(
     return seq_len * micro_batch_size * hidden_size * precision_bytes * TENSORS_PER_LAYER
 
 
+def checkpointed_activation_bytes(*, activation_bytes: float) -> float:
+    """Activations of layers that keep only their input: one of the four tensors that each is counted with.
+
+    Source: scaling lesson, exercise 1, with K = 1; the FSDP page: "store only at unit boundaries".
+    Assumes: the layer that is being recomputed is not counted, as the lesson counts no transient tensors at all.
+
+    >>> checkpointed_activation_bytes(activation_bytes=32 * 67108864) / 2**30
+    0.5
+    """
+    return activation_bytes / TENSORS_PER_LAYER
+
+
 def fallback_activation_bytes(*, num_params: float, precision_bytes: int = HALF_BYTES) -> float:
     """Activations when the model's shape is not given: half of the weights.
 

@@ -2,7 +2,13 @@
 
 import json
 
-from shardwise.formulas.seed import SeedMemory, activation_bytes_per_layer, per_gpu_memory
+from shardwise.formulas.seed import (
+    SeedMemory,
+    activation_bytes_per_layer,
+    checkpointed_activation_bytes,
+    fallback_activation_bytes,
+    per_gpu_memory,
+)
 from shardwise.ledger import MEMORY_COMPONENTS, MemoryComponent
 from shardwise.model import ModelSpec
 from shardwise.optimizers import OPTIMIZERS
@@ -56,13 +62,21 @@ def _seed_memory(plan: Plan) -> SeedMemory:
     per_layer = activation_bytes_per_layer(
         seq_len=recipe.seq_len, micro_batch_size=recipe.micro_batch_size, hidden_size=model.hidden_size
     )
-    shape_activations = per_layer * model.num_hidden_layers / (layout.tp * layout.pp * layout.cp)
+    precision_bytes, per_stage = 4 if recipe.precision == "fp32" else 2, num_params / (layout.tp * layout.pp)
+    if sized is None:
+        kept = per_layer * model.num_hidden_layers / (layout.tp * layout.pp * layout.cp)
+    else:
+        kept = fallback_activation_bytes(num_params=per_stage, precision_bytes=precision_bytes)
+    if recipe.recompute == "full":
+        layers = min(recipe.recompute_layers or model.num_hidden_layers, model.num_hidden_layers)
+        share = layers / model.num_hidden_layers
+        kept = (1 - share) * kept + share * checkpointed_activation_bytes(activation_bytes=kept)
     return per_gpu_memory(
-        num_params=num_params / (layout.tp * layout.pp),
+        num_params=per_stage,
         num_gpus=layout.dp_shard,
         zero_stage=layout.zero_stage,
-        activation_bytes=shape_activations if sized is None else None,
-        precision_bytes=4 if recipe.precision == "fp32" else 2,
+        activation_bytes=kept,
+        precision_bytes=precision_bytes,
         optimizer=OPTIMIZERS[recipe.optimizer].seed_optimizer,
     )
 
