@@ -48,6 +48,22 @@ def test_collectives_are_told_by_kind_axis_and_group(profile):
     assert gathers.payload_bytes == 2 * 1_000_000
 
 
+def test_collectives_that_overlap_are_exposed_once(tmp_path):
+    """Two all-reduces at 10-90 and 20-100 us with nothing computed: exposed for 90 us of 110, not for 160."""
+    reduce = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    events = [
+        mark("ProfilerStep#3", 0, 110),
+        *collective(reduce, 10, 90, launch=2, word="allreduce", elements=500_000, **FACTS),
+        *collective(reduce, 20, 100, launch=3, word="allreduce", elements=500_000, **FACTS),
+        *kernel(GEMM, 100, 110, launch=4),
+    ]
+    found = profile_traces([write_trace(tmp_path, events, rank=0)])
+    (family,) = found.collectives
+    assert family.exposed_s * 1e6 == pytest.approx(90)
+    assert family.work_s * 1e6 == pytest.approx(160)
+    assert found.split.exposed_communication_s * 1e6 == pytest.approx(90)
+
+
 def test_waiting_is_what_the_last_rank_to_come_does_not_spend(profile):
     """Gathers: 40 + 10 us on rank 0, 10 + 10 on rank 1, so 20 us are transfer and 15 us a rank are waiting."""
     gathers = next(family for family in profile.collectives if family.kind == "all_gather")

@@ -6,7 +6,9 @@ from shapes import plan
 from shardwise.families import read_model
 from shardwise.layout import Layout
 from shardwise.predict import predict
+from shardwise.reconcile.traced import traced_components
 from shardwise.render.text_training import training_text
+from shardwise.units import format_seconds
 
 MEASURED = {
     "time": {"step_s": 0.5, "num_steps_measured": 7, "first_step_s": 52.3},
@@ -46,3 +48,22 @@ def test_what_a_run_began_with_stands_in_its_head():
     text = training_text(plan=asked, prediction=predict(asked), measured=measured, used=(), folder=Path("runs/a"))
     head = [line.split() for line in text.partition("\n\n")[0].splitlines()]
     assert head[-2:] == [["weights", "random"], ["tokens", "synthetic"]]
+
+
+def test_predicted_parts_are_those_that_reconcile_lays_beside_the_trace():
+    asked = plan(read_model("llama-3.1-8b"), engine="native", layout=Layout(dp_shard=8), seq_len=4096)
+    found = predict(asked)
+    traced = traced_components(asked, found)
+    counted = next(part.duration_s for part in found.time.components if part.component == "exposed_communication")
+    assert traced["exposed_communication"] < counted
+    time = {**MEASURED["time"], "components_s": dict.fromkeys(traced, 0.1)}
+    text = training_text(
+        plan=asked, prediction=found, measured={**MEASURED, "time": time}, used=(), folder=Path("runs/a")
+    )
+    lines = [line.split() for line in text.splitlines()]
+    for name, words in (
+        ("backward", ["backward", "(sampled)"]),
+        ("exposed_communication", ["exposed", "communication"]),
+    ):
+        (shown,) = [line for line in lines if line[: len(words)] == words]
+        assert " ".join(shown[-4:-2]) == format_seconds(traced[name])

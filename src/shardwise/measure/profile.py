@@ -14,7 +14,7 @@ from shardwise.measure.predicted_timeline import read_traces
 from shardwise.measure.profile_findings import find_costs
 from shardwise.measure.profile_records import CollectiveFamily, KernelShare, RankProfile, TraceProfile, UnitExposure
 from shardwise.measure.step_split import mean_split, split_step
-from shardwise.measure.trace_collectives import CollectiveCall, collective_calls
+from shardwise.measure.trace_collectives import CollectiveCall, collective_calls, exposed_together_s
 from shardwise.measure.trace_records import RankTrace
 from shardwise.measure.trace_steps import StepWindow, step_windows
 from shardwise.units import BytesPerSecond, FlopPerSecond, Seconds
@@ -168,9 +168,17 @@ def _collectives(timed: Sequence[_TimedCall], *, num_steps: int) -> Iterator[Col
             work_s=work_s,
             wait_s=None if transfer_s is None else work_s - transfer_s,
             transfer_s=transfer_s,
-            exposed_s=sum(item.call.exposed_s for item in members) / num_steps,
+            exposed_s=_exposed_s(members) / num_steps,
             bus_bandwidth_bytes_per_s=_bus_bandwidth(members),
         )
+
+
+def _exposed_s(timed: Sequence[_TimedCall]) -> Seconds:
+    """Exposed time of all ranks together, that of calls which overlap on one rank once."""
+    by_rank: dict[int, list[CollectiveCall]] = defaultdict(list)
+    for item in timed:
+        by_rank[item.rank].append(item.call)
+    return sum(exposed_together_s(calls) for calls in by_rank.values())
 
 
 def _bus_bandwidth(members: Sequence[_TimedCall]) -> BytesPerSecond | None:
@@ -194,18 +202,19 @@ def _call_bandwidth(item: _TimedCall) -> BytesPerSecond | None:
 
 
 def _units(timed: Sequence[_TimedCall], *, num_steps: int) -> Iterator[UnitExposure]:
-    groups: dict[tuple[object, ...], list[CollectiveCall]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[_TimedCall]] = defaultdict(list)
     for item in timed:
         if item.call.unit:
-            groups[item.call.unit, item.call.kind, item.call.is_backward].append(item.call)
-    for calls in groups.values():
+            groups[item.call.unit, item.call.kind, item.call.is_backward].append(item)
+    for members in groups.values():
+        calls = [item.call for item in members]
         yield UnitExposure(
             unit=calls[0].unit,
             kind=calls[0].kind,
             is_backward=calls[0].is_backward,
             num_calls=len(calls) / num_steps,
             work_s=sum(call.work_s for call in calls) / num_steps,
-            exposed_s=sum(call.exposed_s for call in calls) / num_steps,
+            exposed_s=_exposed_s(members) / num_steps,
         )
 
 

@@ -11,7 +11,7 @@ from shardwise.measure.intervals import Intervals, difference, holds, intersecti
 from shardwise.measure.phase_marks import BLOCK, FORWARD, OPTIMIZER, marked
 from shardwise.measure.rank_trace import read_rank_trace
 from shardwise.measure.step_split import StepSplit, compute_intervals, split_step
-from shardwise.measure.trace_collectives import CollectiveCall, collective_calls
+from shardwise.measure.trace_collectives import CollectiveCall, collective_calls, exposed_together_s
 from shardwise.measure.trace_records import RankTrace, Work
 from shardwise.measure.trace_steps import StepWindow, step_windows
 from shardwise.units import Seconds
@@ -124,7 +124,7 @@ def _families(calls: Sequence[CollectiveCall]) -> tuple[FamilySample, ...]:
             kind=kind,
             num_calls=len(found),
             work_s=sum(call.work_s for call in found),
-            exposed_s=sum(call.exposed_s for call in found),
+            exposed_s=exposed_together_s(found),
         )
         for kind, found in kinds.items()
     )

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.measure.intervals import Intervals, difference, total_s, union
@@ -35,7 +35,8 @@ class CollectiveCall:
     """``None`` when neither the arguments, nor the name, nor a range of the host says."""
     start_s: Seconds
     end_s: Seconds
-    exposed_s: Seconds
+    exposed: Intervals
+    """Time of the kernel that no compute kernel of its rank covers."""
     payload_bytes: Bytes | None
     group_size: int | None
     group_key: str
@@ -50,6 +51,11 @@ class CollectiveCall:
     def work_s(self) -> Seconds:
         """Time from the kernel's start to its end, waiting for other ranks included."""
         return self.end_s - self.start_s
+
+
+def exposed_together_s(calls: Iterable[CollectiveCall]) -> Seconds:
+    """Time in which at least one of a rank's collectives is exposed: those that run at the same time count once."""
+    return total_s(union(tuple(pair) for call in calls for pair in call.exposed.tolist()))
 
 
 def collective_calls(trace: RankTrace, window: StepWindow) -> tuple[CollectiveCall, ...]:
@@ -95,7 +101,7 @@ def _call(work: Work, *, compute: Intervals, places: _Places) -> CollectiveCall:
         kind=stated or of_range or collective_kind(work.name),
         start_s=work.start_s,
         end_s=work.end_s,
-        exposed_s=total_s(difference(union([(work.start_s, work.end_s)]), _near(compute, work))),
+        exposed=difference(union([(work.start_s, work.end_s)]), _near(compute, work)),
         payload_bytes=facts.payload_bytes if facts else None,
         group_size=facts.group_size if facts else None,
         group_key=_group_key(facts),

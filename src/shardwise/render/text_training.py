@@ -9,6 +9,7 @@ from rich.text import Text
 
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
+from shardwise.reconcile.traced import traced_components
 from shardwise.reconcile.utilisation import Utilisation
 from shardwise.render.names import calibration_lines, cluster_text, layout_text, model_text
 from shardwise.render.terminal import PLAIN, TextStyle, page_text
@@ -65,7 +66,7 @@ def _parts(
     for note in calibration_lines(plan.cluster):
         yield Text(note)
     yield Text()
-    yield _comparison(prediction, measured)
+    yield _comparison(plan, prediction, measured)
     yield Text()
     yield from utilisation_lines(used)
     loss = _part(measured, "loss")
@@ -83,7 +84,8 @@ def _skipped_lines(loss_scale: Mapping[str, object]) -> Iterator[RenderableType]
         yield Text(f"{said}; the loss scale was {ratio:,g} at the end")
 
 
-def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table:
+def _comparison(plan: Plan, prediction: Prediction, measured: Mapping[str, object]) -> Table:
+    """Predicted beside measured, the parts of the step as a trace tells them apart: ``reconcile`` prints the same."""
     time, memory = _part(measured, "time"), _part(measured, "memory")
     throughput, components = _part(measured, "throughput"), _part(memory, "components_bytes")
     table = Table(box=None, padding=(0, 2), pad_edge=False)
@@ -107,10 +109,10 @@ def _comparison(prediction: Prediction, measured: Mapping[str, object]) -> Table
             name = f"  {entry.component.replace('_', ' ')}"
             table.add_row(name, format_bytes(entry.num_bytes), _shown(components, entry.component, format_bytes))
     parts = _part(time, "components_s")
-    for part in prediction.time.components if parts else ():
-        if part.duration_s or parts.get(part.component):
-            name = f"{part.component.replace('_', ' ')} (sampled)"
-            table.add_row(name, format_seconds(part.duration_s), _shown(parts, part.component, format_seconds))
+    for component, predicted_s in traced_components(plan, prediction).items() if parts else ():
+        if predicted_s or parts.get(component):
+            name = f"{component.replace('_', ' ')} (sampled)"
+            table.add_row(name, format_seconds(predicted_s), _shown(parts, component, format_seconds))
     return table
 
 
