@@ -112,3 +112,17 @@ def test_a_text_without_a_message_is_refused(text):
     with pytest.raises(ShardwiseError) as refusal:
         explain_out_of_memory(text)
     assert refusal.value.code == "oom-text"
+
+
+def test_units_of_fsdp_are_cast_and_reduced_on_one_gpu_too():
+    """A decoder layer of Llama-3-8B: 218,112,000 parameters x 4 B are 832.03 MiB; the driver is asked for 834."""
+    asked = Plan(
+        model=read_model("llama-3-8b"),
+        cluster=read_cluster("1xh100-sxm"),
+        recipe=Recipe(seq_len=8192, precision="fp32"),
+        layout=Layout(zero_stage=0),
+        engine="fsdp1",
+    )
+    found = explain_allocation("834.00 MiB", plan=asked)[0]
+    assert "one block (32 alike)" in found.claim
+    assert "218112000 parameters x 4 B" in found.because

@@ -14,6 +14,7 @@ from shardwise.layout import Layout
 from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, MoeSpec, Weight
 from shardwise.plan import Plan
 from shardwise.step.layer_placement import Stage, local_num_params, pipeline_stages
+from shardwise.step.native_engine import is_native_engine
 from shardwise.units import MIB, Bytes
 
 __all__ = ["ELEMENT_DTYPES", "PlanTensor", "TensorGroup", "plan_tensors"]
@@ -196,8 +197,10 @@ def _unit_params(plan: Plan) -> Iterator[tuple[str, int]]:
 
 
 def _units(plan: Plan) -> Iterator[PlanTensor]:
-    shards = plan.layout.state_shard_size
-    if shards == 1 or plan.layout.zero_stage < 3:
+    """What FSDP holds of a unit at once; on one rank too, where it flattens and casts every unit all the same."""
+    layout, shards = plan.layout, plan.layout.state_shard_size
+    is_wrapped_alone = layout.world_size == 1 and engine_profile(plan.engine).is_torch and not is_native_engine(plan)
+    if not is_wrapped_alone and (shards == 1 or layout.zero_stage < 3):
         return
     for name, params in _unit_params(plan):
         padded = ceil(params / shards) * shards
