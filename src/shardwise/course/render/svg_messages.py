@@ -54,7 +54,8 @@ def _title_width(picture: MessagePicture) -> float:
 def _has_room(picture: MessagePicture, title: str, label: str) -> bool:
     """Whether a label can stand beside its arrow without touching another, and says more than its round's title."""
     width = (WIDTH - _title_width(picture)) / len(picture.rank_names)
-    return bool(label) and label not in title and 2 * LABEL_LETTER_PIXELS * len(label) < width
+    is_said = not label.isdigit() and label in title
+    return bool(label) and not is_said and 2 * LABEL_LETTER_PIXELS * len(label) < width
 
 
 def _rank_lines(picture: MessagePicture, bottom: float) -> Iterator[str]:
@@ -103,3 +104,7 @@ def _legend(picture: MessagePicture, y: float) -> Iterator[str]:
             yield line((x, y - 4), (x + 24, y - 4), style=style, width=2)
             yield text(x + 30, y, words, style="soft")
             x += 190
+    carried = [message.what for one in picture.rounds for message in one.messages]
+    numbered = next((what for what in carried if short_what(what) != what), "")
+    if numbered:
+        yield text(x, y, f"at an arrow: which {numbered.partition(' ')[0]} it carries", style="soft")
