@@ -15,6 +15,7 @@ GEOMETRY = {
     "svg_memory.py",
     "svg_memory_profile.py",
     "svg_messages.py",
+    "svg_placement.py",
     "svg_reconciliation.py",
     "svg_scatter.py",
     "svg_shares.py",
