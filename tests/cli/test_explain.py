@@ -24,7 +24,7 @@ def answer(words, capsys, *, exit_code: int = 0):
 
 def test_a_plan_that_does_not_fit_is_explained_with_changes_that_were_predicted_again(capsys):
     written = answer(TOO_BIG, capsys, exit_code=3)
-    assert list(written) == ["schema", "plan", "prediction", "findings", "changes"]
+    assert list(written) == ["schema", "plan", "prediction", "findings", "changes", "plans"]
     assert written["schema"] == "shardwise.explanation/1"
     assert written["prediction"]["fits"] is False
     assert any(change["fits"] for change in written["changes"])
@@ -46,7 +46,8 @@ def test_findings_have_numbers_in_base_units(capsys):
     for finding in written["findings"]:
         assert list(finding) == ["topic", "claim", "numbers", "because", "suggestion"]
         for number in finding["numbers"]:
-            assert list(number) == ["name", "value", "unit"]
+            assert list(number)[:3] == ["name", "value", "unit"]
+            assert number.get("plan", 0) < len(written["plans"])
 
 
 def test_the_text_keeps_to_eighty_columns(capsys):
@@ -58,7 +59,7 @@ def test_the_text_keeps_to_eighty_columns(capsys):
 
 def test_model_and_cluster_without_a_layout_compare_strategies(capsys):
     written = answer(["explain", "llama-3.1-8b", "8xh100-sxm", *SETTINGS], capsys)
-    assert list(written) == ["schema", "findings"]
+    assert list(written) == ["schema", "question", "findings", "plans"]
     claims = [finding["claim"] for finding in written["findings"] if finding["topic"] == "strategy"]
     assert any("FSDP" in claim for claim in claims)
     assert claims[-1].startswith("Recommended here")
