@@ -1,4 +1,4 @@
-"""Sixty files of real projects, retyped, mean the plans that stand in cases.jsonl, and their mistakes are named."""
+"""Eighty files of real projects, retyped, mean the plans that stand in cases.jsonl, and their mistakes are named."""
 
 import json
 from pathlib import Path

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
 
@@ -22,6 +23,10 @@ SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
 BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
 BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task"}
+HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
+"""The start of a text that ends with the word named here; nothing in it is a command."""
+NEXT_ARGUMENT = re.compile(r"--|-[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
+"""Words that are no value of the option before them: another option, or ``a.b=c``."""
 SLURM_VARIABLES = {
     "SLURM_NNODES": "nodes",
     "SLURM_JOB_NUM_NODES": "nodes",
@@ -100,14 +105,19 @@ def read_script(text: str, *, file: str) -> tuple[Document, ...]:
 
 def _statements(text: str) -> Iterator[str]:
     """Yield whole statements: a line that ends in a backslash, an open quote or an open list is joined to the next."""
-    pending = ""
+    pending = end_of_file = ""
     for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
         stripped = line.strip()
+        if end_of_file:
+            end_of_file = "" if stripped == end_of_file else end_of_file
+            continue
         is_comment = stripped.startswith("#") and not (stripped.startswith("#SBATCH") and not pending)
         if (is_comment and not _in_quotes(pending)) or not (stripped or pending):
             continue
         pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
-        if len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
+        document = HERE_DOCUMENT.search(stripped)
+        end_of_file = document[1] if document else ""
+        if document or len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
             yield pending[:MAX_LINE_CHARACTERS]
             pending = ""
     if pending:
@@ -236,8 +246,9 @@ def _read_command(script: _Script, words: list[str]) -> None:
     """One command: variables before it, launchers around launchers, and at last the program."""
     script.num_words += len(words)
     while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING:
-        if words[0] in SHELLS and len(words) > 2 and words[1].startswith("-") and "c" in words[1]:
-            for statement in _statements(words[2]):
+        inner_script = _inner_script(words)
+        if inner_script is not None:
+            for statement in _statements(inner_script):
                 _read_statement(script, statement)
             return
         inner = _unwrapped(script, words)
@@ -245,6 +256,13 @@ def _read_command(script: _Script, words: list[str]) -> None:
             _read_program(script, words)
             return
         words = inner
+
+
+def _inner_script(words: list[str]) -> str | None:
+    """The text that ``bash -c`` is given; ``None`` for another command."""
+    options = list(takewhile(lambda word: word.startswith("-"), words[1:])) if words[0] in SHELLS else []
+    has_text = any("c" in option for option in options) and len(words) > len(options) + 1
+    return words[len(options) + 1] if has_text else None
 
 
 def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
@@ -276,7 +294,7 @@ def _after_uv(words: list[str]) -> list[str]:
 
 def _after_python(words: list[str]) -> list[str]:
     while words and words[0].startswith("-") and words[0] != "-m":
-        words = words[1:]
+        words = [] if words[0] == "-c" else words[1:]
     if words[:1] == ["-m"] and words[1:2] and words[1] in DISTRIBUTED_MODULES:
         return ["torchrun", *words[2:]]
     return words[1:] if words[:1] == ["-m"] else words
@@ -316,7 +334,7 @@ def _read_program(script: _Script, words: list[str]) -> None:
         if word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
             option, has_value, value = word.partition("=")
             values = [value] if has_value else []
-            while not has_value and index < len(rest) and not re.match(r"--|-[A-Za-z]", rest[index]):
+            while not has_value and index < len(rest) and not NEXT_ARGUMENT.match(rest[index]):
                 values.append(rest[index])
                 index += 1
             facts.append(_argument(script, option, values))
