@@ -15,7 +15,8 @@ MAX_WORDS = 20_000
 MAX_LINE_CHARACTERS = 50_000
 """The longest line that is read. A line with variables worked out is cut here too, so that variables that contain
 each other do not grow it without end."""
-ASSIGNMENT = re.compile(r"^(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)(\+?)=")
+ASSIGNMENT = re.compile(r"^(?:(?:export|local|declare|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=")
+LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
@@ -127,7 +128,7 @@ def _statements(text: str) -> Iterator[str]:
 def _is_open(text: str) -> bool:
     """Return whether a quote, or the list of an assignment, has no end yet."""
     plain = re.sub(r"\\.", "", text)
-    in_list = re.match(r"^(?:export\s+)?\w+\+?=\(", plain) is not None and not plain.rstrip().endswith(")")
+    in_list = LIST_START.match(plain) is not None and not plain.rstrip().endswith(")")
     return in_list or _in_quotes(plain)
 
 
@@ -158,10 +159,27 @@ def _read_statement(script: _Script, statement: str) -> None:
         if len(words) <= 1 or rest[:1] in "\"'(":
             _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
             return
-    for command in (
-        re.split(r"\s*(?:&&|\|\||;|\|)\s*(?=(?:[^\"']|\"[^\"]*\"|'[^']*')*$)", text) if len(text) < 2000 else [text]
-    ):
+    for command in _commands(text):
         _read_command(script, _words(command))
+
+
+def _commands(text: str) -> Iterator[str]:
+    """The commands of a statement, which a semicolon, a bar or an ampersand outside quotes ends.
+
+    >>> list(_commands("clear; srun bash -c 'a; b' 2>&1 | tee log"))
+    ['clear', " srun bash -c 'a; b' 2>&1 ", ' tee log']
+    """
+    start, quote = 0, ""
+    for index, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote and text[index - 1] != "\\" else quote
+        elif character in "\"'":
+            quote = character
+        elif character in ";|" or (character == "&" and text[index - 1 : index] not in (">", "<")):
+            if text[start:index].strip():
+                yield text[start:index]
+            start = index + 1
+    yield text[start:]
 
 
 def _elements(text: str) -> str:
@@ -297,12 +315,16 @@ def _after_python(words: list[str]) -> list[str]:
         words = [] if words[0] == "-c" else words[1:]
     if words[:1] == ["-m"] and words[1:2] and words[1] in DISTRIBUTED_MODULES:
         return ["torchrun", *words[2:]]
+    if words[:2] == ["-m", "accelerate.commands.launch"]:
+        return [*ACCELERATE_LAUNCH, *words[2:]]
     return words[1:] if words[:1] == ["-m"] else words
 
 
 def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str]:
     """Say the options of a launcher and return what it starts."""
     script.say(f"{launcher}.is_used", True, launcher)
+    if words and words[0].startswith("$"):
+        script.say(f"{launcher}.more", True, words[0])
     while words and words[0].startswith("-"):
         option, has_value, value = words[0].lstrip("-").partition("=")
         short = re.fullmatch(r"([Nnc])(\d+)", option)
