@@ -34,6 +34,15 @@ def facts(text):
         ("uv run --no-sync --with x torchrun --nproc_per_node 8 t.py", "torchrun.nproc_per_node", 8),
         ('P=()\n$VENV "${P[@]}" python -m torch.distributed.run --nnodes 2 t.py', "torchrun.nnodes", 2),
         ("if true; then python t.py --n 5; fi", "n", 5),
+        ("srun -l ./env/bin/torchrun --nproc_per_node 8 t.py", "torchrun.nproc_per_node", 8),
+        ("/usr/bin/python3.11 t.py --n 5", "n", 5),
+        ('declare -a A=(--a 1 --n 5)\npython t.py "${A[@]}"', "n", 5),
+        (
+            "clear; srun --jobid $ID bash -c 'torchrun --nproc_per_node 8 t.py; date' 2>&1 | tee log",
+            "torchrun.nproc_per_node",
+            8,
+        ),
+        ("python -m accelerate.commands.launch --num_processes 4 t.py", "accelerate.num_processes", 4),
         ("python t.py --step gpt model.seq_length=7", "model.seq_length", 7),
     ],
 )

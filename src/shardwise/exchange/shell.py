@@ -18,6 +18,8 @@ each other do not grow it without end."""
 ASSIGNMENT = re.compile(r"^(?:(?:export|local|declare|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=")
 LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
+QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
+"""A list in quotes stands for its elements, each a word, as without the quotes."""
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
@@ -39,12 +41,27 @@ SLURM_VARIABLES = {
 SET_BY_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_PROCID", "SLURM_LOCALID")
 """Variables of every step, so that a default beside them never counts."""
 SWITCHES = frozenset(
-    ("multi_gpu", "use_fsdp", "use_deepspeed", "standalone", "no_python", "tpu", "cpu", "exclusive", "no_ssh", "m")
+    (
+        "multi_gpu",
+        "use_fsdp",
+        "use_deepspeed",
+        "standalone",
+        "no_python",
+        "tpu",
+        "cpu",
+        "exclusive",
+        "no_ssh",
+        "m",
+        "l",
+        "label",
+        "u",
+    )
 )
 """Options of launchers that take no value."""
 LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepspeed": "deepspeed"}
 ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+PYTHON = re.compile(r"python[\d.]*")
 SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "exec", "time", "nohup", "env", "sudo")
 """Words before a command that do not change what it is."""
@@ -228,6 +245,7 @@ def _worked_out(script: _Script, text: str) -> str:
             return value
         return match[0]
 
+    text = QUOTED_LIST.sub(r"\1", text)
     for _ in range(3):
         changed = REFERENCE.sub(referred, text)[:MAX_LINE_CHARACTERS]
         if changed == text:
@@ -290,11 +308,12 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     if prefix:
         _assign(script, prefix[1], name[prefix.end() :])
         return words[1:]
-    if name in LAUNCHERS:
-        return _read_launcher(script, LAUNCHERS[name], words[1:])
+    program = name.rpartition("/")[2]
+    if program in LAUNCHERS:
+        return _read_launcher(script, LAUNCHERS[program], words[1:])
     if words[:2] == ACCELERATE_LAUNCH:
         return _read_launcher(script, "accelerate", words[2:])
-    if name.startswith("python") and words[1:]:
+    if PYTHON.fullmatch(program) and words[1:]:
         return _after_python(words[1:])
     if words[:2] == ["uv", "run"]:
         return _after_uv(words[2:])

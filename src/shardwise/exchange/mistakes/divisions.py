@@ -10,6 +10,7 @@ STRICT = ("megatron", "megatron-bridge")
 UNEVEN = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 BRIDGE_UNEVEN = ("model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage")
 LAYOUT_KEYS = (
+    "pp_partition_method",
     "pipeline_model_parallel_layout",
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
