@@ -144,12 +144,9 @@ def _llama_factory(view: View) -> Iterator[Claim]:
 
 
 def _llama_factory_v1(view: View) -> Iterator[Claim]:
-    """The rewritten trainer: FSDP2 unless it is told otherwise, and Ulysses along the sequence."""
+    """LLaMA-Factory's v1 trainer: FSDP2 or DeepSpeed, and Ulysses along the sequence."""
     kind, reshards = view.text("dist_config.name"), "dist_config.reshard_after_forward"
-    if kind == DEEPSPEED:
-        yield view.claim("engine", "deepspeed", "dist_config.name")
-    elif kind == "fsdp2":
-        yield view.claim("engine", "accelerate", "dist_config.name")
+    if kind != DEEPSPEED and view.tool.ours("dist_config.name", kind) is not None:
         yield view.claim("zero_stage", 2 if view.text(reshards) == "false" else 3, reshards, "dist_config.name")
         is_offloaded = view.is_on("dist_config.offload_params")
         yield view.claim("offload", "parameters" if is_offloaded else "none", "dist_config.offload_params")
