@@ -42,3 +42,12 @@ def test_every_kind_is_shown_by_a_file_and_has_a_condition():
 def test_the_page_is_made_from_the_table():
     """`python -m shardwise.exchange.mistakes.page > docs/mistakes.md` writes it."""
     assert (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8") == mistakes_page()
+
+
+def test_a_recipe_in_python_is_not_blamed_for_degrees_that_it_sets_itself(tmp_path):
+    line = "torchrun --nproc_per_node 8 run_recipe.py --recipe {} model.seq_length=4096 train.micro_batch_size=1"
+    shown = {"file": "train.sh"}
+    batch = " train.global_batch_size=4 model.pipeline_model_parallel_size=1"
+    assert found_in(line.format("r1") + batch, shown, tmp_path) == ()
+    without = line.replace("--recipe {} ", "") + batch
+    assert {one.code for one in found_in(without, shown, tmp_path)} == {"batch-not-whole"}

@@ -24,6 +24,12 @@ CONDITIONS = (
     *batch.CONDITIONS,
 )
 
+OF_ALL_DEGREES = (
+    *("batch-not-whole", "microbatches-below-stages", "interleaved-rounds", "experts-by-data-ranks"),
+    *("experts-without-sequence-parallel", "world-by-model-parallel"),
+)
+"""Kinds that follow from degrees which a recipe of Megatron-Bridge sets in Python, so that no file says them all."""
+
 
 @cache
 def load_kinds() -> tuple[MistakeKind, ...]:
@@ -41,10 +47,12 @@ def find_mistakes(
 ) -> tuple[Mistake, ...]:
     """Every mistake of a known kind, worst first: what the tool says nothing about comes before what it refuses."""
     case = Case(reading=reading, model=model, cluster=cluster)
+    unsure = OF_ALL_DEGREES if case.fact("recipe", "megatron-bridge") else ()
     kinds = {kind.code: kind for kind in load_kinds()}
     found = [
         Mistake(kind=kinds[code], place=one.place, what=one.what, fix=one.fix)
         for code, find in CONDITIONS
+        if code not in unsure
         for one in find(case)
     ]
     return tuple(sorted(dict.fromkeys(found), key=lambda mistake: SEVERITY.index(mistake.tool_says)))
