@@ -27,6 +27,23 @@ def facts(text):
         ("python t.py --flag --n -1", "n", -1),
         ("python t.py --n $UNKNOWN", "n", "$UNKNOWN"),
         ("export CUDA_DEVICE_MAX_CONNECTIONS=1", "env.CUDA_DEVICE_MAX_CONNECTIONS", 1),
+        ('A=()\nA+=("--fp8 hybrid" --data "a b")\npython t.py ${A[@]}', "fp8", "hybrid"),
+        ("A=(\n --tp 2\n # it's off: --pp 2\n --cp 4\n)\npython t.py ${A[@]}", "cp", 4),
+        ('srun bash -lc "\nset -e\ncd here\npython t.py --n 5\n"', "n", 5),
+        ("srun sh -x -c 'python t.py --n 5'", "n", 5),
+        ("uv run --no-sync --with x torchrun --nproc_per_node 8 t.py", "torchrun.nproc_per_node", 8),
+        ('P=()\n$VENV "${P[@]}" python -m torch.distributed.run --nnodes 2 t.py', "torchrun.nnodes", 2),
+        ("if true; then python t.py --n 5; fi", "n", 5),
+        ("srun -l ./env/bin/torchrun --nproc_per_node 8 t.py", "torchrun.nproc_per_node", 8),
+        ("/usr/bin/python3.11 t.py --n 5", "n", 5),
+        ('declare -a A=(--a 1 --n 5)\npython t.py "${A[@]}"', "n", 5),
+        (
+            "clear; srun --jobid $ID bash -c 'torchrun --nproc_per_node 8 t.py; date' 2>&1 | tee log",
+            "torchrun.nproc_per_node",
+            8,
+        ),
+        ("python -m accelerate.commands.launch --num_processes 4 t.py", "accelerate.num_processes", 4),
+        ("python t.py --step gpt model.seq_length=7", "model.seq_length", 7),
     ],
 )
 def test_a_script_says(text, key, value):
@@ -47,3 +64,17 @@ def test_a_script_says(text, key, value):
 )
 def test_no_script_hangs_or_fails(text):
     read_script(text, file="run.sh")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'if [ -z "$A" ]; then echo --none; fi',
+        "mkdir -p out && rm -rf old; git clone --depth 1 x",
+        "N=$(scontrol show hostnames | head -n 1)",
+        'ADDRESS=$(python3 -c "print(1, 2.5)")',
+        "cat > hosts <<EOT\npython t.py --n 1\nEOT",
+    ],
+)
+def test_what_starts_no_training_says_nothing(text):
+    assert facts(text) == {}

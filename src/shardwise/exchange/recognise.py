@@ -17,8 +17,10 @@ OPTION_SECTIONS = (
     ("zero_", "deepspeed_config.zero_"),
 )
 """``accelerate launch --fsdp_version 2`` is ``fsdp_config.fsdp_version`` of the YAML."""
-FILES_ALONE = ("peft", "meta", "kubernetes", "skypilot")
+FILES_ALONE = ("peft", "meta", "kubernetes", "skypilot", "gpt-neox", "nanotron")
 """Tools that take no arguments on a line, where ``-r`` is another program's."""
+OWN_PROGRAMS = ("llamafactory",)
+"""Tools whose arguments are so many that any script has some: a line is theirs only where it names their program."""
 OPTION_KINDS = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
 
 
@@ -46,7 +48,8 @@ def tool_of(document: Document) -> Tool | None:
         return None
     named = [tool for tool in TOOLS.values() if any(part in document.program for part in tool.programs)]
     nobody = (LAUNCH_PROGRAM, *(FILES_ALONE if document.program else ()))
-    candidates = [tool for tool in TOOLS.values() if tool.name not in nobody]
+    unnamed = [TOOLS[name] for name in OWN_PROGRAMS if document.program and TOOLS[name] not in named]
+    candidates = [tool for tool in TOOLS.values() if tool.name not in nobody and tool not in unnamed]
     scores = {tool.name: _score(tool, document, is_named=tool in named) for tool in candidates}
     best = max(scores, key=lambda name: scores[name])
     return TOOLS[best] if scores[best][0] else None

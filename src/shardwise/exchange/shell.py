@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from shardwise.exchange.facts import Document, Fact, FactValue, scalar_of
 
@@ -14,14 +15,21 @@ MAX_WORDS = 20_000
 MAX_LINE_CHARACTERS = 50_000
 """The longest line that is read. A line with variables worked out is cut here too, so that variables that contain
 each other do not grow it without end."""
-ASSIGNMENT = re.compile(r"^(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)(\+?)=")
+ASSIGNMENT = re.compile(r"^(?:(?:export|local|declare|readonly)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=")
+LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
+QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
+"""A list in quotes stands for its elements, each a word, as without the quotes."""
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
 BATCH_LINE = re.compile(r"^#SBATCH\s+--?([\w-]+)[= ]\s*([^#\s]+)")
 BATCH_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 LAUNCH_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task"}
+HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
+"""The start of a text that ends with the word named here; nothing in it is a command."""
+NEXT_ARGUMENT = re.compile(r"--|-[A-Za-z]|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=")
+"""Words that are no value of the option before them: another option, or ``a.b=c``."""
 SLURM_VARIABLES = {
     "SLURM_NNODES": "nodes",
     "SLURM_JOB_NUM_NODES": "nodes",
@@ -33,12 +41,27 @@ SLURM_VARIABLES = {
 SET_BY_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_PROCID", "SLURM_LOCALID")
 """Variables of every step, so that a default beside them never counts."""
 SWITCHES = frozenset(
-    ("multi_gpu", "use_fsdp", "use_deepspeed", "standalone", "no_python", "tpu", "cpu", "exclusive", "no_ssh", "m")
+    (
+        "multi_gpu",
+        "use_fsdp",
+        "use_deepspeed",
+        "standalone",
+        "no_python",
+        "tpu",
+        "cpu",
+        "exclusive",
+        "no_ssh",
+        "m",
+        "l",
+        "label",
+        "u",
+    )
 )
 """Options of launchers that take no value."""
 LAUNCHERS = {"torchrun": "torchrun", "srun": "srun", "mpirun": "mpirun", "deepspeed": "deepspeed"}
 ACCELERATE_LAUNCH = ["accelerate", "launch"]
 DISTRIBUTED_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+PYTHON = re.compile(r"python[\d.]*")
 SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "exec", "time", "nohup", "env", "sudo")
 """Words before a command that do not change what it is."""
@@ -100,14 +123,19 @@ def read_script(text: str, *, file: str) -> tuple[Document, ...]:
 
 def _statements(text: str) -> Iterator[str]:
     """Yield whole statements: a line that ends in a backslash, an open quote or an open list is joined to the next."""
-    pending = ""
+    pending = end_of_file = ""
     for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
         stripped = line.strip()
+        if end_of_file:
+            end_of_file = "" if stripped == end_of_file else end_of_file
+            continue
         is_comment = stripped.startswith("#") and not (stripped.startswith("#SBATCH") and not pending)
         if (is_comment and not _in_quotes(pending)) or not (stripped or pending):
             continue
         pending = f"{pending}\n{stripped.partition(' #')[0] if pending else stripped}".strip()
-        if len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
+        document = HERE_DOCUMENT.search(stripped)
+        end_of_file = document[1] if document else ""
+        if document or len(pending) > MAX_LINE_CHARACTERS or not _is_open(pending):
             yield pending[:MAX_LINE_CHARACTERS]
             pending = ""
     if pending:
@@ -117,7 +145,7 @@ def _statements(text: str) -> Iterator[str]:
 def _is_open(text: str) -> bool:
     """Return whether a quote, or the list of an assignment, has no end yet."""
     plain = re.sub(r"\\.", "", text)
-    in_list = re.match(r"^(?:export\s+)?\w+\+?=\(", plain) is not None and not plain.rstrip().endswith(")")
+    in_list = LIST_START.match(plain) is not None and not plain.rstrip().endswith(")")
     return in_list or _in_quotes(plain)
 
 
@@ -148,10 +176,27 @@ def _read_statement(script: _Script, statement: str) -> None:
         if len(words) <= 1 or rest[:1] in "\"'(":
             _assign(script, assignment[1], " ".join(words), is_added=bool(assignment[2]))
             return
-    for command in (
-        re.split(r"\s*(?:&&|\|\||;|\|)\s*(?=(?:[^\"']|\"[^\"]*\"|'[^']*')*$)", text) if len(text) < 2000 else [text]
-    ):
+    for command in _commands(text):
         _read_command(script, _words(command))
+
+
+def _commands(text: str) -> Iterator[str]:
+    """The commands of a statement, which a semicolon, a bar or an ampersand outside quotes ends.
+
+    >>> list(_commands("clear; srun bash -c 'a; b' 2>&1 | tee log"))
+    ['clear', " srun bash -c 'a; b' 2>&1 ", ' tee log']
+    """
+    start, quote = 0, ""
+    for index, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote and text[index - 1] != "\\" else quote
+        elif character in "\"'":
+            quote = character
+        elif character in ";|" or (character == "&" and text[index - 1 : index] not in (">", "<")):
+            if text[start:index].strip():
+                yield text[start:index]
+            start = index + 1
+    yield text[start:]
 
 
 def _elements(text: str) -> str:
@@ -200,6 +245,7 @@ def _worked_out(script: _Script, text: str) -> str:
             return value
         return match[0]
 
+    text = QUOTED_LIST.sub(r"\1", text)
     for _ in range(3):
         changed = REFERENCE.sub(referred, text)[:MAX_LINE_CHARACTERS]
         if changed == text:
@@ -236,8 +282,9 @@ def _read_command(script: _Script, words: list[str]) -> None:
     """One command: variables before it, launchers around launchers, and at last the program."""
     script.num_words += len(words)
     while words and script.num_words < MAX_WORDS and words[0] not in NO_TRAINING:
-        if words[0] in SHELLS and len(words) > 2 and words[1].startswith("-") and "c" in words[1]:
-            for statement in _statements(words[2]):
+        inner_script = _inner_script(words)
+        if inner_script is not None:
+            for statement in _statements(inner_script):
                 _read_statement(script, statement)
             return
         inner = _unwrapped(script, words)
@@ -247,6 +294,13 @@ def _read_command(script: _Script, words: list[str]) -> None:
         words = inner
 
 
+def _inner_script(words: list[str]) -> str | None:
+    """The text that ``bash -c`` is given; ``None`` for another command."""
+    options = list(takewhile(lambda word: word.startswith("-"), words[1:])) if words[0] in SHELLS else []
+    has_text = any("c" in option for option in options) and len(words) > len(options) + 1
+    return words[len(options) + 1] if has_text else None
+
+
 def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     """A command without the variable, keyword or launcher in front; ``None`` where the program itself stands there."""
     name = words[0]
@@ -254,11 +308,12 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
     if prefix:
         _assign(script, prefix[1], name[prefix.end() :])
         return words[1:]
-    if name in LAUNCHERS:
-        return _read_launcher(script, LAUNCHERS[name], words[1:])
+    program = name.rpartition("/")[2]
+    if program in LAUNCHERS:
+        return _read_launcher(script, LAUNCHERS[program], words[1:])
     if words[:2] == ACCELERATE_LAUNCH:
         return _read_launcher(script, "accelerate", words[2:])
-    if name.startswith("python") and words[1:]:
+    if PYTHON.fullmatch(program) and words[1:]:
         return _after_python(words[1:])
     if words[:2] == ["uv", "run"]:
         return _after_uv(words[2:])
@@ -276,15 +331,19 @@ def _after_uv(words: list[str]) -> list[str]:
 
 def _after_python(words: list[str]) -> list[str]:
     while words and words[0].startswith("-") and words[0] != "-m":
-        words = words[1:]
+        words = [] if words[0] == "-c" else words[1:]
     if words[:1] == ["-m"] and words[1:2] and words[1] in DISTRIBUTED_MODULES:
         return ["torchrun", *words[2:]]
+    if words[:2] == ["-m", "accelerate.commands.launch"]:
+        return [*ACCELERATE_LAUNCH, *words[2:]]
     return words[1:] if words[:1] == ["-m"] else words
 
 
 def _read_launcher(script: _Script, launcher: str, words: list[str]) -> list[str]:
     """Say the options of a launcher and return what it starts."""
     script.say(f"{launcher}.is_used", True, launcher)
+    if words and words[0].startswith("$"):
+        script.say(f"{launcher}.more", True, words[0])
     while words and words[0].startswith("-"):
         option, has_value, value = words[0].lstrip("-").partition("=")
         short = re.fullmatch(r"([Nnc])(\d+)", option)
@@ -316,7 +375,7 @@ def _read_program(script: _Script, words: list[str]) -> None:
         if word.startswith("--") or re.fullmatch(r"-[A-Za-z]\w*", word):
             option, has_value, value = word.partition("=")
             values = [value] if has_value else []
-            while not has_value and index < len(rest) and not re.match(r"--|-[A-Za-z]", rest[index]):
+            while not has_value and index < len(rest) and not NEXT_ARGUMENT.match(rest[index]):
                 values.append(rest[index])
                 index += 1
             facts.append(_argument(script, option, values))

@@ -10,6 +10,7 @@ STRICT = ("megatron", "megatron-bridge")
 UNEVEN = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 BRIDGE_UNEVEN = ("model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage")
 LAYOUT_KEYS = (
+    "pp_partition_method",
     "pipeline_model_parallel_layout",
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
@@ -122,18 +123,6 @@ def _experts_need_sequence_parallel(case: Case) -> Iterator[Found]:
         )
 
 
-def _sequence_parallel_alone(case: Case) -> Iterator[Found]:
-    for view in case.views(*MEGATRONS):
-        for key in ("sequence_parallel", "model.sequence_parallel"):
-            names = [name for name in view.by_key if name.endswith("tensor_model_parallel_size")]
-            if view.is_on(key) and names and case.number("tp") == 1:
-                yield Found(
-                    view.by_key[key].place,
-                    "sequence parallelism is turned off without a word at tensor size 1",
-                    "drop it, or a tensor-model-parallel size above 1",
-                )
-
-
 def _recompute(case: Case) -> Iterator[Found]:
     for view in case.views(*MEGATRONS):
         for prefix in ("recompute", "model.recompute", "model.activations_checkpoint"):
@@ -146,7 +135,7 @@ def _recompute(case: Case) -> Iterator[Found]:
                     "full recomputation needs a method and a number of layers",
                     f"{prefix}_method: uniform (or block) and {prefix}_num_layers: 1",
                 )
-            elif kind == "selective" and method not in ("", "none"):
+            elif kind == "selective" and method not in ("", "none") and view.tool.name != "nemo":
                 yield Found(
                     view.by_key[f"{prefix}_method"].place,
                     "selective recomputation has no method",
@@ -180,7 +169,6 @@ def _sequence(case: Case) -> Iterator[Found]:
 CONDITIONS: Conditions = (
     ("layers-by-virtual-stages", _layers_dropped),
     ("uneven-without-pipeline", _uneven_alone),
-    ("sequence-parallel-idle", _sequence_parallel_alone),
     ("layers-by-stages", _layers_by_stages),
     ("experts-by-data-ranks", _experts_by_ranks),
     ("experts-by-ep", _experts_divide),

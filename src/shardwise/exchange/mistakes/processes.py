@@ -47,7 +47,8 @@ def _uneven_machines(case: Case) -> Iterator[Found]:
 
 def _idle_gpus(case: Case) -> Iterator[Found]:
     world = case.number("world_size")
-    for view in case.views("launch"):
+    is_training = any(view.tool.name != "launch" for view in case.views())
+    for view in case.views("launch") if is_training else ():
         nodes, gpus = batch_numbers(view)
         machines = _machines(case)[0]
         if nodes and gpus and 0 < world < nodes * gpus and not (machines > 1 and world == gpus):
@@ -92,7 +93,11 @@ def _pods_that_never_meet(view: View) -> Iterator[Found]:
                 f"without --nnodes each of the {pods} pods is a world of its own",
                 f"torchrun --nnodes={pods} --node_rank=$JOB_COMPLETION_INDEX ...",
             )
-        elif "nnodes" in text and not any(word in text for word in ("node_rank", "node-rank", "rdzv")):
+        elif (
+            "nnodes" in text
+            and not any(word in text for word in ("node_rank", "node-rank", "rdzv"))
+            and not any(key.startswith("spec.elasticPolicy") for key in view.by_key)  # the operator sets PET_RDZV_*
+        ):
             yield Found(
                 commands[0].place,
                 "each pod calls itself node 0 with an address of its own",

@@ -62,6 +62,8 @@ class MistakeKind:
 
     code: str
     tool_says: ToolSays
+    what: str
+    """What is wrong, without the numbers of a file."""
     source: str
 
 

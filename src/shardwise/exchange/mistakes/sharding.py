@@ -21,6 +21,10 @@ READ_BY_ACCELERATE = frozenset(
 )
 
 
+BITSANDBYTES = ("adamw_bnb_8bit", "adamw_8bit")
+"""Names of one optimizer of bitsandbytes."""
+
+
 def _zero_with_pipeline(case: Case) -> Iterator[Found]:
     stage, pp = case.number("zero_stage"), case.number("pp")
     fact = case.fact("zero_stage", "megatron") or case.fact("zero_optimization.stage", "gpt-neox", "deepspeed")
@@ -190,15 +194,19 @@ def _recomputed_twice(case: Case) -> Iterator[Found]:
 
 
 def _eight_bits_under_fsdp(case: Case) -> Iterator[Found]:
+    """The combinations that axolotl refuses."""
     for view in case.views("axolotl"):
+        optimizer = view.text("optimizer")
         is_second = "2" in (view.text("fsdp_version"), view.text("fsdp_config.version"))
-        is_offloaded = view.is_on("fsdp_config.offload_params")
-        if view.text("optimizer") == "adamw_bnb_8bit" and (is_second or is_offloaded):
-            yield Found(
-                view.by_key["optimizer"].place,
-                f"adamw_bnb_8bit does not go with {'FSDP2' if is_second else 'offloaded parameters'}",
-                "optimizer: adamw_torch_8bit" if is_second else "optimizer: adamw_torch_fused",
-            )
+        if is_second and optimizer in BITSANDBYTES and "fsdp_config" in view.sections:
+            beside, fix = "FSDP2", "adamw_torch_8bit"
+        elif "8bit" in optimizer and view.is_on("fsdp_config.offload_params") and not is_second:
+            beside, fix = "parameters that FSDP 1 offloads", "adamw_torch_fused"
+        elif (view.number("tensor_parallel_size") or 1) > 1 and optimizer in (*BITSANDBYTES, "paged_adamw_8bit"):
+            beside, fix = "tensor parallelism", "adamw_torch_8bit"
+        else:
+            continue
+        yield Found(view.by_key["optimizer"].place, f"{optimizer} does not go with {beside}", f"optimizer: {fix}")
 
 
 def _missing_fsdp(case: Case) -> Iterator[Found]:

@@ -1,10 +1,9 @@
-"""Values of the wrong kind, formats that the card lacks, switches that do nothing, and names the model lacks."""
+"""Values of the wrong kind, formats that the card lacks, and names the model lacks."""
 
 from collections.abc import Iterator, Mapping
 
 from shardwise.exchange.mistakes.model_parts import fused_projection
 from shardwise.exchange.mistakes.rule import Case, Conditions, Found
-from shardwise.schedules.table import DEFAULT_SCHEDULE
 
 WITH_BLOCKS = ("deepspeed", "gpt-neox")
 """Tools whose formats are blocks with a switch inside."""
@@ -75,35 +74,6 @@ def _not_allowed(case: Case) -> Iterator[Found]:
                 )
 
 
-def _idle_switches(case: Case) -> Iterator[Found]:
-    for view in case.views("torchtitan"):
-        components = view.value("compile.components")
-        if view.is_on("compile.enable") and components in (("loss",), "loss"):
-            yield Found(
-                view.by_key["compile.components"].place,
-                "only the loss is compiled, the model is not",
-                'components = ["model", "loss"]',
-            )
-        schedule = "parallelism.pipeline_parallel_schedule"
-        if (
-            schedule in view.by_key
-            and case.number("pp") == 1
-            and view.tool.ours(schedule, view.text(schedule)) != DEFAULT_SCHEDULE
-        ):
-            yield Found(
-                view.by_key[schedule].place,
-                f"a schedule of {view.value(schedule)} does nothing with one pipeline stage",
-                "drop it, or parallelism.pipeline_parallel_degree above 1",
-            )
-    for view in case.views("nemo"):
-        if view.is_on("model.fp8_hybrid") and not view.is_on("model.fp8"):
-            yield Found(
-                view.by_key["model.fp8_hybrid"].place,
-                "fp8_hybrid does nothing while model.fp8 is off",
-                "model.fp8: true, or drop fp8_hybrid",
-            )
-
-
 def _early_step(case: Case) -> Iterator[Found]:
     fact = case.fact("optimizer.early_step_in_backward", "torchtitan")
     if fact and fact.value is True and case.number("pp") > 1:
@@ -142,7 +112,6 @@ def _targets(case: Case) -> Iterator[Found]:
 
 
 CONDITIONS: Conditions = (
-    ("switch-idle", _idle_switches),
     ("field-meaning", _width_times_three),
     ("wrong-type", _quoted),
     ("both-formats", _both_formats),

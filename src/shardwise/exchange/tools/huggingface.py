@@ -52,6 +52,11 @@ def _accelerate(view: View) -> Iterator[Claim]:
 
 
 def _formats(view: View) -> Iterator[Claim]:
+    """The format of matrix products: 8 bits and weights without masters say more than ``bf16`` beside them."""
+    for key, precision in (("fp8", "fp8-mixed"), ("pure_bf16", "bf16")):
+        if view.is_on(key):
+            yield view.claim("precision", precision, key)
+            return
     for key in ("bf16", "fp16"):
         if view.is_on(key) or view.text(key) == "auto":
             yield view.claim("precision", f"{key}-mixed", key)
@@ -127,16 +132,7 @@ def _llama_factory(view: View) -> Iterator[Claim]:
         yield from recomputation(view)
         yield from _formats(view)
         return
-    exact = {"fp8": "fp8-mixed", "pure_bf16": "bf16"}
-    precision = next((key for key in exact if view.is_on(key)), "")
-    if precision:
-        yield view.claim("precision", exact[precision], precision)
-    said_above = ("precision",) if precision else ()
-    yield from (
-        claim
-        for claim in _arguments(view)
-        if claim.field not in said_above and (claim.field != "recompute" or claim.strength)
-    )
+    yield from (claim for claim in _arguments(view) if claim.field != "recompute" or claim.strength)
     is_off = view.is_on("disable_gradient_checkpointing")
     yield view.claim("recompute", "none" if is_off else "full", "disable_gradient_checkpointing")
     if view.text("finetuning_type") == "lora":
@@ -148,12 +144,9 @@ def _llama_factory(view: View) -> Iterator[Claim]:
 
 
 def _llama_factory_v1(view: View) -> Iterator[Claim]:
-    """The rewritten trainer: FSDP2 unless it is told otherwise, and Ulysses along the sequence."""
+    """LLaMA-Factory's v1 trainer: FSDP2 or DeepSpeed, and Ulysses along the sequence."""
     kind, reshards = view.text("dist_config.name"), "dist_config.reshard_after_forward"
-    if kind == DEEPSPEED:
-        yield view.claim("engine", "deepspeed", "dist_config.name")
-    elif kind == "fsdp2":
-        yield view.claim("engine", "accelerate", "dist_config.name")
+    if kind != DEEPSPEED and view.tool.ours("dist_config.name", kind) is not None:
         yield view.claim("zero_stage", 2 if view.text(reshards) == "false" else 3, reshards, "dist_config.name")
         is_offloaded = view.is_on("dist_config.offload_params")
         yield view.claim("offload", "parameters" if is_offloaded else "none", "dist_config.offload_params")

@@ -84,6 +84,8 @@ def recomputation(view: View, *, prefix: str = "recompute") -> Iterator[Claim]:
         if modules is not None:
             names = modules if isinstance(modules, tuple) else (modules,)
             yield view.claim("recompute_modules", tuple(str(name) for name in names), f"{prefix}_modules")
+    elif view.is_on("checkpoint_activations"):  # Megatron-LM before 2022, and Megatron-DeepSpeed
+        yield view.claim("recompute", "full", "checkpoint_activations")
     elif view.is_on("recompute_activations"):
         yield view.claim("recompute", "selective", "recompute_activations")
     else:

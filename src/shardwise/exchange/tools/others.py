@@ -78,7 +78,7 @@ def _launch(view: View) -> Iterator[Claim]:
         processes = per_node if isinstance(per_node, int) else gpus if per_node in ("gpu", "auto") else None
         machines = view.value("torchrun.nnodes")
         count = 1 if machines is None else machines if isinstance(machines, int) else nodes
-        if processes is None and per_node is None and "torchrun.nnodes" not in view.by_key:
+        if processes is None and per_node is None and not {"torchrun.nnodes", "torchrun.more"} & set(view.by_key):
             processes = 1
         if isinstance(count, int) and isinstance(processes, int):
             yield view.claim("world_size", count * processes, "torchrun.nproc_per_node", "torchrun.is_used")
