@@ -50,6 +50,7 @@ def test_what_another_field_switches_off_is_warned_about():
     assert [field.name for field in plan_fields(Layout) if field.needs is not None] == []
     needing = [field for field in plan_fields(Recipe) if field.needs is not None]
     values = {"lora_rank": 8, "lora_targets": "qv", "lora_dropout_fraction": 0.1, "recompute_layers": 4}
+    values |= {"lora_alpha": 8.0, "use_rslora": True}
     assert sorted(values) == sorted(field.name for field in needing)
     for field in needing:
         assert field.needs.name in {other.name for other in plan_fields(Recipe)}

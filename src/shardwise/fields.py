@@ -176,4 +176,6 @@ def _kind(annotation: object) -> tuple[Kind, tuple[object, ...]]:
     single = get_args(annotation)[0] if is_many else annotation
     values = get_args(single) if get_origin(single) is Literal else ()
     base = type(values[0]) if values else single
+    if base is str and not values:
+        return "texts" if is_many else "text", ()
     return (_KINDS_OF_MANY if is_many else _KINDS).get(base, "record"), values

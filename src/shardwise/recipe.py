@@ -1,7 +1,7 @@
 """What is trained: sequence length, batch, precision, optimizer, recomputation and offload."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from shardwise.attention_kernels import ATTENTION_KERNELS, AttentionKernel
 from shardwise.fields import ABOUT, ENGINES_OWN, MANY_LAYERS, Field, Needs, plan_field
@@ -12,7 +12,8 @@ Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "parameters", "nvme"]
 Attention = Literal["flash", "eager"]
 Adapter = Literal["none", "lora", "qlora"]
-LoraTargets = Literal["attention", "all-linear", "qv"]
+LoraTargets: TypeAlias = str
+"""``attention``, ``all-linear`` or ``qv``, or matrices of a block by name or pattern, with commas between them."""
 ReduceDtype = Literal["fp32", "bf16"]
 MomentDtype = Literal["fp32", "bf16"]
 RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts"]
@@ -134,8 +135,25 @@ class Recipe:
         16, "rank of the adapters", highest=MANY_LAYERS, synonyms=("lora_r", "rank", "r"), needs=NEEDS_ADAPTER
     )
     lora_targets: LoraTargets = plan_field(
-        "attention", "weights that get an adapter", synonyms=("target_modules",), needs=NEEDS_ADAPTER
+        "attention",
+        "matrices that get an adapter: attention, all-linear, qv, names or patterns, such as q_proj,mlp.*",
+        example="attention",
+        synonyms=("target_modules",),
+        needs=NEEDS_ADAPTER,
     )
+    lora_alpha: float | None = plan_field(
+        None,
+        "what adapters are multiplied with, over the rank",
+        left_out="twice the rank",
+        lowest=0.001,
+        highest=MANY_LAYERS,
+        example="32",
+        needs=NEEDS_ADAPTER,
+    )
+    use_rslora: bool | None = plan_field(
+        None, "lora_alpha over the root of the rank", left_out="off", synonyms=("rslora",), needs=NEEDS_ADAPTER
+    )
+    """The name is peft's. Source: Kalajdzievski 2023, arXiv:2312.03732."""
     loss_chunks: int = plan_field(1, "pieces of the loss", highest=MANY_LAYERS, synonyms=("chunked_loss",))
     """The cross-entropy is computed piece by piece, so that only one piece of the logits is alive."""
     fused_loss: bool | None = plan_field(
@@ -233,6 +251,15 @@ class Recipe:
     def tokens_per_micro_batch(self) -> int:
         """Tokens of one micro-batch before context or sequence parallelism divides them."""
         return self.seq_len * self.micro_batch_size
+
+    @property
+    def adapter_scale_ratio(self) -> float:
+        """What the product of an adapter's two factors is multiplied with.
+
+        Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; Kalajdzievski 2023, arXiv:2312.03732 (rsLoRA).
+        """
+        alpha = 2.0 * self.lora_rank if self.lora_alpha is None else self.lora_alpha
+        return alpha / (self.lora_rank**0.5 if self.use_rslora else self.lora_rank)
 
     @property
     def writes_scores(self) -> bool:

@@ -41,6 +41,7 @@ MODEL_SHAPE = {
 RECIPE = {
     "document_len",
     "global_batch_size",
+    "lora_alpha",
     "lora_rank",
     "loss_chunks",
     "mean_document_len",

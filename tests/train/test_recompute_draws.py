@@ -63,7 +63,7 @@ def of_transformers(family: str, device: str) -> nn.Module:
 def of_ours(device: str) -> nn.Module:
     with torch.device("meta"):
         decoder = Decoder(read_config(LLAMA), layers=range(2))
-    add_adapters(decoder, replace(RECIPE, **ADAPTERS), alpha_ratio=2.0)
+    add_adapters(decoder, replace(RECIPE, **ADAPTERS))
     decoder = with_weights(decoder, device)
     decoder.prepare_positions(torch.arange(RECIPE.seq_len, device=device))
     return decoder

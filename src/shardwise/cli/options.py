@@ -18,7 +18,7 @@ MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 7
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
 SEARCHED = ("micro_batch_size", "recompute", "offload")
 """Fields of the recipe that a search varies like a layout: ``plan`` bounds them, and elsewhere they stand beside it."""
-METAVARS = {"counts": "N,N,...", "choices": "LIST"}
+METAVARS = {"counts": "N,N,...", "choices": "LIST", "text": "NAMES"}
 UNIT_METAVARS = {"fraction": "SHARE", "ratio": "RATIO"}
 """By the last word of a field's name, which is its unit."""
 
@@ -216,6 +216,8 @@ def _reader(field: Field) -> Callable[[str], object]:
         return list_of(*field.choices)
     if field.kind == "counts":
         return number_list
+    if field.kind == "text":
+        return str
     is_large = field.highest > MAX_COUNT
     if field.kind == "amount":
         return count if is_large else amount

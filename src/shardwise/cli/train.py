@@ -235,6 +235,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
             weights_digest=weights_digest(arguments.weights) if arguments.weights else None,
             accepts_random_weights=arguments.accepts_random_weights,
             export_folder=_absolute(arguments.export),
+            is_merged=arguments.is_merged,
         ),
         optimizer=given_optimizer(arguments),
         watch=WatchSpec(

@@ -28,6 +28,7 @@ _LINT_HELP = "list what the run would be refused for or slowed by: model, paths,
 _STEPS_HELP = "optimizer steps in all, those before --resume included (default: 10)"
 _ASYNC_HELP = "write while training goes on (with --checkpoint-every)"
 _RANDOM_WEIGHTS_HELP = "begin with weights drawn from the seed; adapters are refused without this or --weights"
+_MERGE_HELP = "export the whole model, adapters added to --weights, instead of adapters for peft"
 _WHERE_HELP = "where --checkpoint-every or --export saves (default: checkpoints in the run folder)"
 
 
@@ -62,6 +63,18 @@ def _sees_across_documents(arguments: argparse.Namespace, _: Plan) -> bool:
 def _resumes_all_weights(arguments: argparse.Namespace, plan: Plan) -> bool:
     """A checkpoint of adapters holds none of the weights that they stand beside."""
     return arguments.resume is not None and plan.recipe.adapter == "none"
+
+
+def _has_no_adapter(_: argparse.Namespace, plan: Plan) -> bool:
+    return plan.recipe.adapter == "none"
+
+
+def _exports_nothing(arguments: argparse.Namespace, _: Plan) -> bool:
+    return arguments.export is None
+
+
+def _has_no_weights(arguments: argparse.Namespace, _: Plan) -> bool:
+    return arguments.weights is None
 
 
 def _has_weights(arguments: argparse.Namespace, _: Plan) -> bool:
@@ -162,6 +175,16 @@ RUN_ROWS = (
             (_resumes_all_weights, "beside --resume without --adapter"),
         )
     ),
+    *(
+        IdleOption(
+            option="--merge", dest="is_merged", default=False, is_idle=is_idle, beside=f"without {it}", missing=what
+        )
+        for is_idle, it, what in (
+            (_has_no_adapter, "adapters", "--adapter lora"),
+            (_exports_nothing, "--export", "--export FOLDER"),
+            (_has_no_weights, "--weights to add adapters to", "--weights FOLDER"),
+        )
+    ),
     *OPTIMIZER_ROWS,
     *PLANNED_ROWS,
 )
@@ -255,3 +278,4 @@ def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
         "--random-weights", action="store_true", dest="accepts_random_weights", help=_RANDOM_WEIGHTS_HELP
     )
     group.add_argument("--export", type=Path, metavar="FOLDER", help="end with a Hugging Face checkpoint")
+    group.add_argument("--merge", action="store_true", dest="is_merged", help=_MERGE_HELP)

@@ -175,7 +175,7 @@ def argument_keys(plan: Plan) -> Keys:
         keys["use_peft"] = True
         keys["load_in_4bit"] = recipe.adapter == "qlora"
         targets = {"attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "qv": ("q_proj", "v_proj")}
-        keys["lora_target_modules"] = targets.get(recipe.lora_targets, ("all-linear",))
+        keys["lora_target_modules"] = targets.get(recipe.lora_targets, tuple(recipe.lora_targets.split(",")))
     if recipe.tokens is not None:
         keys["max_steps"] = max(1, round(recipe.tokens / plan.tokens_per_step))
     return keys

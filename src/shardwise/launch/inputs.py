@@ -7,13 +7,14 @@ from pathlib import Path
 from shardwise.errors import CheckpointError, ShardwiseError
 from shardwise.launch.buildable import require_weights_of_transformers
 from shardwise.launch.support import require_base
+from shardwise.step.held_weights import is_target
 from shardwise.train.checkpoint.folder import find_checkpoint
 from shardwise.train.checkpoint.origin import origin_of, require_continuable
 from shardwise.train.data import DataRequest, SampleOrder, open_samples, require_readable
 from shardwise.train.data.state import require_same_data, state_at
 from shardwise.train.decoder.shapes import Shape
 from shardwise.train.job import CheckpointSpec, Job, uses_transformers
-from shardwise.train.pretrained.files import require_whole
+from shardwise.train.pretrained.files import base_name, files_by_tensor, require_whole
 from shardwise.train.pretrained.fitting import require_fitting, require_same_model
 from shardwise.train.writable import why_not_writable
 
@@ -109,6 +110,17 @@ def _require_same_base(job: Job, _: Mapping[str, Shape] | None) -> None:
     )
 
 
+def _require_mergeable(job: Job, shapes: Mapping[str, Shape] | None) -> None:
+    """Return when every matrix that gets an adapter is in the weights under a name that a merge finds."""
+    if not job.checkpoint.is_merged or shapes is None:
+        return
+    held = files_by_tensor(Path(str(job.checkpoint.initial_weights)))
+    for name, shape in shapes.items():
+        module = name.removesuffix(".weight")
+        if len(shape) == 2 and module != name and ".layers." in name and is_target(module, job.recipe.lora_targets):
+            base_name(name, held)
+
+
 def _is_same_base(before: CheckpointSpec, now: CheckpointSpec) -> bool:
     """Whether weights are the same as far as is known: random ones follow from the seed, which data compare."""
     if before.initial_weights is None or now.initial_weights is None:
@@ -176,6 +188,7 @@ CHECKS: tuple[Check, ...] = (
     _require_base,
     _require_weights,
     _require_same_base,
+    _require_mergeable,
     _require_export,
     _require_places,
     _require_data,

@@ -19,6 +19,7 @@ from shardwise.launch.transformers_models import (
 )
 from shardwise.plan import Plan
 from shardwise.schedules.table import SCHEDULE_KINDS
+from shardwise.step.held_weights import adapts_feed_forward
 from shardwise.step.native_engine import OWN_DECODER_TYPES
 from shardwise.train.decoder.config import is_supported, left_out
 from shardwise.train.job import Job, uses_transformers
@@ -110,7 +111,7 @@ GAPS = (
         what="adapters beside every matrix of {model_type}, of which peft would load some as those of experts",
         is_asked=lambda plan: (
             plan.recipe.adapter != "none"
-            and plan.recipe.lora_targets == "all-linear"
+            and adapts_feed_forward(plan.model.layers, plan.recipe.lora_targets)
             and has_moved_adapters(plan.model)
         ),
         fix="set lora_targets to attention (--lora-targets attention)",

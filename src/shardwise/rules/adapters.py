@@ -7,7 +7,7 @@ from shardwise.optimizers import OPTIMIZERS
 from shardwise.plan import Plan
 from shardwise.rules.refusal import Changes
 from shardwise.rules.rule import Rule
-from shardwise.step.held_weights import adapter_weights
+from shardwise.step.held_weights import idle_targets, target_words
 
 
 def _breaks_adapter(plan: Plan) -> bool:
@@ -23,14 +23,15 @@ def _adapter_candidates(_plan: Plan) -> Iterable[Changes]:
 
 
 def _breaks_targets(plan: Plan) -> bool:
-    recipe = plan.recipe
-    return recipe.adapter != "none" and not any(
-        adapter_weights(layer, rank=recipe.lora_rank, targets=recipe.lora_targets) for layer in plan.model.layers
-    )
+    return plan.recipe.adapter != "none" and bool(idle_targets(plan.model.layers, plan.recipe.lora_targets))
 
 
 def _targets_message(plan: Plan) -> str:
-    return f"lora_targets={plan.recipe.lora_targets} names no matrix of {plan.model.name}, so nothing would train"
+    targets = plan.recipe.lora_targets
+    idle = idle_targets(plan.model.layers, targets)
+    if len(idle) < len(target_words(targets)):
+        return f"lora_targets={targets}: {', '.join(idle)} fits no matrix of {plan.model.name}"
+    return f"lora_targets={targets} names no matrix of {plan.model.name}, so nothing would train"
 
 
 def _targets_candidates(_plan: Plan) -> Iterable[Changes]:

@@ -1,6 +1,7 @@
 """How many elements of each unit's weights one rank holds, before and after data-parallel sharding."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import ceil
 
@@ -9,7 +10,7 @@ from shardwise.model import LayerSpec, Weight
 from shardwise.recipe import LoraTargets
 from shardwise.step.layer_placement import local_num_params, tensor_shards
 
-LORA_TARGET_NAMES: dict[LoraTargets, tuple[str, ...]] = {
+LORA_TARGET_NAMES: dict[str, tuple[str, ...]] = {
     "qv": ("q_proj", "v_proj", "query_key_value", "c_attn", "qkv", "Wqkv"),
     "attention": (
         "q_proj",
@@ -25,7 +26,7 @@ LORA_TARGET_NAMES: dict[LoraTargets, tuple[str, ...]] = {
     ),
     "all-linear": (),
 }
-"""Name fragments a target set selects; empty selects every matrix of a block."""
+"""Names of the matrices that a set selects; empty selects every matrix of a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +137,61 @@ def _first_dim_shard(weight: Weight, division: Division, local: int) -> int:
     return ceil(rows / division.num_state_shards) * ceil(local / rows)
 
 
+def is_target(module: str, targets: LoraTargets) -> bool:
+    """Whether the matrix of a module gets an adapter.
+
+    A word of ``targets`` is a set, or a name or pattern that the end of the module's path has to fit.
+
+    >>> [is_target("self_attn.q_proj", words) for words in ("qv", "mlp.*", "k_proj,q_proj", "self_attn.?_proj")]
+    [True, False, True, True]
+    """
+    return any(_fits(module, word) for word in target_words(targets))
+
+
+def target_words(targets: LoraTargets) -> tuple[str, ...]:
+    """The sets, names and patterns that a list of targets holds."""
+    return tuple(word.strip() for word in targets.split(","))
+
+
+def idle_targets(layers: tuple[LayerSpec, ...], targets: LoraTargets) -> tuple[str, ...]:
+    """The words of a list of targets that fit no matrix of a model."""
+    modules = {_module(weight) for layer in set(layers) for weight in layer.weights if _may_be_adapted(weight)}
+    return tuple(word for word in target_words(targets) if not any(_fits(module, word) for module in modules))
+
+
+def adapts_feed_forward(layers: tuple[LayerSpec, ...], targets: LoraTargets) -> bool:
+    """Whether a matrix outside attention gets an adapter, which keeps its input for the factor beside it."""
+    words = target_words(targets)
+    if "all-linear" in words or all(word in LORA_TARGET_NAMES for word in words):
+        return "all-linear" in words
+    outside = {_module(weight) for layer in set(layers) for weight in layer.weights if _may_be_adapted(weight)}
+    return any(is_target(module, targets) for module in outside if "att" not in module.lower())
+
+
+def _fits(module: str, word: str) -> bool:
+    if word in LORA_TARGET_NAMES:
+        names = LORA_TARGET_NAMES[word]
+        return not names or module.rpartition(".")[2] in names
+    return fnmatchcase(module, word) or fnmatchcase(module, f"*.{word}")
+
+
+def _module(weight: Weight) -> str:
+    """Path of the module that holds a weight; parts of a fused matrix are in one module."""
+    return weight.name.partition(".weight")[0]
+
+
+def _may_be_adapted(weight: Weight) -> bool:
+    return weight.is_matrix and weight.role != "router" and not weight.is_expert and len(weight.shape) == 2
+
+
 def adapter_weights(layer: LayerSpec, *, rank: int, targets: LoraTargets) -> tuple[Weight, ...]:
     """The LoRA matrices added to one block: A ``(rank, in)`` and B ``(out, rank)`` for every target.
 
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
-    fragments = LORA_TARGET_NAMES[targets]
     added: list[Weight] = []
     for weight in layer.weights:
-        if not weight.is_matrix or weight.role == "router" or weight.is_expert or len(weight.shape) != 2:
-            continue
-        if fragments and not any(part in fragments for part in weight.name.split(".")):
+        if not _may_be_adapted(weight) or not is_target(_module(weight), targets):
             continue
         out_features, in_features = weight.shape
         added.append(

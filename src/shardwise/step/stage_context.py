@@ -14,7 +14,7 @@ from shardwise.recipe import MomentDtype, Recompute, ReduceDtype
 from shardwise.step.attention_kernel import writes_scores
 from shardwise.step.block_memory import BlockMemory, block_memory
 from shardwise.step.held_stage import HeldStage, held_stage, pipeline_of
-from shardwise.step.held_weights import EMPTY, Division, HeldWeights, adapter_weights, hold
+from shardwise.step.held_weights import EMPTY, Division, HeldWeights, adapter_weights, adapts_feed_forward, hold
 from shardwise.step.in_flight import times_made_again
 from shardwise.step.layer_placement import Runs, Stage
 from shardwise.step.native_engine import (
@@ -242,7 +242,7 @@ class StageContext:
             casts_inputs_separately=self.is_autocast & (not recipe.compile),
             gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
             copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
-            saves_mlp_input=not self.has_adapter or recipe.lora_targets == "all-linear",
+            saves_mlp_input=not self.has_adapter or self._adapts_feed_forward,
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,
             has_fp8_inputs=self.profile.has_transformer_engine and self._multiplies_in_fp8,
@@ -271,13 +271,16 @@ class StageContext:
         recipe = self.plan.recipe
         return Adapter(rank=recipe.lora_rank, targets=recipe.lora_targets, has_dropout=recipe.lora_dropout_fraction > 0)
 
+    @cached_property
+    def _adapts_feed_forward(self) -> bool:
+        return adapts_feed_forward(self.plan.model.layers, self.plan.recipe.lora_targets)
+
     @property
     def _num_gated_tensors(self) -> int:
         recipe = self.plan.recipe
         if not self._is_own_compiled:
             return 2
-        adapts_all = self.has_adapter and recipe.lora_targets == "all-linear"
-        if adapts_all:
+        if self.has_adapter and self._adapts_feed_forward:
             return either(recipe.recompute == "none", NUM_GATED_TENSORS["none"], NUM_GATED_TENSORS_ADAPTED)
         is_plain = recipe.precision != "fp8-mixed"
         return of_word(recipe.recompute if is_plain else "none", NUM_GATED_TENSORS)

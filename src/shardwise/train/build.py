@@ -140,7 +140,7 @@ def _choose_products(decoder: AnyDecoder, job: Job, device: torch.device) -> Non
 def _freeze(decoder: AnyDecoder, job: Job) -> None:
     """Train adapters alone, where the recipe says so."""
     if job.recipe.adapter != "none":
-        add_adapters(decoder, job.recipe, alpha_ratio=job.lora_alpha_ratio)
+        add_adapters(decoder, job.recipe)
 
 
 def block_groups(job: Job, mesh: Mesh) -> BlockGroups:

@@ -62,6 +62,8 @@ class CheckpointSpec:
     """Whether adapters may stand beside weights that nobody trained."""
     export_folder: str | None = None
     """Folder for the final weights as a Hugging Face checkpoint."""
+    is_merged: bool = False
+    """Whether adapters are added to the initial weights when they are exported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +137,6 @@ class Job:
     seed: int = 0
     is_deterministic: bool = False
     """Whether equal runs give equal bits on GPUs too, by kernels that add up in one order; slower."""
-    lora_alpha_ratio: float = 2.0
-    """Alpha over rank of adapters: what their product is multiplied with."""
     timeout_s: float = 600.0
     """How long a rank waits in a collective for the others before the run is ended."""
     data: DataSpec = field(default_factory=DataSpec)
@@ -194,7 +194,7 @@ def job_from_json(document: Mapping[str, Any]) -> Job:
     values = {
         name: without_retired(name, value) if isinstance(value, dict) else value
         for name, value in document.items()
-        if name != "schema"
+        if name not in ("schema", "lora_alpha_ratio")  # that of versions that always took twice the rank
     }
     layout = values["layout"]
     layout["stage_layers"] = tuple(layout["stage_layers"]) if layout["stage_layers"] is not None else None

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from shardwise.errors import RecipeError
 from shardwise.recipe import LoraTargets, Precision, Recipe
-from shardwise.step.held_weights import LORA_TARGET_NAMES
+from shardwise.step.held_weights import is_target
 from shardwise.train.decoder.blocks import Linear
 from shardwise.train.decoder.groups import local
 from shardwise.train.decoder.model import Decoder
 from shardwise.train.huggingface import TransformersDecoder
 from shardwise.train.nf4 import QuantisedLinear, quantise_blocks
+from shardwise.train.parameters import plain_name
 
 FIRST, SECOND = "lora_A", "lora_B"
 TRANSPOSED = "Conv1D"
@@ -52,13 +53,12 @@ class Factor(Linear):
         self.inputs = DividedInputs()
 
 
-def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alpha_ratio: float) -> None:
+def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe) -> None:
     """Freeze the decoder and put adapters beside the matrices that the recipe names.
 
     Args:
         decoder: on the meta device.
-        recipe: its rank, targets and dropout.
-        alpha_ratio: alpha over rank, which the adapters' product is multiplied with.
+        recipe: its rank, targets, dropout, and what the adapters' product is multiplied with.
 
     Raises:
         RecipeError: no matrix has such a name.
@@ -79,7 +79,7 @@ def add_adapters(decoder: Decoder | TransformersDecoder, recipe: Recipe, *, alph
         in_features, out_features = _sizes(module)
         module.add_module(FIRST, _factor(in_features, recipe.lora_rank, trained_dtype))
         module.add_module(SECOND, _factor(recipe.lora_rank, out_features, trained_dtype))
-        module.register_forward_hook(_adds_product(alpha_ratio, recipe.lora_dropout_fraction))
+        module.register_forward_hook(_adds_product(recipe.adapter_scale_ratio, recipe.lora_dropout_fraction))
 
 
 def _require_quantised(decoder: Decoder | TransformersDecoder) -> None:
@@ -124,10 +124,22 @@ def adapter_of(module: nn.Module) -> tuple[Factor, Factor] | None:
     return (first, second) if isinstance(first, Factor) and isinstance(second, Factor) else None
 
 
-def target_names(decoders: tuple[nn.Module, ...]) -> tuple[str, ...]:
-    """The last parts of the names of all adapted matrices, as peft's ``target_modules`` wants them."""
-    found = {name.rpartition(".")[2] for d in decoders for name, module in d.named_modules() if adapter_of(module)}
-    return tuple(sorted(found))
+def target_names(decoders: tuple[Decoder | TransformersDecoder, ...]) -> tuple[str, ...]:
+    """Ends of the names of all adapted matrices, as peft's ``target_modules`` wants them.
+
+    The last part serves where no matrix beside them has it too; elsewhere it is the path within the block.
+    """
+    modules = [pair for d in decoders for block in d.blocks() for pair in block.named_modules() if is_matrix(pair[1])]
+    adapted = {plain_name(name) for name, module in modules if adapter_of(module)}
+    others = {plain_name(name).rpartition(".")[2] for name, _ in modules if plain_name(name) not in adapted}
+    lasts = {name: name.rpartition(".")[2] for name in adapted}
+    return tuple(sorted({name if last in others else last for name, last in lasts.items()}))
+
+
+def transposed_names(decoders: tuple[nn.Module, ...]) -> frozenset[str]:
+    """Names of the adapted matrices that are stored as ``(in, out)``."""
+    named = (pair for decoder in decoders for pair in decoder.named_modules())
+    return frozenset(plain_name(name) for name, one in named if adapter_of(one) and type(one).__name__ == TRANSPOSED)
 
 
 def is_matrix(module: nn.Module) -> bool:
@@ -136,10 +148,8 @@ def is_matrix(module: nn.Module) -> bool:
 
 
 def _targets(block: nn.Module, targets: LoraTargets) -> Iterator[nn.Module]:
-    names = LORA_TARGET_NAMES[targets]
     for name, module in block.named_modules():
-        last = name.rpartition(".")[2]
-        if is_matrix(module) and (not names or last in names):
+        if is_matrix(module) and is_target(name, targets):
             yield module
 
 
@@ -151,13 +161,13 @@ def _sizes(module: nn.Module) -> tuple[int, int]:
     return (rows, columns) if type(module).__name__ == TRANSPOSED else (columns, rows)
 
 
-def _adds_product(alpha_ratio: float, dropout_fraction: float) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+def _adds_product(scale_ratio: float, dropout_fraction: float) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def add_product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         first, second = (module.get_submodule(name) for name in (FIRST, SECOND))
         assert isinstance(first, Factor)
         x = _dropped(inputs[0], dropout_fraction, first.inputs) if dropout_fraction > 0 else inputs[0]
         # The few features between A and B are scaled: backward then makes no scaled copy of a gradient as wide as B's.
-        narrow = alpha_ratio * F.linear(x, _as(first.weight, x))
+        narrow = scale_ratio * F.linear(x, _as(first.weight, x))
         return output + F.linear(narrow, _as(second.get_parameter("weight"), x))
 
     return add_product

@@ -37,7 +37,7 @@ def meta_model(job: Job) -> dict[str, Any]:
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     if job.recipe.adapter != "none":
         try:
-            add_adapters(model, job.recipe, alpha_ratio=job.lora_alpha_ratio)
+            add_adapters(model, job.recipe)
         except RecipeError as error:
             return {"not_adapted": {"message": error.message, "code": error.code, "fix": error.fix}}
     return {"shapes": shapes}

@@ -29,16 +29,17 @@ from shardwise.train.group import join_group
 from shardwise.train.job import CheckpointSpec, Job, read_job, uses_transformers
 from shardwise.train.lease import LIFE_VARIABLE, Lease, LeaseError, join, require_free, seen, take
 from shardwise.train.loop import Trainer, make_trainer, train
-from shardwise.train.lora import target_names
+from shardwise.train.lora import target_names, transposed_names
 from shardwise.train.measuring import held_bytes, make_sampler, measurement_object
 from shardwise.train.mesh import make_mesh, pick_device
 from shardwise.train.metrics import StepLog, StepRecord
 from shardwise.train.parameters import base_parameters, kept_buffers, quantised_layers
 from shardwise.train.precision import use_fast_kernels
-from shardwise.train.pretrained.adapter import AdapterSettings, export_adapter
+from shardwise.train.pretrained.adapter import AdapterSettings, adapter_tensors, export_adapter
 from shardwise.train.pretrained.conversion import conversion_of
 from shardwise.train.pretrained.export import DTYPES, ExportedModel, export_checkpoint
 from shardwise.train.pretrained.load import load_pretrained, load_quantised
+from shardwise.train.pretrained.merge import export_merged
 from shardwise.train.scaling import MAX_SKIPPED_IN_A_ROW
 
 if TYPE_CHECKING:
@@ -282,7 +283,11 @@ def _export(trainer: Trainer) -> None:
         return
     if dist.get_rank() == 0:
         checkpoint, folder = find_checkpoint(Path(spec.folder)).path, Path(spec.export_folder)
-        if job.recipe.adapter != "none":
+        if spec.is_merged:
+            base, factors = Path(str(spec.initial_weights)), adapter_tensors(checkpoint)
+            names = transposed_names(trainer.built.decoders)
+            export_merged(factors, base, folder, scale_ratio=job.recipe.adapter_scale_ratio, transposed=names)
+        elif job.recipe.adapter != "none":
             export_adapter(checkpoint, folder, _adapter_settings(trainer))
         else:
             beside = Path(spec.initial_weights) if spec.initial_weights else None
@@ -301,7 +306,8 @@ def _adapter_settings(trainer: Trainer) -> AdapterSettings:
     job, recipe = trainer.job, trainer.job.recipe
     return AdapterSettings(
         rank=recipe.lora_rank,
-        alpha_ratio=job.lora_alpha_ratio,
+        scale_ratio=recipe.adapter_scale_ratio,
+        is_rank_stabilised=bool(recipe.use_rslora),
         dropout_fraction=recipe.lora_dropout_fraction,
         target_names=target_names(trainer.built.decoders),
         base_model=job.checkpoint.initial_weights,

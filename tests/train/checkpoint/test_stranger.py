@@ -21,7 +21,7 @@ from shardwise.train.checkpoint.metadata import read_metadata
 from shardwise.train.pretrained.adapter import AdapterSettings, export_adapter
 from shardwise.train.pretrained.export import ExportedModel, export_checkpoint
 
-ADAPTER = AdapterSettings(rank=2, alpha_ratio=1.0, dropout_fraction=0.0, target_names=("q_proj",))
+ADAPTER = AdapterSettings(rank=2, scale_ratio=1.0, dropout_fraction=0.0, target_names=("q_proj",))
 
 
 class Values:

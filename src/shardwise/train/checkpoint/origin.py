@@ -110,6 +110,13 @@ def _other_trained(made: Job, job: Job) -> Iterator[tuple[str, str]]:
             f"holds {held} (adapter {before.adapter}), and this run trains with adapter {now.adapter}",
             f"resume with --adapter {before.adapter}, or start from exported weights with --weights",
         )
+    elif now.adapter != "none" and before.adapter_scale_ratio != now.adapter_scale_ratio:
+        rooted = " --use-rslora" if before.use_rslora else ""
+        yield (
+            f"holds adapters that are multiplied with {before.adapter_scale_ratio:g}, and this run's with "
+            f"{now.adapter_scale_ratio:g}",
+            f"resume with --lora-alpha {before.lora_alpha or 2 * before.lora_rank:g}{rooted}",
+        )
     elif now.adapter != "none":
         for name in ("lora_rank", "lora_targets"):
             if getattr(before, name) != getattr(now, name):

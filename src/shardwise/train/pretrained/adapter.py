@@ -12,7 +12,7 @@ from shardwise.errors import CheckpointError
 from shardwise.train.checkpoint.reading import PlainReader, load_states
 from shardwise.train.pretrained.export import unfinished_export
 
-__all__ = ["AdapterSettings", "export_adapter"]
+__all__ = ["AdapterSettings", "adapter_tensors", "export_adapter"]
 
 PREFIX = "base_model.model."
 """The prefix that peft puts before the names of the model it wraps."""
@@ -25,8 +25,10 @@ class AdapterSettings:
     """What adapters are beside their weights; the fields of peft's ``LoraConfig``."""
 
     rank: int
-    alpha_ratio: float
-    """Alpha over rank."""
+    scale_ratio: float
+    """What the product of the factors is multiplied with."""
+    is_rank_stabilised: bool = False
+    """Whether alpha is divided by the root of the rank (rsLoRA)."""
     dropout_fraction: float
     target_names: tuple[str, ...]
     """Last parts of the names of the matrices that have adapters."""
@@ -53,15 +55,7 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
     """
     if folder.exists():
         raise CheckpointError(f"{folder} exists already", code="output-exists", fix="choose another folder")
-    reader = PlainReader(checkpoint)
-    metadata = reader.read_metadata().state_dict_metadata
-    values = {
-        key: torch.empty(found.size, dtype=found.properties.dtype)
-        for key, found in metadata.items()
-        if key.startswith(MODEL_STATE) and isinstance(found, TensorStorageMetadata)
-    }
-    load_states(values, reader)
-    named = {f"{PREFIX}{key.removeprefix(MODEL_STATE)}": value for key, value in sorted(values.items())}
+    named = {f"{PREFIX}{name}": value for name, value in adapter_tensors(checkpoint).items()}
     text = json.dumps(_peft_config(settings), indent=2) + "\n"
     with unfinished_export(folder, needed_bytes=sum(value.nbytes for value in named.values())) as unfinished:
         save_file(named, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
@@ -70,13 +64,27 @@ def export_adapter(checkpoint: Path, folder: Path, settings: AdapterSettings) ->
     return folder / WEIGHTS_FILE
 
 
+def adapter_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The factors that a checkpoint of adapters holds, by the names of their parameters."""
+    reader = PlainReader(checkpoint)
+    metadata = reader.read_metadata().state_dict_metadata
+    values = {
+        key: torch.empty(found.size, dtype=found.properties.dtype)
+        for key, found in metadata.items()
+        if key.startswith(MODEL_STATE) and isinstance(found, TensorStorageMetadata)
+    }
+    load_states(values, reader)
+    return {key.removeprefix(MODEL_STATE): value for key, value in sorted(values.items())}
+
+
 def _peft_config(settings: AdapterSettings) -> dict[str, object]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": settings.base_model,
         "r": settings.rank,
-        "lora_alpha": settings.alpha_ratio * settings.rank,
+        "lora_alpha": settings.scale_ratio * settings.rank ** (0.5 if settings.is_rank_stabilised else 1),
+        "use_rslora": settings.is_rank_stabilised,
         "lora_dropout": settings.dropout_fraction,
         "target_modules": list(settings.target_names),
         "bias": "none",

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -9,7 +10,15 @@ from typing import Any
 
 from shardwise.errors import CheckpointError
 
-__all__ = ["SavedTensor", "files_by_tensor", "read_config", "require_whole", "saved_tensors", "weights_digest"]
+__all__ = [
+    "SavedTensor",
+    "base_name",
+    "files_by_tensor",
+    "read_config",
+    "require_whole",
+    "saved_tensors",
+    "weights_digest",
+]
 
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
@@ -156,4 +165,20 @@ def _json_object(path: Path) -> dict[str, Any]:
 def _unreadable(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
         f"{path} cannot be read: {reason}", code="pretrained-files", fix="copy the file again, or save the model again"
+    )
+
+
+def base_name(name: str, held: Collection[str]) -> str:
+    """The name that a matrix of the model has in a checkpoint, which may leave out the name of the base model.
+
+    Raises:
+        CheckpointError: it is there under neither.
+    """
+    for known in (name, name.partition(".")[2]):
+        if known in held:
+            return known
+    raise CheckpointError(
+        f"the weights hold no {name}, which has an adapter, so that nothing can be merged",
+        code="export-merge",
+        fix="leave out --merge, and merge with peft: PeftModel.from_pretrained(...).merge_and_unload()",
     )
