@@ -89,7 +89,7 @@ class StandIn:
 
 def launch_line(folder, launcher, script="launch.sh"):
     """The words behind the launcher on the first node of the cluster."""
-    text = (folder / script).read_text().replace("\\\n", " ").replace("$MASTER_ADDR", "host").replace("$NODE_RANK", "0")
+    text = (folder / script).read_text().replace("\\\n", " ").replace("$HEAD_NODE", "host").replace("$NODE_RANK", "0")
     return next(shlex.split(line) for line in text.splitlines() if line.startswith(launcher))[launcher.count(" ") + 1 :]
 
 

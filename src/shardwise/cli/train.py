@@ -216,6 +216,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         is_on_gpu=arguments.is_dry or uses_gpus(arguments.device),
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
+        num_restarts=arguments.restarts,
         data=DataSpec(
             source="synthetic" if arguments.data is None else str(Path(arguments.data).resolve()),
             tokenizer=_absolute(arguments.tokenizer),
@@ -292,7 +293,7 @@ def _write_command(job: "Job", plan: "Plan", seen: "DryLook", arguments: argpars
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace, lease: "Lease") -> int:
     from shardwise.cli.progress import step_bar
     from shardwise.launch.folder import branch_sentence
-    from shardwise.launch.run import run_job
+    from shardwise.launch.lives import run_lives
     from shardwise.reconcile.measured import totals_of_measurement
     from shardwise.reconcile.utilisation import utilisations
     from shardwise.render.json_records import json_value
@@ -304,7 +305,7 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     if sentence := branch_sentence(job, lease.lineage):
         write_note(sentence)
     with step_bar(total=job.num_steps) as on_step:
-        measured = run_job(job, on_step=on_step, plan=plan, lease=lease)
+        measured = run_lives(job, on_step=on_step, plan=plan, lease=lease, say=write_note)
     totals = totals_of_measurement(measured)
     used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
     if arguments.is_json:

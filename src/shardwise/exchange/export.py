@@ -18,6 +18,7 @@ from shardwise.exchange.spelling import (
     megatron_keys,
     torchtitan_keys,
 )
+from shardwise.exchange.starting import RENDEZVOUS_PORT, script_head
 from shardwise.exchange.tools.table import TOOLS
 from shardwise.fields import Value
 from shardwise.layout import Layout
@@ -32,6 +33,8 @@ __all__ = ["TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
 
 Keys = Mapping[str, FactValue]
 ARGUMENTS = "--config training_arguments.yaml"
+ENVIRONMENT = "ENVIRONMENT"
+"""A placeholder: the folder of the tool's virtual environment; one that does not exist changes nothing."""
 TRL_PROGRAM = "-m trl.scripts.sft"
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
 """Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
@@ -199,11 +202,17 @@ def _yaml(keys: Keys) -> str:
 
 
 def _launch_line(plan: Plan, program: str, arguments: str, *, variables: str = "") -> str:
-    """torchrun on every node. What starts it there, and sets MASTER_ADDR, is the launcher's business."""
-    node = plan.cluster.node
-    meeting = ' --rdzv_backend c10d --rdzv_endpoint "$MASTER_ADDR:29500"' if plan.cluster.num_nodes > 1 else ""
-    start = f"torchrun --nnodes {plan.cluster.num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
-    return f"#!/bin/bash\n{variables}{start} {program} \\\n  {arguments}\n"
+    """torchrun on every node; ``--launcher`` writes what starts the script there."""
+    num_nodes, node = plan.cluster.num_nodes, plan.cluster.node
+    endpoint = f'--rdzv_endpoint "$HEAD_NODE:{RENDEZVOUS_PORT}" --rdzv_id "$RUN_ID"'
+    meeting = f" --rdzv_backend c10d {endpoint}" if num_nodes > 1 else ""
+    start = f"torchrun --nnodes {num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
+    return f"{_script_head(plan)}{variables}{start} {program} \\\n  {arguments}\n"
+
+
+def _script_head(plan: Plan) -> str:
+    """The head with the environment of the tool on the path, so that nobody has to activate it."""
+    return f'{script_head(num_nodes=plan.cluster.num_nodes)}export PATH="{ENVIRONMENT}/bin:$PATH"\n'
 
 
 def _write_torchtitan(plan: Plan) -> tuple[TextFile, ...]:
@@ -249,8 +258,10 @@ def _write_accelerate(plan: Plan) -> tuple[TextFile, ...]:
     keys = {**said_by(TOOLS["accelerate"], plan, leave_out=frozenset(("zero_stage",))), **accelerate_keys(plan)}
     machines = ""
     if plan.cluster.num_nodes > 1:
-        machines = ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port 29500'
-    line = f"#!/bin/bash\naccelerate launch --config_file accelerate.yaml{machines} \\\n  {TRL_PROGRAM} {ARGUMENTS}\n"
+        endpoint = f'--main_process_ip "$HEAD_NODE" --main_process_port {RENDEZVOUS_PORT}'
+        machines = f' --machine_rank "$NODE_RANK" {endpoint}'
+    start = f"accelerate launch --config_file accelerate.yaml{machines} \\\n  {TRL_PROGRAM} {ARGUMENTS}\n"
+    line = _script_head(plan) + start
     return _write_arguments(plan, TextFile(name="accelerate.yaml", text=_yaml(keys)), {}, line)
 
 
