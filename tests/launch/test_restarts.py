@@ -1,4 +1,4 @@
-"""A run that failed is started again where that can help, from its newest checkpoint; nothing is tried twice in vain."""
+"""A run that failed is started again where that can help, from its newest checkpoint; none fails twice in vain."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_an_unexplained_exception_at_the_same_step_is_no_accident(tmp_path):
     first = failed_at(3, Attempt())
     assert attempt_of(first.to_environment()) == replace(first, wait_s=0.0)
     second = failed_at(5, first)
-    assert (second.number, second.failed_step) == (2, 5)
+    assert (second.num_restarts, second.num_steps_before) == (2, 5)
     assert failed_at(5, second) is None
 
 

@@ -16,6 +16,8 @@ MAX_LINE_CHARACTERS = 50_000
 each other do not grow it without end."""
 ASSIGNMENT = re.compile(r"^(?:export\s+|local\s+|declare\s+)?([A-Za-z_]\w*)(\+?)=")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
+ALTERNATIVE = re.compile(r"\$\{([A-Za-z_]\w*):?\+([^{}]*)\}")
+"""Words that stand there only where a variable is set."""
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
@@ -66,7 +68,7 @@ NO_TRAINING = frozenset(
         ),
         *("export", "unset", "declare", "local", "read", "shift", "getopts", "test", "for", "case", "ulimit", "sleep"),
         *("grep", "sed", "awk", "find", "tar", "unzip", "curl", "wget", "git", "pip", "conda", "mamba", "module"),
-        *("apt", "apt-get", "kill", "pkill", "ssh", "scp", "rsync", "hostname", "scontrol", "nvidia-smi", "tee"),
+        *("apt", "apt-get", "kill", "pkill", "scancel", "ssh", "scp", "rsync", "hostname", "scontrol", "nvidia-smi", "tee"),
         *("huggingface-cli", "hf", "wandb", "date", "touch", "chmod", "exit", "return", "wait", "jq", "kubectl"),
     )
 )
@@ -200,6 +202,11 @@ def _worked_out(script: _Script, text: str) -> str:
             return value
         return match[0]
 
+    def chosen(match: re.Match[str]) -> str:
+        known = script.variables.get(match[1], "")
+        return match[2] if known and not known.startswith("$(") else ""
+
+    text = ALTERNATIVE.sub(chosen, text)
     for _ in range(3):
         changed = REFERENCE.sub(referred, text)[:MAX_LINE_CHARACTERS]
         if changed == text:
@@ -255,7 +262,10 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
         _assign(script, prefix[1], name[prefix.end() :])
         return words[1:]
     if name in LAUNCHERS:
-        return _read_launcher(script, LAUNCHERS[name], words[1:])
+        started = _read_launcher(script, LAUNCHERS[name], words[1:])
+        if name == "srun" and started[:1] and started[0] in SHELLS and "-c" not in started[1:2]:
+            script.say("srun.starts_script", True, "srun")  # which says itself how many processes it starts
+        return started
     if words[:2] == ACCELERATE_LAUNCH:
         return _read_launcher(script, "accelerate", words[2:])
     if name.startswith("python") and words[1:]:

@@ -12,6 +12,7 @@ from shardwise.layout import Layout
 from shardwise.train.beginning import said_at_the_start
 from shardwise.train.job import JOB_FILE, Job, uses_transformers
 
+SCRIPT_FILE = "run.sh"
 WORKER = "shardwise.train.worker"
 TORCHRUN = "torch.distributed.run"
 PATIENT_TORCHRUN = "shardwise.train.patient_torchrun"

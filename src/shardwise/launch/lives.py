@@ -38,7 +38,7 @@ def run_lives(
     """
     attempt = Attempt()
     while True:
-        with held_folder(job) if attempt.number else nullcontext(lease) as held:
+        with held_folder(job) if attempt.num_restarts else nullcontext(lease) as held:
             try:
                 return run_job(job, on_step=on_step, plan=plan, lease=held)
             except ShardwiseError as error:

@@ -4,8 +4,8 @@
 Where torchrun would end in a traceback about its children or about a signal, this says what ``shardwise train`` says.
 
 Where the job allows restarts, a failure that one can mend replaces this process by its next attempt, under the same
-process id, so that signals of a scheduler still find it. On many nodes every node does so by itself: all of them see the
-same records in the run folder, and meet under a run id that names the attempt.
+process id, so that signals of a scheduler still find it. On many nodes every node does so by itself: all of them see
+the same records in the run folder, and meet under a run id that names the attempt.
 """
 
 import os
@@ -63,7 +63,7 @@ def _run(job: Job, words: list[str]) -> ShardwiseError | None:
 
 def _named(words: list[str]) -> list[str]:
     """The words with a run id that no other attempt has: ranks would take records of an earlier one for peers."""
-    number = attempt_of().number
+    number = attempt_of().num_restarts
     return [f"{word}.{number}" if number and word.startswith(RUN_ID) else word for word in words]
 
 

@@ -28,26 +28,26 @@ MAX_WAIT_S = 300.0
 class Attempt:
     """One start of a run that may be started again."""
 
-    number: int = 0
-    """0 for the first start, then the number of the restart."""
-    failed_step: int = -1
+    num_restarts: int = 0
+    """Restarts that were taken, this one included."""
+    num_steps_before: int = -1
     """Steps that the attempt before had done when it failed with an unexplained exception; -1 where it did not."""
     wait_s: Seconds = 0.0
     """Seconds to wait before it begins."""
 
     def to_environment(self) -> dict[str, str]:
         """The variable that :func:`attempt_of` reads."""
-        return {ATTEMPT_VARIABLE: f"{self.number}:{self.failed_step}"}
+        return {ATTEMPT_VARIABLE: f"{self.num_restarts}:{self.num_steps_before}"}
 
 
 def attempt_of(variables: Mapping[str, str] = os.environ) -> Attempt:
     """The attempt that this process is, by its environment.
 
     >>> attempt_of({"SHARDWISE_ATTEMPT": "2:40"})
-    Attempt(number=2, failed_step=40, wait_s=0.0)
+    Attempt(num_restarts=2, num_steps_before=40, wait_s=0.0)
     """
     number, _, step = variables.get(ATTEMPT_VARIABLE, "0:-1").partition(":")
-    return Attempt(number=int(number), failed_step=int(step))
+    return Attempt(num_restarts=int(number), num_steps_before=int(step))
 
 
 def next_attempt(error: ShardwiseError, *, folder: Path, num_restarts: int, before: Attempt) -> Attempt | None:
@@ -59,15 +59,15 @@ def next_attempt(error: ShardwiseError, *, folder: Path, num_restarts: int, befo
         num_restarts: restarts that were allowed.
         before: the attempt that failed.
     """
-    if before.number >= num_restarts or error.code not in MENDABLE:
+    if before.num_restarts >= num_restarts or error.code not in MENDABLE:
         return None
     step = max((record.step for record in failures_of(folder)), default=0) if error.code == UNEXPLAINED else -1
-    if error.code == UNEXPLAINED and step == before.failed_step:
+    if error.code == UNEXPLAINED and step == before.num_steps_before:
         return None
-    wait_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2**before.number)
-    return Attempt(number=before.number + 1, failed_step=step, wait_s=wait_s)
+    wait_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2**before.num_restarts)
+    return Attempt(num_restarts=before.num_restarts + 1, num_steps_before=step, wait_s=wait_s)
 
 
 def retry_text(error: ShardwiseError, following: Attempt, *, num_restarts: int) -> str:
     """What is said between a failure and the attempt that follows it."""
-    return f"{error.message}; restart {following.number} of {num_restarts} begins in {following.wait_s:.0f} s"
+    return f"{error.message}; restart {following.num_restarts} of {num_restarts} begins in {following.wait_s:.0f} s"
