@@ -24,9 +24,10 @@ COMMANDS = {
 @pytest.fixture
 def job(tmp_path):
     """Starts the batch file where srun does what it is told, with what was said in a file."""
-    (tmp_path / "job.sbatch").write_text(launcher_files(START, "slurm")[0].text)
+    whole = launcher_files(START, "slurm")[0].text
 
-    def started(behaviour):
+    def started(behaviour, *, ran_s=3600):
+        (tmp_path / "job.sbatch").write_text(whole.replace("is_asked=\n", f"is_asked=\nSECONDS={ran_s}\n"))
         for name, text in COMMANDS.items():
             path = tmp_path / name
             path.write_text("#!/bin/bash\n" + text.replace("{behaviour}", behaviour) + "\n")
@@ -48,9 +49,12 @@ def test_the_exit_code_of_the_step_is_that_of_the_job(code, job, tmp_path):
     assert said(tmp_path) == ["node-a 7.0 --cpus-per-task=96 bash launch.sh"]
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(143, ["requeue 7"]), (0, [])])
-def test_a_step_that_was_asked_to_stop_is_waited_for_and_requeued_unless_it_was_done(code, requeued, job, tmp_path):
-    process = job(f"trap 'sleep 0.3; exit {code}' TERM; touch ready; while true; do sleep 0.05; done")
+@pytest.mark.parametrize(("code", "ran_s", "requeued"), [(143, 3600, ["requeue 7"]), (0, 3600, []), (143, 5, [])])
+def test_a_step_that_was_asked_to_stop_is_waited_for_and_requeued_if_it_got_somewhere(
+    code, ran_s, requeued, job, tmp_path
+):
+    """Not when it was done, nor when the time limit leaves no time to train."""
+    process = job(f"trap 'sleep 0.3; exit {code}' TERM; touch ready; while true; do sleep 0.05; done", ran_s=ran_s)
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)

@@ -50,7 +50,7 @@ def written(desk, name, *words):
 
 def test_a_run_that_its_time_limit_ends_is_requeued_and_comes_to_the_same_losses(desk, scheduler):
     run = written(desk, "limited", "--checkpoint-every", "100000")
-    number = scheduler.submit("--time=2", "--signal=B:USR1@60", run / "job.sbatch")
+    number = scheduler.submit("--time=3", "--signal=B:USR1@60", run / "job.sbatch")
     stopped = scheduler.wait(number, until=lambda job: job["Restarts"] == "1", limit_s=300)
     scheduler("scontrol", "update", f"JobId={number}", "TimeLimit=UNLIMITED")
     assert stopped["JobState"] in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED")
@@ -70,6 +70,6 @@ def test_a_run_that_its_time_limit_ends_is_requeued_and_comes_to_the_same_losses
 def test_a_run_that_fails_ends_the_job_with_its_own_exit_code_and_is_not_requeued(desk, scheduler):
     run = written(desk, "failed", "--learning-rate", "1e30", "--max-grad-norm", "0", "--checkpoint-every", "100")
     job = scheduler.wait(
-        scheduler.submit("--time=10", run / "job.sbatch"), until=lambda job: job["JobState"] == "FAILED", limit_s=120
+        scheduler.submit("--time=30", run / "job.sbatch"), until=lambda job: job["JobState"] == "FAILED", limit_s=120
     )
     assert (job["ExitCode"], job["Restarts"]) == ("1:0", "0")

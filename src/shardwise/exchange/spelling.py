@@ -173,6 +173,8 @@ def argument_keys(plan: Plan) -> Keys:
         "fp16": recipe.precision == "fp16-mixed",
         "packing": True,
     }
+    if recipe.attention == "flash" and recipe.precision == "fp32":
+        keys["attn_implementation"] = "sdpa"  # FlashAttention's own package takes 16 bits only
     if recipe.adapter != "none":
         keys["use_peft"] = True
         keys["load_in_4bit"] = recipe.adapter == "qlora"

@@ -28,6 +28,8 @@ LAUNCHERS: tuple[LauncherName, ...] = get_args(LauncherName)
 SAVING_S = 600
 """Seconds before the time limit, or after an eviction, in which ranks finish their step and save. The runtime's ranks
 and torchrun wait as long (``train/patient_torchrun.py``)."""
+MIN_RUN_S = 60
+"""A job that is asked to stop earlier did nothing, and would be requeued for ever; Slurm may signal a minute early."""
 MAX_RESTARTS = 10
 """How often a JobSet is started again after lost nodes and evictions."""
 FINAL_EXIT_CODES = (1, 2, 3)
@@ -125,7 +127,7 @@ def sbatch_text(start: Start) -> str:
         'RUN_ID="$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"  # a requeued job keeps its number',
         "export HEAD_NODE RUN_ID",
         "is_asked=",
-        """trap 'is_asked=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1  # the steps, and not this script""",
+        """trap 'is_asked=$SECONDS; scancel --signal=TERM "$SLURM_JOB_ID"' USR1  # the steps, and not this script""",
         f'srun --cpus-per-task="$SLURM_CPUS_ON_NODE" bash {shlex.quote(start.script)} &',
         "step=$!",
         'wait "$step"',
@@ -134,7 +136,10 @@ def sbatch_text(start: Start) -> str:
         '  wait "$step"',
         "  code=$?",
         "done",
-        'if [ -n "$is_asked" ] && [ "$code" -ne 0 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+        'if [ -n "$is_asked" ] && [ "$code" -ne 0 ]; then',
+        f'  if [ "$is_asked" -gt {MIN_RUN_S} ]; then scontrol requeue "$SLURM_JOB_ID"',
+        f'  else echo "not requeued: of the time limit {SAVING_S} s are for saving; ask for more --time" >&2; fi',
+        "fi",
         'exit "$code"',
     ]
     return "\n".join(lines) + "\n"
