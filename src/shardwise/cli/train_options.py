@@ -255,7 +255,7 @@ def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
         metavar="N",
         text="newest ones to keep (default: 2)",
     )
-    _add_number(group, "--restarts", default=0, metavar="N", text=_RESTARTS_HELP)
+    add_number(group, NUMBERS, "--restarts", default=0, metavar="N", text=_RESTARTS_HELP)
     group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
     group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")
     group.add_argument(

@@ -68,7 +68,20 @@ NO_TRAINING = frozenset(
         ),
         *("export", "unset", "declare", "local", "read", "shift", "getopts", "test", "for", "case", "ulimit", "sleep"),
         *("grep", "sed", "awk", "find", "tar", "unzip", "curl", "wget", "git", "pip", "conda", "mamba", "module"),
-        *("apt", "apt-get", "kill", "pkill", "scancel", "ssh", "scp", "rsync", "hostname", "scontrol", "nvidia-smi", "tee"),
+        *(
+            "apt",
+            "apt-get",
+            "kill",
+            "pkill",
+            "scancel",
+            "ssh",
+            "scp",
+            "rsync",
+            "hostname",
+            "scontrol",
+            "nvidia-smi",
+            "tee",
+        ),
         *("huggingface-cli", "hf", "wandb", "date", "touch", "chmod", "exit", "return", "wait", "jq", "kubectl"),
     )
 )
