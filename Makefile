@@ -38,7 +38,7 @@ $(TOOLS)/.stamp: constraints/targets.txt
 
 targets: $(TOOLS)/.stamp  ## torchtitan, DeepSpeed, Accelerate and TRL read what is exported for them; MEGATRON_LM=CHECKOUT adds Megatron-LM
 	@scripts/venv.sh dev
-	@PYTHONPATH=$(CURDIR)/$(TOOLS) $(BIN)/pytest -n 0 -m targets tests/exchange/test_targets.py
+	@PYTHONPATH=$(CURDIR)/$(TOOLS) $(BIN)/pytest -n 0 -m targets tests/exchange/test_targets.py tests/exchange/test_exported_runs.py
 
 slurm:  ## a Slurm controller and node on this machine, from Debian's packages, run the sbatch of a plan and requeue it (six minutes)
 	@scripts/venv.sh dev
