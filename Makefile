@@ -6,7 +6,7 @@ DEMO_MODEL := examples/llama-3.1-70b/config.json
 DEMO_CLUSTER := 64xh100-sxm
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test runs targets kills fuzz families slow same mutants check lint types layers bench docs format clean
+.PHONY: help demo test runs targets slurm kills fuzz families slow same mutants check lint types layers bench docs format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -38,7 +38,12 @@ $(TOOLS)/.stamp: constraints/targets.txt
 
 targets: $(TOOLS)/.stamp  ## torchtitan, DeepSpeed, Accelerate and TRL read what is exported for them; MEGATRON_LM=CHECKOUT adds Megatron-LM
 	@scripts/venv.sh dev
-	@PYTHONPATH=$(CURDIR)/$(TOOLS) $(BIN)/pytest -n 0 -m targets tests/exchange/test_targets.py
+	@PYTHONPATH=$(CURDIR)/$(TOOLS) $(BIN)/pytest -n 0 -m targets tests/exchange/test_targets.py tests/exchange/test_exported_runs.py
+
+slurm:  ## a Slurm controller and node on this machine, from Debian's packages, run the sbatch of a plan and requeue it (six minutes)
+	@scripts/venv.sh dev
+	@scripts/slurm.sh
+	@$(BIN)/pytest -n 0 -m slurm tests/launch/test_slurm.py
 
 kills:  ## forty processes of real runs are killed, and nothing is left behind (ten minutes)
 	@scripts/venv.sh dev

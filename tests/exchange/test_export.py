@@ -112,6 +112,8 @@ def test_every_plan_within_the_words_of_a_target_comes_back(target, drawn):
         files = ()
     if not files:
         name, _, value = unsaid.partition("=")
+        if target == "accelerate" and name == "offload" and plan.layout.state_shard_size == 1:
+            return  # FSDP has no axis to shard over: test_accelerate_shards_nothing_over_replicas_alone
         assert name not in SAID[target] or value in UNSAID[target], unsaid
         return
     reading = read_back(files)

@@ -19,16 +19,18 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from tests.exchange.test_export import plain
 
 from shardwise.cli.main import main
-from shardwise.exchange.export import InexpressibleError, export_plan
+from shardwise.exchange.export import RESUMED, InexpressibleError, export_plan
 from shardwise.exchange.model_name import FLAVORS
 from shardwise.exchange.tools.table import TOOLS
 from strategies import plans, runnable_plans
 
 pytestmark = pytest.mark.targets
+KUBERNETES = "1.37"
 MEGATRON_LM = os.environ.get("MEGATRON_LM")
 EXPORTS = {
     "torchtitan": (
@@ -89,7 +91,8 @@ class StandIn:
 
 def launch_line(folder, launcher, script="launch.sh"):
     """The words behind the launcher on the first node of the cluster."""
-    text = (folder / script).read_text().replace("\\\n", " ").replace("$MASTER_ADDR", "host").replace("$NODE_RANK", "0")
+    text = (folder / script).read_text().replace("\\\n", " ").replace("$HEAD_NODE", "host").replace("$NODE_RANK", "0")
+    text = text.replace(RESUMED, "")  # where there is no checkpoint yet
     return next(shlex.split(line) for line in text.splitlines() if line.startswith(launcher))[launcher.count(" ") + 1 :]
 
 
@@ -252,3 +255,50 @@ def test_the_tool_refuses_an_unknown_key_and_a_wrong_type(target, fault, tmp_pat
     file.write_text(whole.replace(old, wrong))
     with pytest.raises((Exception, SystemExit)):
         READERS[target](tmp_path, num_processes, monkeypatch)
+
+
+MANIFESTS = (
+    *(("export", "--to", target, *EXPORTS[target][-1].split()) for target in EXPORTS),
+    ("train", "llama-3.1-8b", "16xh100-sxm", "--dp-shard", "16", "--checkpoint-every", "100"),
+    ("train", "llama-3.1-8b", "8xmi300x", "--dp-shard", "8"),
+)
+
+
+def read_manifests(path):
+    """Every document of a file by its kind, read by its API's own model; an unknown key does not come back."""
+    models = import_module("kubeflow_trainer_api.models")
+    kinds = {
+        "JobSet": models.JobsetV1alpha2JobSet,
+        "TrainJob": models.TrainerV1alpha1TrainJob,
+        "ConfigMap": models.IoK8sApiCoreV1ConfigMap,
+    }
+    documents = {document["kind"]: document for document in yaml.safe_load_all(path.read_text())}
+    for kind, document in documents.items():
+        assert kinds[kind].from_dict(document).to_dict() == document
+    return documents
+
+
+@pytest.mark.parametrize("words", MANIFESTS, ids=lambda words: " ".join(words[:3]))
+def test_kubernetes_accepts_what_starts_a_plan(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--launcher", "kubernetes", "--out", "run"]) == 0
+    validate = import_module("kubernetes_validate").validate
+    jobset = read_manifests(tmp_path / "run" / "jobset.yaml")["JobSet"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "node"}}
+    job["spec"] = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    validate(job, KUBERNETES, strict=True)
+    train_job = read_manifests(tmp_path / "run" / "trainjob.yaml")["TrainJob"]["spec"]
+    assert train_job["trainer"]["numNodes"] == job["spec"]["completions"]
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    container["resource"] = container.pop("resources")
+    with pytest.raises(import_module("kubernetes_validate").ValidationError):
+        validate(job, KUBERNETES, strict=True)
+
+
+def test_an_unknown_key_of_a_train_job_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*MANIFESTS[0], "--launcher", "kubernetes", "--out", "run"]) == 0
+    path = tmp_path / "run" / "trainjob.yaml"
+    path.write_text(path.read_text().replace("numNodes", "nodes"))
+    with pytest.raises(AssertionError):
+        read_manifests(path)

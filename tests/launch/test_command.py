@@ -42,7 +42,7 @@ def test_ranks_are_forked_from_one_that_has_imported_what_the_model_needs(model,
 
 
 def test_the_script_for_many_nodes_gives_torchrun_its_own_words():
-    last = command_text(job_of(LLAMA), num_nodes=2).partition("python3")[2]
+    last = command_text(job_of(LLAMA), num_nodes=2).partition('exec "$PYTHON"')[2]
     assert last.replace(" \\\n ", "").split() == [
         *("-m", "shardwise.train.scripted_torchrun", "--nnodes=2", "--rdzv-backend=c10d"),
         "--rdzv-endpoint=$HEAD_NODE:29500",

@@ -13,6 +13,7 @@ from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import (
     add_engine_option,
     add_json_option,
+    add_launcher_option,
     add_layout_options,
     add_plan_source,
     add_recipe_options,
@@ -21,7 +22,9 @@ from shardwise.cli.output import require_free, write_file, write_line
 from shardwise.cli.plan_source import plan_from
 
 if TYPE_CHECKING:
-    from shardwise.exchange.export import InexpressibleError
+    from shardwise.exchange.export import InexpressibleError, TextFile
+    from shardwise.launch.launchers import LauncherName
+    from shardwise.plan import Plan
 
 NAMES = ("torchtitan", "megatron", "deepspeed", "accelerate")
 
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=NAMES, required=True, help="the tool that will run it")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the files there instead of printing them")
     parser.add_argument("--force", action="store_true", dest="is_forced", help="overwrite existing files")
+    add_launcher_option(parser)
     add_json_option(parser)
     add_engine_option(parser)
     add_recipe_options(parser)
@@ -47,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         files = export_plan(plan, to=arguments.to)
     except InexpressibleError as error:
         raise _with_cost(error) from None
+    files = (*files, *_launcher_files(plan, files, arguments.launcher))
     target = TARGETS[arguments.to]
     folder: Path | None = arguments.out
     if folder is not None:
@@ -66,6 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         for file in files if folder is None else ():
             write_line(f"\n# {file.name}\n{file.text}")
     return EXIT_OK
+
+
+def _launcher_files(
+    plan: "Plan", files: "tuple[TextFile, ...]", launcher: "LauncherName | None"
+) -> "tuple[TextFile, ...]":
+    """What starts the script of an export, the last of its files, on every node."""
+    from shardwise.launch.launchers import launcher_files, start_of
+
+    return launcher_files(start_of(plan, script=files[-1].name, files=files), launcher) if launcher else ()
 
 
 def _with_cost(error: "InexpressibleError") -> "InexpressibleError":

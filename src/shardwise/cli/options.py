@@ -133,6 +133,16 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_launcher_option(parser: argparse.ArgumentParser) -> None:
+    """What starts the processes on every node."""
+    parser.add_argument(
+        "--launcher",
+        choices=("torchrun", "slurm", "kubernetes"),
+        help="start nothing, and write what starts it on every node: the torchrun script alone, with an sbatch file, "
+        "or with manifests for JobSet and Kubeflow",
+    )
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """``--json``."""
     parser.add_argument("--json", action="store_true", dest="is_json", help="answer in JSON, errors included")

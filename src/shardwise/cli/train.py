@@ -19,6 +19,7 @@ from shardwise.cli.options import (
     add_calibration_option,
     add_foreign_options,
     add_json_option,
+    add_launcher_option,
     add_layout_options,
     add_plan_source,
     add_recipe_options,
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_calibration_option(parser)
     add_json_option(parser)
     add_run_options(parser)
+    add_launcher_option(parser)
     add_recipe_options(parser)
     add_layout_options(parser)
     parser.set_defaults(engine=None)
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_read(RUN_ROWS, arguments, plan)
     require_native(plan)
     require_supported(plan)
-    is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry
+    is_here = plan.cluster.num_nodes == 1 and not arguments.is_dry and arguments.launcher is None
     if arguments.tensorboard is not None:
         require_tensorboard()
     if arguments.has_memory_snapshot:
@@ -216,6 +218,7 @@ def _request(arguments: argparse.Namespace, *, folder: Path) -> "TrainRequest":
         is_on_gpu=arguments.is_dry or uses_gpus(arguments.device),
         implementation=arguments.implementation,
         timeout_s=arguments.timeout,
+        num_restarts=arguments.restarts,
         data=DataSpec(
             source="synthetic" if arguments.data is None else str(Path(arguments.data).resolve()),
             tokenizer=_absolute(arguments.tokenizer),
@@ -266,25 +269,36 @@ def _keep(folder: Path, arguments: argparse.Namespace, plan: "Plan", prediction:
 
 
 def _write_command(job: "Job", plan: "Plan", seen: "DryLook", arguments: argparse.Namespace) -> int:
-    from shardwise.launch.command import command_text
+    from shardwise.launch.command import SCRIPT_FILE, command_text
+    from shardwise.launch.launchers import launcher_files, native_start
     from shardwise.render.json_text import json_text
     from shardwise.render.text_training import command_lines
     from shardwise.train.beginning import beginning
     from shardwise.train.failure.full_disk import writing
     from shardwise.train.job import write_job
 
-    script, begins_with = job.folder / "run.sh", beginning(job)
+    files = launcher_files(native_start(plan, job), arguments.launcher) if arguments.launcher else ()
+    script, begins_with = job.folder.joinpath(SCRIPT_FILE), beginning(job)
+    launchers = [job.folder.joinpath(file.name) for file in files]
     with writing(job.folder):
         write_job(job)
         script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
+        for path, file in zip(launchers, files, strict=True):
+            path.write_text(file.text, encoding="utf-8")
     script.chmod(0o755)
     _warn(seen.warnings)
     if arguments.is_json:
         answer = {"ok": True, "run_folder": str(job.folder), "script": str(script), "inputs": begins_with}
+        answer["launcher_files"] = [str(path) for path in launchers]
         write_line(json_text({**answer, "missing_here": list(seen.missing), "not_looked_at": list(seen.unseen)}))
     else:
         for line in command_lines(
-            script, num_nodes=plan.cluster.num_nodes, begins_with=begins_with, missing=seen.missing, unseen=seen.unseen
+            script,
+            launchers=launchers,
+            num_nodes=plan.cluster.num_nodes,
+            begins_with=begins_with,
+            missing=seen.missing,
+            unseen=seen.unseen,
         ):
             write_line(line)
     return EXIT_OK
@@ -293,7 +307,7 @@ def _write_command(job: "Job", plan: "Plan", seen: "DryLook", arguments: argpars
 def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argparse.Namespace, lease: "Lease") -> int:
     from shardwise.cli.progress import step_bar
     from shardwise.launch.folder import branch_sentence
-    from shardwise.launch.run import run_job
+    from shardwise.launch.lives import run_lives
     from shardwise.reconcile.measured import totals_of_measurement
     from shardwise.reconcile.utilisation import utilisations
     from shardwise.render.json_records import json_value
@@ -305,7 +319,7 @@ def _launch(job: "Job", plan: "Plan", prediction: "Prediction", arguments: argpa
     if sentence := branch_sentence(job, lease.lineage):
         write_note(sentence)
     with step_bar(total=job.num_steps) as on_step:
-        measured = run_job(job, on_step=on_step, plan=plan, lease=lease)
+        measured = run_lives(job, on_step=on_step, plan=plan, lease=lease, say=write_note)
     totals = totals_of_measurement(measured)
     used = utilisations(plan, prediction, step_s=totals.step_s, device=totals.device)
     if arguments.is_json:

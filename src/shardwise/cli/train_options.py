@@ -29,6 +29,10 @@ _STEPS_HELP = "optimizer steps in all, those before --resume included (default: 
 _ASYNC_HELP = "write while training goes on (with --checkpoint-every)"
 _RANDOM_WEIGHTS_HELP = "begin with weights drawn from the seed; adapters are refused without this or --weights"
 _MERGE_HELP = "export the whole model, adapters added to --weights, instead of adapters for peft"
+_RESTARTS_HELP = (
+    "go on from the newest checkpoint up to N times after what a retry can mend, such as a rank that died "
+    "(with --checkpoint-every; default: 0)"
+)
 _WHERE_HELP = "where --checkpoint-every or --export saves (default: checkpoints in the run folder)"
 
 
@@ -40,6 +44,7 @@ NUMBERS = {
     "--profile-every": NumberRange(min_value=1, max_value=MANY_STEPS),
     "--checkpoint-every": NumberRange(min_value=1, max_value=MANY_STEPS),
     "--keep": NumberRange(min_value=1, max_value=MANY_STEPS),
+    "--restarts": NumberRange(min_value=0, max_value=1000),
 }
 """Every numeric option of ``train`` that is no field of the plan; those of the plan have theirs in ``rules``."""
 
@@ -154,6 +159,7 @@ PLANNED_ROWS = (
 RUN_ROWS = (
     _of_saving("--async-checkpoints", dest="is_async", default=False),
     _of_saving("--keep"),
+    _of_saving("--restarts", default=0),
     _of_saving("--checkpoints", is_idle=_saves_nothing),
     _of_data("--tokenizer"),
     _of_data("--data-field", default=TEXT_FIELD),
@@ -272,6 +278,7 @@ def _add_checkpoint_options(group: "argparse._ArgumentGroup") -> None:
         metavar="N",
         text="newest ones to keep (default: 2)",
     )
+    add_number(group, NUMBERS, "--restarts", default=0, metavar="N", text=_RESTARTS_HELP)
     group.add_argument("--resume", type=Path, metavar="PATH", help="go on from a run, its checkpoints, or one of them")
     group.add_argument("--weights", type=Path, metavar="FOLDER", help="begin with a Hugging Face checkpoint")
     group.add_argument(

@@ -18,6 +18,7 @@ from shardwise.exchange.spelling import (
     megatron_keys,
     torchtitan_keys,
 )
+from shardwise.exchange.starting import RENDEZVOUS_PORT, script_head
 from shardwise.exchange.tools.table import TOOLS
 from shardwise.fields import Value
 from shardwise.layout import Layout
@@ -28,11 +29,16 @@ from shardwise.rules.changes import apply_changes, complete, describe_changes
 from shardwise.rules.check import find_errors
 from shardwise.rules.defaults import fill_plan
 
-__all__ = ["TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
+__all__ = ["RESUMED", "TARGETS", "InexpressibleError", "Target", "TextFile", "export_plan"]
 
 Keys = Mapping[str, FactValue]
-ARGUMENTS = "--config training_arguments.yaml"
+ENVIRONMENT = "ENVIRONMENT"
+"""A placeholder: the folder of the tool's virtual environment; one that does not exist changes nothing."""
 TRL_PROGRAM = "-m trl.scripts.sft"
+NEWEST = 'NEWEST="$(ls -d CHECKPOINTS/checkpoint-* 2>/dev/null | sort -V | tail -n 1)"'
+RESUMED = '${NEWEST:+--resume_from_checkpoint "$NEWEST"}'
+"""Trainers go on from a checkpoint that they are told, and refuse to where there is none yet."""
+ARGUMENTS = f"--config training_arguments.yaml {RESUMED}"
 NOT_OF_A_TARGET = frozenset(("tokens", "convention", "mean_document_len", "routing_imbalance_ratio", "compile"))
 """Fields that say what is predicted, not what a tool is told; and ``compile``, where the engine has no switch."""
 
@@ -198,12 +204,18 @@ def _yaml(keys: Keys) -> str:
     return text
 
 
-def _launch_line(plan: Plan, program: str, arguments: str, *, variables: str = "") -> str:
-    """torchrun on every node. What starts it there, and sets MASTER_ADDR, is the launcher's business."""
-    node = plan.cluster.node
-    meeting = ' --rdzv_backend c10d --rdzv_endpoint "$MASTER_ADDR:29500"' if plan.cluster.num_nodes > 1 else ""
-    start = f"torchrun --nnodes {plan.cluster.num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
-    return f"#!/bin/bash\n{variables}{start} {program} \\\n  {arguments}\n"
+def _launch_line(plan: Plan, program: str, arguments: str, *, before: str = "") -> str:
+    """torchrun on every node; ``--launcher`` writes what starts the script there."""
+    num_nodes, node = plan.cluster.num_nodes, plan.cluster.node
+    endpoint = f'--rdzv_endpoint "$HEAD_NODE:{RENDEZVOUS_PORT}" --rdzv_id "$RUN_ID"'
+    meeting = f" --rdzv_backend c10d {endpoint}" if num_nodes > 1 else ""
+    start = f"torchrun --nnodes {num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
+    return f"{_script_head(plan)}{before}{start} {program} \\\n  {arguments}\n"
+
+
+def _script_head(plan: Plan) -> str:
+    """The head with the environment of the tool on the path, so that nobody has to activate it."""
+    return f'{script_head(num_nodes=plan.cluster.num_nodes)}export PATH="{ENVIRONMENT}/bin:$PATH"\n'
 
 
 def _write_torchtitan(plan: Plan) -> tuple[TextFile, ...]:
@@ -220,7 +232,7 @@ def _write_megatron(plan: Plan) -> tuple[TextFile, ...]:
     # Its arguments are refused without this variable, before Blackwell; under Megatron FSDP they are refused with it.
     has_one_queue = plan.layout.tp * plan.layout.cp > 1 and plan.layout.zero_stage < 2
     variables = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" if has_one_queue else ""
-    line = _launch_line(plan, "pretrain_gpt.py", " \\\n  ".join(flags), variables=variables)
+    line = _launch_line(plan, "pretrain_gpt.py", " \\\n  ".join(flags), before=variables)
     return (TextFile(name="pretrain.sh", text=line),)
 
 
@@ -242,15 +254,19 @@ def _write_deepspeed(plan: Plan) -> tuple[TextFile, ...]:
     whole = frozenset(name for name in ("tp", "cp") if getattr(plan.layout, name) == 1)
     keys = {**said_by(TOOLS["deepspeed"], plan, leave_out=whole | {"optimizer"}), **deepspeed_keys(plan)}
     first = TextFile(name="ds_config.json", text=json.dumps(nested(keys), indent=2) + "\n")
-    return _write_arguments(plan, first, {"deepspeed": "ds_config.json"}, _launch_line(plan, TRL_PROGRAM, ARGUMENTS))
+    return _write_arguments(
+        plan, first, {"deepspeed": "ds_config.json"}, _launch_line(plan, TRL_PROGRAM, ARGUMENTS, before=f"{NEWEST}\n")
+    )
 
 
 def _write_accelerate(plan: Plan) -> tuple[TextFile, ...]:
     keys = {**said_by(TOOLS["accelerate"], plan, leave_out=frozenset(("zero_stage",))), **accelerate_keys(plan)}
     machines = ""
     if plan.cluster.num_nodes > 1:
-        machines = ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port 29500'
-    line = f"#!/bin/bash\naccelerate launch --config_file accelerate.yaml{machines} \\\n  {TRL_PROGRAM} {ARGUMENTS}\n"
+        endpoint = f'--main_process_ip "$HEAD_NODE" --main_process_port {RENDEZVOUS_PORT}'
+        machines = f' --machine_rank "$NODE_RANK" {endpoint}'
+    start = f"accelerate launch --config_file accelerate.yaml{machines} \\\n  {TRL_PROGRAM} {ARGUMENTS}\n"
+    line = f"{_script_head(plan)}{NEWEST}\n{start}"
     return _write_arguments(plan, TextFile(name="accelerate.yaml", text=_yaml(keys)), {}, line)
 
 

@@ -20,6 +20,8 @@ LIST_START = re.compile(ASSIGNMENT.pattern + r"\(")
 REFERENCE = re.compile(r"\\?\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?([-=])([^{}]*))?\}|([A-Za-z_]\w*))")
 QUOTED_LIST = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """A list in quotes stands for its elements, each a word, as without the quotes."""
+ALTERNATIVE = re.compile(r"\$\{([A-Za-z_]\w*):?\+([^{}]*)\}")
+"""Words that stand there only where a variable is set."""
 ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 PRODUCT = re.compile(r"(\d+)\s*([*/%])\s*(\d+)")
 SUM = re.compile(r"(\d+)\s*([+-])\s*(\d+)")
@@ -89,7 +91,20 @@ NO_TRAINING = frozenset(
         ),
         *("export", "unset", "declare", "local", "read", "shift", "getopts", "test", "for", "case", "ulimit", "sleep"),
         *("grep", "sed", "awk", "find", "tar", "unzip", "curl", "wget", "git", "pip", "conda", "mamba", "module"),
-        *("apt", "apt-get", "kill", "pkill", "ssh", "scp", "rsync", "hostname", "scontrol", "nvidia-smi", "tee"),
+        *(
+            "apt",
+            "apt-get",
+            "kill",
+            "pkill",
+            "scancel",
+            "ssh",
+            "scp",
+            "rsync",
+            "hostname",
+            "scontrol",
+            "nvidia-smi",
+            "tee",
+        ),
         *("huggingface-cli", "hf", "wandb", "date", "touch", "chmod", "exit", "return", "wait", "jq", "kubectl"),
     )
 )
@@ -245,7 +260,11 @@ def _worked_out(script: _Script, text: str) -> str:
             return value
         return match[0]
 
-    text = QUOTED_LIST.sub(r"\1", text)
+    def chosen(match: re.Match[str]) -> str:
+        known = script.variables.get(match[1], "")
+        return match[2] if known and not known.startswith("$(") else ""
+
+    text = ALTERNATIVE.sub(chosen, QUOTED_LIST.sub(r"\1", text))
     for _ in range(3):
         changed = REFERENCE.sub(referred, text)[:MAX_LINE_CHARACTERS]
         if changed == text:
@@ -310,7 +329,10 @@ def _unwrapped(script: _Script, words: list[str]) -> list[str] | None:
         return words[1:]
     program = name.rpartition("/")[2]
     if program in LAUNCHERS:
-        return _read_launcher(script, LAUNCHERS[program], words[1:])
+        started = _read_launcher(script, LAUNCHERS[program], words[1:])
+        if program == "srun" and started[:1] and started[0] in SHELLS and "-c" not in started[1:2]:
+            script.say("srun.starts_script", True, "srun")  # which says itself how many processes it starts
+        return started
     if words[:2] == ACCELERATE_LAUNCH:
         return _read_launcher(script, "accelerate", words[2:])
     if PYTHON.fullmatch(program) and words[1:]:

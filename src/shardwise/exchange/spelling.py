@@ -20,6 +20,7 @@ def torchtitan_keys(plan: Plan) -> Keys:
     name, flavor = FLAVORS.get(plan.model.name, ("MODEL", plan.model.name))
     keys: Keys = {
         "job.dump_folder": "./outputs",
+        "checkpoint.enable": True,  # a run that is started again goes on from the newest in its folder
         "model.name": name,
         "model.flavor": flavor,
         "model.hf_assets_path": "./assets/hf/MODEL",
@@ -69,6 +70,7 @@ def megatron_keys(plan: Plan) -> Keys:
         "save": "CHECKPOINTS",
         "save_interval": 1000,
         "load": "CHECKPOINTS",
+        "exit_signal_handler": True,  # saves when it is asked to stop
     }
     if layout.zero_stage > 1 and OPTIMIZERS[recipe.optimizer].orthogonalises_matrices:
         keys["optimizer"] = None  # Megatron FSDP takes Adam and SGD.
@@ -171,6 +173,8 @@ def argument_keys(plan: Plan) -> Keys:
         "fp16": recipe.precision == "fp16-mixed",
         "packing": True,
     }
+    if recipe.attention == "flash" and recipe.precision == "fp32":
+        keys["attn_implementation"] = "sdpa"  # FlashAttention's own package takes 16 bits only
     if recipe.adapter != "none":
         keys["use_peft"] = True
         keys["load_in_4bit"] = recipe.adapter == "qlora"

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import shardwise
+from shardwise.exchange.starting import RENDEZVOUS_PORT, script_head
 from shardwise.layout import Layout
 from shardwise.train.beginning import said_at_the_start
 from shardwise.train.job import JOB_FILE, Job, uses_transformers
 
+SCRIPT_FILE = "run.sh"
 WORKER = "shardwise.train.worker"
 TORCHRUN = "torch.distributed.run"
 PATIENT_TORCHRUN = "shardwise.train.patient_torchrun"
@@ -40,8 +42,8 @@ def torchrun_words(job: Job, *, num_nodes: int, torchrun: str = TORCHRUN) -> lis
     given = (str(job.folder / JOB_FILE),)
     if num_nodes == 1:
         return local_words(WORKER, given, num_processes=per_node, torchrun=torchrun)
-    words = ["python3", "-m", torchrun, f"--nnodes={num_nodes}", "--rdzv-backend=c10d"]
-    words += ["--rdzv-endpoint=$HEAD_NODE:29500", "--rdzv-id=$RUN_ID", f"--nproc-per-node={per_node}"]
+    words = [sys.executable, "-m", torchrun, f"--nnodes={num_nodes}", "--rdzv-backend=c10d"]
+    words += [f"--rdzv-endpoint=$HEAD_NODE:{RENDEZVOUS_PORT}", "--rdzv-id=$RUN_ID", f"--nproc-per-node={per_node}"]
     return [*words, "-m", WORKER, *given]
 
 
@@ -99,17 +101,19 @@ def _not_set(wanted: Mapping[str, str], inherited: Mapping[str, str]) -> dict[st
 
 
 def command_text(job: Job, *, num_nodes: int) -> str:
-    """The command as a shell script; each of several nodes runs it."""
+    """The command as a shell script; each of several nodes runs it.
+
+    It takes the Python that wrote it, in an environment that nobody has to activate; where that is not installed, as in
+    a container, it takes the one on the path.
+    """
     added = job_environment(job, inherited={})
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
-    words = torchrun_words(job, num_nodes=num_nodes, torchrun=SCRIPTED_TORCHRUN)
-    line = " \\\n  ".join(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)
-    head = (
-        "#!/usr/bin/env bash\n# Run on every node with HEAD_NODE and RUN_ID set alike.\n"
-        ': "${HEAD_NODE:?set it to the name of the first node}"\n'
-        ': "${RUN_ID:?set it to a name of this start, alike on every node}"\n'
-        if num_nodes > 1
-        else "#!/usr/bin/env bash\n"
-    )
-    lines.append(f"echo {shlex.quote(said_at_the_start(job))} >&2")
-    return head + "\n".join([*lines, f"exec {line}"]) + "\n"  # a signal to the script reaches torchrun
+    python, *words = torchrun_words(job, num_nodes=num_nodes, torchrun=SCRIPTED_TORCHRUN)
+    line = " \\\n  ".join(['"$PYTHON"', *(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)])
+    lines = [
+        *(f"export {name}={shlex.quote(value)}" for name, value in added.items()),
+        f'PYTHON="${{PYTHON:-{python}}}"',
+        '[ -x "$PYTHON" ] || PYTHON=python3',
+        f"echo {shlex.quote(said_at_the_start(job))} >&2",
+        f"exec {line}",  # a signal to the script reaches torchrun
+    ]
+    return script_head(num_nodes=num_nodes) + "\n".join(lines) + "\n"

@@ -39,6 +39,7 @@ class TrainRequest:
     """Whether ranks find GPUs; on CPUs MFU is left out, as the plan's peak is that of a GPU."""
     implementation: Implementation = "auto"
     timeout_s: float = 600.0
+    num_restarts: int = 0
     data: DataSpec = field(default_factory=DataSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
@@ -80,6 +81,7 @@ def make_job(plan: Plan, request: TrainRequest, *, prediction: Prediction | None
         chunk_layers=_chunk_layers(plan),
         implementation=request.implementation,
         timeout_s=request.timeout_s,
+        num_restarts=request.num_restarts,
         device=request.device,
         seed=request.seed,
         is_deterministic=request.is_deterministic,

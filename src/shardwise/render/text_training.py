@@ -32,9 +32,17 @@ def training_text(
     return page_text(_parts(plan, prediction, measured, used, folder), style=style)
 
 
+STARTERS = {
+    ".sbatch": "sbatch --time=24:00:00 {path} runs the script on every node",
+    ".yaml": "once its placeholders are edited, kubectl apply -f {path}",
+}
+"""How the file of a launcher is given to its scheduler, by the end of the file's name."""
+
+
 def command_lines(
     script: Path,
     *,
+    launchers: Sequence[Path],
     num_nodes: int,
     begins_with: Mapping[str, object],
     missing: Sequence[str],
@@ -44,6 +52,8 @@ def command_lines(
     place = f"on each of {num_nodes} nodes" if num_nodes > 1 else "where nothing is missing" if missing else "here"
     seen = "" if num_nodes > 1 or missing else "what the run reads is there and "
     yield f"{seen}nothing was started; wrote {script}: run it {place}"
+    for path in launchers:
+        yield f"wrote {path}: {STARTERS[path.suffix].format(path=path)}"
     for name, said in _part(begins_with, "in_words").items():
         yield f"{name}: {said}"
     for sentence in missing:

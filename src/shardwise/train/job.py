@@ -137,6 +137,8 @@ class Job:
     seed: int = 0
     is_deterministic: bool = False
     """Whether equal runs give equal bits on GPUs too, by kernels that add up in one order; slower."""
+    num_restarts: int = 0
+    """How often a run that failed is started again where that can help."""
     timeout_s: float = 600.0
     """How long a rank waits in a collective for the others before the run is ended."""
     data: DataSpec = field(default_factory=DataSpec)

@@ -18,7 +18,7 @@ from torch.distributed.run import main as torchrun
 
 from shardwise.train.failure.keepers import KEEPERS_VARIABLE, TORCHRUN, keepers_text
 
-__all__ = ["PATIENCE", "PATIENCE_S", "with_patience"]
+__all__ = ["PATIENCE", "PATIENCE_S", "STANDALONE", "run_torchrun", "with_patience"]
 
 PATIENCE = "--shutdown-timeout"
 PATIENCE_S = 600

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from shardwise.train.allocator_history import AllocatorHistory, allocator_history
 from shardwise.train.beginning import words_of
 from shardwise.train.checkpoint.checkpointer import CheckpointRequest, DistributedCheckpointer
+from shardwise.train.checkpoint.continued import continued
 from shardwise.train.checkpoint.folder import CheckpointFolder, find_checkpoint
 from shardwise.train.checkpoint.lineage import Lineage
 from shardwise.train.checkpoint.origin import origin_facts, require_continuable
@@ -55,6 +56,8 @@ EXPORTED_DTYPES = {"fp32": "float32", "fp16-mixed": "float16"}
 def main(words: list[str]) -> int:
     """Train the job in the file that is named; a failure leaves its reason in the run folder and ends the process."""
     job = read_job(Path(words[0]))
+    if LIFE_VARIABLE not in os.environ:  # a script starts it, maybe again; a launcher says itself where to go on
+        job = continued(job)
     is_cuda = pick_device(job.device, local_rank=0).type == "cuda"
     limits = WatchLimits(hang_s=job.timeout_s if is_cuda else LATER_RATIO * job.timeout_s)
     rank = int(os.environ.get("RANK", "0"))
