@@ -266,3 +266,20 @@ def test_what_is_no_text_at_all_is_refused(source):
 )
 def test_the_canonical_json_uses_ids(text, fields):
     assert json.loads(read_cluster(text).spec_json) == fields
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("8xh1000", "8xh100-sxm"), ("8xmi30x", "8xmi300x"), ("4xrtx-409", "4xrtx-4090"), ("2xdgx-h10", "2xdgx-h100")],
+)
+def test_a_misspelt_name_is_taken_for_its_nearest_neighbour(typed, meant):
+    assert refusal(typed).fix == f"use {meant}"
+
+
+def test_a_plain_host_has_twice_the_memory_of_its_gpus():
+    """A workstation with two RTX 3090: 48 GB of GPU memory, 96 GB of its own (Puget Systems' first rule of thumb)."""
+    cluster = read_cluster("2xrtx-3090")
+    assert cluster.node.host_memory_bytes == 2 * 2 * cluster.gpu.memory_bytes
+    assert any("twice that of its GPUs" in text for text in cluster.assumptions)
+    own = read_cluster({"gpu": "rtx-3090", "gpus_per_node": 2, "num_nodes": 1, "host_memory_gib": 256})
+    assert own.node.host_memory_bytes == 256 * GIB
