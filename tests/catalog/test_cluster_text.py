@@ -200,18 +200,24 @@ def test_what_names_nothing_is_unknown(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "neighbours", "fix"),
+    ("text", "num_nodes", "there"),
     [
-        ("12xh100-sxm", "8 and 16", "use 8xh100-sxm"),
-        ("5xgb200", "4 and 8", "use 4xgb200"),
-        ("1001xa100-sxm-80", "1000 and 1008", "use 1000xa100-sxm-80"),
+        ("63xh100-sxm", 8, 7),
+        ("28xh100-sxm", 4, 4),
+        ("20xh100-sxm", 3, 4),
+        ("5xgb200", 2, 1),
+        ("1001xa100-sxm-80", 126, 1),
     ],
 )
-def test_a_count_that_does_not_fill_servers_names_its_neighbours(text, neighbours, fix):
-    error = refusal(text)
-    assert error.code == "cluster-partial-node"
-    assert error.message.endswith(f"the neighbours are {neighbours}")
-    assert error.fix == fix
+def test_a_count_that_does_not_fill_servers_leaves_the_last_one_incomplete(text, num_nodes, there):
+    """A dead GPU is every night's case: seven whole servers and one of seven."""
+    cluster = read_cluster(text)
+    whole, per_node = num_nodes - 1, cluster.node.gpus_per_node
+    assert cluster.num_gpus == int(text.split("x")[0])
+    assert cluster.num_nodes == num_nodes
+    assert f"{whole} whole servers of {per_node} GPUs and one with {there} of them" in cluster.assumptions
+    again = read_cluster(json.loads(cluster.spec_json))
+    assert (again.num_gpus, again.num_nodes, again.assumptions) == (cluster.num_gpus, num_nodes, cluster.assumptions)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,8 @@ def _launch_line(plan: Plan, program: str, arguments: str, *, variables: str = "
     """torchrun on every node. What starts it there, and sets MASTER_ADDR, is the launcher's business."""
     node = plan.cluster.node
     meeting = ' --rdzv_backend c10d --rdzv_endpoint "$MASTER_ADDR:29500"' if plan.cluster.num_nodes > 1 else ""
-    start = f"torchrun --nnodes {plan.cluster.num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
+    processes = "gpu" if plan.cluster.num_missing_gpus else node.gpus_per_node
+    start = f"torchrun --nnodes {plan.cluster.num_nodes} --nproc_per_node {processes}{meeting}"
     return f"#!/bin/bash\n{variables}{start} {program} \\\n  {arguments}\n"
 
 
