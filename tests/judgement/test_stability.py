@@ -64,7 +64,7 @@ def rate_of(answer):
 
 
 def use_of(answer):
-    """Model FLOP of the dense peak: of a million tokens attention takes nearly all, so a token costs what is before it."""
+    """Share of the dense peak: of a million tokens attention takes nearly all, so the cost of a token grows with them."""
     return answer["recommended"]["prediction"]["throughput"]["mfu_fraction"]
 
 
