@@ -64,7 +64,7 @@ def rate_of(answer):
 
 
 def use_of(answer):
-    """Share of the dense peak: of a million tokens attention takes nearly all, so the cost of a token grows with them."""
+    """Share of the dense peak: attention over a million tokens takes nearly all of it, in proportion to them."""
     return answer["recommended"]["prediction"]["throughput"]["mfu_fraction"]
 
 
