@@ -4,9 +4,6 @@ from shardwise.prediction import CostPrediction, Prediction, TimePrediction
 from shardwise.render.names import gib_number
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
-NOTEWORTHY_FRACTION = 0.01
-"""Share of the needed memory above which what nvidia-smi shows beside it is said."""
-
 
 def memory_words(prediction: Prediction) -> str:
     """GiB of GiB with the verdict; at the edge, by how much a prediction of memory may be too low."""
@@ -20,12 +17,12 @@ def memory_words(prediction: Prediction) -> str:
 def shown_words(prediction: Prediction) -> str:
     """Why nvidia-smi shows more than a plan that fits needs; empty where it does not."""
     memory = prediction.memory
-    shown = memory.worst.device_used_bytes
-    if not prediction.fits or shown < (1 + NOTEWORTHY_FRACTION) * memory.needed_bytes:
+    if not (prediction.fits and memory.shows_cached_blocks):
         return ""
+    shown = format_gib(memory.worst.device_used_bytes)
     return (
-        f"nvidia-smi would show {format_gib(shown)}: the allocator also keeps freed blocks, and gives them back before "
-        "an allocation fails"
+        f"nvidia-smi would show {shown}: the allocator also keeps freed blocks, and gives them back before an "
+        "allocation fails"
     )
 
 
