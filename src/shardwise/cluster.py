@@ -160,10 +160,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``num_nodes`` equal nodes; ranks fill node after node."""
+    """``num_nodes`` equal nodes, of which the last may lack some GPUs; ranks fill node after node."""
 
     node: Node
     num_nodes: int
+    num_missing_gpus: int = 0
+    """GPUs that the last node lacks, such as dead ones."""
     spec_json: str = ""
     """What the cluster was read from, as canonical JSON, so that a plan can carry it."""
     assumptions: tuple[str, ...] = ()
@@ -187,7 +189,7 @@ class Cluster:
     @property
     def num_gpus(self) -> int:
         """World size."""
-        return self.num_nodes * self.node.gpus_per_node
+        return self.num_nodes * self.node.gpus_per_node - self.num_missing_gpus
 
     @property
     def price(self) -> Price | None:

@@ -113,6 +113,11 @@ class MemoryPrediction:
         return max(0, self.capacity_bytes - self.needed_bytes)
 
     @property
+    def shows_cached_blocks(self) -> bool:
+        """Whether nvidia-smi shows over a per cent more than is needed: blocks that the allocator keeps."""
+        return self.worst.device_used_bytes > 1.01 * self.needed_bytes
+
+    @property
     def missing_bytes(self) -> Bytes:
         """Bytes that the neediest device lacks; 0 when it fits."""
         return max(0, self.needed_bytes - self.capacity_bytes)

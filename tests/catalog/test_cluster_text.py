@@ -200,18 +200,24 @@ def test_what_names_nothing_is_unknown(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "neighbours", "fix"),
+    ("text", "num_nodes", "there"),
     [
-        ("12xh100-sxm", "8 and 16", "use 8xh100-sxm"),
-        ("5xgb200", "4 and 8", "use 4xgb200"),
-        ("1001xa100-sxm-80", "1000 and 1008", "use 1000xa100-sxm-80"),
+        ("63xh100-sxm", 8, 7),
+        ("28xh100-sxm", 4, 4),
+        ("20xh100-sxm", 3, 4),
+        ("5xgb200", 2, 1),
+        ("1001xa100-sxm-80", 126, 1),
     ],
 )
-def test_a_count_that_does_not_fill_servers_names_its_neighbours(text, neighbours, fix):
-    error = refusal(text)
-    assert error.code == "cluster-partial-node"
-    assert error.message.endswith(f"the neighbours are {neighbours}")
-    assert error.fix == fix
+def test_a_count_that_does_not_fill_servers_leaves_the_last_one_incomplete(text, num_nodes, there):
+    """A dead GPU is every night's case: seven whole servers and one of seven."""
+    cluster = read_cluster(text)
+    whole, per_node = num_nodes - 1, cluster.node.gpus_per_node
+    assert cluster.num_gpus == int(text.split("x")[0])
+    assert cluster.num_nodes == num_nodes
+    assert f"{whole} whole servers of {per_node} GPUs and one with {there} of them" in cluster.assumptions
+    again = read_cluster(json.loads(cluster.spec_json))
+    assert (again.num_gpus, again.num_nodes, again.assumptions) == (cluster.num_gpus, num_nodes, cluster.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -266,3 +272,20 @@ def test_what_is_no_text_at_all_is_refused(source):
 )
 def test_the_canonical_json_uses_ids(text, fields):
     assert json.loads(read_cluster(text).spec_json) == fields
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("8xh1000", "8xh100-sxm"), ("8xmi30x", "8xmi300x"), ("4xrtx-409", "4xrtx-4090"), ("2xdgx-h10", "2xdgx-h100")],
+)
+def test_a_misspelt_name_is_taken_for_its_nearest_neighbour(typed, meant):
+    assert refusal(typed).fix == f"use {meant}"
+
+
+def test_a_plain_host_has_twice_the_memory_of_its_gpus():
+    """A workstation with two RTX 3090: 48 GB of GPU memory, 96 GB of its own (Puget Systems' first rule of thumb)."""
+    cluster = read_cluster("2xrtx-3090")
+    assert cluster.node.host_memory_bytes == 2 * 2 * cluster.gpu.memory_bytes
+    assert any("twice that of its GPUs" in text for text in cluster.assumptions)
+    own = read_cluster({"gpu": "rtx-3090", "gpus_per_node": 2, "num_nodes": 1, "host_memory_gib": 256})
+    assert own.node.host_memory_bytes == 256 * GIB

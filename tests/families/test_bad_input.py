@@ -265,3 +265,10 @@ def test_a_name_that_stops_early_lists_the_names_that_go_on():
     error = refusal("llama-3")
     assert "close names are llama-3-8b, llama-3-70b" in error.message
     assert error.fix.startswith("try llama-3-8b")
+
+
+def test_the_nearest_of_several_names_is_proposed():
+    """Of llama-3-8b and llama-3.1-8b the one that lacks a letter, not the first of the alphabet."""
+    with pytest.raises(ModelError) as caught:
+        read_model("lama-3.1-8b")
+    assert caught.value.fix.startswith("try llama-3.1-8b,")

@@ -41,6 +41,11 @@ def test_ranks_are_forked_from_one_that_has_imported_what_the_model_needs(model,
     assert starting_words(job_of(model, **fields), forks=True) == words
 
 
+def test_every_node_starts_as_many_processes_as_it_has_gpus_where_one_lacks_some():
+    assert "--nproc-per-node=gpu" in torchrun_words(job_of(LLAMA), num_nodes=2, is_uneven=True)
+    assert "--nproc-per-node=1" in torchrun_words(job_of(LLAMA), num_nodes=2)
+
+
 def test_the_script_for_many_nodes_gives_torchrun_its_own_words():
     last = command_text(job_of(LLAMA), num_nodes=2).partition('exec "$PYTHON"')[2]
     assert last.replace(" \\\n ", "").split() == [

@@ -418,7 +418,7 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
     "engine-accelerator": (
         make_plan(machine=made_by("Google", "TPU v5p"), engine="deepspeed"),
         "deepspeed runs on no TPU v5p: it drives no accelerator of Google",
-        "set engine=torchtitan",
+        "set engine=accelerate",
     ),
     "engine-forked-schedule": (
         make_plan(engine="megatron", layout=Layout(pp=4, zero_stage=1, schedule="zb-h1")),

@@ -21,7 +21,15 @@ def plan_8b(**asked):
         "cluster": "8xh100-sxm",
         "recipe": Recipe(seq_len=4096, global_batch_size=64),
     } | asked
-    return search(model=read_model(asked.pop("model")), cluster=read_cluster(asked.pop("cluster")), **asked)
+    cluster = asked.pop("cluster")
+    cluster = read_cluster(cluster) if isinstance(cluster, str) else cluster
+    return search(model=read_model(asked.pop("model")), cluster=cluster, **asked)
+
+
+def of_unknown_host(text):
+    """A cluster of the catalogue whose hosts nothing is known of, as those of a GPU described from nothing."""
+    cluster = read_cluster(text)
+    return replace(cluster, node=replace(cluster.node, host_memory_bytes=0))
 
 
 def without_clock(result):
@@ -72,7 +80,10 @@ def test_what_a_host_of_unknown_memory_would_need_is_said():
     one = IntRange(low=1, high=1)
     bounds = SearchBounds(tp=one, cp=one, pp=one)
     result = plan_8b(
-        model="qwen2.5-7b", cluster="4xt4", recipe=Recipe(seq_len=2048, precision="fp16-mixed"), bounds=bounds
+        model="qwen2.5-7b",
+        cluster=of_unknown_host("4xt4"),
+        recipe=Recipe(seq_len=2048, precision="fp16-mixed"),
+        bounds=bounds,
     )
     needed = max(ranked.prediction.memory.host_bytes_per_node for ranked in result.plans)
     told = [note for note in result.notes if "How much memory the host has is not known" in note]
@@ -373,7 +384,7 @@ def test_a_recommendation_that_leans_on_a_host_of_unknown_memory_says_so():
     recipe = Recipe(seq_len=1024, global_batch_size=16, precision="fp16-mixed")
     [note] = [
         note
-        for note in plan_8b(model="gpt2", cluster="2xt4", recipe=recipe, bounds=bounds).notes
+        for note in plan_8b(model="gpt2", cluster=of_unknown_host("2xt4"), recipe=recipe, bounds=bounds).notes
         if note.startswith("The recommended plan keeps its optimizer states on the host")
     ]
     assert "per node (how much the host has is not known: look before anything else)" in note

@@ -166,7 +166,7 @@ def test_what_predictions_correct_brings_other_variants_before_the_fastest(monke
         "model": read_model("mixtral-8x7b"),
         "cluster": read_cluster("16xrtx-4090"),
         "recipe": Recipe(seq_len=4096, global_batch_size=32, compile=False),
-        "engine": "torchtitan",
+        "engine": "fsdp2",
     }
     fastest_s = search(**asked).pareto[0].prediction.time.step_s
     monkeypatch.setattr(one_pass, "_predict_challengers", lambda *_: None)

@@ -282,7 +282,9 @@ def _write_command(job: "Job", plan: "Plan", seen: "DryLook", arguments: argpars
     launchers = [job.folder.joinpath(file.name) for file in files]
     with writing(job.folder):
         write_job(job)
-        script.write_text(command_text(job, num_nodes=plan.cluster.num_nodes), encoding="utf-8")
+        is_uneven = plan.cluster.num_missing_gpus > 0
+        text = command_text(job, num_nodes=plan.cluster.num_nodes, is_uneven=is_uneven)
+        script.write_text(text, encoding="utf-8")
         for path, file in zip(launchers, files, strict=True):
             path.write_text(file.text, encoding="utf-8")
     script.chmod(0o755)

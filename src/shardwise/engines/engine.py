@@ -11,6 +11,9 @@ from shardwise.recipe import Adapter, Offload, Precision
 from shardwise.schedules.table import Schedule
 
 Axis = Literal["tp", "cp", "pp", "ep"]
+ActivationCopies = Literal["beside", "between", "none"]
+"""How saved activations move to the host and back: on streams beside the computation, on its own stream between the
+blocks, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class Engine:
     forked_schedules: frozenset[Schedule] = frozenset()
     """Schedules that exist in a fork of the engine, not in its main branch."""
     offloads: frozenset[Offload]
+    activation_copies: ActivationCopies = "beside"
     planned_offloads: frozenset[Offload] = frozenset()
     """Offloads that are planned for it and exported to others, but that it does not run."""
     optimizers: frozenset[OptimizerName]

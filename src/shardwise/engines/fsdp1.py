@@ -15,10 +15,13 @@ ENGINE = Engine(
     zero_stages=frozenset((0, 2, 3)),
     schedules=frozenset(),
     offloads=frozenset(("none", "parameters")),
+    # Its offload_wrapper is save_on_cpu, which copies on the stream that computes (pytorch/pytorch#106360, #175421).
+    activation_copies="between",
     optimizers=frozenset(("adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon")),
     precisions=frozenset(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),
     adapters=frozenset(("none", "lora", "qlora")),
     default_zero_stage=3,
+    foreign_vendors=frozenset(("Google",)),
     has_sequence_parallel=False,
     has_optimizer_switch=True,
     source="torch 2.13 distributed/fsdp/fully_sharded_data_parallel.py (ShardingStrategy, CPUOffload)",

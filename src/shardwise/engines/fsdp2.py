@@ -20,6 +20,7 @@ ENGINE = Engine(
     precisions=frozenset(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),
     adapters=frozenset(("none", "lora", "qlora")),
     default_zero_stage=3,
+    foreign_vendors=frozenset(("Google",)),
     has_sequence_parallel=True,
     runs_torch_pipelines=True,
     has_optimizer_switch=True,

@@ -14,6 +14,7 @@ ENGINE = Engine(
     zero_stages=frozenset((0, 1)),
     schedules=frozenset(("zb-h1", "dualpipe")),
     offloads=frozenset(("none",)),
+    activation_copies="none",
     optimizers=frozenset(("adamw",)),
     precisions=frozenset(("bf16-mixed", "fp8-mixed")),
     adapters=frozenset(("none",)),

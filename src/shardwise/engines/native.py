@@ -29,6 +29,8 @@ ENGINE = Engine(
     zero_stages=frozenset((0, 1, 2, 3)),
     schedules=TORCH_SCHEDULES,
     offloads=frozenset(("none", "optimizer", "parameters")),
+    # train/activation_offload.py; two runs on one H200 waited for every copy (benchmarks/results/2026-11-29-h200-*).
+    activation_copies="between",
     planned_offloads=frozenset(("nvme",)),
     optimizers=frozenset(("adamw", "adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon")),
     precisions=frozenset(("fp32", "bf16-mixed", "fp16-mixed", "bf16", "fp8-mixed")),

@@ -209,7 +209,8 @@ def _launch_line(plan: Plan, program: str, arguments: str, *, before: str = "") 
     num_nodes, node = plan.cluster.num_nodes, plan.cluster.node
     endpoint = f'--rdzv_endpoint "$HEAD_NODE:{RENDEZVOUS_PORT}" --rdzv_id "$RUN_ID"'
     meeting = f" --rdzv_backend c10d {endpoint}" if num_nodes > 1 else ""
-    start = f"torchrun --nnodes {num_nodes} --nproc_per_node {node.gpus_per_node}{meeting}"
+    processes = "gpu" if plan.cluster.num_missing_gpus else node.gpus_per_node
+    start = f"torchrun --nnodes {num_nodes} --nproc_per_node {processes}{meeting}"
     return f"{_script_head(plan)}{before}{start} {program} \\\n  {arguments}\n"
 
 

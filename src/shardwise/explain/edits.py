@@ -9,10 +9,21 @@ from dataclasses import dataclass, replace
 from shardwise.engines.table import ENGINES, state_bytes
 from shardwise.optimizers import eight_bit_form
 from shardwise.plan import Plan
-from shardwise.recipe import Precision
+from shardwise.recipe import Precision, Recipe
 from shardwise.schedules.table import CHUNKED_SCHEDULE, DEFAULT_SCHEDULE
 
-__all__ = ["HARDWARE", "TRAINING", "Edit", "faster_edits", "host_edits", "smaller_edits"]
+__all__ = [
+    "FLAG",
+    "HARDWARE",
+    "LAYOUT",
+    "TRAINING",
+    "Edit",
+    "faster_edits",
+    "host_edits",
+    "recipe_edit",
+    "smaller_edits",
+    "with_pinned_batch",
+]
 
 LOSS_CHUNKS = 8
 
@@ -33,7 +44,7 @@ class Edit:
 
 def smaller_edits(plan: Plan) -> Iterator[Edit]:
     """Edits that hold less on the device, by effort and then by how little they cost."""
-    pinned = _with_pinned_batch(plan)
+    pinned = with_pinned_batch(plan)
     yield from _flag_edits(pinned)
     yield from _sharding_edits(pinned)
     yield from _degree_edits(pinned)
@@ -42,37 +53,37 @@ def smaller_edits(plan: Plan) -> Iterator[Edit]:
 
 def host_edits(plan: Plan) -> Iterator[Edit]:
     """Edits that hold less on the host: less is offloaded, or it goes to drives."""
-    pinned = _with_pinned_batch(plan)
+    pinned = with_pinned_batch(plan)
     recipe = pinned.recipe
     if recipe.activation_offload:
         kept = replace(recipe, activation_offload=False)
-        yield _recipe_edit(pinned, "activation_offload=false", "activations stay on the GPU", FLAG, kept)
+        yield recipe_edit(pinned, "activation_offload=false", "activations stay on the GPU", FLAG, kept)
     if recipe.offload == "none":
         return
-    yield _recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
+    yield recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
     if recipe.offload == "parameters":
         weights = replace(recipe, offload="optimizer")
-        yield _recipe_edit(pinned, "offload=optimizer", "weights stay on the GPU", FLAG, weights)
+        yield recipe_edit(pinned, "offload=optimizer", "weights stay on the GPU", FLAG, weights)
     if recipe.offload != "nvme":
         drives = replace(recipe, offload="nvme")
-        yield _recipe_edit(pinned, "offload=nvme", "the update waits for the drives", TRAINING, drives)
+        yield recipe_edit(pinned, "offload=nvme", "the update waits for the drives", TRAINING, drives)
 
 
 def faster_edits(plan: Plan) -> Iterator[Edit]:
     """Edits that use spare memory, or spare a cost, to make the step shorter."""
-    pinned = _with_pinned_batch(plan)
+    pinned = with_pinned_batch(plan)
     recipe, layout = pinned.recipe, pinned.layout
     if recipe.offload != "none":
-        yield _recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
+        yield recipe_edit(pinned, "offload=none", "states stay on the GPU", FLAG, replace(recipe, offload="none"))
     if recipe.writes_scores:
-        yield _recipe_edit(pinned, "attention=flash", "none", FLAG, recipe.with_fused_attention())
+        yield recipe_edit(pinned, "attention=flash", "none", FLAG, recipe.with_fused_attention())
     if not recipe.compile and ENGINES[pinned.engine].has_compile_switch:
-        yield _recipe_edit(pinned, "compile=true", "compile time at start", FLAG, replace(recipe, compile=True))
+        yield recipe_edit(pinned, "compile=true", "compile time at start", FLAG, replace(recipe, compile=True))
     if recipe.recompute == "full":
         lighter = replace(recipe, recompute="selective")
-        yield _recipe_edit(pinned, "recompute=selective", "more activations are kept", FLAG, lighter)
+        yield recipe_edit(pinned, "recompute=selective", "more activations are kept", FLAG, lighter)
     if recipe.recompute != "none":
-        yield _recipe_edit(
+        yield recipe_edit(
             pinned,
             "recompute=none",
             "all activations are kept",
@@ -82,14 +93,17 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
     for times in (2, 4):
         size = recipe.micro_batch_size * times
         larger = replace(recipe, micro_batch_size=size)
-        yield _recipe_edit(pinned, f"micro_batch_size={size}", f"{times}x the activations", FLAG, larger)
+        yield recipe_edit(pinned, f"micro_batch_size={size}", f"{times}x the activations", FLAG, larger)
     if layout.zero_stage == 3 and layout.reshard_after_forward and layout.state_shard_size > 1:
         kept = replace(layout, reshard_after_forward=False)
         text, cost = "reshard_after_forward=false", "gathered weights stay until backward"
         yield Edit(text=text, cost=cost, effort=FLAG, plan=replace(pinned, layout=kept))
     yield from _faster_layouts(pinned)
+    if recipe.precision == "fp32":
+        mixed = replace(recipe, precision="bf16-mixed")
+        yield recipe_edit(pinned, "precision=bf16-mixed", "16-bit matrix products: check the loss", TRAINING, mixed)
     if recipe.precision in ("bf16-mixed", "fp16-mixed") and pinned.cluster.gpu.peak_flop_per_s("fp8") > 0:
-        yield _recipe_edit(
+        yield recipe_edit(
             pinned,
             "precision=fp8-mixed",
             "8-bit matrix products: check the loss",
@@ -98,22 +112,23 @@ def faster_edits(plan: Plan) -> Iterator[Edit]:
         )
 
 
-def _with_pinned_batch(plan: Plan) -> Plan:
+def with_pinned_batch(plan: Plan) -> Plan:
     """The same plan with its global batch written down, so that no edit changes what is trained."""
     return replace(plan, recipe=replace(plan.recipe, global_batch_size=plan.global_batch_size))
 
 
-def _recipe_edit(plan: Plan, text: str, cost: str, effort: int, recipe: object) -> Edit:
-    return Edit(text=text, cost=cost, effort=effort, plan=replace(plan, recipe=recipe))  # type: ignore[arg-type]
+def recipe_edit(plan: Plan, text: str, cost: str, effort: int, recipe: Recipe) -> Edit:
+    """An edit of the recipe alone."""
+    return Edit(text=text, cost=cost, effort=effort, plan=replace(plan, recipe=recipe))
 
 
 def _flag_edits(plan: Plan) -> Iterator[Edit]:
     recipe, layout = plan.recipe, plan.layout
     if recipe.writes_scores:
-        yield _recipe_edit(plan, "attention=flash", "none: same result, faster", FLAG, recipe.with_fused_attention())
+        yield recipe_edit(plan, "attention=flash", "none: same result, faster", FLAG, recipe.with_fused_attention())
     if recipe.loss_chunks == 1 and plan.model.has_head:
         chunked = replace(recipe, loss_chunks=LOSS_CHUNKS)
-        yield _recipe_edit(plan, f"loss_chunks={LOSS_CHUNKS}", "a few launches", FLAG, chunked)
+        yield recipe_edit(plan, f"loss_chunks={LOSS_CHUNKS}", "a few launches", FLAG, chunked)
     if layout.tp > 1 and not layout.sequence_parallel:
         divided = replace(plan, layout=replace(layout, sequence_parallel=True))
         yield Edit(text="sequence_parallel=true", cost="none: the same bytes move", effort=FLAG, plan=divided)
@@ -123,12 +138,12 @@ def _flag_edits(plan: Plan) -> Iterator[Edit]:
             text="reshard_after_forward=true", cost="weights are gathered again for backward", effort=FLAG, plan=again
         )
     if recipe.recompute == "none":
-        yield _recipe_edit(
+        yield recipe_edit(
             plan, "recompute=selective", "a few per cent more compute", FLAG, replace(recipe, recompute="selective")
         )
     if recipe.recompute != "full" or recipe.recompute_layers is not None:
         everything = replace(recipe, recompute="full", recompute_layers=None, recompute_modules=None)
-        yield _recipe_edit(plan, "recompute=full", "about a third more compute", FLAG, everything)
+        yield recipe_edit(plan, "recompute=full", "about a third more compute", FLAG, everything)
     yield from _micro_batch_edits(plan)
 
 
@@ -137,7 +152,7 @@ def _micro_batch_edits(plan: Plan) -> Iterator[Edit]:
     for smaller in sorted({size // 2, 1}, reverse=True):
         if 1 <= smaller < size:
             recipe = replace(plan.recipe, micro_batch_size=smaller)
-            yield _recipe_edit(plan, f"micro_batch_size={smaller}", "smaller matrix products", FLAG, recipe)
+            yield recipe_edit(plan, f"micro_batch_size={smaller}", "smaller matrix products", FLAG, recipe)
 
 
 def _sharding_edits(plan: Plan) -> Iterator[Edit]:
@@ -213,18 +228,18 @@ def _training_edits(plan: Plan) -> Iterator[Edit]:
     narrow = eight_bit_form(recipe.optimizer)
     if narrow is not None:
         small = replace(recipe, optimizer=narrow)
-        yield _recipe_edit(plan, f"optimizer={narrow}", "moments in 8 bits: check the loss", TRAINING, small)
+        yield recipe_edit(plan, f"optimizer={narrow}", "moments in 8 bits: check the loss", TRAINING, small)
     if not recipe.activation_offload:
         moved = replace(recipe, activation_offload=True)
-        yield _recipe_edit(plan, "activation_offload=true", "activations cross PCIe twice", TRAINING, moved)
+        yield recipe_edit(plan, "activation_offload=true", "activations cross PCIe twice", TRAINING, moved)
     if recipe.offload == "none":
         costs = {"optimizer": "the update runs on the host", "parameters": "weights cross PCIe as well"}
         for offload, cost in costs.items():
             moved = replace(recipe, offload=offload)  # type: ignore[arg-type]
-            yield _recipe_edit(plan, f"offload={offload}", cost, TRAINING, moved)
+            yield recipe_edit(plan, f"offload={offload}", cost, TRAINING, moved)
     mixed: tuple[Precision, ...] = ("bf16-mixed", "fp16-mixed")
     if recipe.precision in mixed and not state_bytes(engine=plan.engine, precision="bf16").master_bytes:
-        yield _recipe_edit(
+        yield recipe_edit(
             plan,
             "precision=bf16",
             "no fp32 master weights: check the loss",
@@ -232,11 +247,11 @@ def _training_edits(plan: Plan) -> Iterator[Edit]:
             replace(recipe, precision="bf16"),
         )
     if recipe.precision == "fp32":
-        yield _recipe_edit(
+        yield recipe_edit(
             plan, "precision=bf16-mixed", "bf16 matrix products", TRAINING, replace(recipe, precision="bf16-mixed")
         )
     if recipe.adapter == "none":
-        yield _recipe_edit(
+        yield recipe_edit(
             plan, "adapter=lora", "trains adapters, not the model", TRAINING, replace(recipe, adapter="lora")
         )
 

@@ -2,6 +2,7 @@
 
 from shardwise.explain.cautions import cautions
 from shardwise.explain.changes import faster_changes, smallest_changes
+from shardwise.explain.choices import choice_findings
 from shardwise.explain.conventions import seed_differences
 from shardwise.explain.host import host_shortage
 from shardwise.explain.memory_findings import memory_findings
@@ -37,6 +38,7 @@ def explain(plan: Plan) -> Explanation:
         *time_findings(plan, prediction),
         world_size_finding(plan, prediction),
         *cautions(plan, prediction),
+        *choice_findings(plan, prediction),
         *(seed_differences(plan) if plan.recipe.convention == "seed" else ()),
     )
     return Explanation(plan=plan, prediction=prediction, findings=findings, changes=changes)

@@ -231,14 +231,14 @@ def _too_large(num_bytes: int) -> ModelError:
 
 
 def _close_names(spelling: str) -> list[str]:
-    """Names that go on where the text ends (``llama-3``: ``llama-3-8b``), shortest first, or else similar ones."""
+    """Names that go on where the text ends (``llama-3``: ``llama-3-8b``), shortest first, or else the most similar."""
     names = names_by_spelling()
     longer = sorted(
         (known for known in names if known.startswith(f"{spelling}-")), key=lambda known: (len(known), known)
     )
     if longer and spelling:
         return list(dict.fromkeys(names[known] for known in longer))[:4]
-    return sorted({names[near] for near in get_close_matches(spelling, sorted(names), n=4, cutoff=0.5)})
+    return list(dict.fromkeys(names[near] for near in get_close_matches(spelling, sorted(names), n=4, cutoff=0.5)))
 
 
 def _unknown_name(text: str) -> ModelError:

@@ -33,9 +33,10 @@ Source: docs.nvidia.com/cuda/cublas, "Results Reproducibility"; torch 2.11 ``_in
 """
 
 
-def torchrun_words(job: Job, *, num_nodes: int, torchrun: str = TORCHRUN) -> list[str]:
+def torchrun_words(job: Job, *, num_nodes: int, is_uneven: bool = False, torchrun: str = TORCHRUN) -> list[str]:
     """The command, for this machine alone or for one of many nodes.
 
+    Where nodes hold different numbers of GPUs, each starts as many processes as it has, which torchrun calls ``gpu``.
     The rendezvous is always c10d: torchrun's default one does not survive a restarted worker (pytorch/pytorch#135712).
     """
     per_node = job.layout.world_size // num_nodes
@@ -43,7 +44,8 @@ def torchrun_words(job: Job, *, num_nodes: int, torchrun: str = TORCHRUN) -> lis
     if num_nodes == 1:
         return local_words(WORKER, given, num_processes=per_node, torchrun=torchrun)
     words = [sys.executable, "-m", torchrun, f"--nnodes={num_nodes}", "--rdzv-backend=c10d"]
-    words += [f"--rdzv-endpoint=$HEAD_NODE:{RENDEZVOUS_PORT}", "--rdzv-id=$RUN_ID", f"--nproc-per-node={per_node}"]
+    words += [f"--rdzv-endpoint=$HEAD_NODE:{RENDEZVOUS_PORT}", "--rdzv-id=$RUN_ID"]
+    words.append(f"--nproc-per-node={'gpu' if is_uneven else per_node}")
     return [*words, "-m", WORKER, *given]
 
 
@@ -100,14 +102,14 @@ def _not_set(wanted: Mapping[str, str], inherited: Mapping[str, str]) -> dict[st
     return {name: value for name, value in wanted.items() if name not in inherited}
 
 
-def command_text(job: Job, *, num_nodes: int) -> str:
+def command_text(job: Job, *, num_nodes: int, is_uneven: bool = False) -> str:
     """The command as a shell script; each of several nodes runs it.
 
     It takes the Python that wrote it, in an environment that nobody has to activate; where that is not installed, as in
     a container, it takes the one on the path.
     """
     added = job_environment(job, inherited={})
-    python, *words = torchrun_words(job, num_nodes=num_nodes, torchrun=SCRIPTED_TORCHRUN)
+    python, *words = torchrun_words(job, num_nodes=num_nodes, is_uneven=is_uneven, torchrun=SCRIPTED_TORCHRUN)
     line = " \\\n  ".join(['"$PYTHON"', *(word if word.startswith("--rdzv") else shlex.quote(word) for word in words)])
     lines = [
         *(f"export {name}={shlex.quote(value)}" for name, value in added.items()),

@@ -71,8 +71,8 @@ class Case:
 
     @property
     def num_local_ranks(self) -> int:
-        """Processes of this machine."""
-        return self.plan.layout.world_size // self.plan.cluster.num_nodes
+        """Processes of this machine, unless it is the one that lacks some GPUs."""
+        return min(self.plan.layout.world_size, self.plan.cluster.node.gpus_per_node)
 
     @property
     def divides_states(self) -> bool:

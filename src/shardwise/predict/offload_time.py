@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.cluster import Cluster, Node
+from shardwise.engines.table import ENGINES
 from shardwise.formulas.offload_time import cpu_adam_s, host_transfer_s, nvme_step_s
 from shardwise.predict.pass_time import pass_time
 from shardwise.predict.passes import Piece
@@ -79,6 +80,18 @@ class HostCopies:
     """Bytes to the host in the last backward."""
     weight_bytes: float
     """Bytes to the device after the update."""
+    are_between: bool = False
+    """Whether activations are copied on the stream that computes, between the blocks."""
+
+    @property
+    def beside_bytes(self) -> float:
+        """Activations whose copies run on streams of their own."""
+        return 0.0 if self.are_between else self.activation_bytes
+
+    @property
+    def between_bytes(self) -> float:
+        """Activations whose copies computation waits for."""
+        return self.activation_bytes if self.are_between else 0.0
 
 
 def host_copies(context: StageContext) -> HostCopies:
@@ -95,6 +108,7 @@ def host_copies(context: StageContext) -> HostCopies:
         parameter_bytes=shard * states.compute_bytes if is_streamed else 0,
         gradient_bytes=shard * states.gradient_bytes,
         weight_bytes=shard * states.weight_bytes if offload == "optimizer" else 0,
+        are_between=ENGINES[context.plan.engine].activation_copies == "between",
     )
 
 
@@ -102,21 +116,27 @@ def offload_time(context: StageContext, work: StageWork) -> OffloadTime:
     """Waiting of one stage's rank: zero when nothing is offloaded.
 
     Copies run on two streams, one a direction, beside the blocks they belong to: parameters and activations come back
-    one block ahead, activations and gradients leave after their block. The update and the way back of the weights hide
-    under nothing (DeepSpeed without delayed parameter update).
+    one block ahead, activations and gradients leave after their block. Where the engine copies activations between its
+    blocks, they hide under nothing, and nor do the update and the way back of the weights (DeepSpeed without delayed
+    parameter update).
     """
     plan = context.plan
     copies = host_copies(context)
     rounds = context.rounds
-    returning_s = copy_s(context, copies.parameter_bytes + copies.activation_bytes)
-    coming_s, leaving_s = copy_s(context, copies.parameter_bytes), copy_s(context, copies.activation_bytes)
+    between_s = 2 * rounds * copy_s(context, copies.between_bytes)
+    returning_s = copy_s(context, copies.parameter_bytes + copies.beside_bytes)
+    coming_s, leaving_s = copy_s(context, copies.parameter_bytes), copy_s(context, copies.beside_bytes)
     forward_s = _exposed_s(plain_runs(context, work, "forward"), work, coming_s, leaving_s)
     backward = plain_runs(context, work, "backward")
     last_s = _exposed_s(backward, work, returning_s, copy_s(context, copies.gradient_bytes))
     others_s = _exposed_s(backward, work, returning_s, 0.0) if rounds > 1 else 0.0
     shard = trained_elements(context).shard if plan.recipe.offload != "none" else 0
     return OffloadTime(
-        copies_s=rounds * forward_s + (rounds - 1) * others_s + last_s + copy_s(context, copies.weight_bytes),
+        copies_s=rounds * forward_s
+        + (rounds - 1) * others_s
+        + last_s
+        + between_s
+        + copy_s(context, copies.weight_bytes),
         cpu_update_s=_cpu_update_s(shard, plan.cluster),
         drives_s=_drives_s(shard, plan.cluster) if plan.recipe.offload == "nvme" else 0.0,
     )

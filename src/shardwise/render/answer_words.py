@@ -1,6 +1,6 @@
 """The figures of an answer on one line each: memory with its verdict, speed, and the whole run."""
 
-from shardwise.prediction import CostPrediction, Prediction
+from shardwise.prediction import CostPrediction, Prediction, TimePrediction
 from shardwise.render.names import gib_number
 from shardwise.units import format_count, format_gib, format_percent, format_seconds, format_usd, format_utilisation
 
@@ -14,13 +14,33 @@ def memory_words(prediction: Prediction) -> str:
     return f"{said}{prediction.fit}"
 
 
-def speed_words(prediction: Prediction) -> str:
-    """Step, tokens per second of all GPUs and of one, and MFU."""
-    throughput = prediction.throughput
+def shown_words(prediction: Prediction) -> str:
+    """Why nvidia-smi shows more than a plan that fits needs; empty where it does not."""
+    memory = prediction.memory
+    if not (prediction.fits and memory.shows_cached_blocks):
+        return ""
+    shown = format_gib(memory.worst.device_used_bytes)
     return (
-        f"{format_seconds(prediction.time.step_s)} a step, {format_count(throughput.tokens_per_s)} tokens/s, "
+        f"nvidia-smi would show {shown}: the allocator also keeps freed blocks, and gives them back before an "
+        "allocation fails"
+    )
+
+
+def speed_words(prediction: Prediction) -> str:
+    """Step with its band, tokens per second of all GPUs and of one, and MFU."""
+    throughput, time = prediction.throughput, prediction.time
+    step, rate = format_seconds(time.step_s), format_count(throughput.tokens_per_s)
+    return (
+        f"{step} a step ({_band_words(time)}), {rate} tokens/s, "
         f"{throughput.tokens_per_s_per_gpu:,.0f} per GPU, MFU {format_utilisation(throughput.mfu_fraction)}"
     )
+
+
+def _band_words(time: TimePrediction) -> str:
+    """The band of a step, with one unit where both ends have the same."""
+    low, high = format_seconds(time.step_low_s), format_seconds(time.step_high_s)
+    number, unit = low.split(" ")
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
 
 
 def run_words(cost: CostPrediction) -> str:

@@ -9,13 +9,12 @@ from rich.text import Text
 from shardwise.plan import Plan
 from shardwise.prediction import Prediction
 from shardwise.render.answer_words import memory_words, run_words, speed_words
-from shardwise.render.layout_words import layout_words, options_text, recipe_words, short_words
+from shardwise.render.layout_words import kept_words, layout_words, options_text, recipe_words, short_words
 from shardwise.render.names import (
     attention_text,
     calibration_lines,
     cluster_text,
     gib_number,
-    recompute_text,
     short_model_text,
     value_text,
 )
@@ -26,6 +25,7 @@ from shardwise.search.what_if import Sensitivity, WhatIf
 from shardwise.units import format_count, format_gib, format_percent, format_seconds
 
 MAX_CHANGES = 2
+IF = "If "
 CHANGE_LINES = MAX_CHANGES
 """The what-ifs are printed after the rest, a line each."""
 SHORTER_RATIO = 0.995
@@ -78,17 +78,20 @@ def what_if_screen(sensitivity: Sensitivity, *, style: TextStyle = PLAIN) -> str
         tried = "; ".join(change.change for change in sensitivity.changes)
         text = f"No shorter step: {tried}" if tried else sensitivity.binding
         return screen_text([lines_of(text, width=width, most=CHANGE_LINES)], style=style)
-    lines = [line for change in largest for line in lines_of(_change_text(change), width=width, most=1, label="If ")]
+    lines = [
+        line
+        for change in largest
+        for line in lines_of(_change_text(change, width - len(IF)), width=width, most=1, label=IF)
+    ]
     return screen_text([lines], style=style)
 
 
-def _change_text(change: WhatIf) -> str:
+def _change_text(change: WhatIf, width: int) -> str:
     saved = format_percent(1 - change.step_ratio)
-    size = f", mb {change.plan.recipe.micro_batch_size}"
-    return (
-        f"{change.change}: {format_seconds(change.step_s)} a step, {saved} less, "
-        f"as {short_words(change.plan.layout)}{size}"
-    )
+    start = f"{change.change}: {format_seconds(change.step_s)} a step, {saved} less"
+    layout = f"{start}, as {short_words(change.plan.layout)}"
+    texts = (f"{layout}, mb {change.plan.recipe.micro_batch_size}", layout)
+    return next((text for text in texts if len(text) <= width), start)
 
 
 def _plan_sections(chosen: Shortlist, context: ScreenContext, width: int) -> list[Section]:
@@ -176,10 +179,17 @@ def _fastest_lines(fastest: Beside | None, width: int) -> list[Text]:
     return _figure_lines("fastest", text, width)
 
 
-def plan_name(plan: Plan) -> str:
-    """A plan on one line: its degrees, what is recomputed and its micro-batch."""
-    recipe = plan.recipe
-    return f"{short_words(plan.layout)}, recompute {recompute_text(recipe)}, mb {recipe.micro_batch_size}"
+def plan_name(plan: Plan, width: int | None = None) -> str:
+    """A plan on one line: its degrees, what is recomputed or kept on the host, and its micro-batch.
+
+    Where it is wider than the width, blanks go first, then the micro-batch, then what is recomputed.
+    """
+    layout, (recomputed, moved) = short_words(plan.layout), kept_words(plan.recipe)
+    size = f"mb {plan.recipe.micro_batch_size}"
+    tight = layout.replace(" + ", "+")
+    shorter = ((tight, recomputed, moved, size), (tight, recomputed, moved), (tight, moved), (tight, recomputed))
+    names = [", ".join(filter(None, parts)) for parts in ((layout, recomputed, moved, size), *shorter, (tight,))]
+    return next((name for name in names if width is None or len(name) <= width), names[-1])
 
 
 def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]:
@@ -187,15 +197,15 @@ def _alternative_lines(alternatives: Sequence[Beside], width: int) -> list[Text]
     if not alternatives:
         return []
     name_width = width - FIGURES_WIDTH
-    moves = any(one.plan.recipe.activation_offload for one in alternatives)
-    title = f"Alternatives ({'act: activations on the host' if moves else 'mb: micro-batch size'})"
+    title = "Alternatives (mb: micro-batch size)"
     heading = f"{title[:name_width]:<{name_width}}{'GiB':>7}{'step':>11}{'differs':>8}"
     lines = [Text(heading[:width], style="bold")]
     for one in alternatives:
-        (name,) = lines_of(plan_name(one.plan), width=name_width, most=1, label=INDENT)
+        name = plan_name(one.plan, name_width - len(INDENT))
+        (line,) = lines_of(name, width=name_width, most=1, label=INDENT)
         gib, step = gib_number(one.prediction.memory.needed_bytes), format_seconds(one.prediction.time.step_s)
         edge = "" if one.prediction.fit == "fits" else " at edge"
-        row = f"{name.plain:<{name_width}}{gib:>7}{step:>11}{one.step_ratio - 1:>+8.1%}{edge}"
+        row = f"{line.plain:<{name_width}}{gib:>7}{step:>11}{one.step_ratio - 1:>+8.1%}{edge}"
         lines.append(Text(row[:width]))
     return lines
 

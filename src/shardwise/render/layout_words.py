@@ -65,6 +65,15 @@ def recipe_words(plan: Plan) -> str:
     return f"{kept}, micro-batch {recipe.micro_batch_size}{f', {moved} on the host' if moved else ''}"
 
 
+def kept_words(recipe: Recipe) -> tuple[str, str]:
+    """What is recomputed, and what lives on the host, in the words that a row has room for; empty for nothing."""
+    layers = f"{recipe.recompute_layers} layers" if recipe.recompute_layers else "all"
+    modes = {"none": "", "selective": f"{layers} partly recomputed", "full": f"{layers} recomputed"}
+    states = {"none": "", "optimizer": "optimizer", "parameters": "weights", "nvme": "weights (drives)"}
+    moved = "+".join(filter(None, (states[recipe.offload], "activations" if recipe.activation_offload else "")))
+    return modes[recipe.recompute], f"{moved} on host" if moved else ""
+
+
 def short_words(layout: Layout) -> str:
     """A layout in the few words that a table has room for: ``FSDP 8``, ``HSDP 4x8 + TP 4 + PP 2``."""
     copies, shards = layout.dp_replicate, layout.dp_shard

@@ -34,9 +34,10 @@ def short_model_text(model: ModelSpec) -> str:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """``64 x H100 SXM 80GB (8 nodes of 8)``."""
+    """``64 x H100 SXM 80GB (8 nodes of 8)``, with what the last node lacks."""
+    lacking = f", {cluster.num_missing_gpus} missing" if cluster.num_missing_gpus else ""
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes:,} nodes of {cluster.node.gpus_per_node}"
-    return f"{cluster.num_gpus:,} x {cluster.gpu.name} ({nodes})"
+    return f"{cluster.num_gpus:,} x {cluster.gpu.name} ({nodes}{lacking})"
 
 
 def layout_text(layout: Layout) -> str:

@@ -15,7 +15,7 @@ from shardwise.prediction import (
     Throughput,
     TimePrediction,
 )
-from shardwise.render.answer_words import run_words, speed_words
+from shardwise.render.answer_words import run_words, shown_words, speed_words
 from shardwise.render.names import (
     batch_text,
     cluster_text,
@@ -93,6 +93,8 @@ def plan_header(plan: Plan) -> Table:
 def answer_parts(prediction: Prediction) -> Iterator[RenderableType]:
     """Whether it fits, how fast it is, and the days and dollars of a whole run: one line each."""
     yield verdict_text(prediction)
+    if shown := shown_words(prediction):
+        yield Text(f"({shown})")
     yield Text(f"{speed_words(prediction)}.", style="bold")
     if prediction.cost is not None:
         yield Text(f"{run_words(prediction.cost)}.", style="bold")

@@ -174,9 +174,12 @@ RULES = (
         engines=engines_that(lambda engine: bool(engine.foreign_vendors)),
         why="Our own trainer drives CUDA and ROCm devices and CPUs, Megatron-LM CUDA and, in AMD's fork, ROCm; "
         "HAI-LLM is known on NVIDIA's. DeepSpeed picks one of a fixed list: CUDA and ROCm, CPU, XPU, NPU, MPS, Gaudi "
-        "(HPU), MLU and SDAA; a TPU is none of them.",
+        "(HPU), MLU and SDAA; a TPU is none of them. On TPUs torch_xla has FSDP classes of its own, which Accelerate "
+        "wraps, and not torch's.",
         source="torch 2.13 cuda and hip builds; NVIDIA/Megatron-LM and ROCm/Megatron-LM README; arXiv:2412.19437, "
-        "section 3.1; deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST)",
+        "section 3.1; deepspeedai/DeepSpeed@0769c13 accelerator/real_accelerator.py (SUPPORTED_ACCELERATOR_LIST); "
+        "docs.pytorch.org/xla/release/r2.8/perf/fsdp_spmd.html; huggingface/accelerate utils/dataclasses.py "
+        "(DistributedType.XLA)",
         reads=(),
         breaks=_breaks_vendor,
         message=_vendor_message,

@@ -46,16 +46,18 @@ class HostTimes:
             num_microbatches: that a stage runs.
             passes: ``(rows, 2)``: seconds of the forward and the backward pass of one micro-batch.
         """
-        streamed, gradients, moved = np.zeros((3, len(rows)))
+        streamed, gradients, moved, between = np.zeros((4, len(rows)))
         for row, context, copies in self._moving(rows):
             streamed[row] = copy_s(context, copies.parameter_bytes)
             gradients[row] = copy_s(context, copies.gradient_bytes)
-            moved[row] = copy_s(context, copies.activation_bytes)
+            moved[row] = copy_s(context, copies.beside_bytes)
+            between[row] = copy_s(context, copies.between_bytes)
         blocks = np.maximum(1, self.probes.watched(rows, LONGEST).blocks.sum(axis=1))
         forward = _exposed_s(np.maximum(streamed, moved), passes[:, 0], blocks)
         backward = _exposed_s(streamed + moved, passes[:, 1], blocks)
         last = _exposed_s(np.maximum(streamed + moved, gradients), passes[:, 1], blocks)
-        waits: FloatColumn = num_microbatches * forward + (num_microbatches - 1) * backward + last
+        passing = forward + 2 * between
+        waits: FloatColumn = num_microbatches * passing + (num_microbatches - 1) * backward + last
         return waits
 
     def _moving(self, rows: Candidates) -> Iterator[tuple[IntColumn, StageContext, HostCopies]]:

@@ -85,7 +85,8 @@ class Space:
             return (self.bounds.activation_offload,)
         if self.question.recipe.activation_offload:
             return (True,)
-        return (False,) if self.question.cluster.runs_on_cpu else (False, True)
+        has_copies = ENGINES[self.question.engine].activation_copies != "none"
+        return (False, True) if has_copies and not self.question.cluster.runs_on_cpu else (False,)
 
     @property
     def recomputes(self) -> tuple[int, ...]:

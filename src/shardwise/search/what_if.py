@@ -30,17 +30,24 @@ __all__ = ["Sensitivity", "WhatIf", "what_if"]
 MORE_MEMORY_BYTES: Bytes = 8 * GIB
 FEW_PREDICTIONS = 3
 MAX_TYPES = 8
+MANY_LAYOUTS = 40_000_000
+"""A search of more layouts takes over a second."""
 NOTEWORTHY_FRACTION = 0.01
 NEIGHBOUR_AXES = ("tp", "cp", "pp", "vpp", "ep", "dp_replicate", "micro_batch_size")
 WASTED: tuple[TimeComponent, ...] = ("exposed_communication", "pipeline_bubble", "recompute", "offload", "optimizer")
+
+
+Questions = Sequence[tuple[str, Plan]]
+"""Changes as they are typed or said, each with the question that it makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """A changed question and a plan that answers it.
 
-    Of a free switch or another batch it is what ``plan`` recommends for the changed question; of another machine the
-    fastest around the recommended one that is as safe and moves no more to the host.
+    Of a free switch, another batch or the next GPU type it is what ``plan`` recommends for the changed question; with
+    more memory on every GPU, which no command asks for, the fastest around the recommended one that is as safe and
+    moves no more to the host.
     """
 
     change: str
@@ -73,30 +80,39 @@ def what_if(result: SearchResult, *, limits: SearchBounds) -> Sensitivity | None
     near = _moving_no_more(_around((now, fastest), limits), now.plan)
     asked = replace(result.asked_recipe or now.plan.recipe, precision=now.plan.recipe.precision, offload="none")
     question = replace(now.plan, recipe=replace(asked, activation_offload=False))
-    machines = [
-        (f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", _with_more_memory(now.plan.cluster)),
-        *_next_type(now.plan.cluster),
-    ]
-    tried = (_tried(change, replace(question, cluster=cluster), now, near) for change, cluster in machines)
-    changes = tuple(change for change in tried if change is not None)
-    return Sensitivity(binding=_what_binds(now, changes), changes=(*_offered(result, limits), *changes))
+    roomier = replace(question, cluster=_with_more_memory(now.plan.cluster))
+    more = _tried(f"{format_gib(MORE_MEMORY_BYTES)} more on every GPU", roomier, now, near)
+    free, types = _changed_questions(result, limits)
+    changes = (*_answered(free, result, limits), more, *_answered(types, result, limits))
+    return Sensitivity(binding=_what_binds(now, more), changes=changes)
 
 
-def _offered(result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
-    """Free changes of the question with what is recommended then; on the fewest GPUs, none."""
+def _changed_questions(result: SearchResult, limits: SearchBounds) -> tuple[Questions, Questions]:
+    """Free changes of the question, and the next GPU type, which is left out of spaces that take seconds to search."""
     now, recipe = result.plans[0], result.asked_recipe
     if recipe is None or result.objective not in ("step_time", "cost"):
-        return
+        return (), ()
     question = replace(now.plan, layout=Layout(stage_layers=limits.stage_layers), recipe=recipe)
-    for change, changed in offers(question, now, limits=limits):
-        found = search(
-            model=changed.model,
-            cluster=changed.cluster,
-            recipe=changed.recipe,
-            engine=changed.engine,
-            bounds=limits,
-            objective=result.objective,
-        )
+    types = _next_type(now.plan.cluster) if result.space.layouts_considered <= MANY_LAYOUTS else []
+    others = [(change, replace(question, cluster=cluster)) for change, cluster in types]
+    return tuple(offers(question, now, limits=limits)), others
+
+
+def _answered(questions: Questions, result: SearchResult, limits: SearchBounds) -> Iterator[WhatIf]:
+    """Changed questions with what is recommended then."""
+    now = result.plans[0]
+    for change, changed in questions:
+        try:
+            found = search(
+                model=changed.model,
+                cluster=changed.cluster,
+                recipe=changed.recipe,
+                engine=changed.engine,
+                bounds=limits,
+                objective=result.objective,
+            )
+        except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
+            continue
         if found.plans:
             plan, step_s = found.plans[0].plan, found.plans[0].prediction.time.step_s
             yield WhatIf(change=change, plan=plan, step_s=step_s, step_ratio=step_s / now.prediction.time.step_s)
@@ -118,21 +134,15 @@ def _next_type(cluster: Cluster) -> list[tuple[str, Cluster]]:
     return []
 
 
-def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> WhatIf | None:
-    """The plan that the changed question recommends; the plan of now where nothing faster was found on the same GPU."""
-    try:
-        fitting = find(question, near, is_brief=True).evaluation.fitting
-    except ShardwiseError:  # the other part lacks a number format or a degree, so it cannot be compared
-        return None
+def _tried(change: str, question: Plan, now: RankedPlan, near: SearchBounds) -> WhatIf:
+    """The fastest plan with more memory around the recommended one, which stays where nothing faster is found."""
+    fitting = find(question, near, is_brief=True).evaluation.fitting
     if not now.prediction.memory.is_borderline:
         fitting = _safe(fitting, counted_modes(Space(question=question, bounds=near)))
     best = next(iter(rank(fitting, objective="step_time", limit=1)), None)
-    is_same_gpu = question.cluster.gpu.id == now.plan.cluster.gpu.id
     now_s = now.prediction.time.step_s
-    if is_same_gpu and (best is None or best.prediction.time.step_s > now_s):
+    if best is None or best.prediction.time.step_s > now_s:
         return WhatIf(change=change, plan=replace(now.plan, cluster=question.cluster), step_s=now_s, step_ratio=1.0)
-    if best is None:
-        return None
     step_s = best.prediction.time.step_s
     return WhatIf(change=change, plan=best.plan, step_s=step_s, step_ratio=step_s / now_s)
 
@@ -188,10 +198,9 @@ def _around(found: Sequence[RankedPlan], limits: SearchBounds) -> SearchBounds:
     )
 
 
-def _what_binds(now: RankedPlan, changes: Sequence[WhatIf]) -> str:
+def _what_binds(now: RankedPlan, memory: WhatIf) -> str:
     """Memory where a little more of it helps; otherwise what takes most of the step besides computing."""
-    memory = next((change for change in changes if change.plan.cluster.gpu.id == now.plan.cluster.gpu.id), None)
-    if memory is not None and memory.step_ratio < 1 - NOTEWORTHY_FRACTION:
+    if memory.step_ratio < 1 - NOTEWORTHY_FRACTION:
         return (
             f"Memory binds: with {memory.change} a plan as safe would take {format_seconds(memory.step_s)} "
             f"({format_percent(1 - memory.step_ratio)} less), as {short_variant(memory.plan)}."

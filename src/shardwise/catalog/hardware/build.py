@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.catalog.hardware.gpus import gpu_entry
 from shardwise.catalog.hardware.networks import load_link, network_between_nodes
-from shardwise.catalog.hardware.request import MAX_GPUS, ClusterRequest, request_json, value_of
+from shardwise.catalog.hardware.request import MAX_GPUS, ClusterRequest, Settings, request_json, value_of
 from shardwise.catalog.hardware.servers import Draft, draft_server, usual_gpus_per_node
 from shardwise.cluster import Cluster, Gpu, Network, Node, Price
 from shardwise.errors import ClusterError
@@ -21,12 +21,33 @@ def build_cluster(request: ClusterRequest) -> Cluster:
     draft = _with_overrides(_with_network(draft_server(request), request), request)
     node = draft.node
     _check_size(node, request.num_nodes)
+    missing = int(value_of(request.overrides, "missing_gpus") or 0)
+    if missing:
+        draft = draft.assuming(_what_is_missing(node, request.num_nodes, missing))
     return Cluster(
         node=node,
         num_nodes=request.num_nodes,
+        num_missing_gpus=missing,
         spec_json=request_json(request),
         assumptions=(*draft.assumptions, *_known_weaknesses(node, request)),
     )
+
+
+def _what_is_missing(node: Node, num_nodes: int, missing: int) -> str:
+    """The assumption that a cluster with an incomplete last server states.
+
+    Raises:
+        ClusterError: ``cluster-size`` where a single server, or more than one server's GPUs, would be missing.
+    """
+    if num_nodes == 1 or missing >= node.gpus_per_node:
+        fewer = f"gpus_per_node={max(1, node.gpus_per_node - missing)}"
+        raise ClusterError(
+            f"missing_gpus={missing} are not part of the last of several servers of {node.gpus_per_node}",
+            code="cluster-size",
+            fix=f"use {fewer}" if num_nodes == 1 else "use a smaller num_nodes",
+        )
+    there = node.gpus_per_node - missing
+    return f"{num_nodes - 1} whole servers of {node.gpus_per_node} GPUs and one with {there} of them"
 
 
 def _check_size(node: Node, num_nodes: int) -> None:
@@ -46,10 +67,10 @@ def _check_size(node: Node, num_nodes: int) -> None:
 
 
 def _with_whole_nodes(request: ClusterRequest) -> ClusterRequest:
-    """The request with its GPU count split into equal servers.
+    """The request with its GPU count split into servers, of which the last may lack some.
 
     Raises:
-        ClusterError: ``cluster-partial-node`` when the count does not fill them.
+        ClusterError: ``cluster-partial-node`` when the count is less than one server that was asked for.
     """
     if request.num_gpus is None:
         return request
@@ -59,12 +80,18 @@ def _with_whole_nodes(request: ClusterRequest) -> ClusterRequest:
     num_nodes, rest = divmod(num_gpus, gpus_per_node)
     if not rest:
         return replace(request, num_gpus=None, num_nodes=num_nodes, gpus_per_node=gpus_per_node)
-    below, above = num_nodes * gpus_per_node, (num_nodes + 1) * gpus_per_node
+    if num_nodes:
+        missing = (("missing_gpus", float(gpus_per_node - rest)), *_without(request.overrides, "missing_gpus"))
+        return replace(request, num_gpus=None, num_nodes=num_nodes + 1, gpus_per_node=gpus_per_node, overrides=missing)
     raise ClusterError(
-        f"{num_gpus} GPUs do not fill servers of {gpus_per_node}; the neighbours are {below or 'none'} and {above}",
+        f"{num_gpus} GPUs do not fill a server of {gpus_per_node}",
         code="cluster-partial-node",
-        fix=f"use {below or above}x{request.gpu_id}" if request.gpu_id else f"use num_gpus={below or above}",
+        fix=f"use {gpus_per_node}x{request.gpu_id}" if request.gpu_id else f"use num_gpus={gpus_per_node}",
     )
+
+
+def _without(settings: Settings, key: str) -> Settings:
+    return tuple((given, value) for given, value in settings if given != key)
 
 
 def _with_network(draft: Draft, request: ClusterRequest) -> Draft:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 
 from shardwise.catalog.hardware.gpus import GpuEntry, gpu_entries
@@ -17,6 +17,7 @@ _IDLE_WORDS = frozenset({*_MAKERS, "gpu", "gpus", "tensor", "core"})
 _WORDS_OF_MANY_SERVERS = frozenset({"sxm", "pcie", "bm", "vm"})
 _TRAY_SUFFIX = "-tray"
 _MAX_LISTED = 8
+_MAX_CLOSE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,7 @@ def find_part(name: str, *, prefix: str = "", assumes_module: bool = False) -> F
 
 def unknown_name(name: str, *, prefix: str = "") -> ClusterError:
     """The error for a name that fits nothing, with the closest known ones."""
-    close = get_close_matches(_squash(name)[:80], tuple(_exact_names()), n=4, cutoff=0.6)
-    ids = tuple(dict.fromkeys(_id_of(_exact_names()[match]) for match in close))
+    ids = _closest_ids(_squash(name)[:80])
     hint = f"; close are {', '.join(ids)}" if ids else ""
     return ClusterError(
         f"no GPU, server or instance is called {_shown(name)}{hint}",
@@ -77,6 +77,23 @@ def unknown_name(name: str, *, prefix: str = "") -> ClusterError:
         if ids
         else "list the known names with `shardwise catalog gpus`, or write a TOML file",
     )
+
+
+def _closest_ids(typed: str) -> tuple[str, ...]:
+    """The most similar names; parts before servers, and of equals the one that begins as what was typed does.
+
+    A name is compared as far as the text goes, so that a wrong letter weighs the same in a name that is longer.
+    """
+
+    def likeness(known: str) -> tuple[float, bool, float]:
+        found = _exact_names()[known]
+        compared = (known[: len(typed)], _squash(_id_of(found)))
+        begins, whole = (SequenceMatcher(None, text, typed).ratio() for text in compared)
+        return (-begins, not found.gpu_id, -whole)
+
+    near = get_close_matches(typed, {known[: len(typed)] for known in _exact_names()}, n=8, cutoff=0.6)
+    close = sorted((known for known in _exact_names() if known[: len(typed)] in near), key=likeness)
+    return tuple(dict.fromkeys(_id_of(_exact_names()[known]) for known in close))[:_MAX_CLOSE]
 
 
 def _squash(text: str) -> str:

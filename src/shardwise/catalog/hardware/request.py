@@ -34,6 +34,7 @@ COUNT_FIELDS = (
 OVERRIDE_FIELDS = (
     Field(key="memory_gib", low=0.001, high=16384, meaning="memory of one GPU as the framework reports it"),
     Field(key="usd_per_gpu_hour", low=0, high=10_000, meaning="your price for one GPU and hour"),
+    Field(key="missing_gpus", low=0, high=1023, meaning="GPUs that the last server lacks, as dead ones", is_count=True),
     Field(key="host_memory_gib", low=0, high=1e6, meaning="RAM of one server"),
     Field(key="nvme_tb", low=0, high=1e5, meaning="local NVMe of one server"),
     Field(key="scale_up_gb_per_s", low=0.001, high=1e5, meaning="fast links of one GPU, all together, one direction"),

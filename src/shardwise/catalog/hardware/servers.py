@@ -14,6 +14,9 @@ from shardwise.units import GB_PER_S, format_gib
 
 MAX_PROPOSED_GPUS = 8
 """GPUs of the server that is proposed for a part without a usual one."""
+HOST_MEMORY_RATIO = 2
+"""Memory of a plain host over that of its GPUs: "at least double the amount of CPU memory as there is total GPU memory"
+(Puget Systems, hardware recommendations for machine learning and AI, 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +118,11 @@ def _plain_server_of(entry: GpuEntry, gpus_per_node: int) -> Draft:
             scale_up_bandwidth_bytes_per_s=gpu.scale_up_bandwidth_bytes_per_s,
         )
     links = f" over {node.scale_up}" if gpus_per_node > 1 else ""
+    node = replace(node, host_memory_bytes=HOST_MEMORY_RATIO * gpus_per_node * gpu.memory_bytes)
     return Draft(node=node).assuming(
-        f"{gpu.id}: no reference server is in the catalogue; {_gpus(gpus_per_node)} per server{links} and unknown "
-        "host memory are assumed"
+        f"{gpu.id}: no reference server is in the catalogue; {_gpus(gpus_per_node)} per server{links} and "
+        f"{format_gib(node.host_memory_bytes)} of host memory, twice that of its GPUs, are assumed "
+        "(host_memory_gib says what there is)"
     )
 
 

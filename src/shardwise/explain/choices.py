@@ -1,0 +1,389 @@
+"""Choices of a plan that cost more than they give: each is taken back, and the plan without it is predicted."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from operator import itemgetter
+
+from shardwise.engines.table import ENGINES
+from shardwise.explain.changes import verify_edits
+from shardwise.explain.edits import FLAG, LAYOUT, TRAINING, Edit, recipe_edit, with_pinned_batch
+from shardwise.explain.records import Finding, Quantity, VerifiedChange
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.prediction import Prediction
+from shardwise.rules.degrees import divisors
+from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULE_KINDS
+from shardwise.search.uneven_stages import head_blocks, uneven_stages
+from shardwise.units import format_gib, format_seconds
+
+__all__ = ["choice_findings"]
+
+LEAST_GAIN_FRACTION = 0.05
+"""A choice is questioned where the step without it is this much shorter: predictions of one plan and its neighbour
+differ by less than that for no reason."""
+LEAST_SAVED_FRACTION = 0.10
+"""Memory that a choice has to waste, where it costs no time, to be questioned."""
+NOTHING_FRACTION = 0.005
+AS_FAST_RATIO = 1.02
+NEARLY_BEST_RATIO = 1.03
+"""The first edit that comes this close to the fastest one is proposed: it takes back most."""
+LARGER_MICRO_BATCHES = (2, 4, 8, 16, 32)
+FEW_SPREADS = 3
+
+EDITED_FIELDS = (
+    "tp",
+    "cp",
+    "pp",
+    "vpp",
+    "ep",
+    "expert_tp",
+    "dp_replicate",
+    "dp_shard",
+    "zero_stage",
+    "defer_grad_reduce",
+)
+
+Edits = Iterator[Edit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Something that a plan does, which others do without."""
+
+    words: Callable[[Plan], str]
+    """The choice as the subject of a sentence; empty where a plan does not make it."""
+    because: str
+    """What it costs."""
+    edits: Callable[[Plan], Edits]
+    """Plans without it or with less of it, those without it first."""
+
+
+def choice_findings(plan: Plan, prediction: Prediction) -> tuple[Finding, ...]:
+    """Each choice that another plan does better without: faster, or as fast in much less memory. Dearest first."""
+    pinned, found = with_pinned_batch(plan), []
+    for choice in CHOICES:
+        words = choice.words(plan)
+        if not words:
+            continue
+        tried = verify_edits(choice.edits(pinned), plan=plan, prediction=prediction)
+        better = [change for change in tried if _is_better(change, prediction)]
+        if better:
+            change = _best(better)
+            found.append((change.step_ratio, _finding(words, choice, change, prediction)))
+    return tuple(finding for _, finding in sorted(found, key=itemgetter(0)))
+
+
+def _is_better(change: VerifiedChange, prediction: Prediction) -> bool:
+    """Whether the plan without the choice is faster and as safe, costs less and needs no more, or needs much less."""
+    needed = prediction.memory.needed_bytes
+    needs_no_more = change.saved_bytes >= -NOTHING_FRACTION * needed
+    is_as_safe = change.fits and (prediction.memory.is_borderline or not change.is_borderline)
+    if change.step_ratio <= 1 - LEAST_GAIN_FRACTION:
+        return is_as_safe or (needs_no_more and not prediction.fits)
+    if change.step_ratio <= 1 - NOTHING_FRACTION and needs_no_more:
+        return True
+    return change.step_ratio <= AS_FAST_RATIO and change.saved_bytes >= LEAST_SAVED_FRACTION * needed
+
+
+def _best(better: list[VerifiedChange]) -> VerifiedChange:
+    """The first that is nearly as fast as the fastest, of those that fit where some do."""
+    fitting = [change for change in better if change.fits] or better
+    fastest = min(change.step_ratio for change in fitting)
+    return next(change for change in fitting if change.step_ratio <= NEARLY_BEST_RATIO * fastest)
+
+
+def _finding(words: str, choice: Choice, change: VerifiedChange, prediction: Prediction) -> Finding:
+    time, needed = prediction.time, prediction.memory.needed_bytes
+    return Finding(
+        topic="caution",
+        claim=f"{words} {_balance(change, needed)}: with {change.edit} {_time_text(change, prediction)} and "
+        f"{_memory_text(change, prediction)}.",
+        numbers=(
+            Quantity(name="step", value=time.step_s, unit="s"),
+            Quantity(name=f"step with {change.edit}", value=change.step_s, unit="s"),
+            Quantity(name="needed", value=needed, unit="bytes"),
+            Quantity(name=f"needed with {change.edit}", value=change.needed_bytes, unit="bytes"),
+        ),
+        because=choice.because,
+        suggestion=change.edit,
+    )
+
+
+def _balance(change: VerifiedChange, needed_bytes: int) -> str:
+    if change.saved_bytes < -NOTHING_FRACTION * needed_bytes:
+        return "costs more than it gives"
+    if change.step_ratio > 1 - NOTHING_FRACTION:
+        return "costs memory and saves no time"
+    return "costs time and saves nothing"
+
+
+def _time_text(change: VerifiedChange, prediction: Prediction) -> str:
+    if abs(change.step_ratio - 1) < NOTHING_FRACTION:
+        return "a step takes as long"
+    return f"a step takes {format_seconds(change.step_s)} instead of {format_seconds(prediction.time.step_s)}"
+
+
+def _memory_text(change: VerifiedChange, prediction: Prediction) -> str:
+    needed = prediction.memory.needed_bytes
+    if abs(change.saved_bytes) < NOTHING_FRACTION * needed:
+        return "the fullest GPU needs as much memory"
+    still = "" if change.fits else ", which still does not fit"
+    return f"the fullest GPU needs {format_gib(change.needed_bytes)} instead of {format_gib(needed)}{still}"
+
+
+def _fewer(axis: str) -> Callable[[Plan], Edits]:
+    """Edits that give ranks of an axis to data parallelism, also with a micro-batch that needs as much memory."""
+
+    def edits(plan: Plan) -> Edits:
+        degree: int = getattr(plan.layout, axis)
+        for smaller in divisors(degree)[:-1]:
+            layout = _with_fewer(plan, axis, smaller)
+            size = plan.recipe.micro_batch_size
+            for layout_with_experts in _with_more_experts(plan, layout) if axis == "tp" else (layout,):
+                for halved in range((degree // smaller).bit_length()):
+                    if size >> halved:
+                        yield _layout_edit(plan, layout_with_experts, size >> halved)
+
+    return edits
+
+
+def _with_fewer(plan: Plan, axis: str, smaller: int) -> Layout:
+    """The layout with a smaller degree, its other ranks in the shard group, whose states are divided at least as the
+    engine divides them by default."""
+    layout = plan.layout
+    degree: int = getattr(layout, axis)
+    changed = replace(
+        layout,
+        **{axis: smaller},  # type: ignore[arg-type]
+        dp_shard=layout.dp_shard * (degree // smaller),
+        zero_stage=layout.zero_stage or ENGINES[plan.engine].default_zero_stage,
+    )
+    if axis == "tp":
+        expert_tp = min(layout.expert_tp, smaller)
+        return replace(changed, sequence_parallel=layout.sequence_parallel and smaller > 1, expert_tp=expert_tp)
+    if axis == "pp":
+        changed = replace(changed, stage_layers=None)
+        return replace(changed, vpp=1, schedule=DEFAULT_SCHEDULE) if smaller == 1 else changed
+    return changed
+
+
+def _with_more_experts(plan: Plan, layout: Layout) -> Iterator[Layout]:
+    """A layout with its experts divided over a domain of fast links first, where they are not, then as it is."""
+    moe, domain = plan.model.moe, _domain_gpus(plan)
+    if moe is not None:
+        for ep in reversed(divisors(moe.num_experts)):
+            if layout.ep < ep <= domain:
+                yield replace(layout, ep=ep, expert_tp=1)
+                break
+    yield layout
+
+
+def _layout_edit(plan: Plan, layout: Layout, micro_batch_size: int) -> Edit:
+    """An edit whose text names every field that differs."""
+    texts = [
+        f"{name}={str(getattr(layout, name)).lower()}"
+        for name in EDITED_FIELDS
+        if getattr(layout, name) != getattr(plan.layout, name)
+    ]
+    recipe = replace(plan.recipe, micro_batch_size=micro_batch_size)
+    if recipe != plan.recipe:
+        texts.append(f"micro_batch_size={micro_batch_size}")
+    return Edit(
+        text=" ".join(texts),
+        cost="more of the model on each GPU",
+        effort=LAYOUT,
+        plan=replace(plan, layout=layout, recipe=recipe),
+    )
+
+
+def _domain_gpus(plan: Plan) -> int:
+    node = plan.cluster.node
+    return max(node.scale_up_domain_gpus, node.gpus_per_node)
+
+
+def _num_servers(plan: Plan, ranks: int) -> int:
+    return -(-ranks // _domain_gpus(plan))
+
+
+def _expert_words(plan: Plan) -> str:
+    ep, servers = plan.layout.ep, _num_servers(plan, plan.layout.ep * plan.layout.expert_tp)
+    return f"Expert parallelism over {ep} ranks of {servers} servers" if servers > 1 else ""
+
+
+def _narrower_experts(plan: Plan) -> Edits:
+    for ep in reversed(divisors(plan.layout.ep)):
+        if ep * plan.layout.expert_tp <= _domain_gpus(plan):
+            yield _layout_edit(plan, replace(plan.layout, ep=ep), plan.recipe.micro_batch_size)
+
+
+def _gather_words(plan: Plan) -> str:
+    layout, rounds = plan.layout, plan.num_microbatches
+    servers = _num_servers(plan, layout.tp * layout.state_shard_size)
+    if layout.zero_stage < 3 or servers == 1 or layout.state_shard_size == 1:
+        return ""
+    times = f"in each of {rounds} micro-batches" if rounds > 1 else "in every step"
+    return f"Gathering all weights from {layout.state_shard_size} ranks of {servers} servers {times}"
+
+
+def _narrower_shards(plan: Plan) -> Edits:
+    """HSDP whose shard groups fill a server or a few, also reducing once a step; then parameters that stay whole."""
+    layout, size = plan.layout, plan.recipe.micro_batch_size
+    for group in divisors(layout.dp_shard)[:-1]:
+        if (layout.tp * layout.cp * group) % plan.cluster.node.gpus_per_node == 0:
+            copies = layout.dp_replicate * layout.dp_shard // group
+            hybrid = replace(layout, dp_replicate=copies, dp_shard=group)
+            yield _layout_edit(plan, hybrid, size)
+            if plan.num_microbatches > 1:
+                yield _layout_edit(plan, replace(hybrid, defer_grad_reduce=True), size)
+    for stage in (1, 2):
+        yield _layout_edit(plan, replace(layout, zero_stage=stage), size)
+
+
+def _schedule_words(plan: Plan) -> str:
+    layout = plan.layout
+    if layout.pp == 1 or not SCHEDULE_KINDS[layout.schedule].runs_forwards_first:
+        return ""
+    return f"The schedule {layout.schedule}, which keeps activations of all {plan.num_microbatches} micro-batches,"
+
+
+def _usual_schedule(plan: Plan) -> Edits:
+    layout = replace(plan.layout, schedule=DEFAULT_SCHEDULE)
+    text, cost = f"schedule={DEFAULT_SCHEDULE}", "none: the same bubble"
+    yield Edit(text=text, cost=cost, effort=LAYOUT, plan=replace(plan, layout=layout))
+
+
+def _stage_words(plan: Plan) -> str:
+    layout, head = plan.layout, head_blocks(plan.model)
+    if layout.pp == 1 or layout.stage_layers is not None or head < 1:
+        return ""
+    return f"The last of {layout.pp} even stages, slower by a head that weighs {head:.1f} layers,"
+
+
+def _other_stages(plan: Plan) -> Edits:
+    for spread, _ in zip(uneven_stages(plan), range(FEW_SPREADS), strict=False):
+        text = f"stage_layers={','.join(map(str, spread))}"
+        layout = replace(plan.layout, stage_layers=spread)
+        yield Edit(text=text, cost="uneven stages", effort=LAYOUT, plan=replace(plan, layout=layout))
+
+
+def _recompute_words(plan: Plan) -> str:
+    recipe = plan.recipe
+    if recipe.recompute == "none":
+        return ""
+    what = f" of {', '.join(recipe.recompute_modules)}" if recipe.recompute_modules else f" ({recipe.recompute})"
+    return f"Recomputation{what}"
+
+
+def _less_recomputation(plan: Plan) -> Edits:
+    recipe = replace(plan.recipe, recompute_layers=None, recompute_modules=None)
+    for mode in ("none", "selective"):
+        changed = replace(recipe, recompute=mode)
+        yield recipe_edit(plan, f"recompute={mode}", "more activations are kept", FLAG, changed)
+
+
+def _micro_batch_words(plan: Plan) -> str:
+    size, tokens = plan.recipe.micro_batch_size, plan.recipe.micro_batch_size * plan.recipe.seq_len
+    return f"A micro-batch of {size} x {plan.recipe.seq_len:,} = {tokens:,} tokens, too small to fill the GPU,"
+
+
+def _larger_micro_batches(plan: Plan) -> Edits:
+    for times in LARGER_MICRO_BATCHES:
+        size = plan.recipe.micro_batch_size * times
+        recipe = replace(plan.recipe, micro_batch_size=size)
+        yield recipe_edit(plan, f"micro_batch_size={size}", f"{times}x the activations", FLAG, recipe)
+
+
+def _without_offload(plan: Plan) -> Edits:
+    bare = replace(plan.recipe, offload="none")
+    yield recipe_edit(plan, "offload=none", "states stay on the GPU", FLAG, bare)
+
+
+def _without_activation_offload(plan: Plan) -> Edits:
+    kept = replace(plan.recipe, activation_offload=False)
+    yield recipe_edit(plan, "activation_offload=false", "activations stay on the GPU", FLAG, kept)
+
+
+def _fused_attention(plan: Plan) -> Edits:
+    yield recipe_edit(plan, "attention=flash", "none: same result", FLAG, plan.recipe.with_fused_attention())
+
+
+def _mixed_precision(plan: Plan) -> Edits:
+    for precision in ("bf16-mixed", "fp16-mixed"):
+        recipe = replace(plan.recipe, precision=precision)
+        yield recipe_edit(plan, f"precision={precision}", "16-bit matrix products", TRAINING, recipe)
+
+
+CHOICES = (
+    Choice(
+        words=lambda plan: f"Tensor parallelism over {plan.layout.tp} ranks" if plan.layout.tp > 1 else "",
+        because="every layer waits for exchanges between its ranks and its matrices are narrower; data parallelism "
+        "exchanges nothing inside a layer, and experts divide whole",
+        edits=_fewer("tp"),
+    ),
+    Choice(
+        words=lambda plan: f"A pipeline of {plan.layout.pp} stages" if plan.layout.pp > 1 else "",
+        because="its stages wait at the start and the end of each step; data parallelism has no bubble",
+        edits=_fewer("pp"),
+    ),
+    Choice(
+        words=lambda plan: (
+            f"Context parallelism over {plan.layout.cp} ranks at {plan.recipe.seq_len:,} tokens"
+            if plan.layout.cp > 1
+            else ""
+        ),
+        because="keys and values travel between ranks in every layer; data parallelism needs no exchange where "
+        "sequences are short enough for one GPU",
+        edits=_fewer("cp"),
+    ),
+    Choice(
+        words=_expert_words,
+        because="every token's copies cross the network in every layer; inside a server they stay on its fast links",
+        edits=_narrower_experts,
+    ),
+    Choice(
+        words=_gather_words,
+        because="weights cross the network whenever a layer is used; HSDP gathers inside a server and reduces once a "
+        "step between replicas",
+        edits=_narrower_shards,
+    ),
+    Choice(
+        words=_schedule_words,
+        because="1F1B starts a backward as soon as it can, so a stage holds activations of at most pp micro-batches",
+        edits=_usual_schedule,
+    ),
+    Choice(
+        words=_stage_words,
+        because="all stages wait for the slowest one; fewer layers beside the head balance it",
+        edits=_other_stages,
+    ),
+    Choice(
+        words=_recompute_words,
+        because="forward work is done twice for memory that is there, or that the kernels never kept",
+        edits=_less_recomputation,
+    ),
+    Choice(
+        words=_micro_batch_words,
+        because="small kernels wait for their launches and for collectives, again in every micro-batch",
+        edits=_larger_micro_batches,
+    ),
+    Choice(
+        words=lambda plan: f"offload={plan.recipe.offload}" if plan.recipe.offload != "none" else "",
+        because="the update or the weights wait for the host, though the GPU has room to spare",
+        edits=_without_offload,
+    ),
+    Choice(
+        words=lambda plan: "activation_offload=true" if plan.recipe.activation_offload else "",
+        because="activations cross PCIe twice, though the GPU has room to spare",
+        edits=_without_activation_offload,
+    ),
+    Choice(
+        words=lambda plan: "Eager attention, which writes out all scores," if plan.recipe.writes_scores else "",
+        because="scores grow with the square of the sequence; a fused kernel never stores them",
+        edits=_fused_attention,
+    ),
+    Choice(
+        words=lambda plan: "Training in fp32" if plan.recipe.precision == "fp32" else "",
+        because="tensor cores compute in 16 bits, bf16 or fp16, several times faster",
+        edits=_mixed_precision,
+    ),
+)
