@@ -121,8 +121,8 @@ class Layout:
         example="deepep",
         synonyms=("moe_token_dispatcher_type", "expert_parallel_comm_backend", "token_dispatcher", "moe_dispatcher"),
     )
-    """``alltoall`` sends one copy for every expert, by NCCL, after the ranks told each other how many. ``deepep`` stands for
-    DeepEP and HybridEP, whose kernels send a token once to every host and put rows in order on the way."""
+    """``alltoall`` sends one copy for every expert, by NCCL, after the ranks told each other how many. ``deepep`` is
+    DeepEP or HybridEP, whose kernels send a token once to every host and put rows in order on the way."""
     defer_grad_reduce: bool | None = plan_field(
         None, "reduce in the last micro-batch only", left_out=ENGINES_OWN, synonyms=("no_sync",)
     )

@@ -373,10 +373,7 @@ def test_dualpipe_hides_the_exchange_of_experts():
     layouts = (Layout(dp_shard=8, ep=4, pp=2, schedule=schedule) for schedule in ("1f1b", "dualpipev"))
     layer = moe_model().layers[0]
     model = shapes.model(layer, num_layers=4, hidden_size=2048, vocab_size=1024)
-    hidden = [
-        {call.is_overlappable for call in row_exchanges(plan_of(layout, model=model))}
-        for layout in layouts
-    ]
+    hidden = [{call.is_overlappable for call in row_exchanges(plan_of(layout, model=model))} for layout in layouts]
     assert hidden == [{False}, {True}]
 
 
