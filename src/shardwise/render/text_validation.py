@@ -44,7 +44,7 @@ def validation_parts(report: AccuracyReport, *, has_rows: bool, has_unused: bool
 
 def errors_table(report: AccuracyReport) -> Table:
     """Signed and absolute errors per family and scope: of families that fitted nothing, of the others, and of all."""
-    table = plain_table(title="Peak memory, predicted against measured")
+    table = plain_table(title="Peak memory, predicted against measured", padding=(0, 1, 0, 0))
     table.add_column("family")
     table.add_column("figure")
     for heading in ("rows", "median", "|median|", "|90%|", "|max|", "in band"):

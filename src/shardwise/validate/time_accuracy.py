@@ -109,7 +109,7 @@ class TimeAccuracyReport:
     blind: TimeSummary | None
     """Errors over ``blind_families``, without runs that have gaps."""
     blind_engines: tuple[TimeSummary, ...]
-    """The same by engine, for those with ``MIN_ENGINE_ROWS`` rows and more."""
+    """Errors of blind families by engine, where an engine has ``MIN_ENGINE_ROWS`` rows or more."""
     family_median_fraction: float
     """Median over families of their median absolute error, so that a family of a thousand rows counts once."""
     family_calibrated_fraction: float
