@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.columns import is_among, most
-from shardwise.fields import ENGINES_OWN, MANY_LAYERS, Needs, plan_field
+from shardwise.fields import ENGINES_OWN, MANY_LAYERS, plan_field
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULES, TWICE_HELD_SCHEDULES, Schedule
 
 ZeroStage = Literal[0, 1, 2, 3]
@@ -117,7 +117,6 @@ class Layout:
         "how copies of tokens travel to experts",
         left_out=ENGINES_OWN,
         offered_by="deepep with megatron and torchtitan",
-        needs=Needs(name="ep", value="2", words="without --ep"),
         example="deepep",
         synonyms=("moe_token_dispatcher_type", "expert_parallel_comm_backend", "token_dispatcher", "moe_dispatcher"),
     )
