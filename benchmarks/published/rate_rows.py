@@ -164,4 +164,4 @@ def _plan_key(run: TimedRun) -> object:
 def _in_order(runs: list[TimedRun]) -> tuple[TimedRun, ...]:
     """Runs family by family, as the tables above list them."""
     order = [*TIMED_CONVERTERS, *PLANNED_CONVERTERS]
-    return tuple(sorted(runs, key=lambda run: order.index(run.family)))
+    return tuple(sorted(runs, key=lambda run: (order.index(run.id.split("-")[0]), run.family)))

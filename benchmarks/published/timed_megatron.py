@@ -239,6 +239,11 @@ VTRAIN_ASSUMPTIONS = (
 )
 
 
+SMALL_BLOCKS_HIDDEN_SIZE = 2048
+"""Rows of this width are a family of their own, VTRAINS2048: the band of small blocks is fitted on them and judged on
+those of 1,024."""
+
+
 def convert_vtrain(row: MeasurementRow) -> TimedConversion:
     """A VTRAINS row: small GPTs on 2 to 8 A100 of one node, Megatron-DeepSpeed."""
     shape = printed_gpt(row, vocab_size=VTRAIN_VOCAB_SIZE - VTRAIN_VOCAB_SIZE % (row.integer("tp") or 1))
@@ -254,6 +259,8 @@ def convert_vtrain(row: MeasurementRow) -> TimedConversion:
         recompute="full",
         layout=Layout(dp_replicate=dp, zero_stage=0, tp=tp, pp=pp),
     )
+    if shape.hidden_size == SMALL_BLOCKS_HIDDEN_SIZE:
+        row = replace(row, family=f"{row.family}{SMALL_BLOCKS_HIDDEN_SIZE}")
     return timed(row, replace(plan, engine="deepspeed"), assumptions=VTRAIN_ASSUMPTIONS)
 
 

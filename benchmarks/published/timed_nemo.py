@@ -89,7 +89,8 @@ AUTOMODEL_RUNS = {
     ("Nemotron V3 Ultra 550B (26.04)", "pretrain"): _AutoModelRun(recompute="full", is_compiled=False),
 }
 """NVIDIA-NeMo/Automodel@36044ad examples/llm_benchmark/*/*.yaml: activation_checkpointing, enable_compile and
-enable_async_tensor_parallel."""
+enable_async_tensor_parallel. Configurations of experts are named after DeepEP
+(``qwen/qwen3_moe_30b_te_deepep.yaml``)."""
 
 AUTOMODEL_ASSUMPTIONS = (
     "weights, gradients and Adam in bf16 (torch_dtype: bf16); LoRA rank 16 on every projection",
@@ -140,6 +141,7 @@ def convert_automodel(row: MeasurementRow) -> TimedConversion:
             sequence_parallel=tp > 1,
             reshard_after_forward=pp == 1,
             async_tensor_parallel=run.hides_tensor_parallel and tp > 1,
+            expert_exchange="deepep" if ep > 1 else None,
         ),
         engine="torchtitan",
     )

@@ -8,6 +8,7 @@ from shardwise.fields import ENGINES_OWN, MANY_LAYERS, plan_field
 from shardwise.schedules.table import DEFAULT_SCHEDULE, SCHEDULES, TWICE_HELD_SCHEDULES, Schedule
 
 ZeroStage = Literal[0, 1, 2, 3]
+ExpertExchange = Literal["alltoall", "deepep"]
 REST = -1
 """``dp_shard: -1`` in a plan file asks for what is left of the world, as in torchtitan."""
 
@@ -111,6 +112,16 @@ class Layout:
     )
     """Collectives of sequence parallelism run piece by piece under the products that need them (torch's
     ``_micro_pipeline_tp``, Megatron's ``--tp-comm-overlap``)."""
+    expert_exchange: ExpertExchange | None = plan_field(
+        None,
+        "how copies of tokens travel to experts",
+        left_out=ENGINES_OWN,
+        offered_by="deepep with megatron and torchtitan",
+        example="deepep",
+        synonyms=("moe_token_dispatcher_type", "expert_parallel_comm_backend", "token_dispatcher", "moe_dispatcher"),
+    )
+    """``alltoall`` sends one copy for every expert, by NCCL, after the ranks told each other how many. ``deepep`` is
+    DeepEP or HybridEP, whose kernels send a token once to every host and put rows in order on the way."""
     defer_grad_reduce: bool | None = plan_field(
         None, "reduce in the last micro-batch only", left_out=ENGINES_OWN, synonyms=("no_sync",)
     )

@@ -42,6 +42,13 @@ def test_the_less_is_known_of_a_part_the_wider_its_band(gpu_id, ratios):
     assert band_ratios(plan_on(gpu_id)) == ratios
 
 
+def test_narrow_blocks_may_be_faster():
+    narrow = read_model("llama-3.2-1b")
+    assert narrow.hidden_size == 2048
+    assert band_ratios(plan_on(model=narrow)) == (0.80, 1.27)
+    assert band_ratios(plan_on(model=replace(narrow, hidden_size=2304))) == (0.90, 1.27)
+
+
 def test_eight_bits_and_experts_widen_it_where_they_are_used():
     assert band_ratios(plan_on(precision="fp8-mixed")) == (0.70, 1.58)
     assert band_ratios(plan_on("a100-sxm-80", precision="fp8-mixed")) == (0.90, 1.46)

@@ -263,6 +263,11 @@ BROKEN: dict[str, tuple[Plan, str, str]] = {
         "expert_tp=3 does not divide the expert width 14336 of mixtral-8x7b",
         "set expert_tp=2",
     ),
+    "engine-expert-exchange": (
+        make_plan(mixtral(), layout=Layout(dp_shard=8, ep=8, expert_exchange="deepep")),
+        "expert_exchange=deepep is not offered by native, only by megatron and torchtitan",
+        "set expert_exchange=alltoall",
+    ),
     "engine-expert-tp": (
         make_plan(mixtral(), layout=Layout(dp_shard=2, tp=2, ep=2, expert_tp=2)),
         "expert_tp=2 with tp=2 and ep=2: on native experts are divided over tp when ep=1, and whole otherwise",

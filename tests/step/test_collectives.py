@@ -276,15 +276,31 @@ def moe_model():
     return shapes.model(layer, num_layers=3, hidden_size=2048, vocab_size=1024)
 
 
+def row_exchanges(plan):
+    """Calls that carry rows to experts and back; how many rows there are travels apart."""
+    return [call for call in calls_of(plan) if call.axis == "ep" and call.name != "expert counts"]
+
+
 def test_experts_dispatch_and_combine_in_both_passes():
-    calls = [c for c in calls_of(plan_of(Layout(dp_shard=8, ep=4), model=moe_model())) if c.axis == "ep"]
+    calls = row_exchanges(plan_of(Layout(dp_shard=8, ep=4), model=moe_model()))
     assert sum(call.count for call in calls) == 3 * 4
     assert {call.num_bytes for call in calls} == {2048 * 8 * 2048 * 2}
 
 
+@pytest.mark.parametrize("exchange", ["alltoall", "deepep"])
+def test_only_nccls_exchange_tells_counts_first_and_sends_every_copy(exchange):
+    """128 experts, 8 bytes each; DeepEP's kernels send a token once to every host and learn the counts on the way."""
+    layout = Layout(dp_shard=8, ep=4, expert_exchange=exchange)
+    calls = [call for call in calls_of(plan_of(layout, model=moe_model())) if call.axis == "ep"]
+    counts = [call.num_bytes for call in calls if call.name == "expert counts"]
+    assert counts == ([128 * 8] if exchange == "alltoall" else [])
+    sent = {call.copies_per_token for call in calls if call.name != "expert counts"}
+    assert sent == ({1} if exchange == "alltoall" else {8})
+
+
 def test_the_fullest_rank_receives_more_token_copies():
     plan = plan_of(Layout(dp_shard=8, ep=4), model=moe_model(), routing_imbalance_ratio=1.25)
-    assert {call.num_bytes for call in calls_of(plan) if call.axis == "ep"} == {1.25 * 2048 * 8 * 2048 * 2}
+    assert {call.num_bytes for call in row_exchanges(plan)} == {1.25 * 2048 * 8 * 2048 * 2}
 
 
 def test_routed_weights_are_gathered_over_what_expert_parallelism_leaves():
@@ -357,10 +373,7 @@ def test_dualpipe_hides_the_exchange_of_experts():
     layouts = (Layout(dp_shard=8, ep=4, pp=2, schedule=schedule) for schedule in ("1f1b", "dualpipev"))
     layer = moe_model().layers[0]
     model = shapes.model(layer, num_layers=4, hidden_size=2048, vocab_size=1024)
-    hidden = [
-        {call.is_overlappable for call in calls_of(plan_of(layout, model=model)) if call.axis == "ep"}
-        for layout in layouts
-    ]
+    hidden = [{call.is_overlappable for call in row_exchanges(plan_of(layout, model=model))} for layout in layouts]
     assert hidden == [{False}, {True}]
 
 

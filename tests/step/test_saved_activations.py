@@ -177,7 +177,29 @@ def test_what_experts_keep_of_each_copy_of_a_token():
     assert experts(moe_with(), has_fused_activation=True)["experts.intermediates"] == 48 * 32 * 2
     assert "experts.intermediates" not in experts(moe_with(is_gated=False))
     assert "experts.output" not in experts(moe_with(), keeps_expert_outputs=False)
-    assert experts(moe_with(), copies_exchanged_rows=True)["experts.dispatched_input"] == 3 * 48 * 64 * 2
+    assert experts(moe_with(), copies_exchanged_rows=True)["experts.reordered_input"] == 2 * 48 * 64 * 2
+
+
+def test_experts_that_run_kernel_by_kernel_keep_the_activated_gate_and_the_weighted_rows():
+    """A copy of 2,048 and 768 numbers keeps 5,632 bytes more than with fused kernels, as on one H200: 57.77 and 96.74
+    GiB with 2 and 8 sequences of 4,096 tokens, 16 blocks and four copies of each token."""
+    eager = experts(moe_with(), has_fused_activation=True, runs_experts_eagerly=True)
+    assert eager["experts.intermediates"] == 48 * (32 + 32) * 2
+    assert eager["experts.weighted_output"] == 48 * 64 * 2
+
+
+def test_selective_recomputation_keeps_exchanged_rows_and_no_grouped_product():
+    """Lists of what to keep hold plain products and exchanges; without an exchange nothing of routed rows stays."""
+
+    def kept(**changes):
+        saved = saved_tensors(moe_with(), context(hidden_size=64, tokens=16, **changes))
+        return {
+            tensor.name: tensor.num_bytes for tensor in saved if tensor.is_routed and tensor.kept_by_operation_policy
+        }
+
+    assert kept() == {}
+    rows = 48 * 64 * 2
+    assert kept(keeps_exchanged_rows=True) == {"experts.dispatched_input": rows, "experts.output": rows}
 
 
 def test_a_divided_sequence_sends_fewer_tokens_to_experts_and_a_divided_expert_is_narrower():

@@ -163,7 +163,7 @@ def moe_model(shared=0, *, is_gated=True):
 
 def test_experts_move_every_copy_of_a_token():
     """Eight copies: SwiGLU's 6 and 10 bytes of 768 numbers, gathered and put back in 8 of 2,048; 128 scores in 10."""
-    plan = plan_of(moe_model(shared=1024), compile=True)
+    plan = plan_of(moe_model(shared=1024), engine="megatron")
     assert both(plan, "experts.activation") == (6 * 8 * TOKENS * 768, 10 * 8 * TOKENS * 768)
     assert both(plan, "experts.permute") == (8 * 8 * TOKENS * 2048, 8 * 8 * TOKENS * 2048)
     assert both(plan, "router.scores") == (10 * TOKENS * 128, 10 * TOKENS * 128)
@@ -171,6 +171,16 @@ def test_experts_move_every_copy_of_a_token():
     plain = plan_of(moe_model(is_gated=False), compile=False)
     assert both(plain, "experts.activation") == (4 * 8 * TOKENS * 768, 6 * 8 * TOKENS * 768)
     assert kernels(plain, "experts.activation") == (1, 1)
+
+
+def test_torchs_indexing_moves_rows_of_experts_several_times():
+    """Bytes as long as what was timed on one H200: our trainer adds up by index, torchtitan writes by index."""
+    elements, copies = 8 * TOKENS * 2048, 8 * TOKENS
+    ours, titan = (plan_of(moe_model(), engine=engine, compile=True) for engine in ("native", "torchtitan"))
+    assert both(ours, "experts.permute") == (42 * elements + 7500 * copies, 30 * elements)
+    assert both(ours, "experts.activation") == (22 * 8 * TOKENS * 768, 36 * 8 * TOKENS * 768)
+    assert both(titan, "experts.permute")[1] == pytest.approx(1.36 * 104 * elements, rel=1e-6)  # autocast: fp32
+    assert both(titan, "experts.activation") == (6 * 8 * TOKENS * 768, 10 * 8 * TOKENS * 768)
 
 
 def test_tensor_parallelism_divides_what_experts_move_and_sequences_the_scores():

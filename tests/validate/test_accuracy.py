@@ -70,12 +70,15 @@ def test_percentiles_interpolate_between_order_statistics(values, fraction, expe
 
 
 def test_a_summary_keeps_the_sign_of_the_median_and_the_size_of_the_rest():
-    summary = summarise("family", "allocated", [-0.02, -0.03, -0.05, 0.01, -0.11])
+    errors = [-0.02, -0.03, -0.05, 0.01, -0.11]
+    rows = [replace(_row(error=error), is_in_band=abs(error) < 0.04) for error in errors]
+    summary = summarise("family", "allocated", rows)
     assert summary.num_readings == 5
     assert summary.median_signed_fraction == pytest.approx(-0.03)
     assert summary.median_absolute_fraction == pytest.approx(0.03)
     assert summary.p90_absolute_fraction == pytest.approx(0.086)
     assert summary.max_absolute_fraction == pytest.approx(0.11)
+    assert summary.in_band_fraction == pytest.approx(3 / 5)
 
 
 def _row(*, scope="allocated", error=None, outcome="fits", predicted_fits=None, family="ZBPP"):

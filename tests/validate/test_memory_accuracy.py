@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardwise.validate.accuracy import memory_accuracy
+from shardwise.predict.memory import HIGH_FRACTION, LOW_FRACTION
+from shardwise.validate.accuracy import memory_accuracy, percentile
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +96,15 @@ def test_fitted_and_reported_families_do_not_overlap(report):
     readings = sum(row.signed_error_fraction is not None for row in report.rows)
     counted = [s.num_readings for s in (*report.reported, *report.fitted) if s.scope == "all"]
     assert sum(counted) == readings
+
+
+def test_the_memory_band_is_that_of_readings_that_constants_were_fitted_on(report):
+    """Percentiles 5 and 95 of measured over predicted, allocated and reserved; the other families judge it."""
+    ratios = [
+        1 / (1 + row.signed_error_fraction)
+        for row in report.rows
+        if row.is_fitted and row.signed_error_fraction is not None and row.run.scope in {"allocated", "reserved"}
+    ]
+    assert len(ratios) >= 100
+    assert percentile(ratios, 0.05) == pytest.approx(LOW_FRACTION, abs=0.015)
+    assert percentile(ratios, 0.95) == pytest.approx(HIGH_FRACTION, abs=0.015)

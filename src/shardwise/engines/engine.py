@@ -82,6 +82,8 @@ class Engine:
     """Whether the loop hands torch's AdamW its ``fused`` or leaves it out."""
     has_async_tensor_parallel: bool = False
     """Whether collectives of sequence parallelism can run piece by piece under the products that need them."""
+    has_deepep: bool = False
+    """Whether tokens can travel to experts by DeepEP or HybridEP."""
     has_small_shards: bool = False
     """Whether parameters may stay divided over a smaller group after forward (``reshard_size``)."""
     has_prefetch_units: bool = False

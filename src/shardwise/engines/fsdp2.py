@@ -7,7 +7,7 @@ from shardwise.engines.engine import Engine
 from shardwise.engines.torch_states import TORCH_STATES
 from shardwise.schedules.table import TORCH_SCHEDULES
 
-PROFILE = replace(native.PROFILE, wraps_ends=False)
+PROFILE = replace(native.PROFILE, wraps_ends=False, row_kernels="fused")
 
 ENGINE = Engine(
     profile=PROFILE,

@@ -22,6 +22,7 @@ ENGINE = Engine(
     has_sequence_parallel=False,
     foreign_vendors=frozenset(("AMD", "Google", "Intel")),
     has_expert_tp=True,
+    has_deepep=True,
     # Sections 3.2.3 and 3.3.3.
     recomputes_modules=True,
     narrow_moments=frozenset(("adamw",)),

@@ -46,7 +46,7 @@ PROFILE = EngineProfile(
     has_transformer_engine=True,
     keeps_expert_outputs=False,
     partial_recompute="first of chunk",
-    sends_tokens_once_per_host=True,
+    expert_exchange="deepep",
     # Transformer Engine prefers cuDNN from Hopper on and flash-attn before; below compute capability 8.0 and in fp32 it
     # has neither (NVIDIA/TransformerEngine@002a3e5 dot_product_attention/utils.py, get_attention_backend).
     cudnn_attention_archs=("Hopper", "Blackwell"),
@@ -75,6 +75,7 @@ ENGINE = Engine(
     has_compile_switch=False,
     has_overlap_switch=True,
     has_async_tensor_parallel=True,
+    has_deepep=True,
     always_defers_reductions=True,
     recomputes_modules=True,
     # Its precision-aware optimizer is a distributed Adam (core/optimizer/optimizer_config.py).

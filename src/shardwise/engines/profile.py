@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.attention_kernels import ATTENTION_KERNELS, DATACENTER_BLACKWELL, AttentionCall, AttentionKernel
+from shardwise.layout import ExpertExchange
 from shardwise.recipe import Recipe
 
 SelectivePolicy = Literal["operations", "core_attention"]
 Sharding = Literal["fsdp2", "fsdp1", "megatron", "deepspeed"]
+RowKernels = Literal["fused", "index_add", "index_put"]
 PartialRecompute = Literal["first of stage", "first of chunk", "every"]
 LossKind = Literal[
     "torch",
@@ -82,8 +84,11 @@ class EngineProfile:
     partial_recompute: PartialRecompute = "first of stage"
     """Which blocks are recomputed where only some are: the first of a stage, the first of each of its chunks, or every
     n-th one, with the last among them."""
-    sends_tokens_once_per_host: bool = False
-    """Whether a token whose experts share a host crosses the network once (DeepEP, HybridEP), not once per expert."""
+    row_kernels: RowKernels = "fused"
+    """How copies of tokens are put in the order of experts and added up again: by kernels made for it, by torch's
+    ``index_add`` (our trainer), or by writing to an index (torchtitan ``models/moe/moe.py``)."""
+    expert_exchange: ExpertExchange = "alltoall"
+    """How copies of tokens travel to experts where a layout does not say."""
     has_torch_norm_kernel: bool = False
     """Whether eager norms are torch's ``nn.RMSNorm``, one kernel in torch 2.11: 62 us forward and 157 us backward for
     8,192 x 4,096 on H100 (``2026-11-27-h100-bandwidth.csv``). Transformers spell it out, and torchtitan's published

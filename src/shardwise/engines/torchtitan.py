@@ -14,6 +14,7 @@ PROFILE = replace(
     partial_recompute="every",
     cudnn_attention_archs=SINCE_AMPERE,
     wraps_ends=True,
+    row_kernels="index_put",
 )
 """``selective_ac_option`` recomputes every n-th block (``distributed/activation_checkpoint.py``, its counter starts at
 1). AdamW is fused since pytorch/torchtitan@6e49885 (2025-02-24), and ``compile`` also compiles the loss since bbb1b61
@@ -44,5 +45,6 @@ ENGINE = Engine(
     names_replicas=True,
     has_optimizer_switch=True,
     has_async_tensor_parallel=True,
+    has_deepep=True,
     source="pytorch/torchtitan@b5bcd76 config/configs.py, components/optimizer/optimizer.py, components/lora.py",
 )

@@ -17,6 +17,7 @@ from shardwise.predict.product_rates import (
 )
 from shardwise.predict.time_band import band_sentences, is_attention_doubted
 from shardwise.step.attention_kernel import attention_kernel
+from shardwise.step.expert_exchange import expert_exchange
 from shardwise.step.operation_context import SKEWED_ROUTING_RATIO
 
 SELECTIVE_WORDS: dict[SelectivePolicy, str] = {
@@ -102,10 +103,13 @@ def _link_assumptions(plan: Plan) -> Iterator[str]:
     """What is not known of the links, and how tokens reach experts of other hosts."""
     yield from placement_doubts(plan.cluster)
     crosses = plan.layout.ep > 1 and plan.cluster.num_gpus > plan.cluster.node.scale_up_domain_gpus
-    if crosses and plan.model.is_moe and engine_profile(plan.engine).sends_tokens_once_per_host:
+    if crosses and plan.model.is_moe and plan.layout.expert_exchange is None:
         yield (
             "a token crosses the network once for every host with experts of its own, as with Megatron's flex "
-            "dispatcher (DeepEP, HybridEP); its alltoall dispatcher sends one copy per expert"
+            "dispatcher (DeepEP, HybridEP); expert_exchange=alltoall sends one copy per expert"
+            if expert_exchange(plan) == "deepep"
+            else "every copy of a token crosses the network by NCCL's all-to-all; expert_exchange=deepep sends a token "
+            "once to every host, where the engine has it"
         )
 
 

@@ -9,7 +9,7 @@ those reached on the links of the placement. Steps over several hosts hold each 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import ceil, log2
 from typing import Literal
 
 from shardwise.formulas.collective_volume import all_gather_factor, once_per_node_ratio
@@ -38,6 +38,9 @@ NVLS_TREE_FRACTION = 0.85
 PAT_BASE_US, PAT_NETWORK_US, PAT_STEP_RATIO, PAT_RANK_US, PAT_FRACTION = 8.0, 14.0, 3.5, 2.8, 0.75
 """Parallel aggregated trees: all-gather and reduce-scatter of groups with one rank per host."""
 SMALLEST_MESSAGE_BYTES = 64
+PEERS_AT_ONCE = 8
+"""Ranks that a rank exchanges messages with at the same time; the next ones wait for a round of these (NCCL
+``src/include/device.h``, ``NCCL_MAX_DEV_WORK_P2P_PER_BATCH``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +307,10 @@ def _exchange(placement: GroupPlacement, copies_per_token: int) -> Candidate:
     if placement.host_bandwidth_bytes_per_s:
         share = part * (placement.ranks_per_host - placement.ranks_per_domain)
         levels.append(_Level("PCIe", share / placement.host_bandwidth_bytes_per_s))
-    latency_us = SIMPLE.ring_base_us
+    rounds = 1 if is_once else ceil((placement.size - 1) / PEERS_AT_ONCE)
+    latency_us = SIMPLE.ring_base_us + (rounds - 1) * SIMPLE.ring_scale_up_us
     if placement.num_hosts > 1:
+        latency_us += (rounds - 1) * (SIMPLE.ring_network_us + _extra_us(SIMPLE, placement) - SIMPLE.ring_scale_up_us)
         share = part * (placement.size - placement.ranks_per_host)
         rate = placement.network_exchange_bytes_per_s
         if is_once:

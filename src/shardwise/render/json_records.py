@@ -90,7 +90,8 @@ KEYS: Mapping[str, str] = {
     "RowAccuracy": "id=run.id family=run.family scope=run.scope outcome=run.outcome"
     " measured_low_bytes=run.measured_low_bytes measured_high_bytes=run.measured_high_bytes predicted_bytes"
     " predicted_fits signed_error_fraction refusal assumptions=run.assumptions source=run.source date=run.date",
-    "TimeAccuracyReport": "families reported fitted with_gaps family_median_fraction family_calibrated_fraction"
+    "TimeAccuracyReport": "families reported fitted with_gaps blind blind_engines family_median_fraction"
+    " family_calibrated_fraction blind_families"
     " fitted_families reported_families rows unused",
     "TimedRowAccuracy": "id=run.id family=run.family sweep=run.sweep figure=run.figure measured_s=run.measured_s"
     " predicted_s low_s high_s is_in_band signed_error_fraction components_s={components} refusal gaps=run.gaps"

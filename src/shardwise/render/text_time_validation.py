@@ -1,6 +1,7 @@
 """The step-time accuracy report as text: errors, band and ranking per family, and every row when asked."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -51,19 +52,30 @@ def split_sentence(report: TimeAccuracyReport) -> str:
     fitted = ", ".join(report.fitted_families) or "none"
     reported = ", ".join(report.reported_families) or "none"
     return (
-        f"Fitted on: {fitted}. Reported: {reported}. Only the bands are fitted: they are the residuals of the fitted "
-        "families and of runs with a gap."
+        "Families above the first line fitted nothing: no band and no constant; below it are all of them together and "
+        f"by engine. Fitted on: {fitted}. Reported: {reported}. Only the bands are fitted: they are the residuals of "
+        "the fitted families and of runs with a gap."
     )
 
 
 def step_time_table(report: TimeAccuracyReport) -> Table:
-    """Errors of step time per family, then over the fitted and the reported ones."""
+    """Errors of step time per family: those that fitted nothing, what they say together, and then the others."""
     table = plain_table(title="Step time, predicted against measured", padding=(0, 1, 0, 0))
     table.add_column("family")
     for heading in ("rows", "bias", "|median|", "|90%|", "|max|", "1 row", "in band", "tau"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for summary in report.families:
+    blind = [summary for summary in report.families if summary.name in report.blind_families]
+    for summary in blind:
         table.add_row(*_summary_cells(summary))
+    table.add_section()
+    if report.blind is not None:
+        table.add_row(*_summary_cells(report.blind))
+    for summary in report.blind_engines:
+        table.add_row(*_summary_cells(replace(summary, name=f"  {summary.name}")))
+    table.add_section()
+    for summary in report.families:
+        if summary not in blind:
+            table.add_row(*_summary_cells(summary))
     table.add_section()
     for total in (report.reported, report.fitted, report.with_gaps):
         if total is not None:

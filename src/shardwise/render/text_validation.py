@@ -10,7 +10,7 @@ from rich.text import Text
 from shardwise.render.names import gib_number
 from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
 from shardwise.units import format_percent
-from shardwise.validate.accuracy import AccuracyReport, ErrorSummary, FitSummary, RowAccuracy
+from shardwise.validate.accuracy import FITTED_FAMILIES, AccuracyReport, ErrorSummary, FitSummary, RowAccuracy
 from shardwise.validate.records import UnusedRow
 
 NOTHING = "-"
@@ -37,22 +37,24 @@ def validation_parts(report: AccuracyReport, *, has_rows: bool, has_unused: bool
     yield Text()
     yield Text(
         f"{len(report.rows)} readings are repeated by a plan; {len(report.unused)} are not (--unused says why). "
-        "Errors are predicted over measured minus one, zero inside what a printed figure can mean."
+        "Errors are predicted over measured minus one, zero inside what a printed figure can mean. Families above the "
+        f"first line fitted nothing; {', '.join(FITTED_FAMILIES)} fitted constants and the band."
     )
 
 
 def errors_table(report: AccuracyReport) -> Table:
-    """Signed and absolute errors per family and scope, then over all families."""
-    table = plain_table(title="Peak memory, predicted against measured")
+    """Signed and absolute errors per family and scope: of families that fitted nothing, of the others, and of all."""
+    table = plain_table(title="Peak memory, predicted against measured", padding=(0, 1, 0, 0))
     table.add_column("family")
     table.add_column("figure")
-    for heading in ("rows", "median", "|median|", "|90%|", "|max|"):
+    for heading in ("rows", "median", "|median|", "|90%|", "|max|", "in band"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for summary in report.families:
-        table.add_row(*_error_cells(summary))
-    table.add_section()
-    for summary in (*report.overall, *report.reported, *report.fitted):
-        table.add_row(*_error_cells(summary))
+    blind = [summary for summary in report.families if summary.name not in FITTED_FAMILIES]
+    others = [summary for summary in report.families if summary not in blind]
+    for summaries in (blind, report.reported, others, (*report.fitted, *report.overall)):
+        for summary in summaries:
+            table.add_row(*_error_cells(summary))
+        table.add_section()
     return table
 
 
@@ -65,6 +67,7 @@ def _error_cells(summary: ErrorSummary) -> tuple[str, ...]:
         format_percent(summary.median_absolute_fraction),
         format_percent(summary.p90_absolute_fraction),
         format_percent(summary.max_absolute_fraction),
+        format_percent(summary.in_band_fraction),
     )
 
 

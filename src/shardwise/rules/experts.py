@@ -164,6 +164,18 @@ def _lower_zero(_plan: Plan) -> Iterable[Changes]:
     yield (("ep", 1),)
 
 
+def _breaks_exchange(plan: Plan) -> bool:
+    return plan.layout.expert_exchange == "deepep" and plan.layout.ep > 1
+
+
+def _exchange_message(plan: Plan) -> str:
+    return f"expert_exchange=deepep is not offered by {plan.engine}, only by megatron and torchtitan"
+
+
+def _exchange_candidates(_plan: Plan) -> Iterable[Changes]:
+    yield (("expert_exchange", "alltoall"),)
+
+
 RULES = (
     Rule(
         name="layout-experts-without-moe",
@@ -201,6 +213,16 @@ RULES = (
         breaks=_breaks_expert_width,
         message=_expert_width_message,
         candidates=_expert_width_candidates,
+    ),
+    Rule(
+        name="engine-expert-exchange",
+        engines=engines_that(lambda engine: not engine.has_deepep),
+        why="DeepEP's kernels replace the exchange and the order of rows in the code of the engine.",
+        source="Megatron-LM core/transformer/moe/token_dispatcher.py (flex); torchtitan distributed/deepep",
+        reads=("expert_exchange", "ep"),
+        breaks=_breaks_exchange,
+        message=_exchange_message,
+        candidates=_exchange_candidates,
     ),
     Rule(
         name="engine-expert-tp",

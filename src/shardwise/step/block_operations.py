@@ -7,6 +7,7 @@ from shardwise.model import AttentionSpec, DenseSpec, LayerSpec, MambaSpec, MoeS
 from shardwise.recipe import Recipe
 from shardwise.step import eager_operations, own_host
 from shardwise.step.attention_operations import attention_operations
+from shardwise.step.expert_operations import routed_operations
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Operation
 from shardwise.step.matmul_operations import LocalMatrix, joined, local_experts, local_matrix, matrix_operations
@@ -27,8 +28,6 @@ GATED_BYTES = (6, 10)
 DECOMPOSED_GATED_BYTES = (10, 16)
 ACTIVATION_BYTES = (4, 6)
 """Bytes per element of the feed-forward width in 16 bits."""
-PERMUTE_BYTES = 8
-"""Bytes per element of token copies gathered into expert order and back, per direction of the step."""
 FP8_CAST_BYTES = 5
 """Bytes per element of a cast to 8 bits: largest value (read 16 bits), then read again and write 8: 2 and 2.6 bytes at
 the rate of a copy, compiled, on H100 (``2026-11-28-h100-products.csv``). torch keeps the 16-bit input and casts it
@@ -48,8 +47,6 @@ DECOMPOSED_NORM_KERNELS = (8, 16)
 DECOMPOSED_ROTARY_KERNELS = (6, 8)
 FUSED_ROTARY_KERNELS = (2, 2)
 DECOMPOSED_GATED_KERNELS = (2, 3)
-ROUTING_KERNELS = (6, 6)
-"""Kernels of scores, top-k and its bookkeeping, and again for the permutation: low confidence."""
 AUTOCAST_KERNELS = (10, 13)
 """Casts that autocast adds to a block (same file)."""
 TENSOR_PARALLEL_KERNELS = 2
@@ -222,15 +219,9 @@ def _feed_forward(layer: LayerSpec, context: OperationContext) -> Iterator[Opera
         per_element = _activation_bytes(block.is_gated, context)
         yield from _both("mlp.activation", width, per_element, context, kernels=_activation_kernels(block, context))
     elif isinstance(block, MoeSpec):
-        copies = context.tokens * block.num_experts_per_tok / context.layout.tp
         per_element = _activation_bytes(block.is_gated, context)
         kernels = _activation_kernels(block, context)
-        width = copies * block.moe_intermediate_size
-        yield from _both("experts.activation", width, per_element, context, kernels=kernels)
-        width, permute = copies * context.hidden_size, (PERMUTE_BYTES, PERMUTE_BYTES)
-        yield from _both("experts.permute", width, permute, context, kernels=ROUTING_KERNELS)
-        scores = context.replicated_tokens() * block.num_experts
-        yield from _both("router.scores", scores, (10, 10), context, kernels=ROUTING_KERNELS)
+        yield from routed_operations(block, context, per_element, kernels)
         if block.shared_intermediate_size:
             width = context.tokens * block.shared_intermediate_size / context.layout.tp
             yield from _both("shared_experts.activation", width, per_element, context, kernels=kernels)

@@ -10,6 +10,7 @@ from shardwise.recipe import Recipe, RecomputeModule
 from shardwise.schedules.table import SCHEDULE_KINDS
 from shardwise.step.collective_calls import Call, Group, Groups, as_issued
 from shardwise.step.data_parallel_collectives import data_parallel_collectives
+from shardwise.step.expert_exchange import expert_exchange
 from shardwise.step.held_weights import adapter_weights
 from shardwise.step.inventory import Axis, Collective, CollectiveKind, OperationPhase
 from shardwise.step.layer_placement import chunk_in_model, chunk_owner, local_num_params, num_chunks
@@ -26,7 +27,7 @@ SCALAR_BYTES = 4
 COMMUNICATING: frozenset[RecomputeModule] = frozenset(("mlp", "moe", "shared_experts"))
 """Modules of selective recomputation with collectives inside."""
 COUNT_BYTES = 8
-"""Bytes of the int64 by which our trainer tells every rank how many rows each of its experts gets."""
+"""Bytes of the int64 by which ranks tell each other how many rows each of their experts gets."""
 
 
 def stage_collectives(context: StageContext) -> tuple[Collective, ...]:
@@ -243,7 +244,8 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
     even = copies * _expert_width(layer, block.hidden_size) * block.element_bytes
     payload = ceil(even * context.plan.recipe.routing_imbalance_ratio)
     group = Groups(layout=context.plan.layout).experts
-    sent_copies = per_token if context.profile.sends_tokens_once_per_host else 1
+    tells_counts = expert_exchange(context.plan) == "alltoall"
+    sent_copies = 1 if tells_counts else per_token
     is_hidden = SCHEDULE_KINDS[context.plan.layout.schedule].overlaps_passes
     for phase in ("forward", "backward"):
         for name in ("expert dispatch", "expert combine"):
@@ -256,7 +258,7 @@ def _experts(layer: LayerSpec, context: StageContext) -> Iterator[tuple[Call, in
                 copies_per_token=sent_copies,
             )
             yield call, 1, is_hidden
-    if is_native_engine(context.plan):
+    if tells_counts:
         num_bytes = layer.feed_forward.num_experts * COUNT_BYTES
         counts = Call(name="expert counts", kind="all_to_all", group=group, num_bytes=num_bytes, phase="forward")
         yield counts, 1, False

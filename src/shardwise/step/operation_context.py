@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from math import ceil
 
 from shardwise.cluster import Dtype, Gpu
+from shardwise.engines.profile import RowKernels
 from shardwise.layout import Layout
 from shardwise.recipe import Precision
+from shardwise.step.expert_exchange import row_kernels
 from shardwise.step.inventory import Operation, OperationPhase
 from shardwise.step.native_engine import is_native_engine, is_replicated, uses_ddp
 from shardwise.step.stage_context import StageContext
@@ -56,6 +58,8 @@ class OperationContext:
     has_fused_rotary: bool
     is_base_frozen: bool
     is_quantised: bool
+    row_kernels: RowKernels = "fused"
+    """How copies of tokens are put in the order of experts."""
     has_fused_softmax: bool = False
     """Whether unfused attention has scale, mask and softmax in one kernel (Megatron)."""
     attention_dropout: bool = False
@@ -143,6 +147,7 @@ def operation_context(context: StageContext) -> OperationContext:
         has_fused_rotary=profile.sharding == "megatron" or plan.recipe.compile,
         is_base_frozen=context.has_adapter,
         is_quantised=plan.recipe.adapter == "qlora",
+        row_kernels=row_kernels(plan),
         has_fused_softmax=block.has_fused_softmax,
         attention_dropout=block.attention_dropout,
         hidden_dropout=block.hidden_dropout,

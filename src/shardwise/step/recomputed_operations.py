@@ -33,9 +33,9 @@ def recomputed_operations(
     """The forward operations of a block that run a second time in backward.
 
     ``full`` repeats everything. Selectively, ``core_attention`` repeats the attention core (Korthikanti et al. 2022,
-    section 5) and ``operations`` repeats everything but attention and every odd matrix product (torchtitan
-    ``distributed/activation_checkpoint.py``), unless the recipe names modules. What our runtime's host does for it is
-    known by itself.
+    section 5) and ``operations`` repeats everything but attention and every odd plain product (torchtitan
+    ``distributed/activation_checkpoint.py``; no list of what to keep holds grouped products), unless the recipe names
+    modules. What our runtime's host does for it is known by itself.
     """
     forward = [operation for operation in operations if operation.phase == "forward"]
     if recipe.recompute == "none":
@@ -47,8 +47,8 @@ def recomputed_operations(
     elif policy == "core_attention":
         chosen = [operation for operation in forward if operation.kind == "attention"]
     else:
-        products = [operation for operation in forward if operation.kind in ("matmul", "grouped_matmul")]
-        chosen = [operation for operation in forward if operation.kind == "memory"] + products[1::2]
+        products = [operation for operation in forward if operation.kind == "matmul"]
+        chosen = [operation for operation in forward if operation.kind in ("memory", "grouped_matmul")] + products[1::2]
     again = [replace(operation, phase="recompute") for operation in chosen]
     if context.has_torch_host:
         adapted, packed = adapted_and_packed(layer, recipe) if context.is_own_eager else (0, 0)

@@ -82,6 +82,10 @@ class BlockContext:
     whose two pieces of attention output are kept beside their sum."""
     copies_exchanged_rows: bool = False
     """Whether rows of experts are kept in the order they arrive in as well as in the order experts want."""
+    keeps_exchanged_rows: bool = False
+    """Whether the policy of operations finds exchanges of rows between ranks, which it keeps."""
+    runs_experts_eagerly: bool = False
+    """Whether kernels between experts' products run one by one although blocks are compiled (our trainer)."""
     remakes_elementwise: bool = False
     """Whether a compiled dense block recomputes norms and activations in the kernel of backward that reads them. The
     norm before a gather over tensor-parallel ranks stays."""
@@ -124,8 +128,8 @@ class SavedTensor:
     name: str
     num_bytes: Bytes
     kept_by_operation_policy: bool = False
-    """Whether torchtitan's selective recomputation keeps it: outputs of attention and of every second matrix
-    product."""
+    """Whether torchtitan's selective recomputation keeps it: outputs of attention, of every second matrix product, and
+    of exchanges between ranks."""
     is_routed: bool = False
     """Whether it belongs to routed experts."""
     is_core_attention: bool = False
@@ -310,24 +314,32 @@ def _dense(
 
 
 def _moe(spec: MoeSpec, hidden: int, context: BlockContext) -> Iterator[SavedTensor]:
-    """Routed tokens (balanced): dispatched input, expert intermediates, expert output, router scores."""
+    """Routed tokens (balanced): dispatched input, expert intermediates, expert output, router scores.
+
+    The policy of operations lists plain products, which grouped ones are not, and exchanges of rows (pytorch/torchtitan
+    v0.2.2 ``models/llama4/infra/parallelize.py``, ``_op_sac_save_list``; ``train/recompute.py``). Where rows are added
+    up with ``index_add``, torch keeps them for the shape of their gradient (``tools/autograd/derivatives.yaml``).
+    """
     size = context.element_bytes
     routed = context.tokens * spec.num_experts_per_tok // context.sequence_shards
     width = spec.moe_intermediate_size // context.expert_tp
     read = context.activation_input_bytes if spec.is_gated else size
-    up = read * spec.is_gated + size * (spec.is_gated and not context.has_fused_activation)
-    orders = 3 if context.copies_exchanged_rows else 1
-    for name, num_bytes, is_product, modules in (
-        ("dispatched_input", orders * routed * hidden * context.input_bytes, False, _MOE),
-        ("pre_activation", routed * width * read, True, _MOE),
+    is_fused = context.has_fused_activation and not context.runs_experts_eagerly
+    up = read * spec.is_gated + size * (spec.is_gated and not is_fused)
+    exchanged = context.keeps_exchanged_rows
+    for name, num_bytes, is_kept, modules in (
+        ("dispatched_input", routed * hidden * context.input_bytes, exchanged, _MOE),
+        ("reordered_input", 2 * routed * hidden * context.input_bytes * context.copies_exchanged_rows, False, _MOE),
+        ("pre_activation", routed * width * read, False, _MOE),
         ("intermediates", routed * width * up, False, _MOE),
         ("down_input", routed * width * context.input_bytes, False, _MOE_ACTIVATION),
-        ("output", routed * hidden * size * context.keeps_expert_outputs, True, _MOE),
+        ("output", routed * hidden * size * context.keeps_expert_outputs, exchanged, _MOE),
+        ("weighted_output", routed * hidden * size * context.runs_experts_eagerly, False, _MOE),
     ):
         yield SavedTensor(
             name=f"experts.{name}",
             num_bytes=num_bytes,
-            kept_by_operation_policy=is_product,
+            kept_by_operation_policy=is_kept,
             is_routed=True,
             modules=modules,
         )

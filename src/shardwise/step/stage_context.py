@@ -242,6 +242,8 @@ class StageContext:
             casts_inputs_separately=self.is_autocast & (not recipe.compile),
             gathered_sequence_ratio=layout.cp if self.is_native_engine else 1,
             copies_exchanged_rows=self.is_native_engine & (layout.ep > 1),
+            keeps_exchanged_rows=layout.ep > 1,
+            runs_experts_eagerly=self.is_native_engine,
             saves_mlp_input=not self.has_adapter or self._adapts_feed_forward,
             remakes_elementwise=self._is_own_compiled,
             fuses_norms=self.profile.has_transformer_engine,

@@ -35,6 +35,8 @@ class RowAccuracy:
     """Whether the prediction says it fits; ``None`` when this reading does not decide the outcome."""
     signed_error_fraction: float | None
     """Predicted over measured minus one; zero inside the measured interval."""
+    is_in_band: bool = False
+    """Whether the measured figure can lie inside the predicted band."""
     refusal: str = ""
     """Why the plan could not be predicted; empty when it could."""
 
@@ -55,6 +57,8 @@ class ErrorSummary:
     median_absolute_fraction: float
     p90_absolute_fraction: float
     max_absolute_fraction: float
+    in_band_fraction: float
+    """Share of readings inside the predicted band."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,15 @@ def compare(run: MeasuredRun, predict: Predictor) -> RowAccuracy:
         predicted_bytes=predicted_bytes,
         predicted_fits=prediction.fits_device if run.decides_outcome else None,
         signed_error_fraction=_signed_error(run, predicted_bytes),
+        is_in_band=_is_in_band(run, predicted_bytes, prediction),
     )
+
+
+def _is_in_band(run: MeasuredRun, predicted_bytes: Bytes | None, prediction: MemoryPrediction) -> bool:
+    if predicted_bytes is None or run.measured_low_bytes is None or run.measured_high_bytes is None:
+        return False
+    low, high = predicted_bytes * prediction.low_fraction, predicted_bytes * prediction.high_fraction
+    return run.measured_high_bytes >= low and run.measured_low_bytes <= high
 
 
 def _predicted_figure(run: MeasuredRun, prediction: MemoryPrediction) -> Bytes | None:
@@ -198,8 +210,9 @@ def percentile(values: Sequence[float], fraction: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
-def summarise(name: str, scope: Scope | Literal["all"], errors: Sequence[float]) -> ErrorSummary:
-    """Medians and the 90th percentile of signed errors."""
+def summarise(name: str, scope: Scope | Literal["all"], rows: Sequence[RowAccuracy]) -> ErrorSummary:
+    """Medians and the 90th percentile of signed errors, and how often the band holds."""
+    errors = [_error(row) for row in rows]
     absolute = [abs(error) for error in errors]
     return ErrorSummary(
         name=name,
@@ -209,6 +222,7 @@ def summarise(name: str, scope: Scope | Literal["all"], errors: Sequence[float])
         median_absolute_fraction=median(absolute),
         p90_absolute_fraction=percentile(absolute, 0.9),
         max_absolute_fraction=max(absolute),
+        in_band_fraction=sum(row.is_in_band for row in rows) / len(rows),
     )
 
 
@@ -216,12 +230,10 @@ def summarise_by_scope(name: str, rows: Iterable[RowAccuracy]) -> tuple[ErrorSum
     """One summary per scope that has readings, and one over all of them."""
     kept = [row for row in rows if row.signed_error_fraction is not None]
     summaries = [
-        summarise(name, scope, errors)
-        for scope in SCOPES
-        if (errors := [_error(row) for row in kept if row.run.scope == scope])
+        summarise(name, scope, own) for scope in SCOPES if (own := [row for row in kept if row.run.scope == scope])
     ]
     if kept:
-        summaries.append(summarise(name, "all", [_error(row) for row in kept]))
+        summaries.append(summarise(name, "all", kept))
     return tuple(summaries)
 
 
@@ -230,13 +242,13 @@ def summarise_by_family(rows: Sequence[RowAccuracy]) -> tuple[ErrorSummary, ...]
     summaries: list[ErrorSummary] = []
     for family in _families(rows):
         for scope in SCOPES:
-            errors = [
-                _error(row)
+            own = [
+                row
                 for row in rows
                 if row.run.family == family and row.run.scope == scope and row.signed_error_fraction is not None
             ]
-            if errors:
-                summaries.append(summarise(family, scope, errors))
+            if own:
+                summaries.append(summarise(family, scope, own))
     return tuple(summaries)
 
 

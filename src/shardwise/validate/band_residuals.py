@@ -3,10 +3,10 @@
 These residuals are where the figures of :mod:`shardwise.predict.time_band` come from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardwise.predict.time_band import band_reasons
+from shardwise.predict.time_band import SMALL_BLOCKS, BandReason, band_reasons
 from shardwise.validate.accuracy import percentile
 from shardwise.validate.time_accuracy import TimedRowAccuracy
 
@@ -25,6 +25,22 @@ class BandResiduals:
     high_ratio: float
 
 
+def fitted_reason(row: TimedRowAccuracy) -> BandReason | None:
+    """The reason whose band a run was used for; ``None`` for a run that fitted nothing."""
+    part, *more = band_reasons(row.run.plan)
+    is_evidence = row.is_fitted and row.run.is_faithful
+    widened = [reason for reason in more if reason is not SMALL_BLOCKS]
+    if is_evidence or (widened and not row.run.is_faithful):
+        return more[-1] if more else part
+    return None
+
+
+def blind_families(rows: Sequence[TimedRowAccuracy]) -> tuple[str, ...]:
+    """Families of which no run fitted anything, in the order of the rows."""
+    fitting = {row.run.family for row in rows if fitted_reason(row) is not None}
+    return tuple(dict.fromkeys(row.run.family for row in rows if row.run.family not in fitting))
+
+
 def band_residuals(rows: Iterable[TimedRowAccuracy]) -> tuple[BandResiduals, ...]:
     """Residuals by the last reason that widens a run's band.
 
@@ -33,10 +49,8 @@ def band_residuals(rows: Iterable[TimedRowAccuracy]) -> tuple[BandResiduals, ...
     """
     found: dict[str, list[float]] = {}
     for row in rows:
-        part, *more = band_reasons(row.run.plan)
-        is_evidence = row.is_fitted and row.run.is_faithful
-        if row.predicted_s and (is_evidence or (more and not row.run.is_faithful)):
-            reason = more[-1] if more else part
+        reason = fitted_reason(row)
+        if row.predicted_s and reason is not None:
             found.setdefault(reason.name, []).append(row.run.measured_s / row.predicted_s)
     return tuple(
         BandResiduals(

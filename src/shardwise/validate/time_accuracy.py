@@ -16,10 +16,14 @@ from shardwise.validate.shipped_runs import timed_runs
 
 TimePredictor = Callable[[Plan], TimePrediction]
 
-FITTED_TIME_FAMILIES: tuple[str, ...] = ("VTRAINM", "LLMF", "AUTOMODEL", "TR8")
+FITTED_TIME_FAMILIES: tuple[str, ...] = ("VTRAINM", "VTRAINS2048", "LLMF", "AUTOMODEL", "TR8")
 """Families whose rates were used to choose a constant; never counted as evidence. They decide how wide bands are
-(``predict/time_band.py``): GPTs on A100, a part whose products are borrowed; H100, whose products were timed; experts;
-and V100, of which only the peak is known. No constant of the step time itself is fitted on any run."""
+(``predict/time_band.py``): GPTs on A100, a part whose products are borrowed; small ones among them; H100, whose
+products were timed; experts; and V100, of which only the peak is known. No constant of the step time itself is fitted
+on any run."""
+
+MIN_ENGINE_ROWS = 10
+"""Fewer runs of an engine say little about how often its band holds."""
 
 MIN_SWEEP_ROWS = 3
 """A sweep of two rows is one comparison, not a ranking."""
@@ -102,10 +106,16 @@ class TimeAccuracyReport:
     """Errors over the families a constant was fitted on, without runs that have gaps."""
     with_gaps: TimeSummary | None
     """Errors over the runs that did something a plan cannot say."""
+    blind: TimeSummary | None
+    """Errors over ``blind_families``, without runs that have gaps."""
+    blind_engines: tuple[TimeSummary, ...]
+    """Errors of blind families by engine, where an engine has ``MIN_ENGINE_ROWS`` rows or more."""
     family_median_fraction: float
     """Median over families of their median absolute error, so that a family of a thousand rows counts once."""
     family_calibrated_fraction: float
     """``family_median_fraction`` after one row of each family was measured."""
+    blind_families: tuple[str, ...]
+    """Families of which no run fitted anything, bands included."""
     fitted_families: tuple[str, ...]
     reported_families: tuple[str, ...]
     unused: tuple[UnusedRow, ...]
@@ -124,6 +134,8 @@ def time_accuracy(predictor: TimePredictor | None = None, runs: Sequence[TimedRu
     rows = tuple(compare_time(run, predict) for run in chosen)
     faithful = [row for row in rows if row.run.is_faithful and row.signed_error_fraction is not None]
     families = tuple(summarise_time_families(rows))
+    unfitted = _blind_families(rows)
+    blind = [row for row in faithful if row.run.family in unfitted]
     evidence = [summary for summary in families if not summary.has_gaps and summary.name not in FITTED_TIME_FAMILIES]
     return TimeAccuracyReport(
         rows=rows,
@@ -131,6 +143,9 @@ def time_accuracy(predictor: TimePredictor | None = None, runs: Sequence[TimedRu
         reported=_summary_of("reported families", [row for row in faithful if not row.is_fitted]),
         fitted=_summary_of("fitted families", [row for row in faithful if row.is_fitted]),
         with_gaps=_summary_of("runs with a gap", [row for row in rows if not row.run.is_faithful], has_gaps=True),
+        blind=_summary_of("fitted nothing", blind),
+        blind_engines=tuple(_by_engine(blind)),
+        blind_families=unfitted,
         family_median_fraction=median([summary.median_absolute_fraction for summary in evidence] or [0.0]),
         family_calibrated_fraction=median(
             [
@@ -144,6 +159,19 @@ def time_accuracy(predictor: TimePredictor | None = None, runs: Sequence[TimedRu
         reported_families=tuple(dict.fromkeys(row.run.family for row in faithful if not row.is_fitted)),
         unused=shipped.unused,
     )
+
+
+def _blind_families(rows: Sequence[TimedRowAccuracy]) -> tuple[str, ...]:
+    from shardwise.validate.band_residuals import blind_families  # noqa: PLC0415  it reads records of this module
+
+    return blind_families(rows)
+
+
+def _by_engine(rows: Sequence[TimedRowAccuracy]) -> Iterator[TimeSummary]:
+    for engine in sorted({row.run.plan.engine for row in rows}):
+        own = [row for row in rows if row.run.plan.engine == engine]
+        if len(own) >= MIN_ENGINE_ROWS:
+            yield summarise_time(engine, own)
 
 
 def _own_predictor() -> TimePredictor:

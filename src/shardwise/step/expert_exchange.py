@@ -1,0 +1,17 @@
+"""Finds how copies of tokens travel to the experts of a plan, and which kernels put their rows in order."""
+
+from shardwise.engines.profile import RowKernels
+from shardwise.engines.table import engine_profile
+from shardwise.layout import ExpertExchange
+from shardwise.plan import Plan
+
+
+def expert_exchange(plan: Plan) -> ExpertExchange:
+    """As the layout says, else as the engine does."""
+    return plan.layout.expert_exchange or engine_profile(plan.engine).expert_exchange
+
+
+def row_kernels(plan: Plan) -> RowKernels:
+    """DeepEP's own kernels where it exchanges rows, else the engine's."""
+    is_exchanged = plan.layout.ep > 1 and expert_exchange(plan) == "deepep"
+    return "fused" if is_exchanged else engine_profile(plan.engine).row_kernels
