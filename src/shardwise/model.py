@@ -163,6 +163,10 @@ class ModelSpec:
     assumptions: tuple[str, ...] = field(default=())
     """Sentences for the user: what was assumed because the config did not say it."""
 
+    def __repr__(self) -> str:
+        """The name and the exact number of parameters, not every weight."""
+        return f"ModelSpec({self.name}, {self.num_params:,} parameters)"
+
     @property
     def num_hidden_layers(self) -> int:
         """Blocks, encoder and decoder together."""

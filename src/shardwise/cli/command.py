@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
-from shardwise.errors import ShardwiseError
+from shardwise.errors import UsageError
 
 EXIT_OK = 0
 EXIT_DOES_NOT_FIT = 3
 """An answer, not a failure: the plan does not fit, or no plan does."""
 NEGATIVE_VALUE = re.compile(r"-\.?[0-9]")
-
-
-class UsageError(ShardwiseError):
-    """A command line that cannot be understood."""
 
 
 class Command(Protocol):
