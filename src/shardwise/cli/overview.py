@@ -10,7 +10,8 @@ Plan a distributed training run and know why it will or will not fit.
 Commands:
 {commands}
 
-MODEL    a catalogue name (llama-3.1-70b), a config.json or the folder that holds it, or a size (70B)
+MODEL    a catalogue name (llama-3.1-70b), a Hub repository (unsloth/Qwen3-8B), a config.json or its folder, or
+         a size (70B, 30B-A3B)
 CLUSTER  GPUs or nodes with a count (64xh100-sxm, 8xdgx-h100), a cloud instance (4xp5.48xlarge), or a TOML file
 PLAN     a plan file in JSON or YAML; '-' reads it from standard input
 
