@@ -21,7 +21,8 @@ NUM_EXPERTS = (8, 16, 32, 64, 128, 256, 512)
 NUM_ACTIVE = (8, 4, 2)
 WIDTH_STEP = 32
 TYPICAL_WIDTH_PER_LAYER, TYPICAL_EXPERT_RATIO, TYPICAL_NUM_EXPERTS = 44.0, 0.375, 128
-"""Proportions of Qwen3's mixtures of experts: hidden size by layers, width of an expert by hidden size, experts of a layer."""
+"""Proportions of Qwen3's mixtures of experts: hidden size by layers, width of an expert by hidden
+size, and experts of a layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
