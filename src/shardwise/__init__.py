@@ -1,7 +1,7 @@
 """Shardwise: plan a distributed training run, know why it fits, run it, and compare prediction with truth.
 
 ``import shardwise as sw`` gives the questions of the command line as functions: ``sw.plan``, ``sw.predict``,
-``sw.explain``, ``sw.cost``, ``sw.load_plan``. Nothing is imported before a name is used.
+``sw.explain``, ``sw.cost``, ``sw.judge``, ``sw.load_plan``. Nothing is imported before a name is used.
 """
 
 import sys
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shardwise.ask.answers import Answer as Answer
     from shardwise.ask.costs import cost as cost
+    from shardwise.ask.judging import judge as judge
     from shardwise.ask.plans import save_plan as save_plan
     from shardwise.ask.predicting import explain as explain
     from shardwise.ask.predicting import load_plan as load_plan
@@ -30,6 +31,7 @@ __all__ = [
     "ShardwiseError",
     "cost",
     "explain",
+    "judge",
     "load_plan",
     "plan",
     "predict",
@@ -68,6 +70,7 @@ class FrontDoor(ModuleType):
     ShardwiseError = Lazy("shardwise.errors")
     cost = Lazy("shardwise.ask.costs")
     explain = Lazy("shardwise.ask.predicting")
+    judge = Lazy("shardwise.ask.judging")
     load_plan = Lazy("shardwise.ask.predicting")
     plan = Lazy("shardwise.ask.searching")
     predict = Lazy("shardwise.ask.predicting")

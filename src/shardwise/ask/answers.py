@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from shardwise.explain.judgement import Judgement
 from shardwise.explain.records import Explanation, Finding, VerifiedChange
 from shardwise.model import ModelSpec
 from shardwise.plan import Plan
@@ -12,7 +13,7 @@ from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, T
 from shardwise.render.run_cost import RunCost
 from shardwise.search import RankedPlan, SearchResult
 
-__all__ = ["Answer", "CostAnswer", "ExplainAnswer", "PlanAnswer", "PredictAnswer"]
+__all__ = ["Answer", "CostAnswer", "ExplainAnswer", "JudgeAnswer", "PlanAnswer", "PredictAnswer"]
 
 
 class Answer(ABC):
@@ -212,3 +213,22 @@ class CostAnswer(Answer):
         from shardwise.render.json_answers import run_cost_object
 
         return run_cost_object(self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JudgeAnswer(Answer):
+    """What a reported rate is, and how far it is from the prediction and from the best published run."""
+
+    judgement: Judgement
+
+    def text(self) -> str:
+        """What ``shardwise judge`` prints."""
+        from shardwise.render.text_judgement import judgement_text
+
+        return judgement_text(self.judgement)
+
+    def to_dict(self) -> dict[str, object]:
+        """``shardwise.judgement/1``."""
+        from shardwise.render.json_answers import judgement_object
+
+        return judgement_object(self.judgement)

@@ -46,6 +46,7 @@ COMMANDS = (
     CommandEntry(name="plan", summary="rank the layouts of a model on a cluster"),
     CommandEntry(name="predict", summary="memory, step time and cost of a plan, or of a JSONL file of plans"),
     CommandEntry(name="explain", summary="why a plan fits or not, what dominates, what to change; what an OOM was"),
+    CommandEntry(name="judge", summary="whether a reported tokens/s, TFLOP/s, MFU or step time is good, and why not"),
     CommandEntry(
         name="import",
         module="import_files",

@@ -31,7 +31,7 @@ Guides: {guides} (python.md, training.md, errors.md, story/README.md and others)
 def guides_folder() -> str:
     """The folder that holds the pages of the documentation: that of the checkout, or of the installation."""
     checkout = Path(__file__).parents[3] / "docs"
-    installed = [Path(prefix) / GUIDES for prefix in (sys.prefix, site.getuserbase())]
+    installed = [Path(prefix, GUIDES) for prefix in (sys.prefix, site.getuserbase())]
     found = next((folder for folder in (checkout, *installed) if (folder / "python.md").is_file()), None)
     return "docs" if found is None else str(found)
 
