@@ -38,8 +38,8 @@ KEYS: Mapping[str, str] = {
     "ClosestPlan": "*",
     "Explanation": "*",
     "Finding": "*",
-    "Judgement": "unit amount=reported_amount gpu=gpu_name is_in_band sparse_fraction findings readings best causes plan"
-    " prediction",
+    "Judgement": "unit amount=reported_amount gpu=gpu_name is_in_band sparse_fraction findings readings best causes"
+    " plan prediction",
     "LikelyCause": "*",
     "MissedTargets": "*",
     "Quantity": "name value unit",
