@@ -94,7 +94,7 @@ docs:  ## write docs/cli.md, the schema of recipes, the README's sessions and th
 	@$(BIN)/python -m shardwise.cli.reference > docs/cli.md
 	@$(BIN)/python -m shardwise.cli.recipe_schema > docs/recipe.schema.json
 	@$(BIN)/python -m shardwise.exchange.mistakes.page > docs/mistakes.md
-	@UPDATE_GOLDEN=1 $(BIN)/pytest tests/habits/test_readme.py
+	@UPDATE_GOLDEN=1 $(BIN)/pytest tests/habits/test_readme.py tests/habits/test_notebook.py
 	@cd examples && for program in *.py; do ../$(BIN)/python $$program > $${program%.py}.out; done
 
 format:  ## let ruff lay out the code

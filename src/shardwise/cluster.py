@@ -172,6 +172,10 @@ class Cluster:
     calibration: Calibration | None = None
     """What was measured of these machines; a plan file does not carry it."""
 
+    def __repr__(self) -> str:
+        """How many of which accelerator, not every rate of them."""
+        return f"Cluster({self.num_gpus} x {self.gpu.id})"
+
     @property
     def gpu(self) -> Gpu:
         """The accelerator of every rank."""

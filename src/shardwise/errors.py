@@ -20,6 +20,14 @@ class ShardwiseError(Exception):
         self.code = code
         self.fix = fix
 
+    def __str__(self) -> str:
+        """The message with its code, and the fix below, as the command line prints them."""
+        return f"{self.message} [{self.code}]\n  fix: {self.fix}"
+
+
+class UsageError(ShardwiseError):
+    """A question that cannot be understood, or an option that would be ignored."""
+
 
 class ModelError(ShardwiseError):
     """A model that cannot be read or counted."""

@@ -40,7 +40,14 @@ class Layout:
         1,
         "tensor parallelism: each matrix divided",
         left_out="",
-        synonyms=("tensor_parallel", "tensor_parallel_degree", "tensor_model_parallel_size", "tp_size", "mp"),
+        synonyms=(
+            "tensor_parallel",
+            "tensor_parallel_size",
+            "tensor_parallel_degree",
+            "tensor_model_parallel_size",
+            "tp_size",
+            "mp",
+        ),
     )
     cp: int = plan_field(
         1,
@@ -52,7 +59,13 @@ class Layout:
         1,
         "pipeline stages: the layers divided",
         left_out="",
-        synonyms=("pipeline_parallel", "pipeline_parallel_degree", "pipeline_model_parallel_size", "pp_size"),
+        synonyms=(
+            "pipeline_parallel",
+            "pipeline_parallel_size",
+            "pipeline_parallel_degree",
+            "pipeline_model_parallel_size",
+            "pp_size",
+        ),
     )
     vpp: int = plan_field(
         1,
@@ -64,7 +77,7 @@ class Layout:
         1,
         "expert parallelism: routed experts divided",
         left_out="",
-        synonyms=("expert_parallel", "expert_parallel_degree", "expert_model_parallel_size"),
+        synonyms=("expert_parallel", "expert_parallel_size", "expert_parallel_degree", "expert_model_parallel_size"),
     )
     schedule: Schedule = plan_field(
         DEFAULT_SCHEDULE,

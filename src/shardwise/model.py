@@ -160,8 +160,12 @@ class ModelSpec:
     hidden_dropout_fraction: float = 0.0
     spec_json: str = ""
     """What the model was read from (a catalogue name or a config), as canonical JSON, so that a plan can carry it."""
-    assumptions: tuple[str, ...] = field(default=())
-    """Sentences for the user: what was assumed because the config did not say it."""
+    assumptions: tuple[str, ...] = field(default=(), compare=False)
+    """Sentences for the user: what was assumed because the config did not say it. Not part of the model's identity."""
+
+    def __repr__(self) -> str:
+        """The name and the exact number of parameters, not every weight."""
+        return f"ModelSpec({self.name}, {self.num_params:,} parameters)"
 
     @property
     def num_hidden_layers(self) -> int:

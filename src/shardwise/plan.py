@@ -1,6 +1,6 @@
 """The plan: model + cluster + recipe + layout + engine. The one thing that travels through the whole loop."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from shardwise.cluster import Cluster
 from shardwise.engines.table import ENGINES, OWN_ENGINE, EngineName
@@ -27,6 +27,13 @@ class Plan:
     """Sentences for the user: what the plan file left open and how it was filled. Not part of the plan's identity."""
     open_fields: frozenset[str] = field(default=frozenset(), compare=False)
     """What the plan file left open whose filling follows from other fields. Not part of the plan's identity."""
+
+    def __repr__(self) -> str:
+        """The model, the hardware and how the layout differs from the default one."""
+        plain = Layout()
+        names = [one.name for one in fields(Layout) if getattr(self.layout, one.name) != getattr(plain, one.name)]
+        layout = " ".join(f"{name}={getattr(self.layout, name)}" for name in names) or "one rank"
+        return f"Plan({self.model!r} on {self.cluster!r}, {layout}, {self.engine})"
 
     @property
     def num_microbatches(self) -> int:

@@ -167,6 +167,7 @@ PURE_FIELDS = {
     "Part.trained",  # elements
     "Part.trained_shard",  # elements
     "Place.block",  # an index
+    "Judgement.reported_amount",  # in the unit beside it
     "Quantity.value",  # its unit is the field beside it
     "ReconciledRow.high_amount",  # in the unit beside it
     "ReconciledRow.low_amount",

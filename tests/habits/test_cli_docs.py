@@ -6,8 +6,9 @@ import shlex
 import pytest
 
 from habits.source_tree import ROOT
-from shardwise.cli.command import COMMANDS, UsageError, find_command, make_parser
+from shardwise.cli.command import COMMANDS, find_command, make_parser
 from shardwise.cli.reference import reference_page
+from shardwise.errors import UsageError
 
 PAGES = ("README.md", "docs/cli.md", "docs/errors.md", "docs/design.md", "CONTRIBUTING.md")
 COMMAND_LINE = re.compile(r"^\s*(?:\$ )?(shardwise (?!COMMAND)[a-z].*)$", flags=re.MULTILINE)

@@ -7,7 +7,6 @@ from habits.source_tree import SOURCE, parsed_files
 OPENINGS = ("Of ", "That of ", "The same", "Those ")
 """Words that lean on the name above them or on the docstring before: ``Of the step.``, ``Those of the model.``"""
 UNMENDED = (
-    "cli/plan_source.py",
     "explain/edits.py",
     "predict/device_overhead.py",
     "predict/kernel_rates.py",

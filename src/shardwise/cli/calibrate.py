@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import get_args
 
 from shardwise.calibration import MeasuredDevice
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_json_option, amount, positive_number
 from shardwise.cli.output import require_free, write_file, write_line
+from shardwise.errors import UsageError
 
 SHORTEST_S = 20.0
 

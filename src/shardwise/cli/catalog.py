@@ -6,9 +6,10 @@ everything known about one entry, in base units, with the references behind it.
 
 import argparse
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_json_option
 from shardwise.cli.output import stdout_style, write_line
+from shardwise.errors import UsageError
 from shardwise.render.json_text import json_text
 
 SECTIONS = ("gpus", "nodes", "networks", "prices", "models")

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
-from shardwise.errors import ShardwiseError
+from shardwise.errors import UsageError
 
 EXIT_OK = 0
 EXIT_DOES_NOT_FIT = 3
 """An answer, not a failure: the plan does not fit, or no plan does."""
 NEGATIVE_VALUE = re.compile(r"-\.?[0-9]")
-
-
-class UsageError(ShardwiseError):
-    """A command line that cannot be understood."""
 
 
 class Command(Protocol):
@@ -50,6 +46,7 @@ COMMANDS = (
     CommandEntry(name="plan", summary="rank the layouts of a model on a cluster"),
     CommandEntry(name="predict", summary="memory, step time and cost of a plan, or of a JSONL file of plans"),
     CommandEntry(name="explain", summary="why a plan fits or not, what dominates, what to change; what an OOM was"),
+    CommandEntry(name="judge", summary="whether a reported tokens/s, TFLOP/s, MFU or step time is good, and why not"),
     CommandEntry(
         name="import",
         module="import_files",

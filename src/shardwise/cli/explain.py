@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import (
     add_engine_option,
     add_foreign_options,
@@ -26,6 +26,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import plan_from, read_log
+from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.explain import Finding

@@ -40,6 +40,13 @@ PAGES: Mapping[str, HelpStart] = {
             "shardwise explain strategy llama-3.1-8b 16xh100-sxm",
         ),
     ),
+    "judge": HelpStart(
+        common=("--tokens-per-s", "--tokens-per-s-per-gpu", "--tflops", "--mfu", "--step-s", *STEP, "--json"),
+        examples=(
+            "shardwise judge llama-3.1-8b 8xh200-sxm --tflops 420",
+            "shardwise judge plan.json --step-s 4.2",
+        ),
+    ),
     "import": HelpStart(
         examples=(
             "shardwise import ds.json args.yaml --model llama-2-7b --cluster 8xa100-sxm-80",

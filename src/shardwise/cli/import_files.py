@@ -12,13 +12,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import CLUSTER_HELP, MODEL_HELP, add_json_option
 from shardwise.cli.output import require_apart, stdout_style, write_file, write_line
-from shardwise.errors import ShardwiseError
+from shardwise.errors import ShardwiseError, UsageError
 
 if TYPE_CHECKING:
-    from shardwise.cli.foreign_plan import ForeignRun
+    from shardwise.ask.foreign_plan import ForeignRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the reading, and write the plan where that is asked for."""
-    from shardwise.cli.foreign_plan import read_foreign
+    from shardwise.ask.foreign_plan import read_foreign
     from shardwise.exchange.mistakes import find_mistakes
 
     require_apart({"--out": arguments.out}, arguments.files)

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import MODEL_HELP, add_json_option, positive_number, whole_number
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
-from shardwise.errors import ShardwiseError
+from shardwise.errors import ShardwiseError, UsageError
 from shardwise.train.job import DeviceKind
 
 if TYPE_CHECKING:

@@ -93,9 +93,9 @@ def _run(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        from shardwise.cli.overview import overview_text
+        from shardwise.cli.overview import guides_folder, overview_text
 
-        sys.stdout.write(overview_text())
+        sys.stdout.write(overview_text(guides=guides_folder()))
         return 0
     if words[0] == "--version":
         from shardwise import __version__

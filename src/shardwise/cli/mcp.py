@@ -8,9 +8,10 @@ plan a run with them is docs/planner-prompt.md. --json lists the tools with thei
 
 import argparse
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_json_option
 from shardwise.cli.output import write_line
+from shardwise.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-from shardwise.cli.command import COMMANDS, EXIT_DOES_NOT_FIT, EXIT_OK, UsageError, find_command, make_parser
+from shardwise.cli.command import COMMANDS, EXIT_DOES_NOT_FIT, EXIT_OK, find_command, make_parser
 from shardwise.cli.main import main
 from shardwise.cli.options import amount, count, finite_number, positive_amount, positive_number, whole_number
+from shardwise.errors import UsageError
 
 JsonObject: TypeAlias = dict[str, object]
 NOT_ASKED = frozenset(

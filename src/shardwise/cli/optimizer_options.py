@@ -3,7 +3,7 @@
 import argparse
 from typing import get_args
 
-from shardwise.cli.idle_options import IdleOption
+from shardwise.ask.idle_options import IdleOption
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.optimizers import OPTIMIZERS, TrainerOption
 from shardwise.plan import Plan

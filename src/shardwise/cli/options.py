@@ -14,7 +14,7 @@ from shardwise.plan import Plan
 from shardwise.recipe import Recipe
 from shardwise.units import parse_bytes, parse_count
 
-MODEL_HELP = "catalogue name, config.json, folder holding one, or size such as 70B"
+MODEL_HELP = "catalogue name, Hub repository, config.json, folder holding one, or size: 70B, 30B-A3B"
 CLUSTER_HELP = "64xh100-sxm, 8xdgx-h100, 4xp5.48xlarge, or a TOML file"
 SEARCHED = ("micro_batch_size", "recompute", "offload")
 """Fields of the recipe that a search varies like a layout: ``plan`` bounds them, and elsewhere they stand beside it."""

@@ -7,12 +7,11 @@ exit code is then 3. With --gpus the question is asked on many clusters: how man
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
-from shardwise.cli.idle_options import ANSWER_ROWS, require_read
+from shardwise.ask.bounded_fields import BOUNDED
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import (
     add_bound_option,
     add_calibration_option,
@@ -30,23 +29,18 @@ from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.plan_sweep import add_sweep_options, answer_sweep, write_sweep
 from shardwise.cli.progress import waiting
 from shardwise.collector import paused_collector
+from shardwise.errors import UsageError
 from shardwise.fields import plan_fields
-from shardwise.layout import Layout, ZeroStage
+from shardwise.layout import Layout
 from shardwise.recipe import Recipe
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
-    from shardwise.search import Relief, SearchBounds, SearchResult, TargetChange
+    from shardwise.search import SearchBounds
 
-ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 OBJECTIVES = ("step_time", "cost", "cost_and_time", "memory", "fewest_gpus")
 OTHER_FORMATS = frozenset((".toml", ".html", ".htm", ".xml", ".csv", ".ini"))
 """Endings that promise what a plan file is not."""
-BOUNDED = (
-    *("dp_replicate", "dp_shard", "zero_stage", "tp", "cp", "pp", "vpp", "ep", "expert_tp", "micro_batch_size"),
-    *("schedule", "recompute", "offload", "stage_layers", "sequence_parallel", "reshard_after_forward"),
-)
-"""Fields of layout and recipe that are pinned or limited."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,13 +131,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_sweep(arguments: argparse.Namespace) -> int:
     """Many clusters."""
+    from shardwise.ask.plans import plan_text
     from shardwise.cli.plan_answer import say_nothing_is_written, screen_context
 
     result = answer_sweep(arguments, bounds_from(arguments))
     row = result.recommended
     if arguments.out is not None:
         if row is not None and row.best is not None:
-            write_file(arguments.out, _plan_text(row.best.plan, arguments.out), is_forced=arguments.is_forced)
+            write_file(arguments.out, plan_text(row.best.plan, arguments.out), is_forced=arguments.is_forced)
         else:
             say_nothing_is_written(arguments.out, result.why, result.changes)
     if arguments.html is not None:
@@ -155,26 +150,18 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
 
 def _run_search(arguments: argparse.Namespace) -> int:
     """One cluster."""
+    from shardwise.ask.plans import plan_text
+    from shardwise.ask.searching import search_plan, what_is_missing
     from shardwise.cli.plan_answer import say_nothing_is_written, write_search
-    from shardwise.plan_file import recipe_assumptions
-    from shardwise.search import search
 
     question, bounds = _question(arguments), bounds_from(arguments)
     with waiting("searching layouts"):
-        result = search(
-            model=question.model,
-            cluster=question.cluster,
-            recipe=question.recipe,
-            engine=question.engine,
-            bounds=bounds,
-            objective=arguments.objective or "step_time",
-        )
-    result = replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
+        result = search_plan(question, bounds, arguments.objective or "step_time")
     if arguments.out is not None:
         if result.plans:
-            write_file(arguments.out, _plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
+            write_file(arguments.out, plan_text(result.plans[0].plan, arguments.out), is_forced=arguments.is_forced)
         else:
-            say_nothing_is_written(arguments.out, *_what_is_missing(result))
+            say_nothing_is_written(arguments.out, *what_is_missing(result))
     sensitivity = write_search(result, question, bounds, arguments)
     if arguments.html is not None:
         from shardwise.render.html_search import search_html
@@ -182,15 +169,6 @@ def _run_search(arguments: argparse.Namespace) -> int:
         page = search_html(result, sensitivity=sensitivity)
         write_file(arguments.html, page, is_forced=arguments.is_forced, example="page.html")
     return EXIT_OK if result.plans else EXIT_DOES_NOT_FIT
-
-
-def _what_is_missing(result: "SearchResult") -> tuple[str, tuple["TargetChange | Relief", ...]]:
-    """Why a search has no plan, and the nearest questions that have one."""
-    if result.missed is not None:
-        return result.missed.because, result.missed.changes
-    if result.closest is not None:
-        return f"nothing fits, the closest layout lacks {result.closest.lacks}", result.closest.reliefs
-    return "every layout breaks a rule", result.repairs
 
 
 def _with_first_precision(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -211,19 +189,12 @@ def _with_first_precision(arguments: argparse.Namespace) -> argparse.Namespace:
 
 def _question(arguments: argparse.Namespace) -> "Plan":
     """The plan whose layout is asked for, with its batch in sequences."""
-    from shardwise.search import at_most, rounded_batch
+    from shardwise.ask.idle_options import ANSWER_ROWS, require_read
+    from shardwise.ask.searching import with_token_batch
 
-    question, tokens = calibrated_plan_from(arguments), arguments.global_batch_tokens
+    question = calibrated_plan_from(arguments)
     require_read(ANSWER_ROWS, arguments, question)
-    if tokens is None:
-        return question
-    num_gpus = at_most(question.cluster, arguments.bound_max_gpus).num_gpus
-    batch = rounded_batch(tokens=tokens, seq_len=question.recipe.seq_len, num_gpus=num_gpus)
-    return replace(
-        question,
-        recipe=replace(question.recipe, global_batch_size=batch.num_sequences),
-        assumptions=(*question.assumptions, batch.sentence),
-    )
+    return with_token_batch(question, arguments.global_batch_tokens, max_gpus=arguments.bound_max_gpus)
 
 
 def _require_file(path: Path, *, is_forced: bool, example: str) -> None:
@@ -261,50 +232,22 @@ def _require_plan_and_page_apart(out: Path | None, html: Path | None) -> None:
         )
 
 
-def _plan_text(plan: "Plan", path: Path) -> str:
-    """A plan file: YAML where the name ends so, JSON otherwise."""
-    from shardwise.plan_file import plan_to_json
-
-    written = plan_to_json(plan)
-    if path.suffix.lower() in (".yaml", ".yml"):
-        import yaml
-
-        return str(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120))
-    from shardwise.render.json_text import json_text
-
-    return json_text(written)
-
-
 def bounds_from(arguments: argparse.Namespace) -> "SearchBounds":
     """The bounds as the record that the search reads."""
-    from shardwise.search import IntRange, SearchBounds, parse_counts, parse_range
+    from shardwise.ask.searching import bounds_of
+    from shardwise.search import SearchBounds
 
-    def bound(axis: str) -> IntRange | None:
-        text = getattr(arguments, f"bound_{axis}")
-        return None if text is None else parse_range(text, axis=axis)
-
-    stages = arguments.bound_zero_stage
-    return SearchBounds(
-        dp_replicate=bound("dp_replicate"),
-        dp_shard=bound("dp_shard"),
-        tp=bound("tp"),
-        cp=bound("cp"),
-        pp=bound("pp"),
-        vpp=bound("vpp"),
-        ep=bound("ep"),
-        expert_tp=bound("expert_tp"),
-        micro_batch_size=bound("micro_batch_size"),
-        stage_layers=parse_counts(arguments.bound_stage_layers, axis="stage_layers"),
-        zero_stage=None if stages is None else tuple(stage for stage in ZERO_STAGES if str(stage) in stages),
-        schedule=arguments.bound_schedule,
-        recompute=arguments.bound_recompute,
-        offload=arguments.bound_offload,
-        activation_offload=arguments.activation_offload,
-        sequence_parallel=arguments.bound_sequence_parallel,
-        reshard_after_forward=arguments.bound_reshard_after_forward,
-        precision=arguments.bound_precision if len(arguments.bound_precision or ()) > 1 else None,
-        max_gpus=arguments.bound_max_gpus,
-        deadline_days=arguments.deadline_days,
-        budget_usd=arguments.budget_usd,
-        max_plans=arguments.top,
+    precisions = arguments.bound_precision
+    return bounds_of(
+        {
+            **{name: getattr(arguments, f"bound_{name}") for name in BOUNDED},
+            "activation_offload": arguments.activation_offload,
+            "precision": precisions if len(precisions or ()) > 1 else None,
+        },
+        SearchBounds(
+            max_gpus=arguments.bound_max_gpus,
+            deadline_days=arguments.deadline_days,
+            budget_usd=arguments.budget_usd,
+            max_plans=arguments.top,
+        ),
     )

@@ -1,157 +1,67 @@
 """The plan a command is about: a plan file, standard input, or MODEL and CLUSTER with options."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardwise.cli.command import UsageError
-from shardwise.cli.idle_options import RECIPE_ROWS, require_read
 from shardwise.cli.options import given_layout, given_recipe
-from shardwise.errors import ShardwiseError
-from shardwise.plan import Plan
-from shardwise.recipe import DEFAULT_SEQ_LEN
+from shardwise.errors import UsageError
+
+if TYPE_CHECKING:
+    from shardwise.plan import Plan
 
 STANDARD_INPUT = "-"
 MAX_LOG_BYTES = 1_000_000
 """An out-of-memory message stands near the end of a log."""
-YAML_SUFFIXES = (".yaml", ".yml")
-PLAN_SUFFIXES = (".json", *YAML_SUFFIXES)
 JSONL_SUFFIX = ".jsonl"
-MODEL_ALONE_FIX = "name the cluster as well: {name} 8xh100-sxm"
-CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
 
 
-def plan_from(arguments: argparse.Namespace) -> Plan:
-    """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file."""
-    foreign = plan_from_foreign(arguments)
-    if foreign is not None:
-        plan = foreign
-    elif arguments.cluster is not None:
-        from shardwise.plan_file import read_plan
+def plan_from(arguments: argparse.Namespace, document: Mapping[str, object] | None = None) -> "Plan":
+    """The plan that PLAN, or MODEL and CLUSTER, and the options describe; options win over the file.
 
-        require_model(arguments.source, beside=arguments.cluster)
-        named = {"model": arguments.source, "cluster": arguments.cluster, "recipe": {}}
-        plan = read_plan(named, overrides=given_parts(arguments), fallback_seq_len=DEFAULT_SEQ_LEN)
-    else:
-        plan = read_source(arguments.source, given_parts(arguments))
+    Args:
+        arguments: of the command line.
+        document: what PLAN holds, where it was read already.
+    """
+    from shardwise.ask.idle_options import RECIPE_ROWS, require_read
+    from shardwise.ask.plans import plan_of
+
+    source = arguments.source
+    if document is not None or arguments.cluster is None:
+        source = document or named_source(source)
+    plan = plan_of(source, arguments.cluster, given_fields(arguments), **_named_apart(arguments))
     require_read(RECIPE_ROWS, arguments, plan)
     return plan
 
 
-def calibrated_plan_from(arguments: argparse.Namespace) -> Plan:
+def is_changed(arguments: argparse.Namespace) -> bool:
+    """Whether options say anything of a plan that a file does not."""
+    return bool(given_fields(arguments)) or any(_named_apart(arguments).values())
+
+
+def _named_apart(arguments: argparse.Namespace) -> dict[str, str | None]:
+    """The model and the cluster of ``--model`` and ``--cluster``, which not every command has."""
+    return {name: vars(arguments).get(name) for name in ("named_model", "named_cluster")}
+
+
+def calibrated_plan_from(arguments: argparse.Namespace) -> "Plan":
     """The plan of the arguments, with the price of ``--price`` and the rates of ``--calibration`` in its cluster."""
-    return calibrated(_priced(plan_from(arguments), vars(arguments).get("price")), arguments.calibration)
+    from shardwise.ask.plans import calibrated, priced
+
+    return calibrated(priced(plan_from(arguments), vars(arguments).get("price")), arguments.calibration)
 
 
-def _priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
-    """The plan on its cluster at the user's price; as it is without one."""
-    if usd_per_gpu_hour is None:
-        return plan
-    from shardwise.catalog import read_cluster
-
-    described = json.loads(plan.cluster.spec_json)
-    written = {"node": described} if isinstance(described, str) else described
-    return replace(plan, cluster=read_cluster({**written, "usd_per_gpu_hour": usd_per_gpu_hour}))
+def named_source(source: str) -> str | Mapping[str, object]:
+    """What PLAN names: a path, or for '-' the document on standard input."""
+    return parse_standard_input(standard_input_lines()) if source == STANDARD_INPUT else source
 
 
-def calibrated(plan: Plan, path: Path | None) -> Plan:
-    """The plan on its cluster as a calibration file describes it; as it is without one."""
-    if path is None:
-        return plan
-    from shardwise.calibration_file import read_calibration
-    from shardwise.predict.calibrated_cluster import calibrated_cluster
-
-    return replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(path)))
-
-
-def plan_from_foreign(arguments: argparse.Namespace) -> Plan | None:
-    """The plan of files of other tools that stand where PLAN stands; ``None`` where PLAN is one of ours."""
-    given = [word for word in (arguments.source, arguments.cluster) if word is not None and word != STANDARD_INPUT]
-    paths = [Path(word) for word in given]
-    if not paths or not all(path.is_file() for path in paths):
-        return None
-    if arguments.cluster is not None and _is_cluster(arguments.cluster):
-        return None  # a model's config.json beside a cluster of ours
-    from shardwise.cli.foreign_plan import is_foreign, read_foreign
-
-    if not all(map(is_foreign, paths)):
-        return None
-    beside = vars(arguments)
-    parts = given_parts(arguments)
-    settings = {
-        **given_recipe(arguments),
-        **given_layout(arguments),
-        **({"engine": parts["engine"]} if "engine" in parts else {}),
-    }
-    run = read_foreign(paths, model=beside.get("named_model"), cluster=beside.get("named_cluster"), settings=settings)
-    return run.plan()
-
-
-def read_source(source: str, options: Mapping[str, object]) -> Plan:
-    """The plan in a file or on standard input, with the options."""
-    from shardwise.plan_file import read_plan
-
-    if source == STANDARD_INPUT:
-        return plan_from_mapping(parse_standard_input(standard_input_lines()), options)
-    path = Path(source)
-    _require_plan_file(path)
-    return read_plan(path, overrides=options)
-
-
-def plan_from_mapping(document: Mapping[str, object], options: Mapping[str, object]) -> Plan:
-    """The plan in a parsed document, with the options."""
-    from shardwise.plan_file import read_plan
-
-    return read_plan(document, overrides=options)
-
-
-def given_parts(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the options say, as a partial plan."""
-    parts: dict[str, object] = {"recipe": given_recipe(arguments), "layout": given_layout(arguments)}
-    if arguments.engine:
-        parts["engine"] = arguments.engine
-    beside = vars(arguments)
-    parts["model"], parts["cluster"] = (_placed(beside.get(name)) for name in ("named_model", "named_cluster"))
-    return {name: value for name, value in parts.items() if value}
-
-
-def _placed(name: str | None) -> str | None:
-    """A path that was typed is meant from the working directory, not from beside the plan file; a name is a name."""
-    if name is None or not ("/" in name or name.endswith((".json", ".toml"))) or not Path(name).exists():
-        return name
-    return str(Path(name).resolve())
-
-
-def require_model(source: str, *, beside: str) -> None:
-    """Return when what stands before a cluster or a GPU may be a model.
-
-    Raises:
-        UsageError: it is a plan, which names its own cluster.
-    """
-    if source == STANDARD_INPUT or source.lower().endswith((*YAML_SUFFIXES, JSONL_SUFFIX)) or _is_plan_file(source):
-        name = "a plan on standard input" if source == STANDARD_INPUT else f"the plan '{source}'"
-        raise UsageError(
-            f"{name} names its own cluster, but {beside} was given beside it",
-            code="cli-usage",
-            fix=f"leave out {beside}, or write it as the cluster of the plan",
-        )
-
-
-def _is_plan_file(source: str) -> bool:
-    """Whether a JSON file has the parts of a plan; the config of a model has none of them."""
-    path = Path(source)
-    if path.suffix.lower() != ".json" or not path.is_file():
-        return False
-    from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_bytes
-
-    try:
-        parts = parse_plan_text(decode_plan(read_plan_bytes(path), name=source), name=source, is_yaml=False)
-    except ShardwiseError:  # what is wrong with the file is for its reader to say
-        return False
-    return "model" in parts and ("cluster" in parts or "recipe" in parts)
+def given_fields(arguments: argparse.Namespace) -> dict[str, object]:
+    """The fields of a plan that options set."""
+    engine = {"engine": arguments.engine} if vars(arguments).get("engine") else {}
+    return {**given_recipe(arguments), **given_layout(arguments), **engine}
 
 
 def standard_input_lines() -> Iterator[bytes]:
@@ -195,28 +105,3 @@ def read_log(path: Path) -> str:
                 f"cannot read '{path}': {error.strerror}", code="oom-log", fix="give the path of a text file"
             ) from None
     return content[-MAX_LOG_BYTES:].decode("utf-8", errors="replace")
-
-
-def _require_plan_file(path: Path) -> None:
-    """Return when the path may be a plan file.
-
-    Raises:
-        UsageError: it is a model's name, or a folder, so that a cluster is missing.
-    """
-    is_name = not path.exists() and path.suffix.lower() not in PLAN_SUFFIXES
-    if is_name or path.is_dir():
-        raise UsageError(
-            f"'{path}' is no plan file; a model needs a cluster beside it",
-            code="cli-usage",
-            fix=(CLUSTER_ALONE_FIX if is_name and _is_cluster(str(path)) else MODEL_ALONE_FIX).format(name=path),
-        )
-
-
-def _is_cluster(name: str) -> bool:
-    from shardwise.catalog import read_cluster
-
-    try:
-        read_cluster(name)
-    except ShardwiseError:
-        return False
-    return True

@@ -4,11 +4,12 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
-from shardwise.cli.idle_options import ANSWER_ROWS, require_read
+from shardwise.ask.idle_options import ANSWER_ROWS, require_read
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.output import stdout_style, write_line
 from shardwise.cli.plan_source import calibrated_plan_from
 from shardwise.cli.progress import waiting
+from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan

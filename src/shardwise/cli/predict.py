@@ -17,8 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK, UsageError
-from shardwise.cli.idle_options import ANSWER_ROWS, require_read
+from shardwise.cli.command import EXIT_DOES_NOT_FIT, EXIT_OK
 from shardwise.cli.options import (
     add_calibration_option,
     add_engine_option,
@@ -32,19 +31,17 @@ from shardwise.cli.output import require_apart, stdout_style, write_file, write_
 from shardwise.cli.plan_source import (
     JSONL_SUFFIX,
     STANDARD_INPUT,
-    calibrated,
     calibrated_plan_from,
-    given_parts,
+    is_changed,
     parse_standard_input,
-    plan_from_mapping,
+    plan_from,
     standard_input_lines,
 )
 from shardwise.cli.progress import with_progress
-from shardwise.errors import ShardwiseError
+from shardwise.errors import ShardwiseError, UsageError
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
-    from shardwise.prediction import Prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,8 +97,9 @@ def _answer_standard_input(arguments: argparse.Namespace) -> int:
         from shardwise.plan_file.read import numbered_plan_lines
 
         return _answer_lines(numbered_plan_lines(_whole_lines(chain(ahead, lines))), arguments)
-    document = parse_standard_input(chain(ahead, lines))
-    plan = plan_from_mapping(document, given_parts(arguments))
+    from shardwise.ask.plans import calibrated
+
+    plan = plan_from(arguments, parse_standard_input(chain(ahead, lines)))
     return _answer(calibrated(plan, arguments.calibration), arguments)
 
 
@@ -124,10 +122,12 @@ def _is_object(line: bytes) -> bool:
 
 def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     """One prediction; exit code 3 when the plan does not fit."""
+    from shardwise.ask.idle_options import ANSWER_ROWS, require_read
+    from shardwise.ask.plans import checked_prediction
     from shardwise.predict import exposed_communication
 
     require_read(ANSWER_ROWS, arguments, plan)
-    prediction = _predict(plan)
+    prediction = checked_prediction(plan)
     exposed = exposed_communication(plan) if arguments.has_exposed else None
     if arguments.svg is not None:
         from shardwise.render.svg_memory import memory_svg
@@ -155,22 +155,15 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> int:
     return EXIT_OK if prediction.fits else EXIT_DOES_NOT_FIT
 
 
-def _predict(plan: "Plan") -> "Prediction":
-    from shardwise.predict import predict
-    from shardwise.rules import require_valid
-
-    require_valid(plan)
-    return predict(plan)
-
-
 def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", arguments: argparse.Namespace) -> int:
     """One JSON object a line, in the order of the plans."""
-    if given_parts(arguments) or arguments.svg or arguments.html:
+    if is_changed(arguments) or arguments.svg or arguments.html:
         raise UsageError(
             "options of a recipe, a layout or a picture do not go with many plans at once",
             code="cli-usage",
             fix="write them into the plans, or predict one plan",
         )
+    from shardwise.ask.plans import calibrated
     from shardwise.render.json_text import json_line
 
     for number, read in with_progress(plans, label="predicting"):
@@ -181,6 +174,7 @@ def _answer_lines(plans: "Iterable[tuple[int, Plan | ShardwiseError]]", argument
 
 def line_object(plan: "Plan | ShardwiseError", *, line_number: int, has_exposed: bool = False) -> dict[str, object]:
     """The answer to one line of a JSONL file; an error says which line it is about."""
+    from shardwise.ask.plans import checked_prediction
     from shardwise.predict import exposed_communication
     from shardwise.render.errors import error_object
     from shardwise.render.json_records import prediction_object
@@ -188,7 +182,7 @@ def line_object(plan: "Plan | ShardwiseError", *, line_number: int, has_exposed:
     try:
         if isinstance(plan, ShardwiseError):
             raise plan
-        prediction = _predict(plan)
+        prediction = checked_prediction(plan)
         exposed = exposed_communication(plan) if has_exposed else None
         return prediction_object(plan=plan, prediction=prediction, exposed=exposed)
     except ShardwiseError as error:

@@ -13,11 +13,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_calibration_option, add_json_option
 from shardwise.cli.output import require_free, stdout_style, write_file, write_line
-from shardwise.cli.plan_source import calibrated
 from shardwise.cli.progress import waiting
+from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.measure.memory_profile import MemoryProfile
@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _planned(profile: "TraceProfile", arguments: argparse.Namespace) -> "PlannedProfile | None":
     """The profile beside its plan, where one is known."""
+    from shardwise.ask.plans import calibrated
     from shardwise.measure.trace_files import plan_file_of
     from shardwise.plan_file import read_plan
     from shardwise.reconcile.planned_profile import planned_profile

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.cli.command import UsageError
-from shardwise.cli.idle_options import IdleOption
+from shardwise.ask.idle_options import IdleOption
 from shardwise.cli.output import write_note
 from shardwise.cli.recipe_options import RecipeOption, Sections, absolute, beside, recipe_sections
-from shardwise.errors import PlanError, ShardwiseError
+from shardwise.errors import PlanError, ShardwiseError, UsageError
 from shardwise.fields import Field, Value
 from shardwise.plan import Plan
 from shardwise.plan_file.recipe import naming

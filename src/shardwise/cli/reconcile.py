@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_calibration_option, add_json_option
 from shardwise.cli.output import require_apart, require_free, stdout_style, write_file, write_line
-from shardwise.cli.plan_source import calibrated
+from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.plan import Plan
@@ -111,6 +111,7 @@ def _write_page(found: "Reconciliation", arguments: argparse.Namespace) -> None:
 
 
 def _reconciled(path: Path, arguments: argparse.Namespace) -> "Reconciliation":
+    from shardwise.ask.plans import calibrated
     from shardwise.plan_file import read_plan
     from shardwise.predict import predict
     from shardwise.reconcile.measured import measured_totals, require_run

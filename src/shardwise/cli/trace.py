@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import (
     add_engine_option,
     add_json_option,
@@ -22,6 +22,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import require_free, stdout_style, write_file, write_line
 from shardwise.cli.plan_source import plan_from
 from shardwise.cli.progress import waiting
+from shardwise.errors import UsageError
 
 if TYPE_CHECKING:
     from shardwise.measure.traced_step import TracedStep

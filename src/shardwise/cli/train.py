@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardwise.ask.idle_options import require_read
 from shardwise.cli.command import EXIT_OK
-from shardwise.cli.idle_options import require_read
 from shardwise.cli.optimizer_options import given_optimizer
 from shardwise.cli.options import (
     add_calibration_option,

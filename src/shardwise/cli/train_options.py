@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from shardwise.cli.idle_options import ROUTING_ROW, IdleOption, IsIdle
+from shardwise.ask.idle_options import ROUTING_ROW, IdleOption, IsIdle
 from shardwise.cli.number_range import MANY_STEPS, NumberRange, add_number
 from shardwise.cli.optimizer_options import OPTIMIZER_NUMBERS, OPTIMIZER_ROWS, add_optimizer_options
 from shardwise.plan import Plan

@@ -8,10 +8,11 @@ import argparse
 from collections.abc import Collection
 from pathlib import Path
 
-from shardwise.cli.command import EXIT_OK, UsageError
+from shardwise.cli.command import EXIT_OK
 from shardwise.cli.options import add_json_option
 from shardwise.cli.output import require_free, stdout_style, write_file, write_line
 from shardwise.cli.progress import waiting
+from shardwise.errors import UsageError
 
 QUANTITIES = ("memory", "time", "cost")
 

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -12,8 +11,11 @@ from typing import TypeGuard
 
 from shardwise.errors import ModelError
 from shardwise.families.build import build_model
-from shardwise.families.catalogue import catalogue_config, catalogue_name, names_by_spelling
-from shardwise.families.sizes import assumption_for, shape_for, size_of_text
+from shardwise.families.catalogue import catalogue_config, catalogue_name
+from shardwise.families.expert_sizes import expert_assumption, expert_shape
+from shardwise.families.hub import cached_config, hub_config, is_repository
+from shardwise.families.names import close_names, known_name
+from shardwise.families.sizes import assumption_for, shape_for, size_of_text, sizes_of_text
 from shardwise.model import ModelSpec
 from shardwise.units import MIB, format_count
 
@@ -54,13 +56,35 @@ def _named_model(text: str) -> ModelSpec:
     name = catalogue_name(text)
     if name is not None:
         return _model(json.dumps(name))
-    num_params = size_of_text(text)
-    if num_params is not None:
-        return _model(canonical_json({"num_parameters": num_params}))
+    size = sizes_of_text(text)
+    if size is not None:
+        return _model(canonical_json(size))
     path = _existing_path(text)
-    if path is None:
-        raise _unknown_name(text)
-    return _model_in(path)
+    if path is not None:
+        return _model_in(path)
+    return _meant_model(text.strip())
+
+
+def _meant_model(text: str) -> ModelSpec:
+    """The model of a repository of the Hub, or that of the catalogue which a repository or tuned version is built as.
+
+    A config that lies in the local cache comes first; the catalogue is preferred to asking the Hub.
+    """
+    is_hub = is_repository(text)
+    file = cached_config(text) if is_hub else None
+    name = known_name(text)
+    if file is None and name is not None:
+        sentence = f"{_shown(text)} is taken as {name} of the catalogue, of which it is a mirror or a version"
+        return _with_sentence(_model(json.dumps(name)), sentence)
+    found = (file or hub_config(text)) if is_hub else ""
+    if isinstance(found, str):
+        raise _unknown_name(text, found)
+    fields = {"name": text, **_parsed(found.text, Path(text, "config.json"))}
+    return _with_sentence(_model(canonical_json(fields)), found.origin)
+
+
+def _with_sentence(model: ModelSpec, sentence: str) -> ModelSpec:
+    return replace(model, assumptions=(sentence, *model.assumptions))
 
 
 def _model_in(path: Path) -> ModelSpec:
@@ -88,21 +112,28 @@ def _model(spec_json: str) -> ModelSpec:
 
 def _sized(spec: Mapping[str, object], spec_json: str) -> ModelSpec:
     """A typical shape for a bare parameter count."""
-    unknown = sorted(set(spec) - {"num_parameters", "name"})
+    unknown = sorted(set(spec) - {"num_parameters", "num_active_parameters", "name"})
     if unknown:
         raise ModelError(
             f"num_parameters stands alone, but the description also has {', '.join(unknown):.80}",
             code="model-field-type",
             fix='give only "num_parameters", or describe the model with hidden_size and the other sizes',
         )
-    shape = shape_for(_num_parameters(spec["num_parameters"]))
-    model = build_model({**asdict(shape), "model_type": "llama", "max_position_embeddings": 131_072})
+    num_params, active = _num_parameters(spec["num_parameters"]), spec.get("num_active_parameters")
+    if active is None:
+        shape = shape_for(num_params)
+        model = build_model({**asdict(shape), "model_type": "llama", "max_position_embeddings": 131_072})
+        kind, sentence = "llama-like", assumption_for(shape)
+    else:
+        experts = expert_shape(num_params, _num_parameters(active))
+        model = build_model(experts.config())
+        kind, sentence = "qwen3-moe-like", expert_assumption(experts)
     name = spec.get("name")
     return replace(
         model,
-        name=name if isinstance(name, str) and name else f"llama-like-{format_count(model.num_params)}",
+        name=name if isinstance(name, str) and name else f"{kind}-{format_count(model.num_params)}",
         spec_json=spec_json,
-        assumptions=(assumption_for(shape),),
+        assumptions=(sentence,),
     )
 
 
@@ -230,25 +261,16 @@ def _too_large(num_bytes: int) -> ModelError:
     )
 
 
-def _close_names(spelling: str) -> list[str]:
-    """Names that go on where the text ends (``llama-3``: ``llama-3-8b``), shortest first, or else the most similar."""
-    names = names_by_spelling()
-    longer = sorted(
-        (known for known in names if known.startswith(f"{spelling}-")), key=lambda known: (len(known), known)
-    )
-    if longer and spelling:
-        return list(dict.fromkeys(names[known] for known in longer))[:4]
-    return list(dict.fromkeys(names[near] for near in get_close_matches(spelling, sorted(names), n=4, cutoff=0.5)))
-
-
-def _unknown_name(text: str) -> ModelError:
+def _unknown_name(text: str, hub: str) -> ModelError:
+    """No model of that name; ``hub`` says why the Hub's repository of that name gave none."""
     if text.endswith(".json"):
         return _no_file(Path(text), Path(text))
-    close = _close_names(text.strip().casefold())
+    close = close_names(text)
     hint = f"; close names are {', '.join(close)}" if close else ""
+    reason = f"; {hub}" if hub else ""
     fix = f"try {close[0]}" if close else "list the names with: shardwise catalog models"
     return ModelError(
-        f'no model, size or path is called "{_shown(text)}"{hint}',
+        f'no model, size or path is called "{_shown(text)}"{reason}{hint}',
         code="model-unknown-name",
         fix=f"{fix}, or give the path of its config.json",
     )

@@ -81,6 +81,20 @@ def size_of_text(text: str) -> float | None:
     return float(match[1]) * _UNITS[match[2].lower()] if match else None
 
 
+def sizes_of_text(text: str) -> dict[str, object] | None:
+    """The model that ``70B`` describes, or ``30B-A3B`` with active parameters; ``None`` for a text that is neither.
+
+    >>> sizes_of_text("67B-A2B")
+    {'num_parameters': 67000000000.0, 'num_active_parameters': 2000000000.0}
+    """
+    total, dash, active = text.strip().lower().partition("-a")
+    counts = [size_of_text(total), size_of_text(active) if dash else None]
+    if counts[0] is None or (dash and counts[1] is None):
+        return None
+    names = ("num_parameters", "num_active_parameters")
+    return {name: count for name, count in zip(names, counts, strict=True) if count is not None}
+
+
 def shape_for(num_params: float) -> Shape:
     """A typical shape whose exact count is within 1 % of ``num_params``."""
     if not isfinite(num_params) or not SMALLEST_PARAMS <= num_params <= LARGEST_PARAMS:

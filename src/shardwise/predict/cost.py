@@ -62,7 +62,7 @@ def estimate_cost(request: CostRequest) -> CostPrediction:
     else:
         per_token = model_flop_per_token(request.model, seq_len=request.seq_len)
         convention = mfu_convention(request.model)
-    dtype, peak = _training_peak(request.gpu)
+    dtype, peak = training_peak(request.gpu)
     mfu_fraction = TYPICAL_MFU_FRACTION if request.mfu_fraction is None else request.mfu_fraction
     ideal_hours = run_cost.gpu_hours(
         total_flop=per_token * request.tokens, peak_flop_per_s=peak, mfu_fraction=mfu_fraction
@@ -100,7 +100,7 @@ def predict_cost(
     )
 
 
-def _training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
+def training_peak(gpu: Gpu) -> tuple[Dtype, FlopPerSecond]:
     """The rate that an MFU is a share of: bf16 where the part has it.
 
     Raises:

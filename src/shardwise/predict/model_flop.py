@@ -35,22 +35,32 @@ def _looked_up_params(model: ModelSpec) -> int:
     return 0 if model.tie_word_embeddings and model.has_head else model.num_embedding_params
 
 
-def attention_forward_flop_per_sequence(model: ModelSpec, seq_len: int) -> Flop:
+def attention_forward_flop_per_sequence(model: ModelSpec, seq_len: int, *, has_whole_square: bool = False) -> Flop:
     """Forward FLOP of all attention cores for one sequence, causal pairs counted once."""
-    return sum(count * _layer_attention_flop(layer, seq_len) for layer, count in model.layer_runs)
+    return sum(count * _layer_attention_flop(layer, seq_len, has_whole_square) for layer, count in model.layer_runs)
 
 
-def _layer_attention_flop(layer: LayerSpec, seq_len: int) -> Flop:
+def _layer_attention_flop(layer: LayerSpec, seq_len: int, has_whole_square: bool) -> Flop:
     total = 0.0
     for spec in (layer.mixer, layer.cross_attention):
         if isinstance(spec, AttentionSpec):
-            pairs = attended_pairs(seq_len=seq_len, is_causal=spec.is_causal, sliding_window=spec.sliding_window)
+            is_causal = spec.is_causal and not has_whole_square
+            pairs = attended_pairs(seq_len=seq_len, is_causal=is_causal, sliding_window=spec.sliding_window)
             total += 2 * pairs * spec.num_attention_heads * (spec.head_dim + spec.v_head_dim)
     return total
 
 
-def model_flop_per_token(model: ModelSpec, *, seq_len: int, is_base_frozen: bool = False) -> Flop:
-    """Training FLOP of one token: ``6 N`` (``4 N`` with frozen weights) and three forwards of causal attention."""
+def model_flop_per_token(
+    model: ModelSpec, *, seq_len: int, is_base_frozen: bool = False, has_whole_square: bool = False
+) -> Flop:
+    """Training FLOP of one token: ``6 N`` (``4 N`` with frozen weights) and three forwards of causal attention.
+
+    Args:
+        model: what is trained.
+        seq_len: tokens of a sequence.
+        is_base_frozen: whether only adapters are trained.
+        has_whole_square: whether pairs that a causal mask hides are counted too, as many sources do.
+    """
     per_param = FROZEN_FLOP_PER_PARAM if is_base_frozen else FULL_FLOP_PER_PARAM
-    attention = 3 * attention_forward_flop_per_sequence(model, seq_len) / seq_len
+    attention = 3 * attention_forward_flop_per_sequence(model, seq_len, has_whole_square=has_whole_square) / seq_len
     return per_param * matmul_params(model) + attention

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from shardwise.render.json_records import json_object, json_value
 
 if TYPE_CHECKING:  # a command imports the records of its own answer
+    from shardwise.explain.judgement import Judgement
     from shardwise.explain.records import Explanation, Finding, Quantity, Source
     from shardwise.plan import Plan
     from shardwise.reconcile.calibration import LearnedCalibration
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # a command imports the records of its own answer
 __all__ = [
     "explanation_object",
     "findings_object",
+    "judgement_object",
     "learned_object",
     "lint_object",
     "reconciliation_object",
@@ -122,6 +124,11 @@ def _findings(findings: "Sequence[Finding]", explained: object = None) -> dict[s
         {**json_object(found), "numbers": [number(quantity) for quantity in found.numbers]} for found in findings
     ]
     return {"findings": written, "plans": plans}
+
+
+def judgement_object(judgement: "Judgement") -> dict[str, object]:
+    """What a reported rate is by each convention, beside the prediction and the best published run."""
+    return {"schema": "shardwise.judgement/1", **json_object(judgement)}
 
 
 def run_cost_object(run: "RunCost") -> dict[str, object]:

@@ -34,14 +34,19 @@ KEYS: Mapping[str, str] = {
     "Throughput": "*",
     "TimePrediction": "step_s step_low_s step_high_s components_s={components} communication attention_kernel",
     # what a search and an explanation found
+    "BestRun": "*",
     "ClosestPlan": "*",
     "Explanation": "*",
     "Finding": "*",
+    "Judgement": "unit amount=reported_amount gpu=gpu_name is_in_band sparse_fraction findings readings best causes"
+    " plan prediction",
+    "LikelyCause": "*",
     "MissedTargets": "*",
     "Quantity": "name value unit",
     "RankedPlan": "rank plan prediction objective_value ratio_to_best is_tie num_axes price_fraction "
     "differences_s={differences} why",
     "Rejection": "rule count example fix",
+    "RateReading": "*",
     "Relief": "*",
     "SearchSpace": "layouts_considered layouts_feasible layouts_invalid layouts_too_big layouts_slower"
     " layouts_evaluated layouts_predicted wall_s",

@@ -1,7 +1,7 @@
 """The simulations that have a name, in the order in which they are best read."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Protocol, cast
@@ -11,6 +11,7 @@ from shardwise.course.lessons.request import LessonRequest, given_names, option_
 from shardwise.errors import SimulationError
 
 ALL = "all"
+ZERO_STAGES = (0, 1, 2, 3)
 
 
 class LessonModule(Protocol):
@@ -29,6 +30,8 @@ class LessonEntry:
 
     name: str
     summary: str
+    synonyms: tuple[str, ...] = ()
+    """Other names that are understood: those of degrees and of engines."""
 
     def load(self) -> LessonModule:
         """Import the file of the lesson."""
@@ -36,16 +39,32 @@ class LessonEntry:
 
 
 LESSONS = (
-    LessonEntry(name="data", summary="data parallelism over uneven parts of a batch"),
+    LessonEntry(name="data", summary="data parallelism over uneven parts of a batch", synonyms=("dp", "ddp")),
     LessonEntry(
         name="accumulate", summary="gradient accumulation: when ranks communicate, and what is divided by what"
     ),
     LessonEntry(name="fsdp", summary="gather, compute, free, reduce-scatter; with replicas"),
-    LessonEntry(name="zero", summary="ZeRO stage by stage, and clipping by the global norm"),
-    LessonEntry(name="tensor", summary="column and row parallel, whole blocks, sequence parallel, divided vocabulary"),
-    LessonEntry(name="pipeline", summary="every schedule with its bubbles and what is in flight"),
-    LessonEntry(name="context", summary="ring attention, gathered keys, exchanged heads; balanced by zig-zag"),
-    LessonEntry(name="expert", summary="route, dispatch, compute, combine; capacity and dropped tokens"),
+    LessonEntry(
+        name="zero",
+        summary="ZeRO stage by stage, and clipping by the global norm",
+        synonyms=tuple(f"zero{separator}{stage}" for separator in ("", "-") for stage in ZERO_STAGES),
+    ),
+    LessonEntry(
+        name="tensor",
+        summary="column and row parallel, whole blocks, sequence parallel, divided vocabulary",
+        synonyms=("tp", "sp"),
+    ),
+    LessonEntry(name="pipeline", summary="every schedule with its bubbles and what is in flight", synonyms=("pp",)),
+    LessonEntry(
+        name="context",
+        summary="ring attention, gathered keys, exchanged heads; balanced by zig-zag",
+        synonyms=("cp",),
+    ),
+    LessonEntry(
+        name="expert",
+        summary="route, dispatch, compute, combine; capacity and dropped tokens",
+        synonyms=("ep", "moe"),
+    ),
     LessonEntry(name="ring", summary="ring all-reduce, all-gather and reduce-scatter, chunk by chunk"),
     LessonEntry(name="tree", summary="trees, halving-doubling, nodes first, all-to-all; when a ring beats a tree"),
     LessonEntry(name="precision", summary="bf16, fp16 and fp8 bit by bit: underflow, loss scaling, master weights"),
@@ -57,7 +76,8 @@ LESSONS = (
 
 def find_lesson(name: str) -> LessonEntry:
     """The lesson called ``name``."""
-    entry = next((entry for entry in LESSONS if entry.name == name), None)
+    asked = name.lower()
+    entry = next((entry for entry in LESSONS if asked in (entry.name, *entry.synonyms)), None)
     if entry is not None:
         return entry
     names = [*(entry.name for entry in LESSONS), ALL]
@@ -78,9 +98,28 @@ def make_lessons(name: str, request: LessonRequest) -> tuple[Lesson, ...]:
     if name == ALL:
         _require_taken(name, request, taken=())
         return tuple(entry.load().make_lesson(request) for entry in LESSONS)
-    module = find_lesson(name).load()
-    _require_taken(name, request, taken=module.OPTIONS)
-    return (module.make_lesson(request),)
+    entry = find_lesson(name)
+    module = entry.load()
+    _require_taken(entry.name, request, taken=module.OPTIONS)
+    return (module.make_lesson(_with_stage(name, entry, request)),)
+
+
+def _with_stage(name: str, entry: LessonEntry, request: LessonRequest) -> LessonRequest:
+    """The request with the stage that a name such as ``zero2`` asks for.
+
+    Raises:
+        SimulationError: an option asks for another one.
+    """
+    stage = name[-1]
+    if name.lower() == entry.name or "zero_stage" not in entry.load().OPTIONS or not stage.isdigit():
+        return request
+    if request.zero_stage not in (None, int(stage)):
+        raise SimulationError(
+            f"simulate {name} is stage {stage}, and --zero-stage says {request.zero_stage}",
+            code="simulate-option",
+            fix="leave out --zero-stage",
+        )
+    return replace(request, zero_stage=int(stage))
 
 
 def _require_taken(name: str, request: LessonRequest, *, taken: Iterable[str]) -> None:

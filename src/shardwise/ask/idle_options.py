@@ -1,11 +1,12 @@
 """Options that nothing would read, because what they belong to is missing or replaced: refused instead of ignored."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from shardwise.cli.command import UsageError
 from shardwise.engines.table import engine_profile
+from shardwise.errors import UsageError
 from shardwise.fields import Field, Needs, field_named, plan_fields
 from shardwise.model import AttentionSpec
 from shardwise.plan import Plan
@@ -43,19 +44,29 @@ class IdleOption:
         return self.dest or self.option.removeprefix("--").replace("-", "_")
 
 
-def require_read(rows: Iterable[IdleOption], arguments: argparse.Namespace, plan: Plan) -> None:
+def require_read(
+    rows: Iterable[IdleOption], arguments: argparse.Namespace, plan: Plan, *, is_python: bool = False
+) -> None:
     """Return when every option of the rows that was given has something to act on.
 
     Raises:
-        UsageError: one would be ignored.
+        UsageError: one would be ignored; for a caller in Python it is spelled as a keyword.
     """
+    spelled = _as_keywords if is_python else str
     for row in rows:
         if row.is_given(arguments) and row.is_idle(arguments, plan):
-            raise UsageError(
-                f"{row.option} does nothing {row.beside}",
-                code="cli-usage",
-                fix=f"add {row.missing}, or leave out {row.option}" if row.missing else f"leave out {row.option}",
-            )
+            fix = f"add {row.missing}, or leave out {row.option}" if row.missing else f"leave out {row.option}"
+            raise UsageError(spelled(f"{row.option} does nothing {row.beside}"), code="cli-usage", fix=spelled(fix))
+
+
+def _as_keywords(text: str) -> str:
+    """Options as arguments of a function.
+
+    >>> _as_keywords("add --recompute selective, or leave out --recompute-modules")
+    "add recompute='selective', or leave out recompute_modules"
+    """
+    named = re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+    return re.sub(r"add (\w+) (\w+)", r"add \1='\2'", named)
 
 
 def _possible(arguments: argparse.Namespace, plan: Plan, name: str) -> set[object]:

@@ -1,0 +1,234 @@
+"""What Python is answered: the records of an answer, its lines in a terminal, a notebook's page, and its JSON."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from shardwise.explain.judgement import Judgement
+from shardwise.explain.records import Explanation, Finding, VerifiedChange
+from shardwise.model import ModelSpec
+from shardwise.plan import Plan
+from shardwise.prediction import CostPrediction, MemoryPrediction, Prediction, Throughput, TimePrediction
+from shardwise.render.run_cost import RunCost
+from shardwise.search import RankedPlan, SearchResult
+
+__all__ = ["Answer", "CostAnswer", "ExplainAnswer", "JudgeAnswer", "PlanAnswer", "PredictAnswer"]
+
+
+class Answer(ABC):
+    """An answer prints its first lines; ``text()`` is what the command prints, ``to_dict()`` its JSON."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def text(self) -> str:
+        """What the command of the same name prints."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, object]:
+        """What the command of the same name prints with ``--json``."""
+
+    def picture(self) -> str:
+        """An SVG picture that stands above the text in a notebook; empty where there is none."""
+        return ""
+
+    def __repr__(self) -> str:
+        return self.text().strip("\n").partition("\n\n")[0]
+
+    def _repr_html_(self) -> str:
+        """A notebook's rendering: the picture and the text, without scripts or styles of the page around it."""
+        return f"{self.picture()}<pre>{escape(self.text())}</pre>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PredictAnswer(Answer):
+    """The memory, step time and cost of a plan."""
+
+    plan: Plan
+    prediction: Prediction
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits the devices and their hosts."""
+        return self.prediction.fits
+
+    @property
+    def memory(self) -> MemoryPrediction:
+        """Bytes of every component, stage by stage."""
+        return self.prediction.memory
+
+    @property
+    def time(self) -> TimePrediction:
+        """The step and its parts, in seconds."""
+        return self.prediction.time
+
+    @property
+    def throughput(self) -> Throughput:
+        """Tokens per second, MFU and HFU."""
+        return self.prediction.throughput
+
+    @property
+    def cost(self) -> CostPrediction | None:
+        """The whole run; ``None`` where the plan names no tokens."""
+        return self.prediction.cost
+
+    def text(self) -> str:
+        """What ``shardwise predict`` prints."""
+        from shardwise.render.text_prediction import prediction_text
+
+        return prediction_text(plan=self.plan, prediction=self.prediction)
+
+    def to_dict(self) -> dict[str, object]:
+        """``shardwise.prediction/1``."""
+        from shardwise.render.json_records import prediction_object
+
+        return prediction_object(plan=self.plan, prediction=self.prediction)
+
+    def picture(self) -> str:
+        """The memory of every pipeline stage."""
+        from shardwise.render.svg_memory import memory_svg
+
+        return memory_svg(self.prediction.memory, title="Device memory per pipeline stage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanAnswer(Answer):
+    """The recommended plan, and the others in order of preference."""
+
+    result: SearchResult
+
+    @property
+    def plans(self) -> tuple[RankedPlan, ...]:
+        """Each with its plan and prediction, the recommended one first; none where nothing fits."""
+        return self.result.plans
+
+    @property
+    def plan(self) -> Plan:
+        """The recommended plan.
+
+        Raises:
+            NoPlanError: nothing fits, or nothing meets a deadline or a budget.
+        """
+        return self._best().plan
+
+    @property
+    def prediction(self) -> Prediction:
+        """The prediction of the recommended plan."""
+        return self._best().prediction
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the recommended plan as a plan file."""
+        from shardwise.ask.plans import save_plan
+
+        return save_plan(self.plan, path, force=force)
+
+    def text(self) -> str:
+        """The first screen of ``shardwise plan``."""
+        from shardwise.ask.searching import search_screen
+
+        return search_screen(self.result)
+
+    def to_dict(self) -> dict[str, object]:
+        """``shardwise.search/1``."""
+        from shardwise.render.json_answers import search_object
+
+        return search_object(self.result)
+
+    def __repr__(self) -> str:
+        paragraphs = self.text().strip("\n").split("\n\n")
+        return "\n".join(paragraphs[:2])
+
+    def _best(self) -> RankedPlan:
+        from shardwise.ask.searching import no_plan
+
+        if not self.result.plans:
+            raise no_plan(self.result)
+        return self.result.plans[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ExplainAnswer(Answer):
+    """Why a plan fits or not, what dominates, and changes that were each predicted again."""
+
+    explanation: Explanation
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is explained."""
+        return self.explanation.plan
+
+    @property
+    def prediction(self) -> Prediction:
+        """Its prediction, of which every number of a finding is a field."""
+        return self.explanation.prediction
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Each with its claim, its numbers, the reason and what to change."""
+        return self.explanation.findings
+
+    @property
+    def changes(self) -> tuple[VerifiedChange, ...]:
+        """What would help, the smallest change first, each with its prediction."""
+        return self.explanation.changes
+
+    def text(self) -> str:
+        """What ``shardwise explain`` prints."""
+        from shardwise.render.text_explanation import explanation_text
+
+        return explanation_text(self.explanation)
+
+    def to_dict(self) -> dict[str, object]:
+        """``shardwise.explanation/1``."""
+        from shardwise.render.json_answers import explanation_object
+
+        return explanation_object(self.explanation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CostAnswer(Answer):
+    """GPU-hours, days, dollars and energy of a whole run."""
+
+    run: RunCost
+
+    @property
+    def cost(self) -> CostPrediction:
+        """The amounts with their bands and assumptions."""
+        return self.run.cost
+
+    @property
+    def model(self) -> ModelSpec:
+        """What is trained."""
+        return self.run.model
+
+    def text(self) -> str:
+        """What ``shardwise cost`` prints."""
+        from shardwise.render.text_cost import run_cost_text
+
+        return run_cost_text(self.run)
+
+    def to_dict(self) -> dict[str, object]:
+        """``shardwise.cost/1``."""
+        from shardwise.render.json_answers import run_cost_object
+
+        return run_cost_object(self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JudgeAnswer(Answer):
+    """What a reported rate is, and how far it is from the prediction and from the best published run."""
+
+    judgement: Judgement
+
+    def text(self) -> str:
+        """What ``shardwise judge`` prints."""
+        from shardwise.render.text_judgement import judgement_text
+
+        return judgement_text(self.judgement)
+
+    def to_dict(self) -> dict[str, object]:
+        """``shardwise.judgement/1``."""
+        from shardwise.render.json_answers import judgement_object
+
+        return judgement_object(self.judgement)

@@ -1,0 +1,111 @@
+"""The cost of a whole run: of a plan at its predicted step, or of a model at an assumed MFU."""
+
+from shardwise.ask.answers import CostAnswer
+from shardwise.ask.plans import ClusterSource, checked_prediction, plan_of, require_model
+from shardwise.catalog import read_cluster
+from shardwise.catalog.hardware.request import MAX_GPUS
+from shardwise.cluster import Cluster
+from shardwise.errors import RecipeError, UsageError
+from shardwise.families import read_model
+from shardwise.plan import Plan
+from shardwise.plan_file import PlanSource
+from shardwise.predict.cost import CostRequest, estimate_cost, predict_cost
+from shardwise.render.run_cost import RunCost
+
+
+def cost(
+    source: Plan | PlanSource,
+    cluster: ClusterSource | None = None,
+    /,
+    *,
+    tokens: float | None = None,
+    num_gpus: int | None = None,
+    mfu: float | None = None,
+    seq_len: int | None = None,
+    goodput: float | None = None,
+    price: float | None = None,
+) -> CostAnswer:
+    """GPU-hours, days, dollars and energy of a whole run.
+
+    Args:
+        source: a plan or its file, which is priced at its predicted step; or a model, with a cluster.
+        cluster: such as ``"64xh100-sxm"``; or a single GPU such as ``"h100-sxm"``, of which there are ``num_gpus``.
+        tokens: of the whole run; a plan may have them.
+        num_gpus: how many GPUs, where ``cluster`` is a single one.
+        mfu: the model FLOP utilisation of a model's run.
+        seq_len: of a model's run; causal attention is then counted too.
+        goodput: share of the time that trains.
+        price: dollars per GPU and hour.
+
+    Raises:
+        ShardwiseError: with a message, a code and a fix, as the command line refuses.
+    """
+    if cluster is None:
+        _require_none(mfu=mfu, seq_len=seq_len, goodput=goodput, num_gpus=num_gpus)
+        return CostAnswer(run=_cost_of_plan(plan_of(source, None, {"tokens": tokens}), price))
+    named = require_model(source, beside=str(cluster))
+    on, count = _counted(read_cluster(cluster), num_gpus)
+    if tokens is None:
+        raise UsageError("the cost depends on how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
+    model = read_model(named)
+    request = CostRequest(
+        model=model,
+        tokens=float(tokens),
+        gpu=on.gpu,
+        num_gpus=count,
+        mfu_fraction=mfu,
+        seq_len=seq_len,
+        usd_per_gpu_hour=price,
+        prices=on.node.prices,
+        goodput_fraction=goodput,
+    )
+    run = RunCost(model=model, gpu=on.gpu, num_gpus=count, cost=estimate_cost(request), fits=True)
+    return CostAnswer(run=run)
+
+
+def _require_none(**given: float | None) -> None:
+    """Return when nothing was given that only a model needs.
+
+    Raises:
+        UsageError: a plan has its own.
+    """
+    name = next((name for name, value in given.items() if value is not None), None)
+    if name is not None:
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option} goes with a MODEL; a plan has its own", code="cli-usage", fix=f"leave out {option}")
+
+
+def _counted(cluster: Cluster, num_gpus: int | None) -> tuple[Cluster, int]:
+    """The hardware, and how many GPUs of it are priced.
+
+    Raises:
+        UsageError: GPUs are counted twice.
+        RecipeError: more than the largest cluster has; :func:`estimate_cost` checks the other figures.
+    """
+    if num_gpus is None:
+        return cluster, cluster.num_gpus
+    if num_gpus > MAX_GPUS:
+        raise RecipeError(
+            f"{num_gpus:,} GPUs are more than the {MAX_GPUS:,} of the largest cluster",
+            code="cost-gpus",
+            fix=f"give --num-gpus {MAX_GPUS} or fewer",
+        )
+    if cluster.num_gpus != 1:
+        raise UsageError(
+            f"the hardware is {cluster.num_gpus} GPUs already, and --num-gpus counts single ones",
+            code="cli-usage",
+            fix=f"write {cluster.num_gpus}x{cluster.gpu.id} after the model, without --gpu and --num-gpus",
+        )
+    return cluster, num_gpus
+
+
+def _cost_of_plan(plan: Plan, usd_per_gpu_hour: float | None) -> RunCost:
+    """The cost of a plan's tokens at its predicted step."""
+    prediction = checked_prediction(plan)
+    found = predict_cost(
+        plan=plan, time=prediction.time, throughput=prediction.throughput, usd_per_gpu_hour=usd_per_gpu_hour
+    )
+    if found is None:
+        raise UsageError("the plan does not say how many tokens are trained", code="cost-tokens", fix="add --tokens 1T")
+    cluster = plan.cluster
+    return RunCost(model=plan.model, gpu=cluster.gpu, num_gpus=cluster.num_gpus, cost=found, fits=prediction.fits)

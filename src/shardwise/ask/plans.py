@@ -1,0 +1,242 @@
+"""The plan a question is about: a plan, its file, a file of another tool, or a model and a cluster with fields."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from shardwise.ask.foreign_plan import is_foreign, read_foreign
+from shardwise.ask.idle_options import ANSWER_ROWS, RECIPE_ROWS, require_read
+from shardwise.calibration_file import read_calibration
+from shardwise.catalog import read_cluster
+from shardwise.errors import PlanError, ShardwiseError, UsageError
+from shardwise.fields import plan_fields
+from shardwise.layout import Layout
+from shardwise.plan import Plan
+from shardwise.plan_file import PlanSource, plan_to_json, read_plan
+from shardwise.plan_file.text import decode_plan, parse_plan_text, read_plan_bytes
+from shardwise.plan_file.values import refuse_unknown_key
+from shardwise.predict import predict
+from shardwise.predict.calibrated_cluster import calibrated_cluster
+from shardwise.prediction import Prediction
+from shardwise.recipe import DEFAULT_SEQ_LEN, Recipe
+from shardwise.render.json_text import json_text
+from shardwise.rules import require_valid
+
+ClusterSource = str | Path | Mapping[str, object]
+Fields = Mapping[str, object]
+"""Values by the names that fields of a recipe and a layout have, and ``engine``."""
+PLAN_SUFFIXES = (".json", ".yaml", ".yml")
+NO_MODEL_SUFFIXES = (".yaml", ".yml", ".jsonl")
+STANDARD_INPUT = "-"
+MODEL_ALONE_FIX = "name the cluster as well: {name} 8xh100-sxm"
+CLUSTER_ALONE_FIX = "name the model as well: llama-3.1-8b {name}"
+
+
+def plan_of(
+    source: Plan | PlanSource,
+    cluster: ClusterSource | None,
+    fields: Fields,
+    *,
+    named_model: str | None = None,
+    named_cluster: str | None = None,
+) -> Plan:
+    """The plan that a source describes, or a model on a cluster; the fields win over what the source says.
+
+    Args:
+        source: a plan, its file, text or mapping, or one of another tool; or a model, with a cluster.
+        cluster: of a model; a second file where the source is a file of another tool.
+        fields: of the recipe and the layout, and the engine.
+        named_model: instead of the plan's own, or what the files of another tool leave open.
+        named_cluster: instead of the plan's own, or what the files of another tool leave open.
+
+    Raises:
+        ShardwiseError: one of them cannot be used. Rules are not checked here, but by
+            :func:`shardwise.rules.require_valid`.
+    """
+    parts = parts_of(fields)
+    foreign = _foreign_files(source, cluster)
+    if foreign:
+        return read_foreign(foreign, model=named_model, cluster=named_cluster, settings=fields).plan()
+    named_apart = {"model": _placed(named_model), "cluster": _placed(named_cluster)}
+    parts |= {part: name for part, name in named_apart.items() if name is not None}
+    if cluster is not None:
+        model = require_model(source, beside=str(cluster))
+        named = {"model": model, "cluster": cluster, "recipe": {}}
+        return read_plan(named, overrides=parts, fallback_seq_len=DEFAULT_SEQ_LEN)
+    if isinstance(source, Plan):
+        return (
+            source if not parts else replace(read_plan(plan_to_json(source), overrides=parts), cluster=source.cluster)
+        )
+    if isinstance(source, Mapping) or "\n" in str(source):
+        return read_plan(source, overrides=parts)
+    path = Path(source)
+    _require_plan_file(path)
+    return read_plan(path, overrides=parts)
+
+
+def _placed(name: str | None) -> str | None:
+    """A path that was typed is meant from the working directory, not from beside the plan file; a name is a name."""
+    if name is None or not ("/" in name or name.endswith((".json", ".toml"))) or not Path(name).exists():
+        return name
+    return str(Path(name).resolve())
+
+
+def _foreign_files(source: object, cluster: object) -> list[Path]:
+    """The files of other tools that stand where a plan stands; none where a plan or a model of ours does."""
+    words = [word for word in (source, cluster) if word is not None]
+    if not all(isinstance(word, str | Path) and "\n" not in str(word) for word in words):
+        return []
+    paths = [Path(str(word)) for word in words if str(word) != STANDARD_INPUT]
+    if not paths or not all(path.is_file() for path in paths) or (cluster is not None and is_cluster(str(cluster))):
+        return []  # among them a model's config.json beside a cluster of ours
+    return paths if all(map(is_foreign, paths)) else []
+
+
+def asked_plan(source: Plan | PlanSource, cluster: ClusterSource | None, fields: Fields) -> Plan:
+    """:func:`plan_of` for a caller in Python, whose fields have to do something, as options have to.
+
+    Raises:
+        UsageError: a field would be ignored.
+    """
+    plan = plan_of(source, cluster, fields)
+    require_read((*RECIPE_ROWS, *ANSWER_ROWS), argparse.Namespace(**fields), plan, is_python=True)
+    return plan
+
+
+def parts_of(fields: Fields) -> dict[str, object]:
+    """The fields as a partial plan.
+
+    Raises:
+        PlanError: a plan has no field of that name.
+    """
+    sections = {"recipe": plan_fields(Recipe), "layout": plan_fields(Layout)}
+    parts: dict[str, object] = {
+        section: {field.name: fields[field.name] for field in known if fields.get(field.name) is not None}
+        for section, known in sections.items()
+    }
+    if fields.get("engine"):
+        parts["engine"] = fields["engine"]
+    known = (*sections["recipe"], *sections["layout"], *plan_fields(Plan)[-1:])
+    names = {field.name for field in known}
+    for name in fields:
+        if name not in names:
+            refuse_unknown_key("", name, known)
+    return {name: value for name, value in parts.items() if value}
+
+
+def checked_prediction(plan: Plan) -> Prediction:
+    """The prediction of a plan that breaks no rule.
+
+    Raises:
+        LayoutError: the layout breaks a rule, such as 15 ranks on 8 GPUs.
+        RecipeError: the recipe breaks one.
+    """
+    require_valid(plan)
+    return predict(plan)
+
+
+def priced(plan: Plan, usd_per_gpu_hour: float | None) -> Plan:
+    """The plan on its cluster at the user's price; as it is without one."""
+    if usd_per_gpu_hour is None:
+        return plan
+    described = json.loads(plan.cluster.spec_json)
+    written = {"node": described} if isinstance(described, str) else described
+    return replace(plan, cluster=read_cluster({**written, "usd_per_gpu_hour": usd_per_gpu_hour}))
+
+
+def calibrated(plan: Plan, path: str | Path | None) -> Plan:
+    """The plan on its cluster as a calibration file describes it; as it is without one."""
+    if path is None:
+        return plan
+    return replace(plan, cluster=calibrated_cluster(plan.cluster, read_calibration(Path(path))))
+
+
+def require_model(source: Plan | PlanSource, *, beside: str) -> PlanSource:
+    """What stands before a cluster or a GPU, where it may be a model.
+
+    Raises:
+        UsageError: it is a plan, which names its own cluster.
+    """
+    if isinstance(source, Mapping):
+        return source
+    if isinstance(source, Plan):
+        raise named_twice(f"the plan of {source.model.name}", beside)
+    name = str(source)
+    if name == STANDARD_INPUT or name.lower().endswith(NO_MODEL_SUFFIXES) or _is_plan_file(name):
+        raise named_twice("a plan on standard input" if name == STANDARD_INPUT else f"the plan '{name}'", beside)
+    return source
+
+
+def named_twice(plan: str, cluster: str) -> UsageError:
+    """The error of a plan beside which a cluster is named."""
+    return UsageError(
+        f"{plan} names its own cluster, but {cluster} was given beside it",
+        code="cli-usage",
+        fix=f"leave out {cluster}, or write it as the cluster of the plan",
+    )
+
+
+def is_cluster(name: str) -> bool:
+    """Whether a word names a cluster."""
+    try:
+        read_cluster(name)
+    except ShardwiseError:
+        return False
+    return True
+
+
+def _is_plan_file(source: str) -> bool:
+    """Whether a JSON file has the parts of a plan; the config of a model has none of them."""
+    path = Path(source)
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return False
+    try:
+        parts = parse_plan_text(decode_plan(read_plan_bytes(path), name=source), name=source, is_yaml=False)
+    except ShardwiseError:  # what is wrong with the file is for its reader to say
+        return False
+    return "model" in parts and ("cluster" in parts or "recipe" in parts)
+
+
+def _require_plan_file(path: Path) -> None:
+    """Return when the path may be a plan file.
+
+    Raises:
+        UsageError: it is a model's name, or a folder, so that a cluster is missing.
+    """
+    is_name = not path.exists() and path.suffix.lower() not in PLAN_SUFFIXES
+    if is_name or path.is_dir():
+        raise UsageError(
+            f"'{path}' is no plan file; a model needs a cluster beside it",
+            code="cli-usage",
+            fix=(CLUSTER_ALONE_FIX if is_name and is_cluster(str(path)) else MODEL_ALONE_FIX).format(name=path),
+        )
+
+
+def save_plan(plan: Plan, path: str | Path, *, force: bool = False) -> Path:
+    """Write a plan file, YAML when its name ends so, and return its path.
+
+    Raises:
+        PlanError: a file of that name is there and ``force`` is not, or it cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and not force:
+        raise PlanError(f"'{path}' exists already", code="output-path", fix="write save_plan(plan, path, force=True)")
+    try:
+        path.write_text(plan_text(plan, path), encoding="utf-8")
+    except OSError as error:
+        raise PlanError(
+            f"'{path}' cannot be written: {error.strerror}", code="output-path", fix="name a folder that exists"
+        ) from None
+    return path
+
+
+def plan_text(plan: Plan, path: Path) -> str:
+    """The text of a plan file: YAML where its name ends so, JSON otherwise."""
+    written = plan_to_json(plan)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        import yaml
+
+        return str(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120))
+    return json_text(written)

@@ -1,0 +1,77 @@
+"""Predictions and explanations of plans that were checked."""
+
+from pathlib import Path
+
+from shardwise.ask.answers import ExplainAnswer, PredictAnswer
+from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, checked_prediction, plan_of
+from shardwise.explain import explain as explained
+from shardwise.plan import Plan
+from shardwise.plan_file import PlanSource
+from shardwise.rules import require_valid
+
+
+def predict(
+    source: Plan | PlanSource,
+    cluster: ClusterSource | None = None,
+    /,
+    *,
+    calibration: str | Path | None = None,
+    **fields: object,
+) -> PredictAnswer:
+    """Predict the memory, step time and, where tokens are given, the cost of a plan.
+
+    Args:
+        source: a plan, a plan file or mapping, or a model (name, size, ``config.json``, fields) with a cluster.
+        cluster: such as ``"64xh100-sxm"``, only after a model.
+        calibration: a file of ``shardwise calibrate`` or ``reconcile``.
+        fields: of the recipe and the layout, such as ``seq_len=8192, dp_shard=8``, and ``engine``; they win over the
+            plan's own.
+
+    Raises:
+        ShardwiseError: with a message, a code and a fix, as the command line refuses.
+    """
+    plan = calibrated(asked_plan(source, cluster, fields), calibration)
+    return PredictAnswer(plan=plan, prediction=checked_prediction(plan))
+
+
+def explain(
+    source: Plan | PlanSource,
+    cluster: ClusterSource | None = None,
+    /,
+    **fields: object,
+) -> ExplainAnswer:
+    """Say why a plan fits or not, what dominates its memory and time, and which changes help.
+
+    Args:
+        source: a plan, a plan file or mapping, or a model with a cluster.
+        cluster: only after a model.
+        fields: of the recipe and the layout, and ``engine``; they win over the plan's own.
+
+    Raises:
+        ShardwiseError: with a message, a code and a fix, as the command line refuses.
+    """
+    return ExplainAnswer(explanation=explained(asked_plan(source, cluster, fields)))
+
+
+def load_plan(
+    path: PlanSource,
+    /,
+    *,
+    model: str | None = None,
+    cluster: str | None = None,
+    **fields: object,
+) -> Plan:
+    """Read a plan file of ours or of another tool, and check it.
+
+    Args:
+        path: of the file, its text, or the parsed document.
+        model: what is trained, where the file of another tool does not say.
+        cluster: what it runs on, where the file of another tool does not say.
+        fields: values that win over the file's.
+
+    Raises:
+        ShardwiseError: the file cannot be used, or the plan breaks a rule.
+    """
+    plan = plan_of(path, None, fields, named_model=model, named_cluster=cluster)
+    require_valid(plan)
+    return plan

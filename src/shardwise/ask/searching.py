@@ -1,0 +1,189 @@
+"""The search for a plan: what is bounded, the batch, and the answer on one screen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.ask.answers import PlanAnswer
+from shardwise.ask.bounded_fields import BOUNDED
+from shardwise.ask.plans import ClusterSource, asked_plan, calibrated, priced
+from shardwise.collector import paused_collector
+from shardwise.errors import NoPlanError
+from shardwise.fields import Field, plan_fields
+from shardwise.layout import Layout, ZeroStage
+from shardwise.plan import Plan
+from shardwise.plan_file import PlanSource, recipe_assumptions
+from shardwise.plan_file.values import check_fields
+from shardwise.recipe import Recipe
+from shardwise.render.first_screen import ScreenContext, plan_screen
+from shardwise.render.no_plan_screen import no_plan_screen
+from shardwise.search import (
+    IntRange,
+    Objective,
+    Relief,
+    SearchBounds,
+    SearchResult,
+    TargetChange,
+    at_most,
+    parse_counts,
+    parse_range,
+    rounded_batch,
+    search,
+)
+from shardwise.search.shortlist import shortlist
+
+ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+
+
+def plan(
+    model: PlanSource | Plan,
+    cluster: ClusterSource | None = None,
+    /,
+    *,
+    objective: Objective = "step_time",
+    limits: SearchBounds | None = None,
+    global_batch_tokens: float | None = None,
+    price: float | None = None,
+    calibration: str | Path | None = None,
+    **fields: object,
+) -> PlanAnswer:
+    """Recommend a layout of a model on a cluster.
+
+    Args:
+        model: name, size, ``config.json`` or fields; or a plan, whose layout is searched again.
+        cluster: such as ``"64xh100-sxm"``.
+        objective: what to make small: step_time, cost, cost_and_time, memory or fewest_gpus.
+        limits: of the whole run, such as ``sw.SearchBounds(deadline_days=30, max_gpus=64)``.
+        global_batch_tokens: tokens per optimizer step, instead of ``global_batch_size`` in sequences.
+        price: dollars per GPU and hour.
+        calibration: a file of ``shardwise calibrate`` or ``reconcile``.
+        fields: of the recipe, ``engine``, and bounds of the layout: ``tp=8``, ``pp="1..8"``, ``recompute=["none",
+            "full"]``. ``precision`` may be a list of those that may be used.
+
+    Raises:
+        ShardwiseError: with a message, a code and a fix, as the command line refuses.
+    """
+    bounds = _with_fields(limits or SearchBounds(), fields)
+    recipe = {name: value for name, value in fields.items() if name not in BOUNDED}
+    if isinstance(recipe.get("precision"), list | tuple):
+        recipe["precision"] = _values(recipe["precision"])[0]
+    question = priced(asked_plan(model, cluster, recipe), price)
+    question = with_token_batch(calibrated(question, calibration), global_batch_tokens, max_gpus=bounds.max_gpus)
+    with paused_collector():
+        result = search_plan(question, bounds, objective)
+    return PlanAnswer(result=result)
+
+
+def search_plan(question: Plan, bounds: SearchBounds, objective: Objective) -> SearchResult:
+    """The search for a layout of the question, with all that was assumed."""
+    result = search(
+        model=question.model,
+        cluster=question.cluster,
+        recipe=question.recipe,
+        engine=question.engine,
+        bounds=bounds,
+        objective=objective,
+    )
+    return replace(result, assumptions=(*recipe_assumptions(question), *result.assumptions))
+
+
+def with_token_batch(question: Plan, tokens: float | None, *, max_gpus: int | None) -> Plan:
+    """The question with a batch of so many tokens in sequences; as it is without."""
+    if tokens is None:
+        return question
+    num_gpus = at_most(question.cluster, max_gpus).num_gpus
+    batch = rounded_batch(tokens=tokens, seq_len=question.recipe.seq_len, num_gpus=num_gpus)
+    return replace(
+        question,
+        recipe=replace(question.recipe, global_batch_size=batch.num_sequences),
+        assumptions=(*question.assumptions, batch.sentence),
+    )
+
+
+def bounds_of(given: Mapping[str, Any], limits: SearchBounds) -> SearchBounds:
+    """The limits of a run together with the bounds of its axes.
+
+    Args:
+        given: by field: degrees as text (``8``, ``1..8``, ``1,2,4``), choices as a tuple, or a flag.
+        limits: everything that is no axis.
+    """
+
+    def degrees(axis: str) -> IntRange | None:
+        text = given.get(axis)
+        return None if text is None else parse_range(str(text), axis=axis)
+
+    stages = given.get("zero_stage")
+    return replace(
+        limits,
+        dp_replicate=degrees("dp_replicate"),
+        dp_shard=degrees("dp_shard"),
+        tp=degrees("tp"),
+        cp=degrees("cp"),
+        pp=degrees("pp"),
+        vpp=degrees("vpp"),
+        ep=degrees("ep"),
+        expert_tp=degrees("expert_tp"),
+        micro_batch_size=degrees("micro_batch_size"),
+        stage_layers=parse_counts(given.get("stage_layers"), axis="stage_layers"),
+        zero_stage=None if stages is None else tuple(stage for stage in ZERO_STAGES if str(stage) in stages),
+        schedule=given.get("schedule"),
+        recompute=given.get("recompute"),
+        offload=given.get("offload"),
+        activation_offload=given.get("activation_offload"),
+        sequence_parallel=given.get("sequence_parallel"),
+        reshard_after_forward=given.get("reshard_after_forward"),
+        precision=given.get("precision"),
+    )
+
+
+def _with_fields(limits: SearchBounds, fields: Mapping[str, object]) -> SearchBounds:
+    """The limits with the bounds that a caller in Python gave; without any, the limits as they are."""
+    known = {field.name: field for field in (*plan_fields(Recipe), *plan_fields(Layout))}
+    names = (*BOUNDED, "activation_offload", "precision")
+    given = {name: _bound(known[name], fields[name]) for name in names if fields.get(name) is not None}
+    given["precision"] = given["precision"] if len(given.get("precision", ())) > 1 else None
+    return limits if not any(value is not None for value in given.values()) else bounds_of(given, limits)
+
+
+def _bound(field: Field, value: object) -> Any:
+    """A bound as the command line spells it.
+
+    Raises:
+        RecipeError, LayoutError: a choice that the field does not have.
+    """
+    if field.kind == "flag":
+        return value
+    if not field.choices or field.kind == "count":
+        texts = tuple(str(one) for one in _values(value))
+        return texts if field.choices else ",".join(texts)
+    section = "recipe" if field in plan_fields(Recipe) else "layout"
+    return tuple(check_fields(section, {field.name: one}, (field,))[field.name] for one in _values(value))
+
+
+def _values(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def what_is_missing(result: SearchResult) -> tuple[str, Sequence[TargetChange | Relief]]:
+    """Why a search has no plan, and the nearest questions that have one."""
+    if result.missed is not None:
+        return result.missed.because, result.missed.changes
+    if result.closest is not None:
+        return f"nothing fits, the closest layout lacks {result.closest.lacks}", result.closest.reliefs
+    return "every layout breaks a rule", result.repairs
+
+
+def no_plan(result: SearchResult) -> NoPlanError:
+    """The error of asking for the plan of a search that has none."""
+    because, changes = what_is_missing(result)
+    fix = f"set {changes[0].change}" if changes else "read the answer's text() for what came closest"
+    return NoPlanError(f"there is no plan: {because.rstrip('.')}", code="search-no-plan", fix=fix)
+
+
+def search_screen(result: SearchResult) -> str:
+    """The first screen of a search."""
+    chosen = shortlist(result)
+    if chosen is not None:
+        return plan_screen(chosen, ScreenContext())
+    return no_plan_screen(result, ScreenContext())

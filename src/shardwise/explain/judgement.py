@@ -1,0 +1,308 @@
+"""What a reported rate of training is: by which convention, beside a prediction and the best published run, and why.
+
+A source prints tokens per second, TFLOP/s, MFU or seconds, and seldom says what it counted. Each reading takes one way
+of counting FLOP and one peak, and says what the tokens per second and our own MFU would then be.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import log
+from typing import Literal
+
+from shardwise.cluster import Gpu
+from shardwise.explain.records import Finding
+from shardwise.explain.utilisation import IMPLAUSIBLE_FRACTION, SPARSITY_RATIO, explain_utilisation
+from shardwise.formulas.flop_counts import six_n_flop_per_token
+from shardwise.model import ModelSpec
+from shardwise.plan import Plan
+from shardwise.predict import predict
+from shardwise.predict.cost import training_peak
+from shardwise.predict.model_flop import model_flop_per_token
+from shardwise.prediction import Prediction
+from shardwise.rules import Changes, apply_changes, describe_changes, find_errors
+from shardwise.units import Flop, FlopPerSecond
+from shardwise.validate.records import TimedRun
+from shardwise.validate.shipped_runs import timed_runs
+
+__all__ = ["BestRun", "Judgement", "LikelyCause", "RateReading", "ReportedUnit", "judge_rate", "judge_without_model"]
+
+ReportedUnit = Literal["tokens_per_s", "flop_per_s", "mfu_fraction", "step_s"]
+"""Tokens per second and FLOP per second are those of one GPU."""
+
+SAME_PEAK_FRACTION = 0.02
+NEAR_SIZE_RATIO = 4.0
+"""Published runs of models up to four times larger or smaller are comparable in MFU."""
+SLOW_RATIO = 0.5
+"""Below this share of the prediction another convention explains a figure better than a slow run."""
+NEAR_FRACTION = 0.05
+"""A rate this near the prediction needs no cause."""
+LEAST_EFFECT_FRACTION = 0.02
+"""A cause that moves the rate by less explains nothing."""
+RECOMPUTED_RATIO = 4 / 3
+"""FLOP with every forward pass counted twice, over those of the model: 8 N over 6 N."""
+CAUSES: tuple[tuple[Changes, str], ...] = (
+    ((("compile", False),), "the blocks are not compiled"),
+    ((("recompute", "full"),), "everything is recomputed"),
+    ((("recompute", "none"),), "nothing is recomputed"),
+    ((("attention", "eager"),), "attention writes out its scores"),
+    ((("attention_kernel", "fa2"),), "attention runs FlashAttention-2"),
+    ((("blocking_launches", True),), "every kernel waits for the host (CUDA_LAUNCH_BLOCKING=1)"),
+    ((("precision", "fp32"),), "the products run in fp32 or TF32"),
+    ((("precision", "bf16"),), "everything is held in bf16"),
+    ((("precision", "fp8-mixed"),), "the products run in 8 bits"),
+    ((("micro_batch_size", 1),), "a GPU runs one sequence at a time"),
+    ((("zero_stage", 3), ("reshard_after_forward", True)), "parameters are gathered twice in a step"),
+    ((("offload", "optimizer"),), "the optimizer runs on the host"),
+    ((("adapter", "lora"),), "only adapters are trained"),
+)
+"""Settings that people leave wrong or unsaid, each of which is predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateReading:
+    """A reported figure by one convention."""
+
+    counted: str
+    """What the FLOP of a token are, in words."""
+    divided_by: str
+    """The peak that an MFU divides by: dense or sparse."""
+    tokens_per_s_per_gpu: float
+    stated_flop_per_s: FlopPerSecond
+    """FLOP per second and GPU as this convention counts them."""
+    stated_mfu_fraction: float
+    """MFU as this convention states it."""
+    mfu_fraction: float
+    """MFU as ours is: causal attention once, over the dense peak."""
+    predicted_ratio: float
+    """Tokens per second over the predicted ones."""
+    is_possible: bool
+    """Whether training has ever come near such a share of the peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelyCause:
+    """A setting that would move the prediction towards the report."""
+
+    setting: str
+    words: str
+    tokens_per_s_per_gpu: float
+    """Predicted with this setting and nothing else changed."""
+    left_ratio: float
+    """Reported over predicted rate with this setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestRun:
+    """The published run with the highest MFU on the same peak, of the same kind and a comparable size."""
+
+    id: str
+    model: str
+    num_gpus: int
+    gpu: str
+    engine: str
+    precision: str
+    tokens_per_s_per_gpu: float
+    mfu_fraction: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """All there is to say about one reported figure."""
+
+    unit: ReportedUnit
+    reported_amount: float
+    gpu_name: str
+    findings: tuple[Finding, ...]
+    """The share of the dense peak, and which wrong divisor explains another share."""
+    sparse_fraction: float
+    """The share of the peak with 2:4 sparsity, which training does not use and data sheets print first."""
+    readings: tuple[RateReading, ...] = ()
+    """The likeliest first; none without a model."""
+    plan: Plan | None = None
+    prediction: Prediction | None = None
+    causes: tuple[LikelyCause, ...] = ()
+    """The cause that comes nearest to the report first; none within 5 % of the predicted rate."""
+    best: BestRun | None = None
+
+    @property
+    def is_in_band(self) -> bool:
+        """Whether the likeliest reading lies inside the band of the predicted step time."""
+        if self.prediction is None:
+            return False
+        time, ratio = self.prediction.time, self.readings[0].predicted_ratio
+        return time.step_s / time.step_high_s <= ratio <= time.step_s / time.step_low_s
+
+
+def judge_without_model(*, gpu: Gpu, unit: ReportedUnit, amount: float) -> Judgement:
+    """A rate in FLOP, or an MFU, of a part whose model is not known."""
+    dtype, peak = training_peak(gpu)
+    achieved = amount * peak if unit == "mfu_fraction" else amount
+    findings = explain_utilisation(gpu=gpu, dtype=dtype, achieved_flop_per_s=achieved)
+    sparse = achieved / peak / SPARSITY_RATIO
+    return Judgement(unit=unit, reported_amount=amount, gpu_name=gpu.name, findings=findings, sparse_fraction=sparse)
+
+
+def judge_rate(*, plan: Plan, prediction: Prediction, unit: ReportedUnit, amount: float) -> Judgement:
+    """A reported figure beside the prediction of a plan.
+
+    Args:
+        plan: what ran, or what would be recommended.
+        prediction: of the plan.
+        unit: of the report.
+        amount: of one GPU, except seconds, which are those of a step of the plan.
+    """
+    dtype, peak = training_peak(plan.cluster.gpu)
+    found = _readings(plan, prediction, unit, amount, peak)
+    readings = tuple(sorted(found, key=lambda reading: _unlikeliness(reading, prediction)))
+    likely = readings[0]
+    divisor = amount_peak(likely, peak)
+    findings = explain_utilisation(
+        gpu=plan.cluster.gpu,
+        dtype=dtype,
+        achieved_flop_per_s=likely.stated_flop_per_s,
+        peak_used_flop_per_s=divisor if unit == "mfu_fraction" else None,
+    )
+    return Judgement(
+        unit=unit,
+        reported_amount=amount,
+        gpu_name=plan.cluster.gpu.name,
+        findings=findings,
+        sparse_fraction=likely.stated_flop_per_s / peak / SPARSITY_RATIO,
+        readings=readings,
+        plan=plan,
+        prediction=prediction,
+        best=_best_run(plan, peak),
+        causes=_causes(plan, prediction, likely.tokens_per_s_per_gpu),
+    )
+
+
+def amount_peak(reading: RateReading, dense: FlopPerSecond) -> FlopPerSecond:
+    """The peak that a reading divides by."""
+    return dense * (SPARSITY_RATIO if reading.divided_by == "sparse" else 1.0)
+
+
+def _readings(
+    plan: Plan, prediction: Prediction, unit: ReportedUnit, amount: float, peak: FlopPerSecond
+) -> Iterator[RateReading]:
+    """The figure by every way of counting and, where it is a share of a peak, by both peaks."""
+    peaks = ("dense", "sparse") if unit == "mfu_fraction" else ("dense",)
+    ours, *_ = counts = _flop_counts(plan.model, plan.recipe.seq_len)
+    for words, per_token in counts:
+        for divided_by in peaks:
+            divisor = peak * (SPARSITY_RATIO if divided_by == "sparse" else 1.0)
+            tokens = _tokens_per_s(plan, unit, amount, per_token=per_token, divisor=divisor)
+            share = tokens * ours[1] / peak
+            yield RateReading(
+                counted=words,
+                divided_by=divided_by,
+                tokens_per_s_per_gpu=tokens,
+                stated_flop_per_s=tokens * per_token,
+                stated_mfu_fraction=tokens * per_token / divisor,
+                mfu_fraction=share,
+                predicted_ratio=tokens / prediction.throughput.tokens_per_s_per_gpu,
+                is_possible=share <= IMPLAUSIBLE_FRACTION,
+            )
+
+
+def _flop_counts(model: ModelSpec, seq_len: int) -> tuple[tuple[str, Flop], ...]:
+    """FLOP of a token as people count them, ours first."""
+    ours = model_flop_per_token(model, seq_len=seq_len)
+    square = model_flop_per_token(model, seq_len=seq_len, has_whole_square=True)
+    return (
+        ("model FLOP, causal attention once", ours),
+        ("model FLOP, the whole square of attention", square),
+        ("6 N, no attention", six_n_flop_per_token(num_params=model.num_active_params)),
+        ("with everything recomputed", ours * RECOMPUTED_RATIO),
+    )
+
+
+def _tokens_per_s(plan: Plan, unit: ReportedUnit, amount: float, *, per_token: Flop, divisor: FlopPerSecond) -> float:
+    """Tokens per second and GPU that a figure stands for."""
+    if unit == "tokens_per_s":
+        return amount
+    if unit == "step_s":
+        return plan.tokens_per_step / amount / plan.layout.world_size
+    return (amount if unit == "flop_per_s" else amount * divisor) / per_token
+
+
+def _unlikeliness(reading: RateReading, prediction: Prediction) -> tuple[bool, bool, bool, bool]:
+    """Impossible shares last, then rates above the predicted band, then those below half of it, then the sparse peak.
+
+    Ways of counting keep their order, ours first.
+    """
+    time = prediction.time
+    is_too_fast = reading.predicted_ratio > time.step_s / time.step_low_s
+    is_too_slow = reading.predicted_ratio < SLOW_RATIO
+    return not reading.is_possible, is_too_fast, is_too_slow, reading.divided_by == "sparse"
+
+
+def _causes(plan: Plan, prediction: Prediction, tokens_per_s_per_gpu: float) -> tuple[LikelyCause, ...]:
+    """Settings that bring the prediction nearer to a rate, the one that comes nearest first."""
+    predicted = prediction.throughput.tokens_per_s_per_gpu
+    gap = abs(log(tokens_per_s_per_gpu / predicted))
+    if gap < NEAR_FRACTION:
+        return ()
+    found: list[tuple[float, LikelyCause]] = []
+    for changes, words in CAUSES:
+        changed = apply_changes(plan, changes)
+        if changed == plan or find_errors(changed):
+            continue
+        rate = predict(changed).throughput.tokens_per_s_per_gpu
+        left = abs(log(tokens_per_s_per_gpu / rate))
+        if left < gap - LEAST_EFFECT_FRACTION:
+            setting = describe_changes(changes).removeprefix("set ")
+            cause = LikelyCause(
+                setting=setting,
+                words=words,
+                tokens_per_s_per_gpu=rate,
+                left_ratio=tokens_per_s_per_gpu / rate,
+            )
+            found.append((left, cause))
+    return tuple(cause for _, cause in sorted(found, key=lambda entry: entry[0]))
+
+
+def _best_run(plan: Plan, peak: FlopPerSecond) -> BestRun | None:
+    """The published run of a comparable model on the same peak with the highest MFU; ``None`` where there is none."""
+    alike = [run for run in timed_runs().runs if _is_comparable(run, plan, peak)]
+    best = max(alike, key=_mfu_on(peak), default=None)
+    if best is None:
+        return None
+    ran = best.plan
+    return BestRun(
+        id=best.id,
+        model=ran.model.name,
+        num_gpus=ran.layout.world_size,
+        gpu=ran.cluster.gpu.name,
+        engine=ran.engine,
+        precision=ran.recipe.precision,
+        tokens_per_s_per_gpu=ran.tokens_per_step / best.measured_s / ran.layout.world_size,
+        mfu_fraction=_mfu_on(peak)(best),
+        source=best.source,
+    )
+
+
+def _is_comparable(run: TimedRun, plan: Plan, peak: FlopPerSecond) -> bool:
+    """Whether a run trains a model of this kind and size in products of this width on a part of this peak."""
+    ran = run.plan
+    other = ran.cluster.gpu.peak_flop_per_s("bf16") or 0.0
+    size = ran.model.num_active_params / plan.model.num_active_params
+    is_8_bit = [one.recipe.precision.startswith("fp8") for one in (ran, plan)]
+    return (
+        abs(other / peak - 1) < SAME_PEAK_FRACTION
+        and ran.model.is_moe == plan.model.is_moe
+        and 1 / NEAR_SIZE_RATIO <= size <= NEAR_SIZE_RATIO
+        and ran.recipe.adapter == plan.recipe.adapter
+        and is_8_bit[0] == is_8_bit[1]
+    )
+
+
+def _mfu_on(peak: FlopPerSecond) -> Callable[[TimedRun], float]:
+    """The MFU of a published run by our convention."""
+
+    def mfu(run: TimedRun) -> float:
+        ran = run.plan
+        per_token = model_flop_per_token(ran.model, seq_len=ran.recipe.seq_len)
+        return per_token * ran.tokens_per_step / run.measured_s / ran.layout.world_size / peak
+
+    return mfu

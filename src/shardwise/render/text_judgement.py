@@ -1,0 +1,95 @@
+"""A judgement of a reported rate as text: what it is, beside what it could be, and why it is not."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.explain.judgement import BestRun, Judgement, RateReading
+from shardwise.render.layout_words import layout_words
+from shardwise.render.names import cluster_text, model_text
+from shardwise.render.terminal import PLAIN, TextStyle, page_text, plain_table
+from shardwise.units import format_flop_per_s, format_percent
+
+MAX_CAUSES = 5
+
+
+def judgement_text(judgement: Judgement, *, style: TextStyle = PLAIN) -> str:
+    """Everything ``shardwise judge`` prints."""
+    return page_text(_parts(judgement), style=style)
+
+
+def _parts(judgement: Judgement) -> Iterator[RenderableType]:
+    for finding in judgement.findings:
+        yield Text(finding.claim, style="bold green")
+        if finding.suggestion:
+            yield Text(f"{finding.because[0].upper()}{finding.because[1:]}: {finding.suggestion}.")
+    if judgement.unit != "mfu_fraction":
+        yield Text(
+            f"{format_percent(judgement.sparse_fraction)} is its share of the peak with sparsity, no peak of training."
+        )
+    if judgement.plan is None or judgement.prediction is None:
+        return
+    likely = judgement.readings[0]
+    yield Text(_beside_prediction(judgement, likely), style="bold")
+    if judgement.best is not None:
+        yield Text(_best_words(judgement.best))
+    yield Text()
+    yield Text(f"model    {model_text(judgement.plan.model)}")
+    yield Text(f"cluster  {cluster_text(judgement.plan.cluster)}")
+    recipe = judgement.plan.recipe
+    yield Text(f"compared {layout_words(judgement.plan.layout)}")
+    yield Text(f"         seq_len={recipe.seq_len}, {recipe.precision}, {judgement.plan.engine}")
+    yield Text()
+    yield _readings_table(judgement)
+    yield from _cause_parts(judgement)
+
+
+def _best_words(best: BestRun) -> str:
+    rate = f"MFU {format_percent(best.mfu_fraction)}, {best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU"
+    where = f"{best.model} on {best.num_gpus:,} x {best.gpu}, {best.engine}, {best.precision}"
+    return f"Best published of its kind: {rate}: {where} ({best.id}: {best.source})."
+
+
+def _beside_prediction(judgement: Judgement, likely: RateReading) -> str:
+    rate = f"{likely.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {format_percent(likely.mfu_fraction)}"
+    if not likely.is_possible:
+        return f"No training run comes near it: {rate} by every convention; check tokens, time and GPUs."
+    band = "inside" if judgement.is_in_band else "outside"
+    verdict = f"{format_percent(likely.predicted_ratio)} of the predicted rate, {band} its band"
+    return f"Likeliest: {rate} ({likely.counted}, {likely.divided_by} peak): {verdict}."
+
+
+def _readings_table(judgement: Judgement) -> Table:
+    table = plain_table(title="What it is by each convention, the likeliest first")
+    table.add_column("counted")
+    table.add_column("peak")
+    for heading in ("FLOP/s", "stated", "tokens/s", "MFU", "predicted"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for reading in judgement.readings:
+        table.add_row(
+            reading.counted,
+            reading.divided_by,
+            format_flop_per_s(reading.stated_flop_per_s),
+            format_percent(reading.stated_mfu_fraction),
+            f"{reading.tokens_per_s_per_gpu:,.0f}",
+            format_percent(reading.mfu_fraction) + ("" if reading.is_possible else "!"),
+            format_percent(reading.predicted_ratio),
+        )
+    return table
+
+
+def _cause_parts(judgement: Judgement) -> Iterator[RenderableType]:
+    if not judgement.causes:
+        return
+    yield Text()
+    table = plain_table(title="What would explain it, each predicted alone")
+    table.add_column("setting")
+    table.add_column("that is")
+    table.add_column("tokens/s per GPU", justify="right")
+    table.add_column("reported is", justify="right")
+    for cause in judgement.causes[:MAX_CAUSES]:
+        rate = f"{cause.tokens_per_s_per_gpu:,.0f}"
+        table.add_row(cause.setting, cause.words, rate, format_percent(cause.left_ratio))
+    yield table

@@ -1,0 +1,154 @@
+"""``import shardwise as sw``: the same answers and the same refusals as the command line, in Python's words."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import shardwise as sw
+from shardwise.cli.main import main
+
+LLAMA = ("llama-3.1-8b", "8xh100-sxm")
+TOO_MANY_RANKS = {
+    "model": "llama-3.1-8b",
+    "cluster": "8xh100-sxm",
+    "recipe": {"seq_len": 4096},
+    "layout": {"tp": 3, "dp_shard": 5},
+}
+
+
+def command(words, capsys):
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_at_most_twenty_names_are_public_and_each_is_there():
+    assert len(sw.__all__) <= 20
+    assert all(getattr(sw, name).__doc__ for name in sw.__all__)
+    assert set(sw.__all__) <= set(dir(sw))
+
+
+def test_a_folder_of_the_same_name_does_not_replace_a_function():
+    code = "import shardwise as sw, shardwise.predict, shardwise.plan, shardwise.explain; print(callable(sw.plan), "
+    code += "sw.predict.__module__, sw.explain.__name__, shardwise.plan is sw.plan)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "shardwise.ask.predicting", "explain", "True"]
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import sys, shardwise; print(sorted(name for name in sys.modules if name.startswith('shardwise')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['shardwise']"
+
+
+def test_fifteen_ranks_on_eight_gpus_are_the_refusal_of_the_command(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(TOO_MANY_RANKS), encoding="utf-8")
+    code, refused = command(["predict", str(path)], capsys)
+    for ask in (sw.predict, sw.explain, sw.load_plan):
+        with pytest.raises(sw.ShardwiseError) as caught:
+            ask(TOO_MANY_RANKS)
+        assert (code, refused["code"]) == (2, "layout-world-size")
+        assert (caught.value.message, caught.value.fix) == (refused["error"], refused["fix"])
+        assert str(caught.value).endswith("fix: set tp=2 and dp_shard=4")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dp_shard": 8, "recompute": "full"}, ["--dp-shard", "8", "--recompute", "full"]),
+        ({"tp": 8, "compile": False, "tokens": 1e12}, ["--tp", "8", "--no-compile", "--tokens", "1T"]),
+        ({"engine": "megatron", "pp": 2}, ["--engine", "megatron", "--pp", "2"]),
+    ],
+)
+def test_a_prediction_is_that_of_the_command(fields, words, capsys):
+    _, printed = command(["predict", *LLAMA, *words], capsys)
+    assert json.loads(json.dumps(sw.predict(*LLAMA, **fields).to_dict())) == printed
+
+
+def test_a_search_and_its_bounds_are_those_of_the_command(capsys):
+    words = ["plan", *LLAMA, "--tp", "2,4", "--recompute", "none,full", "--max-gpus", "8", "--no-what-if", "--full"]
+    _, printed = command([*words, "--global-batch-tokens", "1M", "--top", "3"], capsys)
+    answer = sw.plan(
+        *LLAMA,
+        limits=sw.SearchBounds(max_gpus=8, max_plans=3),
+        global_batch_tokens=1e6,
+        tp=[2, 4],
+        recompute=["none", "full"],
+    )
+    assert json.loads(json.dumps(answer.to_dict()))["plans"] == printed["plans"]
+    assert answer.plan.layout.tp in (2, 4)
+    assert sw.predict(answer.plan).to_dict()["memory"] == printed["plans"][0]["prediction"]["memory"]
+
+
+def test_a_cost_is_that_of_the_command(capsys):
+    _, printed = command(["cost", "llama-3.1-8b", "64xh100-sxm", "--tokens", "1T", "--mfu", "0.5"], capsys)
+    assert json.loads(json.dumps(sw.cost("llama-3.1-8b", "64xh100-sxm", tokens=1e12, mfu=0.5).to_dict())) == printed
+
+
+def test_a_field_that_would_be_ignored_is_refused_in_the_words_of_python():
+    with pytest.raises(sw.ShardwiseError, match="recompute_modules does nothing") as caught:
+        sw.predict(*LLAMA, recompute_modules=["mlp"])
+    assert caught.value.fix == "add engine='megatron', or leave out recompute_modules"
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "fix"),
+    [
+        (lambda: sw.predict(*LLAMA, tensor_parallel_size=8), "plan-unknown-key", "write tp"),
+        (lambda: sw.plan(*LLAMA, recompute="ful"), "plan-unknown-choice", 'write recompute: "full"'),
+        (lambda: sw.plan(*LLAMA, tp="two"), "search-bounds", "write tp as 8, as 1..8, as ..8, as 2.. or as 1,2,4"),
+        (lambda: sw.predict("llama-3.1-8b"), "cli-usage", "name the cluster as well: llama-3.1-8b 8xh100-sxm"),
+        (lambda: sw.predict(sw.load_plan(PLAN), "8xh100-sxm"), "cli-usage", "leave out 8xh100-sxm"),
+        (lambda: sw.cost("llama-3.1-8b", "8xh100-sxm"), "cost-tokens", "add --tokens 1T"),
+    ],
+)
+def test_what_cannot_be_understood_says_what_to_write(ask, code, fix):
+    with pytest.raises(sw.ShardwiseError) as caught:
+        ask()
+    assert caught.value.code == code
+    assert caught.value.fix.startswith(fix)
+
+
+PLAN = {"model": "llama-3.1-8b", "cluster": "8xh100-sxm", "recipe": {"seq_len": 4096}}
+
+
+def test_fields_win_over_a_plan_and_the_plan_stays_as_it_was():
+    plan = sw.load_plan(PLAN)
+    longer = sw.predict(plan, seq_len=8192)
+    assert (plan.recipe.seq_len, longer.plan.recipe.seq_len) == (4096, 8192)
+    assert longer.memory.needed_bytes > sw.predict(plan).memory.needed_bytes
+
+
+def test_a_plan_is_saved_once_and_read_back_equal(tmp_path):
+    plan = sw.load_plan(PLAN, tp=2)
+    for name in ("plan.json", "plan.yaml"):
+        path = sw.save_plan(plan, tmp_path / name)
+        assert sw.load_plan(path) == plan
+        with pytest.raises(sw.ShardwiseError, match="exists already"):
+            sw.save_plan(plan, path)
+    with pytest.raises(sw.ShardwiseError, match="cannot be written"):
+        sw.save_plan(plan, tmp_path / "no" / "plan.json")
+
+
+def test_answers_and_records_print_themselves_in_a_few_lines():
+    predicted = sw.predict(*LLAMA)
+    assert repr(predicted).startswith("It fits: ")
+    assert len(repr(predicted).splitlines()) <= 4
+    assert repr(predicted.plan) == (
+        "Plan(ModelSpec(llama-3.1-8b, 8,030,261,248 parameters) on Cluster(8 x h100-sxm), dp_shard=8, native)"
+    )
+    for answer in (predicted, sw.explain(predicted.plan), sw.cost(*LLAMA, tokens=1e12, mfu=0.4)):
+        page = answer._repr_html_()
+        assert "<pre>" in page
+        assert "<script" not in page
+
+
+def test_a_search_that_finds_nothing_is_an_answer_and_asking_for_its_plan_an_error(tmp_path):
+    answer = sw.plan("llama-3.1-70b", "1xh100-sxm", recompute="none", offload="none")
+    assert answer.plans == ()
+    assert "No plan" in repr(answer) or "fits" in repr(answer)
+    with pytest.raises(sw.ShardwiseError, match="there is no plan") as caught:
+        answer.save(tmp_path / "plan.json")
+    assert caught.value.code == "search-no-plan"
