@@ -13,7 +13,7 @@ from shardwise.cli.train_options import NUMBERS
 
 PLAN = ["llama-3.2-1b", "1xh100-sxm", "--seq-len", "64"]
 PROCESSORS = Path(__file__).parents[2] / "examples" / "two-cores.toml"
-TITLES = ("run", "data", "optimizer", "checkpoints", "watch")
+TITLES = ("run", "data", "validation", "optimizer", "checkpoints", "watch")
 TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
