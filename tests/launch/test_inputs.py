@@ -235,7 +235,7 @@ def test_a_dry_run_that_passes_writes_job_and_script(desk, capsys):
     assert exit_code == 0
     assert said["script"] == str(desk / "run" / "run.sh")
     written = sorted(path.name for path in (desk / "run").iterdir())
-    assert written == ["job.json", "plan.json", "prediction.json", "run.sh"]
+    assert written == ["job.json", "plan.json", "prediction.json", "recipe.json", "run.sh"]
 
 
 def test_a_command_for_many_nodes_may_name_what_only_they_see(desk, capsys):
