@@ -140,7 +140,7 @@ def run_job(
         raise lost_keeper_error(job, lost)
     if process.returncode != 0 and not lost:
         raise _with_what_was_saved(_failure(job.folder, process.returncode, plan), job)
-    measured: Mapping[str, object] = _measured(job) if step is not None else {}
+    measured: Mapping[str, object] = _measured(job)
     if step != job.num_steps and not _ended_early(measured):
         # A signal reached a rank and not this process: all ranks saved and ended as they are asked to.
         raise stopped_error(job, signal.SIGTERM)
