@@ -95,7 +95,7 @@ class TransformersDecoder(nn.Module):
         options = {} if document_places_BS is None else _apart(self.whole[0], document_places_BS, self.compute_dtype)
         given_BS_ = self.whole[0](input_ids=ids_BS, use_cache=False, **options).logits
         if next_after_B is not None:
-            given_BV = given_BS_[torch.arange(ids_BS.size(0)), next_after_B]
+            given_BV = given_BS_[torch.arange(ids_BS.size(0), device=ids_BS.device), next_after_B]
             if self.plain_head is not None:
                 weight_VD = self.get_submodule(self.plain_head).get_parameter("weight")
                 given_BV = given_BV.to(weight_VD.dtype) @ weight_VD.t()

@@ -63,7 +63,8 @@ class Head(nn.Module):
     def forward(self, x_BSD: Tensor, labels_BS: Tensor | None, places_B: Tensor | None = None) -> Tensor:
         """The summed loss of all tokens that have a label, in fp32; or the likeliest tokens after those at places."""
         if places_B is not None:
-            return self._likeliest(self.groups.enter(x_BSD)[torch.arange(x_BSD.size(0)), places_B])
+            rows_B = torch.arange(x_BSD.size(0), device=x_BSD.device)
+            return self._likeliest(self.groups.enter(x_BSD)[rows_B, places_B])
         assert labels_BS is not None
         hidden_TD = self.groups.enter(x_BSD).flatten(0, 1)
         if self.spread is not None:
